@@ -1,0 +1,1 @@
+"""Bytes to values and back, without I/O. Kernels stand beside their readable twins."""

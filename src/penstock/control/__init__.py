@@ -1,0 +1,1 @@
+"""Wires the rooms: configuration, supervisor, handover, progress, lag, doctor, verify, demo."""

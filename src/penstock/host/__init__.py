@@ -1,0 +1,1 @@
+"""Files, clock, connections, retry, faults: the one door to what can fail."""

@@ -1,0 +1,1 @@
+"""Loading through Spark: the only room that imports pyspark."""

@@ -1,0 +1,1 @@
+"""The change log: segments, writer, reader, recovery."""

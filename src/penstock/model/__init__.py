@@ -1,0 +1,38 @@
+"""The nouns every room shares, the ports between rooms, and the base of all errors.
+
+Standard library only. No I/O, no drivers, no columns: rows as Arrow live in `penstock.codec`.
+"""
+
+from penstock.model.change import FlushPoint, Marker, MarkerKind, Op, Rows, Run
+from penstock.model.errors import PenstockError, Retry
+from penstock.model.position import Lsn
+from penstock.model.relation import Column, Identity, Relation
+from penstock.model.table import (
+    ColumnDefinition,
+    ForeignKey,
+    TableDefinition,
+    TableName,
+    TypeDefinition,
+    UniqueKey,
+)
+
+__all__ = [
+    "Column",
+    "ColumnDefinition",
+    "FlushPoint",
+    "ForeignKey",
+    "Identity",
+    "Lsn",
+    "Marker",
+    "MarkerKind",
+    "Op",
+    "PenstockError",
+    "Relation",
+    "Retry",
+    "Rows",
+    "Run",
+    "TableDefinition",
+    "TableName",
+    "TypeDefinition",
+    "UniqueKey",
+]

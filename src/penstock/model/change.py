@@ -1,0 +1,99 @@
+"""What flows from a source into the log: runs of rows and markers, and flush points.
+
+One row as an object exists only in consumers and tests; here rows travel as Arrow columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.model.relation import Relation
+
+
+class Op(IntEnum):
+    """What happened to a row; the number is the ASCII letter kept in the log."""
+
+    INSERT = ord("I")
+    UPDATE = ord("U")
+    DELETE = ord("D")
+
+
+class MarkerKind(StrEnum):
+    """What a marker says. Values are kept in the log: never rename one."""
+
+    TRUNCATE = "truncate"
+    DDL = "ddl"
+    RESOLVED = "resolved"
+    HEARTBEAT = "heartbeat"
+    MESSAGE = "message"
+    RELOAD = "reload"  # the rows that follow replace a table whole (see source.postgres.resync)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """Something that is not a row change, placed between row changes.
+
+    It stands behind row `gsn` and before row `gsn + 1`; markers with the same gsn keep the order
+    in which they stand in the log.
+    tables: `(schema, name)` of what it concerns. data: JSON-able details, keys as in
+    `docs/ckt-format.md`.
+    """
+
+    kind: MarkerKind
+    gsn: int
+    trx: int
+    position: int
+    commit_time_us: int
+    tables: tuple[tuple[str, str], ...] = ()
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Row changes of one relation version, in commit order.
+
+    batch has the schema of `penstock.codec.columns.batch_schema(relation)`: gsn, trx, position,
+    commit_time, op, absent, after, before.
+    """
+
+    relation: Relation
+    batch: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushPoint:
+    """The end of whole transactions.
+
+    position: the source may forget everything before it once this point is on disk (for
+    PostgreSQL the END of the last commit record). gsn, trx: the last ones assigned; 0 before any.
+    commit_time_us: of the last transaction, microseconds since 1970 UTC; 0 before any.
+    """
+
+    position: int
+    gsn: int = 0
+    trx: int = 0
+    commit_time_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A piece of the stream, in order.
+
+    Rows of several relations interleave by gsn. `end` is set when the run ends where a
+    transaction ends; None means that the transaction goes on in the next run, so that a giant
+    transaction never has to fit in memory. `relations` are shapes that became current without
+    rows of their own yet (a column added to a table that is not written).
+    `transactions` is set with processCommits: the batch of
+    `penstock.codec.columns.TRANSACTIONS_SCHEMA`.
+    """
+
+    rows: tuple[Rows, ...] = ()
+    markers: tuple[Marker, ...] = ()
+    relations: tuple[Relation, ...] = ()
+    transactions: pa.RecordBatch | None = None
+    end: FlushPoint | None = None

@@ -1,0 +1,89 @@
+"""A relation: one version of a table's shape, as the rows of the log have it.
+
+Not here: what a target needs to create the table (see `table.py`), and how values are laid out
+in memory (see `penstock.codec.columns`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Self
+
+
+class Identity(StrEnum):
+    """PostgreSQL's replica identity: what a before image holds."""
+
+    DEFAULT = "d"
+    NOTHING = "n"
+    FULL = "f"
+    INDEX = "i"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a relation.
+
+    source_type: the type as the source prints it, with modifiers: `numeric(12,2)`, `public.mood`.
+    neutral: how values are kept in the log; one of `bool int16 int32 int64 uint32 uint64 float32
+    float64 decimal(p,s) date time timestamp timestamptz uuid binary string`. A value that its
+    neutral type can not hold exactly (infinity, NaN in a decimal, 24:00:00, year 294276) moves
+    the column to `string` in a new relation version: the text form is always exact.
+    base_type: the type below a domain, same as source_type otherwise.
+    missing: text of the value that rows written before the column was added have; None: NULL.
+    """
+
+    name: str
+    source_type: str
+    neutral: str
+    base_type: str = ""
+    type_oid: int = 0
+    typmod: int = -1
+    nullable: bool = True
+    missing: str | None = None
+
+    def as_text(self) -> Self:
+        """The same column, kept as exact text."""
+        return replace(self, neutral="string")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relation:
+    """One version of a table's shape. Replaced whole, never changed.
+
+    key: indexes into columns that identify a row for a merge; empty when the table has none.
+    before: indexes into columns that a before image holds: the identity columns with DEFAULT and
+    INDEX, all with FULL, none with NOTHING.
+    source_id: the table's oid (the root's for a partitioned table).
+    version: counts up from 1 per table within one log; assigned by the log writer's caller.
+    """
+
+    schema: str
+    name: str
+    columns: tuple[Column, ...]
+    key: tuple[int, ...] = ()
+    before: tuple[int, ...] = ()
+    identity: Identity = Identity.DEFAULT
+    source_id: int = 0
+    version: int = 1
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        """Check that key and before point at columns."""
+        for index in (*self.key, *self.before):
+            if not 0 <= index < len(self.columns):
+                raise ValueError(f"column index {index} outside {self.schema}.{self.name}")
+
+    @property
+    def full_name(self) -> str:
+        """`schema.name`, for messages only: not quoted, not parsable."""
+        return f"{self.schema}.{self.name}"
+
+    def same_shape(self, other: Relation) -> bool:
+        """Whether rows of both may share a batch: all but the version is equal."""
+        return replace(self, version=0) == replace(other, version=0)
+
+    def with_text_column(self, index: int) -> Relation:
+        """The next version, in which one column is kept as exact text."""
+        columns = tuple(c.as_text() if i == index else c for i, c in enumerate(self.columns))
+        return replace(self, columns=columns, version=self.version + 1)

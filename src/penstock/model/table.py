@@ -1,0 +1,96 @@
+"""A table's definition: all that a target needs to create it like the source has it.
+
+Not the shape of rows in the log: that is `relation.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.model.relation import Identity
+
+
+class TableName(NamedTuple):
+    """A table's schema and name, unquoted, as the catalogue has them."""
+
+    schema: str
+    name: str
+
+    def __str__(self) -> str:
+        """`schema.name`, for messages; not quoted."""
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnDefinition:
+    """One column as the catalogue has it.
+
+    type_text: as format_type() prints it with search_path empty. generated: `` stored `s`,
+    virtual `v` or none; identity_kind: `a` always, `d` by default or none. missing: text of the
+    value that old rows have since ADD COLUMN ... DEFAULT; None when there is none.
+    """
+
+    name: str
+    type_text: str
+    type_oid: int
+    typmod: int
+    not_null: bool = False
+    default: str | None = None
+    generated: str = ""
+    identity_kind: str = ""
+    collation: str | None = None
+    missing: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniqueKey:
+    """A unique index or constraint besides the primary key. definition: pg_get_indexdef()."""
+
+    name: str
+    columns: tuple[str, ...]
+    definition: str
+    is_constraint: bool
+    deferrable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignKey:
+    """A foreign key. definition: pg_get_constraintdef()."""
+
+    name: str
+    columns: tuple[str, ...]
+    target: TableName
+    target_columns: tuple[str, ...]
+    definition: str
+    deferrable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeDefinition:
+    """A user-defined type that a table needs. kind: `e` enum, `d` domain, `c` composite."""
+
+    schema: str
+    name: str
+    kind: str
+    create_sql: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDefinition:
+    """A captured table. leaves: oids of the storage relations when it is partitioned."""
+
+    name: TableName
+    source_id: int
+    columns: tuple[ColumnDefinition, ...]
+    primary_key: tuple[str, ...] = ()
+    primary_key_deferrable: bool = False
+    identity: Identity = Identity.DEFAULT
+    identity_columns: tuple[str, ...] = ()
+    unique_keys: tuple[UniqueKey, ...] = ()
+    indexes: tuple[str, ...] = ()
+    foreign_keys: tuple[ForeignKey, ...] = ()
+    types: tuple[TypeDefinition, ...] = ()
+    partition_leaves: tuple[int, ...] = ()
+    size_bytes: int = 0
+    row_estimate: int = 0

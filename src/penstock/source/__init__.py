@@ -1,0 +1,1 @@
+"""Sources: they follow a database's transaction log and know nothing of targets."""
