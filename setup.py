@@ -1,0 +1,38 @@
+"""Build the kernels; everything else is in pyproject.toml.
+
+Every `.pyx` under src becomes an extension module beside its readable twin. Without a C compiler
+the install goes on and the twins do the work. PENSTOCK_PURE=1 forbids the kernels,
+PENSTOCK_REQUIRE_KERNEL=1 makes a failed build an error.
+"""
+
+import os
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+REQUIRED = os.environ.get("PENSTOCK_REQUIRE_KERNEL") == "1"
+
+
+def kernels() -> list[Extension]:
+    """Make one extension for each .pyx under src."""
+    sources = sorted(Path("src").rglob("*.pyx"))
+    if os.environ.get("PENSTOCK_PURE") == "1" or not sources:
+        return []
+    from Cython.Build import cythonize  # not needed for a pure build
+
+    extensions = [
+        Extension(
+            ".".join(path.relative_to("src").with_suffix("").parts),
+            [str(path)],
+            extra_compile_args=os.environ.get("PENSTOCK_CFLAGS", "-O2").split(),
+            extra_link_args=os.environ.get("PENSTOCK_LDFLAGS", "").split(),
+        )
+        for path in sources
+    ]
+    built: list[Extension] = cythonize(extensions, build_dir="build", language_level=3)
+    for extension in built:
+        extension.optional = not REQUIRED  # on the result: cythonize drops it from its input
+    return built
+
+
+setup(ext_modules=kernels())
