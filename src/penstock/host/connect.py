@@ -1,0 +1,354 @@
+"""SQL connections to PostgreSQL: the one door, with typed errors and exact text settings.
+
+psycopg serves everything that is plain SQL or COPY; the replication protocol has a client of its
+own (`penstock.source.postgres.client`). Not here: repeating what failed (see `retry.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import ClassVar
+from urllib.parse import quote, unquote
+
+import psycopg
+from psycopg import conninfo
+
+from penstock.model import PenstockError, Retry
+
+CONNECT_TIMEOUT_S = 10
+
+EXACT_TEXT_SETTINGS: Mapping[str, str] = MappingProxyType(
+    {
+        # The text form of a value depends on these; a role or a database may have set others.
+        "client_encoding": "UTF8",
+        "DateStyle": "ISO, YMD",
+        "IntervalStyle": "postgres",
+        "TimeZone": "UTC",
+        "extra_float_digits": "3",
+        "bytea_output": "hex",
+        "lc_monetary": "C",
+        "search_path": "",
+        "quote_all_identifiers": "off",
+        "standard_conforming_strings": "on",
+        "row_security": "off",  # a policy that hides rows becomes an error, never fewer rows
+        # Long copies and an idle snapshot keeper must outlive the limits set for applications.
+        "statement_timeout": "0",
+        "lock_timeout": "0",
+        "idle_in_transaction_session_timeout": "0",
+        "idle_session_timeout": "0",
+    }
+)
+"""Settings under which text from COPY and from pgoutput is exact and equal, for 14 to 18.
+
+`transaction_timeout` exists from 17 on only and is refused by older servers at start-up:
+`connect` sets it to 0 afterwards where there is one.
+"""
+
+_KEEPALIVE = {
+    "keepalives": 1,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+}
+
+
+class ConnectFailed(PenstockError):
+    """The server could not be reached or refused the connection for a reason not listed below."""
+
+    code = "HS20"
+    retry: ClassVar[Retry] = "backoff"
+
+
+class UrlInvalid(ConnectFailed):
+    """The text given as URL is not one of a PostgreSQL database."""
+
+    code = "HS21"
+    retry = "operator"
+
+
+class ServerUnreachable(ConnectFailed):
+    """Nothing listens there, the host name is unknown, or the way to it is closed."""
+
+    code = "HS22"
+
+
+class LoginRefused(ConnectFailed):
+    """Wrong user or password, or no line of pg_hba.conf lets this user in."""
+
+    code = "HS23"
+    retry = "operator"
+
+
+class DatabaseUnknown(ConnectFailed):
+    """The server has no database of this name."""
+
+    code = "HS24"
+    retry = "operator"
+
+
+class TlsFailed(ConnectFailed):
+    """TLS could not be agreed on, or the server's certificate is not to be trusted."""
+
+    code = "HS25"
+    retry = "operator"
+
+
+class ServerBusy(ConnectFailed):
+    """The server is starting, stopping, recovering or has no connection free."""
+
+    code = "HS26"
+
+
+class ConnectionLost(PenstockError):
+    """An open connection broke: server stopped, session ended by an operator, network cut."""
+
+    code = "HS27"
+    retry = "backoff"
+
+
+class PrivilegeMissing(PenstockError):
+    """The role may not do what it was asked to do."""
+
+    code = "HS28"
+    retry = "operator"
+
+
+class StatementFailed(PenstockError):
+    """The server refused a statement; the message is the server's own."""
+
+    code = "HS29"
+    retry = "operator"
+
+
+class StatementInterrupted(PenstockError):
+    """Deadlock, serialization failure, lock timeout or cancel: the same again may succeed."""
+
+    code = "HS30"
+    retry = "backoff"
+
+
+def connect(
+    url: str,
+    *,
+    application_name: str,
+    autocommit: bool = True,
+    options: Mapping[str, str] = MappingProxyType({}),
+) -> psycopg.Connection:
+    """Open a SQL connection.
+
+    url: `postgresql://user:password@host:port/database?...`; every libpq parameter is understood.
+    options: server settings for the session, such as EXACT_TEXT_SETTINGS; they win over what the
+    role, the database or the URL's own `options` set. Statements are never prepared by
+    themselves: penstock changes tables, and a cached plan would fail afterwards.
+    Raises a subclass of ConnectFailed; messages never hold the password.
+    """
+    parameters = _parameters(url)
+    settings = dict(options)
+    encoding = settings.pop("client_encoding", None)
+    if encoding is not None:
+        parameters["client_encoding"] = encoding
+    given = str(parameters.get("options") or "")
+    ours = " ".join(f"-c {name}={_option_value(value)}" for name, value in settings.items())
+    parameters["options"] = f"{given} {ours}".strip()
+    parameters["application_name"] = application_name
+    parameters.setdefault("connect_timeout", CONNECT_TIMEOUT_S)
+    for name, value in _KEEPALIVE.items():
+        parameters.setdefault(name, value)
+    try:
+        connection = psycopg.Connection.connect(
+            conninfo.make_conninfo("", **parameters), autocommit=autocommit, prepare_threshold=None
+        )
+    except psycopg.Error as error:
+        raise connect_error(url, str(error)) from error
+    if "statement_timeout" in settings and connection.info.server_version >= 170000:
+        connection.execute("set transaction_timeout = 0")
+        if not autocommit:
+            connection.commit()
+    return connection
+
+
+def _parameters(url: str) -> dict[str, int | str | None]:
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise UrlInvalid(
+            f"not the URL of a PostgreSQL database: {mask(url)}",
+            hint="Write it as postgresql://user:password@host:5432/database.",
+        )
+    try:
+        found = conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        # libpq's text may repeat parts of the URL, so it is not passed on.
+        raise UrlInvalid(
+            f"the URL {mask(url)} can not be read",
+            hint="Write it as postgresql://user:password@host:5432/database and percent-encode "
+            "special characters in user and password.",
+        ) from error
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _option_value(value: str) -> str:
+    # The server splits the options text at blanks; a backslash protects the next character.
+    return re.sub(r"([\\\s])", r"\\\1", value)
+
+
+_CAUSES: tuple[tuple[type[ConnectFailed], str, str], ...] = (
+    (
+        TlsFailed,
+        r"\bSSL\b|\bTLS\b|certificate|no encryption",
+        "Check sslmode and sslrootcert in the URL, and that the server's certificate names this "
+        "host.",
+    ),
+    (
+        DatabaseUnknown,
+        r'database ".*" does not exist',
+        "Check the database's name in the URL: `psql -l` lists those that there are.",
+    ),
+    (
+        LoginRefused,
+        r"authentication|password|pg_hba|role \".*\" does not exist|not permitted to log in"
+        r"|no pg_hba\.conf entry|permission denied for database",
+        "Check user and password in the URL, and that pg_hba.conf has a line for this user, "
+        "database and address.",
+    ),
+    (
+        ServerBusy,
+        r"starting up|shutting down|recovery|too many (clients|connections)|remaining connection"
+        r"|connection limit|not (yet )?accepting connections",
+        "Wait until the server accepts connections; raise max_connections if it is full.",
+    ),
+    (
+        ServerUnreachable,
+        r"refused|timeout|timed out|resolve|translate host|No such file|unreachable|No route"
+        r"|Is the server running|closed the connection unexpectedly|reset by peer",
+        "Check host and port in the URL, and that the server runs: `pg_isready -h HOST -p PORT`.",
+    ),
+)
+
+
+def connect_error(url: str, text: str) -> ConnectFailed:
+    """The typed error for what libpq or the server said when a connection failed.
+
+    text: the message; SQLSTATE is not known before a connection stands, so the words decide. A
+    message in another language becomes the plain ConnectFailed, with the message as it came.
+    """
+    said = " ".join(_scrubbed(text, url).split())
+    # The password and role cases name TLS words in a suffix ("no encryption") on every pg_hba
+    # refusal, so these come first.
+    first = LoginRefused if re.search(r"pg_hba|password authentication failed", text) else None
+    for kind, pattern, hint in _CAUSES:
+        if kind is first or (first is None and re.search(pattern, text, re.IGNORECASE)):
+            return kind(f"no connection to {mask(url)}: {said}", hint=hint)
+    return ConnectFailed(
+        f"no connection to {mask(url)}: {said}",
+        hint="Try the same URL with psql; penstock needs what psql needs.",
+    )
+
+
+def _password(url: str) -> str:
+    match = re.match(r"\w+://[^@/?]*?:([^@]*)@", url)
+    return unquote(match[1]) if match else ""
+
+
+def _scrubbed(text: str, url: str) -> str:
+    password = _password(url)
+    return text.replace(password, "***") if password else text
+
+
+def mask(url: str) -> str:
+    """The URL with its secrets replaced by `***`, fit for messages and pages.
+
+    Works on broken URLs and on key=value connection strings too: rather too much is hidden.
+    """
+    masked = re.sub(r"(://[^:@/?\s]*):.*@", r"\1:***@", url, count=1)
+    return re.sub(
+        r"((?:ssl)?password|passphrase|secret|token)\s*=\s*('(?:[^'\\]|\\.)*'|[^&\s]*)",
+        r"\1=***",
+        masked,
+        flags=re.IGNORECASE,
+    )
+
+
+def with_database(url: str, database: str) -> str:
+    """The same URL for another database of that server."""
+    match = re.match(r"(\w+://[^/?#]*)(?:/[^?#]*)?(.*)\Z", url, re.DOTALL)
+    if match is None:
+        raise UrlInvalid(f"not the URL of a PostgreSQL database: {mask(url)}")
+    return f"{match[1]}/{quote(database, safe='')}{match[2]}"
+
+
+def quoted(*names: str) -> str:
+    """Identifiers quoted and joined by dots: `quoted("s", "t")` is `"s"."t"`.
+
+    Raises ValueError for an empty name or one with a zero byte: no catalogue holds such.
+    """
+    for name in names:
+        if not name or "\0" in name:
+            raise ValueError(f"not an identifier: {name!r}")
+    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
+
+
+def literal(text: str) -> str:
+    """Text as an SQL string literal, for statements that take no parameters.
+
+    Safe whatever standard_conforming_strings is: a backslash makes it an escape string.
+    """
+    if "\0" in text:
+        raise ValueError("a string literal can not hold a zero byte")
+    doubled = text.replace("'", "''")
+    if "\\" in doubled:
+        return "E'" + doubled.replace("\\", "\\\\") + "'"
+    return "'" + doubled + "'"
+
+
+_RETRY_STATES = frozenset({"40001", "40P01", "55P03", "57014", "53300", "55006", "25P03"})
+
+
+def safe_to_retry(error: BaseException) -> bool:
+    """Whether the same work, begun afresh, may succeed without anyone doing anything.
+
+    True for lost connections, servers that stop or start, deadlocks, serialization failures,
+    lock and statement timeouts. It does not say whether a COMMIT that broke took effect: read
+    the progress row for that.
+    """
+    if isinstance(error, PenstockError):
+        return error.retry == "backoff"
+    if isinstance(error, psycopg.Error):
+        state = error.sqlstate
+        if state is None:
+            return isinstance(error, psycopg.OperationalError)
+        return state in _RETRY_STATES or state.startswith(("08", "57P"))
+    return isinstance(error, ConnectionError | TimeoutError)
+
+
+@contextmanager
+def server_errors(doing: str) -> Iterator[None]:
+    """Turn psycopg's errors into typed ones; `doing` names the work, as in "reading chunk 3".
+
+    Raises ConnectionLost, PrivilegeMissing, StatementInterrupted or StatementFailed, each with
+    the server's own message and SQLSTATE in `fields["sqlstate"]`.
+    """
+    try:
+        yield
+    except psycopg.Error as error:
+        raise statement_error(doing, error) from error
+
+
+def statement_error(doing: str, error: psycopg.Error) -> PenstockError:
+    """The typed error for one of psycopg's; see `server_errors`."""
+    state = error.sqlstate
+    said = error.diag.message_primary or str(error).strip() or type(error).__name__
+    message = f"{doing}: {said}"
+    if state is None and isinstance(error, psycopg.OperationalError):
+        return ConnectionLost(message, hint="It is tried again by itself.")
+    if state is not None and state.startswith(("08", "57P")):
+        return ConnectionLost(message, hint="It is tried again by itself.", sqlstate=state)
+    if state == "42501":
+        return PrivilegeMissing(
+            message, hint="Run `penstock doctor`: it prints the GRANT to type.", sqlstate=state
+        )
+    if safe_to_retry(error):
+        return StatementInterrupted(message, hint="It is tried again by itself.", sqlstate=state)
+    hint = (error.diag.message_hint or "") or "Run `penstock doctor` for what the server lacks."
+    return StatementFailed(message, hint=hint, sqlstate=state)

@@ -1,0 +1,142 @@
+"""Identifiers, literals, masking and the naming of errors, without a server."""
+
+from __future__ import annotations
+
+import pickle
+
+import psycopg
+import pytest
+
+from penstock.host import connect as c
+from penstock.model import PenstockError
+
+
+def test_identifiers_are_quoted_whatever_they_hold() -> None:
+    """Mixed case, dots, quotes and non-ASCII names stay one identifier each."""
+    assert c.quoted("s", "t") == '"s"."t"'
+    assert c.quoted('a"b') == '"a""b"'
+    assert c.quoted("a.b", "Größe") == '"a.b"."Größe"'
+
+
+@pytest.mark.parametrize("name", ["", "a\0b"])
+def test_what_no_catalogue_holds_is_no_identifier(name: str) -> None:
+    """An empty or cut name would change the meaning of a statement."""
+    with pytest.raises(ValueError, match="identifier"):
+        c.quoted(name)
+
+
+def test_literals_survive_quotes_and_backslashes() -> None:
+    """A backslash is doubled in an escape string, so the setting does not matter."""
+    assert c.literal("it's") == "'it''s'"
+    assert c.literal("a\\'b") == "E'a\\\\''b'"
+    with pytest.raises(ValueError, match="zero byte"):
+        c.literal("\0")
+
+
+@pytest.mark.parametrize(
+    ("url", "masked"),
+    [
+        ("postgresql://u:secret@h:5432/d", "postgresql://u:***@h:5432/d"),
+        ("postgresql://u:se@cr:et@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://u@h/d", "postgresql://u@h/d"),
+        ("postgresql://h/d?user=u&password=secret&x=1", "postgresql://h/d?user=u&password=***&x=1"),
+        ("postgresql://u:p/w@h/d?sslpassword=s", "postgresql://u:***@h/d?sslpassword=***"),
+        ("host=h password='se cret' user=u", "host=h password=*** user=u"),
+        ("postgresql://u:${X}@h/d", "postgresql://u:***@h/d"),
+    ],
+)
+def test_masked_urls_hold_no_secret(url: str, masked: str) -> None:
+    """What is shown hides passwords, even in a URL that is wrong."""
+    assert c.mask(url) == masked
+
+
+def test_another_database_of_the_same_server() -> None:
+    """Only the database's name changes."""
+    assert c.with_database("postgresql://u:p@h:1/a?x=1", "b c") == "postgresql://u:p@h:1/b%20c?x=1"
+    assert c.with_database("postgresql://u:p@h", "b") == "postgresql://u:p@h/b"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('FATAL:  password authentication failed for user "u"', c.LoginRefused),
+        (
+            'FATAL:  no pg_hba.conf entry for host "1.2.3.4", user "u", database "d", '
+            "no encryption",
+            c.LoginRefused,
+        ),
+        ('FATAL:  role "u" does not exist', c.LoginRefused),
+        ('FATAL:  database "d" does not exist', c.DatabaseUnknown),
+        ("connection refused\n\tIs the server running on that host", c.ServerUnreachable),
+        ("connection timeout expired", c.ServerUnreachable),
+        ("failed to resolve host 'nowhere': [Errno -2]", c.ServerUnreachable),
+        ("SSL error: certificate verify failed", c.TlsFailed),
+        ('server certificate for "x" does not match host name "y"', c.TlsFailed),
+        ("server does not support SSL, but SSL was required", c.TlsFailed),
+        ("FATAL:  the database system is starting up", c.ServerBusy),
+        ("FATAL:  sorry, too many clients already", c.ServerBusy),
+        ("FATAL:  das war nichts", c.ConnectFailed),
+    ],
+)
+def test_each_reason_has_its_own_error(text: str, kind: type[c.ConnectFailed]) -> None:
+    """A wrong password, a wrong name and a stopped server are told apart."""
+    error = c.connect_error("postgresql://u:secret@h/d", text)
+    assert type(error) is kind
+    assert "secret" not in error.message
+    assert error.hint
+
+
+def test_a_password_repeated_by_the_server_is_hidden() -> None:
+    """Messages from below are scrubbed too."""
+    error = c.connect_error("postgresql://u:s%40crt@h/d", "bad s@crt given")
+    assert "s@crt" not in error.message
+
+
+@pytest.mark.parametrize("url", ["mysql://h/d", "h", "", "postgresql://u:pw@h:port/d%zz"])
+def test_a_url_of_something_else_is_refused(url: str) -> None:
+    """Nothing is tried with a URL that can not be read."""
+    with pytest.raises(c.UrlInvalid) as caught:
+        c.connect(url, application_name="test")
+    assert "pw" not in str(caught.value)
+
+
+def test_a_closed_port_is_unreachable() -> None:
+    """The error names the place and what to try."""
+    with pytest.raises(c.ServerUnreachable) as caught:
+        c.connect("postgresql://u:topsecret@127.0.0.1:1/d", application_name="test")
+    assert "127.0.0.1" in caught.value.message
+    assert "topsecret" not in repr(caught.value.as_dict())
+    assert c.safe_to_retry(caught.value)
+
+
+def test_errors_cross_processes() -> None:
+    """Spark workers send errors to the driver by pickle."""
+    error = c.connect_error("postgresql://u:p@h/d", "connection refused")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert again.as_dict() == error.as_dict()
+
+
+@pytest.mark.parametrize(
+    ("error", "retry", "kind"),
+    [
+        (psycopg.errors.DeadlockDetected("x"), True, c.StatementInterrupted),
+        (psycopg.errors.SerializationFailure("x"), True, c.StatementInterrupted),
+        (psycopg.errors.LockNotAvailable("x"), True, c.StatementInterrupted),
+        (psycopg.errors.AdminShutdown("x"), True, c.ConnectionLost),
+        (psycopg.errors.ConnectionFailure("x"), True, c.ConnectionLost),
+        (psycopg.OperationalError("the connection is lost"), True, c.ConnectionLost),
+        (psycopg.errors.InsufficientPrivilege("x"), False, c.PrivilegeMissing),
+        (psycopg.errors.UniqueViolation("x"), False, c.StatementFailed),
+        (psycopg.ProgrammingError("x"), False, c.StatementFailed),
+    ],
+)
+def test_what_may_be_tried_again(
+    error: psycopg.Error, retry: bool, kind: type[PenstockError]
+) -> None:
+    """The layer that knows the server answers whether the same again can help."""
+    assert c.safe_to_retry(error) is retry
+    with pytest.raises(kind) as caught, c.server_errors("reading"):
+        raise error
+    assert c.safe_to_retry(caught.value) is retry
+    assert caught.value.message.startswith("reading: ")
