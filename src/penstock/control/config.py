@@ -1,0 +1,457 @@
+"""A pipeline's configuration: every key, its type and its default.
+
+Parameters that document 000 names are spelled and defaulted as there. Not here: reading TOML and
+environment variables (`config_text.py`), and anything that asks a server (`doctor.py`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, get_type_hints
+from urllib.parse import urlsplit
+
+import msgspec
+
+from penstock.control.config_text import ConfigText, Substituted, read_config_text
+from penstock.host.connect import mask
+from penstock.model import PenstockError
+
+URL_SCHEMES = ("postgresql", "postgres")
+SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}\Z")
+# Keys of other engines that document 000 names, and whose they are.
+START_KEYS = {
+    "binlogFile": "MySQL",
+    "binlogPosition": "MySQL",
+    "startScn": "Oracle",
+    "startLsn": "SQL Server",
+}
+
+
+class ConfigKeyUnknown(PenstockError):
+    """A key or section that penstock does not know."""
+
+    code = "CF04"
+
+
+class ConfigValueInvalid(PenstockError):
+    """A value of the wrong type, or outside what the key allows."""
+
+    code = "CF05"
+
+
+class ConfigKeyMissing(PenstockError):
+    """A key without default is not there."""
+
+    code = "CF06"
+
+
+class ConfigUrlInvalid(PenstockError):
+    """A database URL that can not be read, or of an engine that penstock does not have."""
+
+    code = "CF07"
+
+
+class ConfigPatternInvalid(PenstockError):
+    """An entry of tables that is not a table pattern."""
+
+    code = "CF08"
+
+
+class ConfigOtherEngine(PenstockError):
+    """A parameter that belongs to another engine than the source's."""
+
+    code = "CF09"
+
+
+class ConfigStartRefused(PenstockError):
+    """A starting position where the handover finds it by itself (mode data+change)."""
+
+    code = "CF10"
+
+
+class Mode(StrEnum):
+    """What a pipeline does: the bulk load, the changes, or both with the handover between."""
+
+    DATA = "data"
+    CHANGE = "change"
+    DATA_CHANGE = "data+change"
+
+    @property
+    def has_data(self) -> bool:
+        """Whether tables are loaded in bulk."""
+        return self is not Mode.CHANGE
+
+    @property
+    def has_change(self) -> bool:
+        """Whether changes are extracted and loaded."""
+        return self is not Mode.DATA
+
+
+class HandoverMode(StrEnum):
+    """How the position between bulk load and changes is found."""
+
+    SNAPSHOT = "snapshot"
+    PAUSE = "pause"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSection:
+    """[pipeline]. directory: relative to the file; log, ledger and state live in it."""
+
+    name: str
+    mode: Mode
+    directory: str
+    handover: HandoverMode = HandoverMode.SNAPSHOT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSection:
+    """[source]. tables: patterns `schema.table` with `*` and `?`; a leading `!` takes out."""
+
+    url: str = field(repr=False)
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetSection:
+    """[target]. map: source namespace to target namespace; others keep their name."""
+
+    url: str = field(repr=False)
+    map: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeExtractorSection:
+    """[changeExtractor], as document 000 names its parameters."""
+
+    exit_when_idle: bool = False
+    idle_wait_seconds: float = 3
+    flush_interval_seconds: float = 5
+    events_per_flush: int = 5000
+    process_commits: bool = False
+    replication_slot: str = "wirekite_replication_slot"
+    publication: str = "wirekite_publication"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeLoaderSection:
+    """[changeLoader], as document 000 names its parameters."""
+
+    max_files_per_batch: int = 30
+    max_threads: int = 5
+    remove_files: bool = False
+    change_file_extension: str = "ckt"
+    work_directory: str | None = None
+    done_directory: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataLoaderSection:
+    """[dataLoader]: the bulk load. chunk_megabytes: table bytes per chunk, TOAST included."""
+
+    max_threads: int = 5
+    chunk_megabytes: int = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkSection:
+    """[spark]. conf: any Spark property, given to the session as it is."""
+
+    master: str = "local[*]"
+    conf: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """One pipeline, as its file says. path: the file, absolute."""
+
+    path: Path
+    pipeline: PipelineSection
+    source: SourceSection
+    target: TargetSection
+    change_extractor: ChangeExtractorSection
+    change_loader: ChangeLoaderSection
+    data_loader: DataLoaderSection
+    spark: SparkSection
+
+    @property
+    def directory(self) -> Path:
+        """The pipeline's directory, absolute."""
+        return (self.path.parent / self.pipeline.directory).resolve()
+
+    @property
+    def log_directory(self) -> Path:
+        """Where the segments are."""
+        return self.directory / "log"
+
+    @property
+    def state_directory(self) -> Path:
+        """Where small state files are, each replaced whole."""
+        return self.directory / "state"
+
+    @property
+    def run_directory(self) -> Path:
+        """Where process ids and diagnostics are."""
+        return self.directory / "run"
+
+    def shown(self) -> dict[str, Any]:
+        """The configuration as it may be printed: secrets masked, keys spelled as in the file."""
+        shown: dict[str, Any] = {}
+        for section in SECTIONS:
+            part = getattr(self, _snake(section))
+            shown[section] = {
+                camel(item.name): _shown(getattr(part, item.name)) for item in fields(part)
+            }
+        return shown
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "pipeline": PipelineSection,
+    "source": SourceSection,
+    "target": TargetSection,
+    "changeExtractor": ChangeExtractorSection,
+    "changeLoader": ChangeLoaderSection,
+    "dataLoader": DataLoaderSection,
+    "spark": SparkSection,
+}
+SECTIONS_NEEDED = ("pipeline", "source", "target")
+POSITIVE = (
+    ("changeExtractor", "idleWaitSeconds"),
+    ("changeExtractor", "flushIntervalSeconds"),
+    ("changeExtractor", "eventsPerFlush"),
+    ("changeLoader", "maxFilesPerBatch"),
+    ("changeLoader", "maxThreads"),
+    ("dataLoader", "maxThreads"),
+    ("dataLoader", "chunkMegabytes"),
+)
+
+
+def camel(name: str) -> str:
+    """`exit_when_idle` as the file spells it: `exitWhenIdle`."""
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"[A-Z]", lambda match: "_" + match[0].lower(), name)
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, str) and "://" in value:
+        return mask(value)
+    if isinstance(value, dict):
+        return {key: _shown_property(key, item) for key, item in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _shown_property(key: str, value: str) -> str:
+    secret = re.search(r"password|secret|token|credential|access\.?key", key, re.IGNORECASE)
+    return "***" if secret else str(_shown(value))
+
+
+def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Config:
+    """Read, check and complete a pipeline file; nothing else is read and nothing is changed.
+
+    environment: where `${NAME}` is looked up; the process's own when None.
+    Raises one of the CF errors, each naming section, key and (where it has one) line.
+    """
+    text = read_config_text(path.absolute(), os.environ if environment is None else environment)
+    for name in text.values:
+        if name not in SECTIONS:
+            raise _unknown(text, name, "", tuple(SECTIONS), what="section")
+    _refuse_other_engines(text)
+    parts = {_snake(name): _section(text, name) for name in SECTIONS}
+    config = Config(path=text.path, **parts)
+    _check_values(text, config)
+    return config
+
+
+def _section(text: ConfigText, name: str) -> Any:
+    kind = SECTIONS[name]
+    given = text.values.get(name, {})
+    if not isinstance(given, dict):
+        raise ConfigValueInvalid(
+            f"{text.place(name)}: {name} must be a section",
+            hint=f"Write it as a line [{name}] with its keys below.",
+        )
+    known = {camel(item.name): item for item in fields(kind)}
+    for key in given:
+        if key not in known:
+            raise _unknown(text, key, name, tuple(known), what="key")
+    for key, item in known.items():
+        if key not in given and item.default is MISSING and item.default_factory is MISSING:
+            raise ConfigKeyMissing(
+                f"{text.path.name}: [{name}] has no {key}, which every pipeline needs",
+                hint=f"Add it below [{name}]; docs/configuration.md shows a whole file.",
+                key=f"{name}.{key}",
+            )
+    hints = get_type_hints(kind)
+    return kind(
+        **{
+            known[key].name: _converted(text, name, key, value, hints[known[key].name])
+            for key, value in given.items()
+        }
+    )
+
+
+def _converted(text: ConfigText, section: str, key: str, value: Any, kind: Any) -> Any:
+    strict = not isinstance(value, Substituted)
+    try:
+        return msgspec.convert(_plain(value), type=kind, strict=strict)
+    except msgspec.ValidationError as error:
+        raise ConfigValueInvalid(
+            f"{text.place(section, key)}: {key} has a wrong value: {_reason(error, kind)}",
+            hint=_type_hint(key, kind),
+            key=f"{section}.{key}",
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    """The value with every Substituted replaced by its text."""
+    if isinstance(value, Substituted):
+        return value.text
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _reason(error: msgspec.ValidationError, kind: Any) -> str:
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return f"expected one of {', '.join(kind)}"
+    reason = str(error).partition(" - at ")[0]
+    return reason[:1].lower() + reason[1:].replace("`", "")
+
+
+def _type_hint(key: str, kind: Any) -> str:
+    examples = {bool: "true", int: "30", float: "2.5", str: '"text"'}
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return f'Write for example {key} = "{next(iter(kind))}".'
+    if kind in examples:
+        return f"Write for example {key} = {examples[kind]}."
+    return f"See {key} in docs/configuration.md."
+
+
+def _unknown(
+    text: ConfigText, name: str, section: str, known: tuple[str, ...], *, what: str
+) -> ConfigKeyUnknown:
+    place = text.place(section, name) if section else text.place(name)
+    by_lower = {item.lower(): item for item in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    elsewhere = [
+        other
+        for other, kind in SECTIONS.items()
+        if section and name in {camel(item.name) for item in fields(kind)}
+    ]
+    if elsewhere:
+        hint = f"{name} belongs in the section [{elsewhere[0]}]."
+    elif close:
+        hint = f"Did you mean {by_lower[close[0]]}?"
+    else:
+        hint = f"Known here: {', '.join(known)}."
+    return ConfigKeyUnknown(f"{place}: unknown {what} {name}", hint=hint, key=name)
+
+
+def _refuse_other_engines(text: ConfigText) -> None:
+    """Starting positions and other engines' parameters (document 000) are refused by name."""
+    pipeline = text.values.get("pipeline")
+    mode = _plain(pipeline.get("mode")) if isinstance(pipeline, dict) else None
+    for section, given in text.values.items():
+        for key in given if isinstance(given, dict) else ():
+            if key not in START_KEYS or section not in ("changeExtractor", "source"):
+                continue
+            place = text.place(section, key)
+            if mode == Mode.DATA_CHANGE:
+                raise ConfigStartRefused(
+                    f"{place}: {key} is a starting position, and mode data+change captures "
+                    "the position itself during the handover",
+                    hint=f'Take {key} out, or set mode = "change" to start from a position.',
+                    key=key,
+                )
+            raise ConfigOtherEngine(
+                f"{place}: {key} is a parameter of {START_KEYS[key]}; this source is PostgreSQL, "
+                "which starts where its replication slot stands",
+                hint=f"Take {key} out, and name the slot with replicationSlot.",
+                key=key,
+            )
+
+
+def _check_values(text: ConfigText, config: Config) -> None:
+    _check_url(text, "source", config.source.url)
+    _check_url(text, "target", config.target.url)
+    _check_patterns(text, config.source.tables)
+    for section, key in POSITIVE:
+        value = getattr(getattr(config, _snake(section)), _snake(key))
+        if not 0 < value < 2**31:
+            raise _invalid(text, section, key, f"must be more than 0, not {value}")
+    if not re.match(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,62}\Z", config.pipeline.name):
+        raise _invalid(text, "pipeline", "name", "must be 1 to 63 letters, digits, _, - or .")
+    if not config.pipeline.directory.strip() or "\0" in config.pipeline.directory:
+        raise _invalid(text, "pipeline", "directory", "must name a directory")
+    if not SLOT_NAME.match(config.change_extractor.replication_slot):
+        reason = "must be 1 to 63 lower-case letters, digits and underscores"
+        raise _invalid(text, "changeExtractor", "replicationSlot", reason)
+    if not 1 <= len(config.change_extractor.publication.encode()) <= 63:
+        raise _invalid(text, "changeExtractor", "publication", "must be 1 to 63 bytes")
+    if not re.match(r"[A-Za-z0-9]{1,16}\Z", config.change_loader.change_file_extension):
+        reason = "must be 1 to 16 letters and digits, without the dot"
+        raise _invalid(text, "changeLoader", "changeFileExtension", reason)
+    if config.change_loader.remove_files and config.change_loader.done_directory:
+        reason = "is the alternative to removeFiles; both are set"
+        raise _invalid(text, "changeLoader", "doneDirectory", reason)
+
+
+def _invalid(text: ConfigText, section: str, key: str, reason: str) -> ConfigValueInvalid:
+    return ConfigValueInvalid(
+        f"{text.place(section, key)}: {key} {reason}",
+        hint=f"See {key} in docs/configuration.md.",
+        key=f"{section}.{key}",
+    )
+
+
+def _check_url(text: ConfigText, section: str, url: str) -> None:
+    place = text.place(section, "url")
+    example = "postgresql://user:${PASSWORD}@host:5432/database"
+    try:
+        parts = urlsplit(url)
+        port_in_range = parts.port is None or parts.port > 0
+    except ValueError as error:
+        raise ConfigUrlInvalid(
+            f"{place}: url can not be read: {error}", hint=f"Write it like {example}."
+        ) from error
+    if parts.scheme not in URL_SCHEMES:
+        shown = f"{parts.scheme}://" if "://" in url else "a text without ://"
+        raise ConfigUrlInvalid(
+            f"{place}: url must begin with postgresql://, this begins with {shown}"
+            if "://" in url
+            else f"{place}: url must begin with postgresql://, this is {shown}",
+            hint=f"Write it like {example}.",
+        )
+    if not port_in_range or not parts.path.strip("/") or not parts.username:
+        lack = "user" if not parts.username else "database"
+        raise ConfigUrlInvalid(
+            f"{place}: url names no {lack if port_in_range else 'valid port'}",
+            hint=f"Write it like {example}.",
+        )
+
+
+def _check_patterns(text: ConfigText, patterns: tuple[str, ...]) -> None:
+    place = text.place("source", "tables")
+    if not any(not pattern.startswith("!") for pattern in patterns):
+        raise ConfigPatternInvalid(
+            f"{place}: tables takes no table in",
+            hint='Name at least one pattern without "!", for example "public.*".',
+        )
+    for pattern in patterns:
+        body = pattern.removeprefix("!")
+        schema, dot, name = body.partition(".")
+        if not dot or not schema or not name or body != body.strip():
+            raise ConfigPatternInvalid(
+                f"{place}: {pattern!r} is not a table pattern",
+                hint='Write schema.table, with * and ? as wildcards: "public.*", "!public.audit".',
+            )

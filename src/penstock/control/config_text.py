@@ -1,0 +1,153 @@
+"""The text of a pipeline file: TOML, `${ENV}`, and where each key stands.
+
+Not here: which keys there are and what they mean (see `config.py`).
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from penstock.model import PenstockError
+
+_VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)\}")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_SECTION_LINE = re.compile(r"\s*\[\s*([A-Za-z0-9_.\-\"' ]+?)\s*\]")
+_KEY_LINE = re.compile(r"\s*[\"']?([A-Za-z0-9_\-]+)[\"']?\s*(?:=|\.)")
+_USER_INFO = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://([^/?#]*)@")
+
+
+class ConfigUnreadable(PenstockError):
+    """The pipeline file is not there or can not be read."""
+
+    code = "CF01"
+
+
+class ConfigSyntax(PenstockError):
+    """The pipeline file is not TOML."""
+
+    code = "CF02"
+
+
+class ConfigVariableMissing(PenstockError):
+    """A value names an environment variable that is not set."""
+
+    code = "CF03"
+
+
+@dataclass(frozen=True, slots=True)
+class Substituted:
+    """A value that came, whole or in part, from environment variables."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigText:
+    """A parsed pipeline file.
+
+    values: the TOML document with variables replaced; a text in which one was replaced is a
+    `Substituted`, so that `"${N}"` may stand where a number is wanted.
+    lines: `(section, key)` to line number, from 1; the section itself under key "".
+    """
+
+    path: Path
+    values: dict[str, Any]
+    lines: Mapping[tuple[str, str], int]
+
+    def place(self, section: str, key: str = "") -> str:
+        """`shop.toml line 12, [changeLoader]`: where a message should point."""
+        line = self.lines.get((section, key)) or self.lines.get((section, ""))
+        where = f"{self.path.name} line {line}" if line else self.path.name
+        return f"{where}, [{section}]" if section else where
+
+
+def read_config_text(path: Path, environment: Mapping[str, str]) -> ConfigText:
+    """Read and parse a pipeline file.
+
+    Raises ConfigUnreadable, ConfigSyntax (with TOML's line and column), ConfigVariableMissing.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise ConfigUnreadable(
+            f"can not read the pipeline file {path}: {reason}",
+            hint="Name a pipeline file in TOML; docs/configuration.md shows a whole one.",
+        ) from error
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigSyntax(
+            f"{path.name} is not valid TOML: {error}",
+            hint="Mend the line it names; texts need quotes, true and false do not.",
+        ) from error
+    lines = _lines(text)
+    return ConfigText(
+        path=path,
+        values=_with_variables(
+            values, (), ConfigText(path=path, values={}, lines=lines), environment
+        ),
+        lines=lines,
+    )
+
+
+def _lines(text: str) -> dict[tuple[str, str], int]:
+    found: dict[tuple[str, str], int] = {}
+    section = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := _SECTION_LINE.match(line):
+            section = header[1].replace('"', "").replace("'", "").replace(" ", "")
+            found.setdefault((section, ""), number)
+        elif key := _KEY_LINE.match(line):
+            found.setdefault((section, key[1]), number)
+    return found
+
+
+def _with_variables(
+    value: Any, keys: tuple[str, ...], text: ConfigText, environment: Mapping[str, str]
+) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: _with_variables(item, (*keys, key), text, environment)
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_with_variables(item, keys, text, environment) for item in value]
+    if isinstance(value, str) and "${" in value:
+        return _replaced(value, keys, text, environment)
+    return value
+
+
+def _replaced(
+    value: str, keys: tuple[str, ...], text: ConfigText, environment: Mapping[str, str]
+) -> str | Substituted:
+    """Replace `${NAME}`; `$${` stands for a plain `${`.
+
+    Inside the user:password part of a URL the variable's text is percent-encoded, so that a
+    password may hold `@` or `/` as it is.
+    """
+    user_info = _USER_INFO.match(value)
+    encoded = range(*user_info.span(1)) if user_info else range(0)
+    section, key = (keys[0], keys[1]) if len(keys) > 1 else ("", keys[0] if keys else "")
+
+    def one(match: re.Match[str]) -> str:
+        if match[0] == "$${":
+            return "${"
+        name = match[1]
+        if not _VARIABLE_NAME.match(name) or name not in environment:
+            raise ConfigVariableMissing(
+                f"{text.place(section, key)}: {'.'.join(keys)} needs the environment variable "
+                f"{name or '(empty name)'}, which is not set",
+                hint=f"Set it and run again: export {name}=...; write $${{ for a plain ${{.",
+                key=".".join(keys),
+                variable=name,
+            )
+        return quote(environment[name], safe="") if match.start() in encoded else environment[name]
+
+    return Substituted(_VARIABLE.sub(one, value))
