@@ -1,0 +1,435 @@
+"""Files: every operation the log makes on a disk, behind one door.
+
+`REAL_FILES` is the machine's; `tests/fix_disk.py` has a simulated disk that forgets what was not
+synced. Failures come out as typed errors. Not here: what the files mean (`penstock.log`).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Protocol, Self
+
+from penstock.model import PenstockError
+
+FILE_MODE = 0o640  # rows of the captured database: not for everyone
+DIRECTORY_MODE = 0o750
+TEMPORARY_SUFFIX = ".tmp"
+_BUFFERS_PER_WRITE_MAX = 512  # below IOV_MAX (1024 on Linux)
+
+Bytes = Any  # bytes, memoryview or pyarrow.Buffer: all that has the buffer protocol
+
+
+class FileFailed(PenstockError):
+    """The operating system refused an operation on a file."""
+
+    code = "HS10"
+    retry = "operator"
+
+
+class FileMissing(FileFailed):
+    """A file or directory that should be there is not."""
+
+    code = "HS11"
+
+
+class FileExists(FileFailed):
+    """A file that should not be there is."""
+
+    code = "HS12"
+
+
+class DiskFull(FileFailed):
+    """No space (or no quota, or no inode) is left for a write."""
+
+    code = "HS13"
+
+
+class DirectoryLocked(PenstockError):
+    """Another process holds the lock of this directory. fields: path, holder_pid (0: unknown)."""
+
+    code = "HS14"
+    retry = "operator"
+
+
+class AppendFile(Protocol):
+    """A file open for writing at its end, by one thread.
+
+    What was appended is durable only after fdatasync() or fsync() returned. After a failed append
+    or sync the state on disk is unknown: close, and let recovery decide.
+    """
+
+    path: Path
+    size_bytes: int
+
+    def append(self, parts: Sequence[Bytes]) -> None:
+        """Write all parts, in order, at the end. Raises DiskFull or FileFailed."""
+        ...
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the file; durable only after fsync()."""
+        ...
+
+    def fdatasync(self) -> None:
+        """Return once the content, and the size needed to read it, is on the disk."""
+        ...
+
+    def fsync(self) -> None:
+        """As fdatasync, with all metadata: needed after truncate."""
+        ...
+
+    def close(self) -> None:
+        """Give the descriptor back; syncs nothing. May be called twice."""
+        ...
+
+
+class ReadFile(Protocol):
+    """A file open for reading at any place; several threads may read at once."""
+
+    path: Path
+    size_bytes: int
+
+    def read(self, offset_bytes: int, length_bytes: int) -> bytes:
+        """Read so many bytes from there; fewer only at the end of the file."""
+        ...
+
+    def close(self) -> None:
+        """Give the descriptor back. May be called twice."""
+        ...
+
+
+class Lock(Protocol):
+    """A lock that is held until released or until the process ends."""
+
+    def release(self) -> None:
+        """Let others have it. May be called twice."""
+        ...
+
+
+class Files(Protocol):
+    """What the log does to a file system. Paths are absolute or relative as given.
+
+    Directory entries (new files, links, renames, removals) are durable only after
+    fsync_directory() of their directory.
+    """
+
+    def create(self, path: Path) -> AppendFile:
+        """Make a new, empty file. Raises FileExists."""
+        ...
+
+    def open_append(self, path: Path) -> AppendFile:
+        """Open an existing file to write at its end. Raises FileMissing."""
+        ...
+
+    def open_read(self, path: Path) -> ReadFile:
+        """Open an existing file to read. Raises FileMissing."""
+        ...
+
+    def read_whole(self, path: Path) -> bytes:
+        """All bytes of a small file. Raises FileMissing."""
+        ...
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Move within one file system, at once; an existing `new` is replaced."""
+        ...
+
+    def link(self, old: Path, new: Path) -> None:
+        """Give a file a second name. Raises FileExists when `new` is there."""
+        ...
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name. Raises FileMissing."""
+        ...
+
+    def fsync_directory(self, path: Path) -> None:
+        """Return once all entries of the directory are on the disk."""
+        ...
+
+    def make_directory(self, path: Path) -> None:
+        """Make it and its parents, durably; nothing happens when it is there."""
+        ...
+
+    def listdir(self, path: Path) -> list[str]:
+        """The names in a directory, unordered. Raises FileMissing."""
+        ...
+
+    def exists(self, path: Path) -> bool:
+        """Whether the name is there now."""
+        ...
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Give a file new content whole: a crash leaves the old or the new, never a mix."""
+        ...
+
+    def free_bytes(self, path: Path) -> int:
+        """Space left for us on the file system of an existing path."""
+        ...
+
+    def lock(self, directory: Path, name: str = "LOCK") -> Lock:
+        """Take the directory's lock without waiting. Raises DirectoryLocked."""
+        ...
+
+
+@contextmanager
+def _typed(path: Path, doing: str) -> Iterator[None]:
+    """Turn OSError into the errors of this module."""
+    try:
+        yield
+    except OSError as error:
+        raise _error(path, doing, error) from error
+
+
+def _error(path: Path, doing: str, error: OSError) -> FileFailed:
+    text = f"can not {doing} {path}: {error.strerror or error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        free = _free_bytes_near(path)
+        return DiskFull(
+            f"{text}, {free} bytes free",
+            hint="Make room on this file system, then start the same command again.",
+            path=str(path),
+            free_bytes=free,
+        )
+    if error.errno == errno.ENOENT:
+        return FileMissing(text, path=str(path))
+    if error.errno == errno.EEXIST:
+        return FileExists(text, path=str(path))
+    hint = "See the kernel's messages (dmesg) for the disk, and the rights of this directory."
+    return FileFailed(text, hint=hint, path=str(path))
+
+
+def _free_bytes_near(path: Path) -> int:
+    """Free space on the file system of path or of its nearest parent that exists; -1: unknown."""
+    for place in (path, *path.parents):
+        try:
+            found = os.statvfs(place)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return -1
+        return found.f_bavail * found.f_frsize
+    return -1
+
+
+class _RealAppendFile:
+    """See AppendFile."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self.path = path
+        self._file = file
+        self.size_bytes = os.fstat(file.fileno()).st_size
+
+    def append(self, parts: Sequence[Bytes]) -> None:
+        """Write all parts; the kernel may take fewer bytes than given, so it repeats."""
+        views = [memoryview(part).cast("B") for part in parts]
+        with _typed(self.path, "write"):
+            for start in range(0, len(views), _BUFFERS_PER_WRITE_MAX):
+                self._append_some(views[start : start + _BUFFERS_PER_WRITE_MAX])
+
+    def _append_some(self, views: list[memoryview]) -> None:
+        while views:
+            written = os.writev(self._file.fileno(), views)
+            self.size_bytes += written
+            index = 0
+            while index < len(views) and written >= len(views[index]):
+                written -= len(views[index])
+                index += 1
+            views = views[index:]
+            if written:
+                views[0] = views[0][written:]
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the file; O_APPEND puts the next write at the new end."""
+        with _typed(self.path, "truncate"):
+            os.ftruncate(self._file.fileno(), size_bytes)
+        self.size_bytes = size_bytes
+
+    def fdatasync(self) -> None:
+        """See AppendFile."""
+        with _typed(self.path, "fdatasync"):
+            os.fdatasync(self._file.fileno())
+
+    def fsync(self) -> None:
+        """See AppendFile."""
+        with _typed(self.path, "fsync"):
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """See AppendFile."""
+        with _typed(self.path, "close"):
+            self._file.close()
+
+
+class _RealReadFile:
+    """See ReadFile. pread, not mmap: a bad disk is then an error, not a SIGBUS."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self.path = path
+        self._file = file
+        self.size_bytes = os.fstat(file.fileno()).st_size
+
+    def read(self, offset_bytes: int, length_bytes: int) -> bytes:
+        """See ReadFile. One call reads at most 2 GB, so it repeats."""
+        with _typed(self.path, "read"):
+            data = os.pread(self._file.fileno(), length_bytes, offset_bytes)
+            while 0 < len(data) < length_bytes:
+                rest = length_bytes - len(data)
+                more = os.pread(self._file.fileno(), rest, offset_bytes + len(data))
+                if not more:
+                    break
+                data += more
+            return data
+
+    def close(self) -> None:
+        """See ReadFile."""
+        self._file.close()
+
+
+class DirectoryLock:
+    """An flock on a file in the directory; the file holds the holder's pid for messages.
+
+    The lock goes with the process however it ends. A child made by fork without exec shares it.
+    """
+
+    def __init__(self, directory: Path, name: str = "LOCK") -> None:
+        """Take it without waiting; raises DirectoryLocked when another process has it."""
+        self.path = directory / name
+        with _typed(self.path, "open"):
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, FILE_MODE)
+            self._file = os.fdopen(descriptor, "r+b", buffering=0)
+        try:
+            fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = self._file.read(20).strip()
+            self._file.close()
+            pid = int(holder) if holder.isdigit() else 0
+            raise DirectoryLocked(
+                f"{directory} is in use by process {pid or 'unknown'}",
+                hint=f"Stop that process first, for example with: kill {pid or '<pid>'}",
+                path=str(directory),
+                holder_pid=pid,
+            ) from error
+        with _typed(self.path, "write"):
+            os.ftruncate(self._file.fileno(), 0)
+            os.pwrite(self._file.fileno(), f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let others have it. The file stays: removing it would let two hold "the" lock."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        """The lock, already held."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release."""
+        self.release()
+
+
+class RealFiles:
+    """The machine's file systems. See Files for the contracts."""
+
+    def create(self, path: Path) -> AppendFile:
+        """See Files."""
+        return self._open_append(path, os.O_CREAT | os.O_EXCL, "create")
+
+    def open_append(self, path: Path) -> AppendFile:
+        """See Files."""
+        return self._open_append(path, 0, "open")
+
+    def _open_append(self, path: Path, flags: int, doing: str) -> AppendFile:
+        with _typed(path, doing):
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | flags, FILE_MODE)
+            return _RealAppendFile(path, os.fdopen(descriptor, "ab", buffering=0))
+
+    def open_read(self, path: Path) -> ReadFile:
+        """See Files."""
+        with _typed(path, "open"):
+            return _RealReadFile(path, path.open("rb", buffering=0))
+
+    def read_whole(self, path: Path) -> bytes:
+        """See Files."""
+        with _typed(path, "read"):
+            return path.read_bytes()
+
+    def rename(self, old: Path, new: Path) -> None:
+        """See Files."""
+        with _typed(old, "rename"):
+            old.replace(new)
+
+    def link(self, old: Path, new: Path) -> None:
+        """See Files."""
+        with _typed(new, "link"):
+            new.hardlink_to(old)
+
+    def unlink(self, path: Path) -> None:
+        """See Files."""
+        with _typed(path, "remove"):
+            path.unlink()
+
+    def fsync_directory(self, path: Path) -> None:
+        """See Files."""
+        with _typed(path, "fsync"):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def make_directory(self, path: Path) -> None:
+        """See Files."""
+        if path.is_dir():
+            return
+        self.make_directory(path.parent)
+        with _typed(path, "make directory"):
+            path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+        self.fsync_directory(path.parent)
+
+    def listdir(self, path: Path) -> list[str]:
+        """See Files."""
+        with _typed(path, "list"):
+            return os.listdir(path)  # noqa: PTH208 - names, not paths
+
+    def exists(self, path: Path) -> bool:
+        """See Files."""
+        with _typed(path, "look at"):
+            return path.exists()
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """See Files. The temporary file stands beside it: rename works in one file system only."""
+        temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+        with _typed(temporary, "replace"):
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        self.fsync_directory(path.parent)
+
+    def free_bytes(self, path: Path) -> int:
+        """See Files."""
+        with _typed(path, "look at"):
+            found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+    def lock(self, directory: Path, name: str = "LOCK") -> Lock:
+        """See Files."""
+        return DirectoryLock(directory, name)
+
+
+REAL_FILES: Files = RealFiles()
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Give a file new content whole, durably; a crash leaves the old or the new, never a mix."""
+    REAL_FILES.replace(path, data)
