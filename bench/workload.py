@@ -1,0 +1,108 @@
+"""The workloads W and W1 of docs/performance.md, written by the server itself.
+
+W: a table of 10 mixed columns with 500,000 rows, then 1,000,000 changes (50 % inserts, 35 %
+updates, 15 % deletes) of 50 rows a transaction. W1: 300,000 changes of one row a transaction.
+Both are deterministic: the same seed gives the same rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psycopg
+
+CREATE_TABLE = """
+    create table if not exists {table} (
+        id bigint primary key, n int, t text, amount numeric(12,2), at timestamptz,
+        flag bool, doc jsonb, f float8, u uuid, note text)
+"""
+
+ROW = """
+    {id}, ({id} * 7919 % 1000000)::int, 'customer number ' || {id},
+    (({id} * 31) % 10000000)::numeric / 100, timestamptz '2024-01-01 00:00:00+00'
+        + ({id} % 31536000) * interval '1 second' + {id} % 1000 * interval '1 millisecond',
+    {id} % 3 = 0, jsonb_build_object('id', {id}, 'tags', jsonb_build_array('a', {id} % 10)),
+    sqrt({id}::float8), md5({id}::text)::uuid, case when {id} % 4 = 0 then 'note ' || {id} end
+"""
+
+FILL = "insert into {table} select " + ROW.format(id="i") + " from generate_series(1, %s) i"
+
+# Inserts go on behind the last id, updates walk through the first rows, deletes follow the
+# inserts at a distance: every statement hits exactly the rows it should.
+CHANGES = """
+create or replace procedure {procedure}(first_id bigint, transaction_count int,
+                                        insert_count int, update_count int, delete_count int)
+language plpgsql as $$
+declare
+    next_id bigint := first_id; next_update bigint := 1; next_delete bigint := 200001;
+begin
+    for i in 1..transaction_count loop
+        insert into {table} select """ + ROW.format(id="g") + """
+          from generate_series(next_id, next_id + insert_count - 1) g;
+        update {table} set n = n + 1, amount = amount + 1, note = 'updated ' || i
+         where id between next_update and next_update + update_count - 1;
+        delete from {table} where id between next_delete and next_delete + delete_count - 1;
+        commit;
+        next_id := next_id + insert_count;
+        next_update := next_update + update_count;
+        if next_update > 190000 then next_update := 1; end if;
+        next_delete := next_delete + delete_count;
+    end loop;
+end $$
+"""
+
+SINGLE = """
+create or replace procedure {procedure}(first_id bigint, change_count int)
+language plpgsql as $$
+declare next_id bigint := first_id;
+begin
+    for i in 1..change_count loop
+        if i % 20 < 10 then
+            insert into {table} select """ + ROW.format(id="next_id") + """;
+            next_id := next_id + 1;
+        elsif i % 20 < 17 then
+            update {table} set n = n + 1, note = 'updated ' || i where id = 1 + i % 190000;
+        else
+            delete from {table} where id = next_id - (i % 20) + 7;
+        end if;
+        commit;
+    end loop;
+end $$
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """How much of W to make; the defaults are W itself."""
+
+    table: str = "public.w"
+    base_row_count: int = 500_000
+    change_count: int = 1_000_000
+    rows_per_transaction: int = 50
+
+    def create(self, url: str, *, filled: bool = True) -> None:
+        """Create the table and, unless told not to, its base rows."""
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(CREATE_TABLE.format(table=self.table))
+            if filled:
+                connection.execute(FILL.format(table=self.table), (self.base_row_count,))
+
+    def change(self, url: str, *, first_id: int | None = None) -> int:
+        """Commit the changes; returns how many row changes there were."""
+        procedure = self.table + "_changes"
+        first = first_id if first_id is not None else self.base_row_count + 1
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("set synchronous_commit = off")
+            if self.rows_per_transaction == 1:
+                connection.execute(SINGLE.format(table=self.table, procedure=procedure))
+                connection.execute(f"call {procedure}({first}, {self.change_count})")
+                return self.change_count
+            per = self.rows_per_transaction
+            inserts, updates = per // 2, per * 35 // 100
+            deletes = per - inserts - updates
+            count = self.change_count // per
+            connection.execute(CHANGES.format(table=self.table, procedure=procedure))
+            connection.execute(
+                f"call {procedure}({first}, {count}, {inserts}, {updates}, {deletes})"
+            )
+            return count * per
