@@ -1,0 +1,243 @@
+"""One byte stream to a server, plain or TLS, that two threads may use at once.
+
+Reading waits without holding the lock, so that a status can be sent while another thread waits
+for data, and while TLS is on (OpenSSL forbids two calls on one session at a time). Not here: what
+the bytes mean (`codec.pgwire`), which certificates to trust (`host.tls`).
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+from penstock.host.connect import ConnectionLost, ServerUnreachable, TlsFailed
+
+TCP_KEEPALIVE_IDLE_S = 30
+TCP_KEEPALIVE_INTERVAL_S = 10
+TCP_KEEPALIVE_COUNT = 3
+TCP_USER_TIMEOUT_MS = 60_000  # unacknowledged data for this long: the way is cut
+UNSENT_BYTES_MAX = 1024 * 1024  # a peer that takes nothing any more is dead, not slow
+
+
+class Wire:
+    """A connected socket in non-blocking mode.
+
+    `receive_into` and `send` may be called from different threads; each of them from one thread
+    at a time, except `send`, which takes any number.
+    """
+
+    def __init__(self, connected: socket.socket, peer: str) -> None:
+        """Take a connected socket; peer names it in messages."""
+        self._socket = connected
+        self._socket.setblocking(False)
+        self._peer = peer
+        self._lock = threading.Lock()
+        self._unsent = bytearray()
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        """Return itself; the way out closes it."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the socket."""
+        self.close()
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether the stream is encrypted."""
+        return isinstance(self._socket, ssl.SSLSocket)
+
+    def peer_certificate(self) -> bytes | None:
+        """The server's certificate in DER, or None without TLS."""
+        if isinstance(self._socket, ssl.SSLSocket):
+            return self._socket.getpeercert(binary_form=True)
+        return None
+
+    def alpn_protocol(self) -> str | None:
+        """The application protocol that the TLS handshake agreed on."""
+        if isinstance(self._socket, ssl.SSLSocket):
+            return self._socket.selected_alpn_protocol()
+        return None
+
+    def start_tls(self, context: ssl.SSLContext, server_name: str, timeout_s: float) -> None:
+        """Turn the stream into TLS; raises TlsFailed. Nothing may have been read ahead."""
+        self._socket.settimeout(max(timeout_s, 0.001))
+        try:
+            self._socket = context.wrap_socket(self._socket, server_hostname=server_name)
+        except ssl.SSLCertVerificationError as error:
+            raise TlsFailed(
+                f"the certificate of {self._peer} is not to be trusted: {error.verify_message}",
+                hint="Give the right authority in sslrootcert, and in the URL a host name that "
+                "the certificate holds.",
+            ) from error
+        except (ssl.SSLError, OSError) as error:
+            raise TlsFailed(
+                f"no TLS with {self._peer}: {error}",
+                hint="Check sslmode in the URL, and ssl and ssl_cert_file on the server.",
+            ) from error
+        self._socket.setblocking(False)
+
+    def receive_into(self, view: memoryview, timeout_s: float) -> int:
+        """Read what is there into view; wait up to timeout_s for the first byte.
+
+        Returns the number of bytes, 0 when none came in time. Raises ConnectionLost when the
+        server has closed or the connection broke.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                count, wants = self._read(view)
+            if count:
+                return count
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 and wants == select.POLLIN:
+                return 0
+            self._wait(wants, max(left_s, 0.0))
+
+    def _read(self, view: memoryview) -> tuple[int, int]:
+        """Under the lock: fill view as far as bytes are there; what to wait for otherwise."""
+        total = 0
+        try:
+            self._push()
+            while total < len(view):
+                count = self._socket.recv_into(view[total:])
+                if count == 0:
+                    if total:
+                        break
+                    raise ConnectionLost(
+                        f"{self._peer} closed the connection", hint="It is tried again by itself."
+                    )
+                total += count
+                if not self.is_tls:
+                    break  # one call drained what was there; TLS gives 16 kB at a time
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return total, select.POLLIN
+        except ssl.SSLWantWriteError:
+            return total, select.POLLOUT
+        except (OSError, ValueError) as error:
+            raise self._lost(error) from error
+        return total, select.POLLIN
+
+    def _wait(self, events: int, timeout_s: float) -> bool:
+        poller = select.poll()
+        with self._lock:
+            if self._closed:
+                raise self._lost(None)
+            poller.register(self._socket, events | (select.POLLOUT if self._unsent else 0))
+        return bool(poller.poll(timeout_s * 1000))
+
+    def send(self, data: bytes) -> None:
+        """Send data, or keep what the peer does not take yet for the next call.
+
+        Never waits. Raises ConnectionLost when the connection broke, or when the peer has taken
+        nothing for so long that UNSENT_BYTES_MAX have gathered.
+        """
+        with self._lock:
+            if self._closed:
+                raise self._lost(None)
+            self._unsent += data
+            try:
+                self._push()
+            except (OSError, ValueError) as error:
+                raise self._lost(error) from error
+            if len(self._unsent) > UNSENT_BYTES_MAX:
+                raise ConnectionLost(f"{self._peer} does not take what is sent to it")
+
+    def _push(self) -> None:
+        try:
+            while self._unsent:
+                # A copy: a TLS session must be given the same bytes again after a WANT.
+                sent = self._socket.send(bytes(self._unsent[:65536]))
+                del self._unsent[:sent]
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything has been handed to the system; False when time ran out."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self.send(b"")
+            with self._lock:
+                if not self._unsent:
+                    return True
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return False
+            self._wait(select.POLLOUT, left_s)
+
+    def finish(self) -> None:
+        """Say that nothing more will be sent; what the server still sends can be read."""
+        with self._lock:
+            if not self._closed and not self.is_tls:
+                try:
+                    self._socket.shutdown(socket.SHUT_WR)
+                except OSError as error:
+                    raise self._lost(error) from error
+
+    def close(self) -> None:
+        """Close the socket; harmless when done twice."""
+        with self._lock:
+            self._closed = True
+            self._socket.close()
+
+    def _lost(self, error: BaseException | None) -> ConnectionLost:
+        why = f": {error}" if error is not None and str(error) else ""
+        return ConnectionLost(
+            f"the connection to {self._peer} broke{why}", hint="It is tried again by itself."
+        )
+
+
+def open_tcp(host: str, port: int, timeout_s: float, *, address: str = "") -> Wire:
+    """Connect over TCP, trying each address of the name; raises ServerUnreachable.
+
+    address: a numeric address to use in place of looking up host (libpq's hostaddr).
+    """
+    try:
+        connected = socket.create_connection((address or host, port), timeout=timeout_s)
+    except OSError as error:
+        raise ServerUnreachable(
+            f"no connection to {host}:{port}: {error}",
+            hint=f"Check host and port, and that the server runs: "
+            f"`pg_isready -h {host} -p {port}`.",
+        ) from error
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", TCP_KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", TCP_KEEPALIVE_INTERVAL_S),
+        ("TCP_KEEPCNT", TCP_KEEPALIVE_COUNT),
+        ("TCP_USER_TIMEOUT", TCP_USER_TIMEOUT_MS),
+    ):
+        option = getattr(socket, name, None)  # not every system has each of them
+        if option is not None:
+            connected.setsockopt(socket.IPPROTO_TCP, option, value)
+    return Wire(connected, f"{host}:{port}")
+
+
+def open_unix(directory: str, port: int, timeout_s: float) -> Wire:
+    """Connect to a server's socket file in directory; raises ServerUnreachable."""
+    path = f"{directory}/.s.PGSQL.{port}"
+    if path.startswith("@"):
+        path = "\0" + path[1:]
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connected.settimeout(timeout_s)
+        connected.connect(path)
+    except OSError as error:
+        connected.close()
+        raise ServerUnreachable(
+            f"no connection to the socket {path}: {error}",
+            hint="Check that the server runs and which unix_socket_directories it has.",
+        ) from error
+    return Wire(connected, path)

@@ -1,0 +1,150 @@
+"""Which certificates to trust and to show, from libpq's parameters.
+
+The rules are libpq's: `require` checks nothing unless a root certificate is there (then it is
+verify-ca), `verify-ca` checks the chain, `verify-full` the host name too. Not here: the handshake
+(`host.socket`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+
+from penstock.host.connect import TlsFailed
+
+ALPN_PROTOCOL = "postgresql"
+
+_VERSIONS = {
+    "TLSv1": ssl.TLSVersion.TLSv1,
+    "TLSv1.1": ssl.TLSVersion.TLSv1_1,
+    "TLSv1.2": ssl.TLSVersion.TLSv1_2,
+    "TLSv1.3": ssl.TLSVersion.TLSv1_3,
+}
+# Object identifiers of signature algorithms, DER contents, with the hash that binds the channel:
+# MD5 and SHA-1 are raised to SHA-256. What is not here (Ed25519, RSA-PSS) has no binding.
+_RSA = bytes.fromhex("2a864886f70d0101")
+_ECDSA = bytes.fromhex("2a8648ce3d04")
+_SIGNATURE_HASH = {
+    _RSA + b"\x04": "sha256",
+    _RSA + b"\x05": "sha256",
+    _RSA + b"\x0b": "sha256",
+    _RSA + b"\x0c": "sha384",
+    _RSA + b"\x0d": "sha512",
+    _RSA + b"\x0e": "sha224",
+    _ECDSA + b"\x01": "sha256",
+    _ECDSA + b"\x03\x01": "sha224",
+    _ECDSA + b"\x03\x02": "sha256",
+    _ECDSA + b"\x03\x03": "sha384",
+    _ECDSA + b"\x03\x04": "sha512",
+}
+_HOME = Path("~/.postgresql")
+
+
+def _file(parameters: Mapping[str, str], name: str, default: str) -> Path | None:
+    """The file that a parameter names, or the one at libpq's usual place if it is there."""
+    given = parameters.get(name, "")
+    if given:
+        return Path(given).expanduser()
+    usual = (_HOME / default).expanduser()
+    return usual if usual.is_file() else None
+
+
+def client_context(parameters: Mapping[str, str]) -> ssl.SSLContext:
+    """The TLS context for a server, from sslmode, sslrootcert, sslcert, sslkey and so on.
+
+    Raises TlsFailed when a file is missing or broken, or verification is asked for without a
+    root certificate.
+    """
+    mode = parameters.get("sslmode") or "prefer"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols([ALPN_PROTOCOL])
+    context.minimum_version = _version(parameters.get("ssl_min_protocol_version") or "TLSv1.2")
+    if parameters.get("ssl_max_protocol_version"):
+        context.maximum_version = _version(parameters["ssl_max_protocol_version"])
+    try:
+        _trust(context, parameters, mode)
+        _show(context, parameters)
+    except (OSError, ssl.SSLError) as error:
+        raise TlsFailed(
+            f"a certificate or key file can not be used: {error}",
+            hint="Check sslrootcert, sslcert, sslkey and sslcrl in the URL.",
+        ) from error
+    return context
+
+
+def _version(name: str) -> ssl.TLSVersion:
+    try:
+        return _VERSIONS[name]
+    except KeyError as error:
+        raise TlsFailed(
+            f"unknown TLS version {name!r}", hint=f"Write one of {', '.join(_VERSIONS)}."
+        ) from error
+
+
+def _trust(context: ssl.SSLContext, parameters: Mapping[str, str], mode: str) -> None:
+    system = parameters.get("sslrootcert") == "system"
+    root = None if system else _file(parameters, "sslrootcert", "root.crt")
+    if system:
+        context.load_default_certs()
+        mode = "verify-full"  # as libpq: the world's authorities prove nothing without the name
+    elif root is not None and mode in ("require", "verify-ca", "verify-full"):
+        context.load_verify_locations(cafile=str(root))
+        mode = "verify-ca" if mode == "require" else mode
+    if mode in ("verify-ca", "verify-full"):
+        if root is None and not system:
+            raise TlsFailed(
+                f"sslmode {mode} needs a root certificate",
+                hint="Add sslrootcert=FILE (or sslrootcert=system) to the URL.",
+            )
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.check_hostname = mode == "verify-full"
+        revoked = _file(parameters, "sslcrl", "root.crl")
+        if revoked is not None:
+            context.load_verify_locations(cafile=str(revoked))
+            context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+
+
+def _show(context: ssl.SSLContext, parameters: Mapping[str, str]) -> None:
+    certificate = _file(parameters, "sslcert", "postgresql.crt")
+    if certificate is None:
+        return
+    key = _file(parameters, "sslkey", "postgresql.key")
+    context.load_cert_chain(
+        str(certificate),
+        keyfile=str(key) if key is not None else None,
+        password=parameters.get("sslpassword") or "",
+    )
+
+
+def channel_binding(certificate: bytes) -> bytes | None:
+    """The hash of a server's certificate that binds SCRAM to this TLS channel (RFC 5929).
+
+    certificate: DER. Returns None for a signature without a hash of its own, such as Ed25519, or
+    one that is not known here: SCRAM then goes without the binding.
+    """
+    try:
+        outer, _ = _element(certificate, 0)
+        _, after_body = _element(certificate, outer.start)
+        algorithm, _ = _element(certificate, after_body)
+        identifier, _ = _element(certificate, algorithm.start)
+    except IndexError:
+        return None
+    name = _SIGNATURE_HASH.get(certificate[identifier])
+    return hashlib.new(name, certificate).digest() if name is not None else None
+
+
+def _element(data: bytes, offset: int) -> tuple[slice, int]:
+    """The contents of the DER element at offset, and where the next one starts."""
+    length = data[offset + 1]
+    start = offset + 2
+    if length >= 0x80:
+        size = length & 0x7F
+        length = int.from_bytes(data[start : start + size])
+        start += size
+    if start + length > len(data):
+        raise IndexError(offset)
+    return slice(start, start + length), start + length
