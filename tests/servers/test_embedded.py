@@ -120,11 +120,12 @@ def test_binaries_below_a_closed_home_are_copied(tmp_path: Path) -> None:
     """A virtual environment in a 0700 home can still run a server as another user."""
     found = find_installation(18)
     assert found.libraries is not None
+    package = found.bindir.parent.parent.name
     site = tmp_path / "home" / "site"
-    shutil.copytree(found.bindir.parent, site / "package" / "pg", symlinks=True)
-    shutil.copytree(found.libraries, site / "package.libs")
+    shutil.copytree(found.bindir.parent, site / package / "pg", symlinks=True)
+    shutil.copytree(found.libraries, site / found.libraries.name)
     (tmp_path / "home").chmod(0o700)
-    closed = find_installation(None, site / "package" / "pg" / "bin")
+    closed = find_installation(None, site / package / "pg" / "bin")
     usable = installation_for(closed, STRANGER, tmp_path / "copy")
     assert usable.bindir.is_relative_to(tmp_path / "copy")
     shutil.rmtree(tmp_path / "home")
