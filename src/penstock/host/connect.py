@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, LiteralString
 from urllib.parse import quote, unquote
 
 import psycopg
@@ -300,6 +300,11 @@ def literal(text: str) -> str:
     if "\\" in doubled:
         return "E'" + doubled.replace("\\", "\\\\") + "'"
     return "'" + doubled + "'"
+
+
+def statement(text: str) -> LiteralString:
+    """Mark SQL put together through `quoted` and `literal` as fit for psycopg's signatures."""
+    return text
 
 
 _RETRY_STATES = frozenset({"40001", "40P01", "55P03", "57014", "53300", "55006", "25P03"})
