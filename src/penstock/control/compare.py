@@ -1,0 +1,508 @@
+"""Comparing tables of two PostgreSQL servers, each read at one snapshot.
+
+First both sides are read whole, in parallel, and answer with checksums per bucket; then only the
+rows of buckets that differ are shipped, as hashes in key order, and merged. So the cost is that
+of reading both tables once, plus once more and the differences when there are any, wherever they
+are. Not here: which position the snapshots stand at (`verify.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from penstock.control.checksum import (
+    PROBE,
+    Hasher,
+    Image,
+    Part,
+    Sums,
+    add_sums,
+    bucket_count,
+    bucket_query,
+    differing_buckets,
+    key_columns,
+    rows_query,
+    source_image,
+    target_image,
+)
+from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, literal, quoted, server_errors
+from penstock.model import PenstockError, Retry, TableDefinition, TableName
+
+APPLICATION_NAME = "penstock verify"
+BLOCK_BYTES_DEFAULT = 8192
+PART_BYTES = 256 * 2**20
+NAMED_MAX = 20
+CANCEL_TIMEOUT_S = 5.0
+FETCH_ROWS = 5_000
+QUEUED_BATCHES_MAX = 4
+
+BEGIN = "begin isolation level repeatable read read only"
+LEAVES = """
+    select n.nspname, c.relname, c.relfilenode, pg_relation_filenode(c.oid),
+           pg_relation_size(c.oid), c.reltuples::bigint, c.relkind::text,
+           current_setting('block_size')::int
+      from pg_partition_tree(to_regclass(%(name)s)) as t
+      join pg_class as c on c.oid = t.relid
+      join pg_namespace as n on n.oid = c.relnamespace
+     where t.isleaf
+     order by c.oid
+"""
+PLAIN = """
+    select n.nspname, c.relname, c.relfilenode, pg_relation_filenode(c.oid),
+           pg_relation_size(c.oid), c.reltuples::bigint, c.relkind::text,
+           current_setting('block_size')::int
+      from pg_class as c
+      join pg_namespace as n on n.oid = c.relnamespace
+     where c.oid = to_regclass(%(name)s)
+"""
+COLUMN_TYPES = """
+    select attname, format_type(atttypid, atttypmod)
+      from pg_attribute
+     where attrelid = to_regclass(%(name)s)
+       and attnum > 0
+       and not attisdropped
+"""
+
+
+class TableGone(PenstockError):
+    """A table that should be compared is not there on one of the sides."""
+
+    code = "VF01"
+
+
+class ColumnGone(PenstockError):
+    """The target's table lacks a column that the source's has."""
+
+    code = "VF02"
+
+
+class TableRewritten(PenstockError):
+    """A table was truncated or rewritten between the snapshot and our lock on it."""
+
+    code = "VF03"
+    retry: ClassVar[Retry] = "backoff"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePair:
+    """A source table and where it is in the target."""
+
+    source: TableDefinition
+    target: TableName
+
+
+Kind = Literal["missing", "surplus", "different"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One row that differs. key: its key as a record's text, cut; the row's for keyless tables.
+
+    missing: in the source only; surplus: in the target only; different: in both, not equal.
+    """
+
+    kind: Kind
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableResult:
+    """What comparing one table found. Counts are exact; `named` holds the first ones only."""
+
+    table: TableName
+    target: TableName
+    source_rows: int
+    target_rows: int
+    missing: int = 0
+    surplus: int = 0
+    different: int = 0
+    has_key: bool = True
+    named: tuple[Difference, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Whether both sides hold the same rows."""
+        return not (self.missing or self.surplus or self.different)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareProgress:
+    """How far the reading has come, both sides together. table: the last one that moved on."""
+
+    table: TableName
+    bytes_done: int
+    bytes_total: int
+
+
+class Side:
+    """One server: several sessions that see the same snapshot.
+
+    snapshot_id: an exported snapshot to import; None makes one now. The first session (the lead)
+    also holds a lock on every compared table, so that none can be rewritten under our hands.
+    """
+
+    def __init__(self, url: str, *, snapshot_id: str | None, sessions: int) -> None:
+        """Open the sessions. Raises the typed errors of `host.connect`."""
+        if sessions < 1:
+            raise ValueError(f"at least one session is needed, not {sessions}")
+        self._free: queue.SimpleQueue[psycopg.Connection] = queue.SimpleQueue()
+        with ExitStack() as opened:
+            self.lead = self._open(url, snapshot_id, opened)
+            with server_errors("exporting a snapshot"):
+                row = self.lead.execute("select pg_export_snapshot()").fetchone()
+            assert row is not None
+            self.snapshot_id = str(row[0])
+            self._sessions = [self._open(url, self.snapshot_id, opened) for _ in range(sessions)]
+            for session in self._sessions:
+                self._free.put(session)
+            self._opened = opened.pop_all()
+        self.executor = ThreadPoolExecutor(sessions, thread_name_prefix="verify-read")
+
+    @staticmethod
+    def _open(url: str, snapshot_id: str | None, opened: ExitStack) -> psycopg.Connection:
+        settings = {**EXACT_TEXT_SETTINGS, "synchronize_seqscans": "off", "jit": "off"}
+        connection = connect(url, application_name=APPLICATION_NAME, options=settings)
+        opened.callback(connection.close)
+        with server_errors("importing the snapshot"):
+            connection.execute(BEGIN)
+            if snapshot_id is not None:
+                connection.execute(f"set transaction snapshot {literal(snapshot_id)}")
+        return connection
+
+    def cancel(self) -> None:
+        """End the queries that run now."""
+        for session in self._sessions:
+            if session.info.transaction_status is TransactionStatus.ACTIVE:
+                session.cancel_safe(timeout=CANCEL_TIMEOUT_S)
+
+    def borrow(self) -> psycopg.Connection:
+        """A session for one query; wait until one is free."""
+        return self._free.get()
+
+    def give_back(self, connection: psycopg.Connection) -> None:
+        """Let others have the session."""
+        self._free.put(connection)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.executor.shutdown(wait=False, cancel_futures=True)
+        if kind is not None:
+            self.cancel()  # a query that still runs would keep its thread, and so us, waiting
+        self.executor.shutdown(wait=True)
+        self._opened.close()
+
+
+@dataclass(slots=True)
+class _Work:
+    """One table while it is compared: per side the parts, the SQL and the checksums."""
+
+    pair: TablePair
+    images: tuple[Image, Image]
+    parts: tuple[tuple[Part, ...], tuple[Part, ...]]
+    buckets: int
+    sums: tuple[Sums, Sums] = field(default_factory=lambda: ({}, {}))
+
+
+def compare_tables(
+    pairs: Sequence[TablePair],
+    source: Side,
+    target: Side,
+    *,
+    named_max: int = NAMED_MAX,
+    on_progress: Callable[[CompareProgress], None] | None = None,
+    hasher: Hasher | None = None,
+) -> list[TableResult]:
+    """Compare tables row by row; the results come in the order of the pairs.
+
+    hasher: None probes both servers and takes the fastest one that they agree on.
+    Raises TableGone, ColumnGone, TableRewritten, and the typed errors of `host.connect`.
+    """
+    chosen = hasher or choose_hasher(source.lead, target.lead)
+    works = [_prepare(pair, source, target) for pair in pairs]
+    _read_sums(works, (source, target), chosen, on_progress)
+    return [_result(work, (source, target), chosen, named_max) for work in works]
+
+
+def choose_hasher(source: psycopg.Connection, target: psycopg.Connection) -> Hasher:
+    """FAST when both servers give the same numbers and store text alike, else SHA256."""
+    with server_errors("probing the hash functions"):
+        answers = [c.execute(PROBE).fetchone() for c in (source, target)]
+    return Hasher.FAST if answers[0] == answers[1] else Hasher.SHA256
+
+
+def _prepare(pair: TablePair, source: Side, target: Side) -> _Work:
+    definition = pair.source
+    source_parts, source_rows = _parts(source.lead, definition.name, "source")
+    target_parts, target_rows = _parts(target.lead, pair.target, "target")
+    with server_errors(f"reading the columns of {pair.target}"):
+        found = target.lead.execute(COLUMN_TYPES, {"name": quoted(*pair.target)}).fetchall()
+    types = {str(name): str(type_text) for name, type_text in found}
+    lacking = [column.name for column in definition.columns if column.name not in types]
+    if lacking:
+        raise ColumnGone(
+            f"{pair.target} in the target has no column {lacking[0]}, which {definition.name} "
+            "in the source has",
+            hint="Let the loader catch up, or add the column to the target by hand.",
+            columns=lacking,
+        )
+    return _Work(
+        pair=pair,
+        images=(source_image(definition), target_image(definition, types)),
+        parts=(source_parts, target_parts),
+        buckets=bucket_count(max(source_rows, target_rows)),
+    )
+
+
+def _parts(lead: psycopg.Connection, table: TableName, side: str) -> tuple[tuple[Part, ...], int]:
+    """Lock a table and cut it into parts; also an estimate of its rows."""
+    name = {"name": quoted(*table)}
+    with server_errors(f"looking at {table} in the {side}"):
+        there = lead.execute("select to_regclass(%(name)s) is not null", name).fetchone()
+        if there is None or not there[0]:
+            raise TableGone(
+                f"there is no table {table} in the {side}",
+                hint="Run `penstock status` for what is loaded, or check tables and [target.map].",
+            )
+        lead.execute(f"lock table {quoted(*table)} in access share mode")
+        leaves = lead.execute(LEAVES, name).fetchall() or lead.execute(PLAIN, name).fetchall()
+    parts: list[Part] = []
+    rows = 0
+    for schema, relation, seen_node, node, size, tuples, kind, block_bytes in leaves:
+        # pg_class is read in our snapshot, the function reads what is now.
+        if kind == "r" and seen_node != node:
+            raise TableRewritten(
+                f"{table} in the {side} was truncated or rewritten while verify began",
+                hint="Run `penstock verify` again.",
+            )
+        rows += tuples if tuples >= 0 else size // 64
+        parts += cut(TableName(schema, relation), size, block_bytes, whole=kind != "r")
+    return tuple(parts), rows
+
+
+def cut(relation: TableName, size_bytes: int, block_bytes: int, *, whole: bool) -> list[Part]:
+    """Cut a relation into parts of about PART_BYTES; the last one has an open end.
+
+    whole: do not cut (foreign tables have no blocks).
+    """
+    blocks = PART_BYTES // block_bytes
+    starts = [None, *range(blocks, size_bytes // block_bytes, blocks)]
+    if whole or len(starts) == 1:
+        return [Part(relation=relation, size_bytes=size_bytes)]
+    ends: list[int | None] = [*starts[1:], None]
+    return [
+        Part(
+            relation=relation,
+            size_bytes=size_bytes // len(starts),
+            block_first=first,
+            block_end=end,
+        )
+        for first, end in zip(starts, ends, strict=True)
+    ]
+
+
+def _read_sums(
+    works: Sequence[_Work],
+    sides: tuple[Side, Side],
+    hasher: Hasher,
+    on_progress: Callable[[CompareProgress], None] | None,
+) -> None:
+    """Read every part of every table on both sides, the largest tables first."""
+    total = sum(part.size_bytes for work in works for parts in work.parts for part in parts)
+    done = 0
+    running: list[tuple[Future[Sums], _Work, int, Part]] = []
+    for work in sorted(works, key=lambda w: -sum(p.size_bytes for p in w.parts[0])):
+        for which, side in enumerate(sides):
+            for part in work.parts[which]:
+                query = bucket_query(work.images[which], part, work.buckets, hasher)
+                doing = f"reading {work.pair.source.name} in the {('source', 'target')[which]}"
+                future = side.executor.submit(_sums, side, query, doing)
+                running.append((future, work, which, part))
+    for future, work, which, part in running:
+        add_sums(work.sums[which], future.result())
+        done += part.size_bytes
+        if on_progress is not None:
+            on_progress(
+                CompareProgress(table=work.pair.source.name, bytes_done=done, bytes_total=total)
+            )
+
+
+def _sums(side: Side, query: str, doing: str) -> Sums:
+    connection = side.borrow()
+    try:
+        with server_errors(doing):
+            rows = connection.execute(query).fetchall()
+    finally:
+        side.give_back(connection)
+    return {int(b): (int(count), int(one), int(two)) for b, count, one, two in rows}
+
+
+def _result(work: _Work, sides: tuple[Side, Side], hasher: Hasher, named_max: int) -> TableResult:
+    source_rows, target_rows = (sum(s[0] for s in sums.values()) for sums in work.sums)
+    differing = differing_buckets(*work.sums)
+    counts = {"missing": 0, "surplus": 0, "different": 0}
+    named: list[Difference] = []
+    if differing:
+        found = _merge(work, sides, hasher, differing)
+        for difference in found:
+            counts[difference.kind] += 1
+            if len(named) < named_max:
+                named.append(difference)
+    return TableResult(
+        table=work.pair.source.name,
+        target=work.pair.target,
+        source_rows=source_rows,
+        target_rows=target_rows,
+        has_key=bool(key_columns(work.pair.source)),
+        named=tuple(named),
+        **counts,
+    )
+
+
+def _merge(
+    work: _Work, sides: tuple[Side, Side], hasher: Hasher, differing: list[int]
+) -> Iterator[Difference]:
+    with ExitStack() as stack:
+        streams = []
+        for which, side in enumerate(sides):
+            query = rows_query(
+                work.images[which], work.parts[which], work.buckets, differing, hasher
+            )
+            name = str(work.pair.source.name)
+            streams.append(stack.enter_context(_Stream(side, query, f"narrowing down {name}")))
+        yield from merged(streams[0], streams[1])
+
+
+HashedRow = tuple[int, int, int, int, str]
+"""Key hash 1 and 2, row hash 1 and 2, the key's text."""
+
+
+def merged(source: Iterable[HashedRow], target: Iterable[HashedRow]) -> Iterator[Difference]:
+    """Merge two streams in key order into their differences.
+
+    Rows of one key are matched as multisets: equal ones cancel out, then one of each side makes a
+    `different`, and what is left over is missing or surplus.
+    """
+    groups = (_groups(source), _groups(target))
+    heads = [next(group, None) for group in groups]
+    while any(heads):
+        least = min(head.key for head in heads if head is not None)
+        here: list[_Images] = [Counter(), Counter()]
+        text = ""
+        for which, head in enumerate(heads):
+            if head is not None and head.key == least:
+                here[which] = head.images
+                text = text or head.text
+                heads[which] = next(groups[which], None)
+        yield from _unmatched(text, here[0], here[1])
+
+
+_Images = Counter[tuple[int, int]]
+
+
+class _Group(NamedTuple):
+    """All rows of one key: a thousand equal rows of a keyless table are one count."""
+
+    key: tuple[int, int]
+    text: str
+    images: _Images
+
+
+def _groups(rows: Iterable[HashedRow]) -> Iterator[_Group]:
+    for key, group in itertools.groupby(rows, key=lambda row: row[:2]):
+        text = ""
+        images: _Images = Counter()
+        for row in group:
+            text = text or row[4]
+            images[row[2:4]] += 1
+        yield _Group(key, text, images)
+
+
+def _unmatched(key: str, source: _Images, target: _Images) -> Iterator[Difference]:
+    only_source = (source - target).total()
+    only_target = (target - source).total()
+    both = min(only_source, only_target)
+    counts: tuple[tuple[Kind, int], ...] = (
+        ("different", both),
+        ("missing", only_source - both),
+        ("surplus", only_target - both),
+    )
+    for kind, count in counts:
+        yield from itertools.repeat(Difference(kind=kind, key=key), count)
+
+
+class _Stream:
+    """Rows of a query, fetched by a thread of their own so that both servers work at once."""
+
+    def __init__(self, side: Side, query: str, doing: str) -> None:
+        self._side = side
+        self._query = query
+        self._doing = doing
+        self._batches: queue.Queue[list[Any] | BaseException] = queue.Queue(QUEUED_BATCHES_MAX)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._fetch, daemon=True)
+
+    def _fetch(self) -> None:
+        connection = self._side.borrow()
+        try:
+            with server_errors(self._doing), connection.cursor(name="penstock_rows") as cursor:
+                cursor.execute(self._query)
+                while batch := cursor.fetchmany(FETCH_ROWS):
+                    if not self._put(batch):
+                        return
+            self._put([])
+        except BaseException as error:
+            self._put(error)
+        finally:
+            self._side.give_back(connection)
+
+    def _put(self, item: list[Any] | BaseException) -> bool:
+        while not self._stop.is_set():
+            try:
+                self._batches.put(item, timeout=0.2)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def __iter__(self) -> Iterator[HashedRow]:
+        while True:
+            batch = self._batches.get()
+            if isinstance(batch, BaseException):
+                raise batch
+            if not batch:
+                return
+            yield from batch
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        if kind is not None:
+            self._side.cancel()
+        self._thread.join()
