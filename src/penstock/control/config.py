@@ -20,7 +20,9 @@ import msgspec
 
 from penstock.control.config_text import ConfigText, Substituted, read_config_text
 from penstock.host.connect import mask
+from penstock.log.layout import PipelineLayout
 from penstock.model import PenstockError
+from penstock.source.postgres.patterns import PatternInvalid, Selection
 
 URL_SCHEMES = ("postgresql", "postgres")
 SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}\Z")
@@ -186,19 +188,9 @@ class Config:
         return (self.path.parent / self.pipeline.directory).resolve()
 
     @property
-    def log_directory(self) -> Path:
-        """Where the segments are."""
-        return self.directory / "log"
-
-    @property
-    def state_directory(self) -> Path:
-        """Where small state files are, each replaced whole."""
-        return self.directory / "state"
-
-    @property
-    def run_directory(self) -> Path:
-        """Where process ids and diagnostics are."""
-        return self.directory / "run"
+    def layout(self) -> PipelineLayout:
+        """Where the pipeline keeps what, below its directory."""
+        return PipelineLayout(root=self.directory)
 
     def shown(self) -> dict[str, Any]:
         """The configuration as it may be printed: secrets masked, keys spelled as in the file."""
@@ -442,16 +434,7 @@ def _check_url(text: ConfigText, section: str, url: str) -> None:
 
 def _check_patterns(text: ConfigText, patterns: tuple[str, ...]) -> None:
     place = text.place("source", "tables")
-    if not any(not pattern.startswith("!") for pattern in patterns):
-        raise ConfigPatternInvalid(
-            f"{place}: tables takes no table in",
-            hint='Name at least one pattern without "!", for example "public.*".',
-        )
-    for pattern in patterns:
-        body = pattern.removeprefix("!")
-        schema, dot, name = body.partition(".")
-        if not dot or not schema or not name or body != body.strip():
-            raise ConfigPatternInvalid(
-                f"{place}: {pattern!r} is not a table pattern",
-                hint='Write schema.table, with * and ? as wildcards: "public.*", "!public.audit".',
-            )
+    try:
+        Selection.parse(patterns)
+    except PatternInvalid as error:
+        raise ConfigPatternInvalid(f"{place}: {error.message}", hint=error.hint) from error

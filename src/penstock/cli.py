@@ -1,0 +1,319 @@
+"""The command line: arguments in, exit codes out. The one module that prints.
+
+What the commands do is in `penstock.control`, imported when a command needs it, so that `--help`
+answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+import msgspec
+
+from penstock import __version__
+from penstock.model import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.control.config import Config
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+UNEXPECTED_CODE = "PS99"
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+PIPELINE_FILE = click.Path(path_type=Path)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def pipeline_file(function: F) -> F:
+    """The argument FILE that most commands take."""
+    return click.argument("file", metavar="FILE", type=PIPELINE_FILE)(function)
+
+
+def common(function: F) -> F:
+    """The options that every command has."""
+    decorated = click.option(
+        "--json", "as_json", is_flag=True, help="Print JSON, one object per line, errors too."
+    )(function)
+    return click.option(
+        "-v", "--verbose", is_flag=True, help="Print diagnostics to standard error as well."
+    )(decorated)
+
+
+@click.group(context_settings=CONTEXT)
+@click.version_option(__version__, prog_name="penstock")
+def cli() -> None:
+    """Copy a PostgreSQL database into another one and keep it in step.
+
+    \b
+    A pipeline is one TOML file. In the order you would use them:
+      penstock doctor shop.toml    what would go wrong, and the SQL that mends it
+      penstock run shop.toml       load in bulk, then follow every change until stopped
+      penstock status shop.toml    what it is doing now
+      penstock verify shop.toml    compare source and target at one position
+
+    \b
+    `penstock demo` shows it all on two throw-away servers; nothing to set up.
+    Every command has --help and --json. Exit code 0 means done, 1 failed, 2 wrong usage.
+    """  # noqa: D301 - click wants the character
+
+
+@cli.command()
+@pipeline_file
+@common
+def run(file: Path, as_json: bool, verbose: bool) -> None:
+    """Run a pipeline: bulk load, handover, then every change, until stopped.
+
+    Starts the two halves, `penstock extract` and `penstock load`, watches them, and shows the
+    handover steps, progress, rates and lag. Before anything is changed, everything that doctor
+    would call an error is checked. Run again on the same directory, it goes on where it stopped,
+    however it was stopped.
+
+    \b
+    What it changes:
+      source   a publication and a replication slot, in the modes change and data+change
+      target   the tables (made when missing), and schema wirekite for its own progress
+      disk     the pipeline's directory: change log, state, diagnostics in run/*.log
+    Ctrl-C ends it in order; a second Ctrl-C at once. Nothing is lost either way.
+
+    \b
+    Example:     penstock run shop.toml
+    Exit codes:  0 stopped as asked, or done (mode data; exitWhenIdle)
+                 1 an error, printed with its code and what to do
+                 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.display import make_display
+    from penstock.control.supervisor import run_pipeline
+
+    config = _config(file)
+    _diagnostics(verbose)
+    run_pipeline(config, make_display(as_json=as_json), verbose=verbose)
+
+
+@cli.command()
+@pipeline_file
+@common
+def extract(file: Path, as_json: bool, verbose: bool) -> None:
+    """Run only the extracting half: the source's changes into the change log.
+
+    Makes the publication and the slot when they are missing, and writes segments into log/ of
+    the pipeline's directory until stopped; with exitWhenIdle = true until the source is idle.
+    One extractor per directory: a second one is refused.
+
+    \b
+    What it changes:  source: publication, slot and the slot's position; disk: log/ and state/
+                      target: its own rows of wirekite.wirekite_progress
+    Example:          penstock extract shop.toml
+    Exit codes:       0 stopped as asked or idle, 1 an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.extract_process import extract_changes
+
+    config = _config(file)
+    _diagnostics(verbose)
+    extract_changes(config, verbose=verbose)
+    _say(as_json, "stopped: everything extracted so far is in the change log", stopped=True)
+
+
+@cli.command()
+@pipeline_file
+@common
+def load(file: Path, as_json: bool, verbose: bool) -> None:
+    """Run only the loading half: bulk load, then segments of the change log into the target.
+
+    Uses Spark. Each batch of up to maxFilesPerBatch segments is one transaction on the target.
+    In mode data+change it waits for `penstock extract`, which captures the position.
+
+    \b
+    What it changes:  target: the tables, and schema wirekite for its own progress
+                      disk: state/; loaded segments, with removeFiles or doneDirectory
+    Example:          penstock load shop.toml
+    Exit codes:       0 stopped as asked or done, 1 an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.load_process import load_changes
+
+    config = _config(file)
+    _diagnostics(verbose)
+    load_changes(config, verbose=verbose)
+    _say(as_json, "stopped: the target holds whole transactions only", stopped=True)
+
+
+@cli.command()
+@pipeline_file
+@common
+def status(file: Path, as_json: bool, verbose: bool) -> None:
+    """Show what a pipeline is doing: steps, tables, positions, segments, processes, lag.
+
+    Read from the change log, the target and the state files only, never from what a process
+    believes; so it tells the truth whether or not the pipeline runs. Changes nothing.
+
+    \b
+    Example:     penstock status shop.toml --json
+    Exit codes:  0 shown, 1 an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.display import show_status
+    from penstock.control.status import read_status
+
+    config = _config(file)
+    _diagnostics(verbose)
+    found = read_status(config)
+    if as_json:
+        _json(found.as_dict())
+    else:
+        show_status(found)
+
+
+@cli.command()
+@pipeline_file
+@common
+def lag(file: Path, as_json: bool, verbose: bool) -> None:
+    """Tell how far the target is behind the source, in seconds and in bytes.
+
+    Seconds: the age of the newest transaction that is applied; 0 when nothing is outstanding.
+    Bytes: what the source has written behind the slot's position, and behind what is applied.
+    Changes nothing.
+
+    \b
+    Example:     penstock lag shop.toml
+    Exit codes:  0 told, 1 an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.display import show_lag
+    from penstock.control.lag import read_lag
+
+    config = _config(file)
+    _diagnostics(verbose)
+    found = read_lag(config)
+    if as_json:
+        _json(found.as_dict())
+    else:
+        show_lag(found)
+
+
+@cli.command()
+@pipeline_file
+@common
+def doctor(file: Path, as_json: bool, verbose: bool) -> None:
+    """Check everything that can go wrong, before the first byte moves.
+
+    Looks at this machine, the source and the target, by using each right it needs, and prints
+    for each finding what it is, why it matters and the exact SQL that mends it. E stops a run,
+    W is a risk, I is good to know. Changes nothing: what has to be tried is rolled back.
+
+    \b
+    Example:     penstock doctor shop.toml
+    Exit codes:  0 no error found, 1 at least one, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.display import show_report
+    from penstock.control.doctor import examine
+
+    config = _config(file)
+    _diagnostics(verbose)
+    report = examine(config)
+    if as_json:
+        _json(report.as_dict())
+    else:
+        show_report(report)
+    if report.errors:
+        sys.exit(EXIT_FAILED)
+
+
+@cli.group()
+def log() -> None:
+    """Look into a change log: list segments, print changes, check every byte.
+
+    These read the files alone: no server is asked, and the pipeline may run meanwhile.
+    """
+
+
+def _config(file: Path) -> Config:
+    from penstock.control.config import load_config
+
+    return load_config(file)
+
+
+def _diagnostics(verbose: bool) -> None:
+    from penstock.control.diagnostics import configure_diagnostics
+
+    configure_diagnostics(verbose=verbose)
+
+
+def _json(value: Any) -> None:
+    print(msgspec.json.encode(value, enc_hook=str).decode(), flush=True)
+
+
+def _say(as_json: bool, text: str, **fields: Any) -> None:
+    if as_json:
+        _json(fields)
+    else:
+        print(text, flush=True)
+
+
+def _show_error(error: dict[str, Any], as_json: bool) -> None:
+    """Print one error as one block to standard error, or as one JSON object."""
+    if as_json:
+        print(msgspec.json.encode(error, enc_hook=str).decode(), file=sys.stderr, flush=True)
+        return
+    colour = sys.stderr.isatty()
+    head = (
+        click.style(f"error {error['code']}", fg="red", bold=True)
+        if colour
+        else (f"error {error['code']}")
+    )
+    print(f"{head}: {error['error']}", file=sys.stderr)
+    if error.get("hint"):
+        print(f"  next: {error['hint']}", file=sys.stderr)
+    sys.stderr.flush()
+
+
+def _fail(error: BaseException, as_json: bool, verbose: bool) -> NoReturn:
+    """End the process with the exit code an exception stands for."""
+    if isinstance(error, click.exceptions.Exit):
+        sys.exit(error.exit_code)
+    if isinstance(error, click.UsageError) and not as_json:
+        error.show()
+        sys.exit(EXIT_USAGE)
+    if isinstance(error, click.ClickException):
+        _show_error({"code": "usage", "error": error.format_message(), "hint": ""}, as_json)
+        sys.exit(EXIT_USAGE if isinstance(error, click.UsageError) else EXIT_FAILED)
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        sys.exit(EXIT_INTERRUPTED)
+    if isinstance(error, PenstockError):
+        _show_error(error.as_dict(), as_json)
+        sys.exit(EXIT_FAILED)
+    if verbose:
+        import traceback
+
+        traceback.print_exception(error)
+    _show_error(
+        {
+            "code": UNEXPECTED_CODE,
+            "error": f"unexpected {type(error).__name__}: {error}",
+            "hint": "This is a bug in penstock: run the command again with --verbose and report "
+            "what it prints.",
+        },
+        as_json,
+    )
+    sys.exit(EXIT_FAILED)
+
+
+def guarded(arguments: list[str]) -> None:
+    """Run the command line; every way out is an exit code."""
+    as_json, verbose = "--json" in arguments, bool({"-v", "--verbose"} & set(arguments))
+    try:
+        cli.main(args=arguments, prog_name="penstock", standalone_mode=False)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        _fail(error, as_json, verbose)
+
+
+def main() -> None:
+    """The entry point `penstock`."""
+    from penstock.host.process import end_with_parent
+
+    end_with_parent()
+    guarded(sys.argv[1:])

@@ -1,0 +1,66 @@
+"""Diagnostics: where `logger` writes. One line per state change, never values of rows.
+
+Not here: what a user is shown (`display.py`) and the change log (`penstock.log`).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import IO
+
+import structlog
+
+FILE_BYTES_MAX = 16 * 2**20
+
+
+def open_diagnostics(path: Path) -> IO[str]:
+    """Open a diagnostics file for appending; one that has grown large is put aside first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and path.stat().st_size > FILE_BYTES_MAX:
+        path.replace(path.with_suffix(path.suffix + ".1"))
+    return path.open("a", encoding="utf-8", buffering=1)
+
+
+class _Tee:
+    """Writes each line to every stream that wants it."""
+
+    def __init__(self, streams: list[IO[str]]) -> None:
+        self._streams = streams
+
+    def write(self, text: str) -> int:
+        for stream in self._streams:
+            stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        for stream in self._streams:
+            stream.flush()
+
+
+def configure_diagnostics(*, verbose: bool, file: IO[str] | None = None) -> None:
+    """Send diagnostics to `file`, and to standard error when verbose; without either, nowhere.
+
+    Lines are `time level phrase key=value ...`. Level: info; debug when verbose.
+    """
+    streams: list[IO[str]] = [stream for stream in (file,) if stream is not None]
+    if verbose:
+        streams.append(sys.stderr)
+    level = logging.DEBUG if verbose else logging.INFO
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.LogfmtRenderer(
+                key_order=["timestamp", "level", "event"], bool_as_flag=False
+            ),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(
+            level if streams else logging.CRITICAL + 1
+        ),
+        logger_factory=structlog.WriteLoggerFactory(file=_Tee(streams)),  # type: ignore[arg-type]
+        cache_logger_on_first_use=False,
+    )

@@ -1,0 +1,90 @@
+"""What a person sees: findings, status, lag. Plain text where there is no terminal.
+
+Not here: the live view of `penstock run` (`live.py`); deciding anything.
+"""
+
+from __future__ import annotations
+
+from typing import IO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from penstock.control.doctor import Report
+from penstock.control.findings import Finding, Severity
+
+PLAIN_WIDTH = 200
+SEVERITY_STYLES = {
+    Severity.ERROR: "bold red",
+    Severity.WARNING: "yellow",
+    Severity.INFO: "cyan",
+}
+
+
+def console(file: IO[str] | None = None) -> Console:
+    """A console for standard output (or `file`): colours and width of the terminal, or plain."""
+    made = Console(file=file, highlight=False, soft_wrap=True)
+    if not made.is_terminal:
+        made.width = PLAIN_WIDTH
+    return made
+
+
+def human_bytes(count: float) -> str:
+    """`1.5 GiB`; whole bytes below 1 KiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def human_count(count: float) -> str:
+    """`1 234 567`, with narrow groups, for rows and rates."""
+    return f"{count:,.0f}".replace(",", " ")
+
+
+def human_seconds(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `3 min 05 s`, `2 h 10 min`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def show_report(report: Report, out: Console | None = None) -> None:
+    """Print doctor's findings as blocks, so that each command can be copied as it stands."""
+    out = out or console()
+    for finding in report.findings:
+        _show_finding(finding, out)
+    counts = {s: sum(f.severity is s for f in report.findings) for s in Severity}
+    skipped = f", {report.checks_skipped} could not be done" if report.checks_skipped else ""
+    out.print(
+        f"{report.checks_done} checks done{skipped}: {counts[Severity.ERROR]} errors, "
+        f"{counts[Severity.WARNING]} warnings, {counts[Severity.INFO]} notes"
+    )
+    if not report.errors:
+        out.print(Text("nothing stops this pipeline from running", style="green"))
+
+
+def _show_finding(finding: Finding, out: Console) -> None:
+    head = Text(f"{finding.severity} {finding.code}", style=SEVERITY_STYLES[finding.severity])
+    out.print(head.append(f"  {finding.what}", style="default"))
+    out.print(Text(f"        {finding.why}", style="dim"))
+    if finding.command:
+        out.print(Text(f"        > {finding.command}"))
+
+
+def pairs(rows: list[tuple[str, str]]) -> Table:
+    """Two columns, label and value, without lines."""
+    table = Table(show_header=False, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, value in rows:
+        table.add_row(label, value)
+    return table

@@ -1,0 +1,208 @@
+"""Doctor: everything that can be known to go wrong before the first byte moves.
+
+Runs the checks of `doctor_*.py` and gathers what they find; it changes nothing. Not here: how
+findings are printed (`display.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+# The modules register their checks when they are imported.
+from penstock.control import (  # noqa: F401
+    doctor_host,
+    doctor_server,
+    doctor_slot,
+    doctor_tables,
+    doctor_target,
+)
+from penstock.control.config import Config
+from penstock.control.findings import CHECKS, Check, Finding, Probe, Severity, Side
+from penstock.host.connect import ConnectFailed, connect
+from penstock.model import PenstockError, TableDefinition
+from penstock.source.postgres.catalog import read_tables
+
+
+class PreflightFailed(PenstockError):
+    """Doctor found an error; nothing was begun. `--json` shows the finding's own code."""
+
+    code = "CT01"
+    retry = "operator"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The error under the code of its first finding."""
+        shown = PenstockError.as_dict(self)
+        shown["code"] = self.fields["findings"][0]["code"]
+        return shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What doctor found. checks_done: how many ran; checks_skipped: no way to ask the server."""
+
+    findings: tuple[Finding, ...]
+    checks_done: int
+    checks_skipped: int
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that stop a run."""
+        return tuple(f for f in self.findings if f.severity is Severity.ERROR)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as `penstock doctor --json` prints it."""
+        return {
+            "ok": not self.errors,
+            "checks_done": self.checks_done,
+            "checks_skipped": self.checks_skipped,
+            "findings": [finding.as_dict() for finding in self.findings],
+        }
+
+    def require(self) -> None:
+        """Raise PreflightFailed when there is an error."""
+        if not self.errors:
+            return
+        first, *others = self.errors
+        more = f" ({len(others)} more: {', '.join(f.code for f in others)})" if others else ""
+        raise PreflightFailed(
+            f"{first.what}: {first.why}{more}",
+            hint=f"Mend it: {first.command}" if first.command else "Run `penstock doctor`.",
+            findings=[finding.as_dict() for finding in self.errors],
+        )
+
+
+def examine(config: Config) -> Report:
+    """Run every check that concerns this pipeline. Changes nothing anywhere.
+
+    A server that can not be reached is one finding with the code of the connection's error; its
+    checks are counted as skipped.
+    """
+    findings: list[Finding] = []
+    counts = {"done": 0, "skipped": 0}
+
+    def run(side: Side, subject: Config | Probe | None) -> None:
+        for check in _wanted(config, side):
+            if subject is None:
+                counts["skipped"] += 1
+            else:
+                findings.extend(_outcome(check, subject))
+                counts["done"] += 1
+
+    run(Side.HOST, config)
+    with ExitStack() as stack:
+        source = stack.enter_context(_source(config, findings))
+        target = stack.enter_context(_target(config, source, findings))
+        run(Side.SOURCE, source)
+        run(Side.TARGET, target)
+    order = list(Severity)
+    findings.sort(key=lambda finding: order.index(finding.severity))
+    return Report(
+        findings=tuple(findings), checks_done=counts["done"], checks_skipped=counts["skipped"]
+    )
+
+
+def _wanted(config: Config, side: Side) -> list[Check]:
+    return [
+        check
+        for check in CHECKS
+        if check.side is side and (config.pipeline.mode.has_change or not check.change_only)
+    ]
+
+
+def _outcome(check: Check, subject: Config | Probe) -> list[Finding]:
+    """A check's findings; a check that itself fails is a finding too, never silence."""
+    try:
+        return list(check.function(subject))
+    except PenstockError as error:
+        return [
+            Finding(
+                code=check.code,
+                severity=Severity.ERROR,
+                side=check.side,
+                what=f"the check of {check.title} could not be done: {error.message}",
+                why="what it would have found is not known",
+                command=error.hint,
+            )
+        ]
+
+
+@contextmanager
+def _connected(
+    url: str, side: Side, findings: list[Finding]
+) -> Iterator[psycopg.Connection | None]:
+    try:
+        connection = connect(url, application_name="penstock doctor")
+    except ConnectFailed as error:
+        findings.append(
+            Finding(
+                code=error.code,
+                severity=Severity.ERROR,
+                side=side,
+                what=f"{side}: {error.message}",
+                why="nothing can be asked of this server or done with it",
+                command=error.hint,
+            )
+        )
+        yield None
+        return
+    with connection:
+        yield connection
+
+
+@contextmanager
+def _source(config: Config, findings: list[Finding]) -> Iterator[Probe | None]:
+    with _connected(config.source.url, Side.SOURCE, findings) as connection:
+        if connection is None:
+            yield None
+            return
+        system_id = connection.execute(
+            "select system_identifier::text from pg_control_system()"
+        ).fetchone()
+        yield Probe(
+            config=config,
+            connection=connection,
+            version=connection.info.server_version,
+            tables=_tables(config, connection, findings),
+            source_id=(system_id[0], connection.info.dbname) if system_id else None,
+        )
+
+
+def _tables(
+    config: Config, connection: psycopg.Connection, findings: list[Finding]
+) -> tuple[TableDefinition, ...]:
+    try:
+        return tuple(read_tables(connection, config.source.tables))
+    except PenstockError as error:
+        findings.append(
+            Finding(
+                code=error.code,
+                severity=Severity.ERROR,
+                side=Side.SOURCE,
+                what=error.message,
+                why="the tables to replicate can not be told",
+                command=error.hint,
+            )
+        )
+        return ()
+
+
+@contextmanager
+def _target(
+    config: Config, source: Probe | None, findings: list[Finding]
+) -> Iterator[Probe | None]:
+    with _connected(config.target.url, Side.TARGET, findings) as connection:
+        if connection is None:
+            yield None
+            return
+        yield Probe(
+            config=config,
+            connection=connection,
+            version=connection.info.server_version,
+            tables=source.tables if source else (),
+            source_id=source.source_id if source else None,
+        )

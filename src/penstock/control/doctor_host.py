@@ -1,0 +1,67 @@
+"""Doctor's checks of this machine: kernel, Java, disk, the pipeline's directory (PK01 to PK05)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+from penstock.codec import pgoutput
+from penstock.control.config import Config
+from penstock.control.findings import Finding, Severity, Side, check
+from penstock.host.process import java_version
+
+JAVA_MIN = 17
+DISK_FREE_BYTES_ERROR = 100 * 2**20
+DISK_FREE_BYTES_WARNING = 5 * 2**30
+
+
+def _found(code: str, severity: Severity, what: str, why: str, command: str = "") -> Finding:
+    return Finding(
+        code=code, severity=severity, side=Side.HOST, what=what, why=why, command=command
+    )
+
+
+@check("PK01", "compiled kernel", side=Side.HOST, change_only=True)
+def kernel(_config: Config) -> Iterator[Finding]:
+    """Without the compiled kernel the plain decoder runs: the same result, slower."""
+    if not pgoutput.COMPILED:
+        yield _found(
+            "PK01",
+            Severity.WARNING,
+            "the compiled decoder is not in use; the plain Python one runs",
+            "everything works, and decoding is thirty times slower or more",
+            "apt-get install gcc python3-dev && pip install --force-reinstall penstock",
+        )
+
+
+@check("PK02", "Java", side=Side.HOST)
+def java(_config: Config) -> Iterator[Finding]:
+    """Spark needs Java 17 or later."""
+    version = java_version()
+    if version is None or version < JAVA_MIN:
+        have = "no Java is found" if version is None else f"Java {version} is found"
+        yield _found(
+            "PK02",
+            Severity.ERROR,
+            f"{have}; Spark needs {JAVA_MIN} or later",
+            "bulk load and change loader run on Spark",
+            "apt-get install openjdk-17-jre-headless  # or set JAVA_HOME to one",
+        )
+
+
+@check("PK03", "disk space", side=Side.HOST)
+def disk(config: Config) -> Iterator[Finding]:
+    """The change log, the spill files and Spark's scratch files need room."""
+    place = config.directory
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < DISK_FREE_BYTES_WARNING:
+        severity = Severity.ERROR if free < DISK_FREE_BYTES_ERROR else Severity.WARNING
+        yield _found(
+            "PK03",
+            severity,
+            f"{free / 2**30:.1f} GiB are free on the disk of {config.directory}",
+            "the change log stops when the disk is full, and the source keeps its WAL meanwhile",
+            "set changeLoader.removeFiles = true, or free some space",
+        )

@@ -1,0 +1,263 @@
+"""Doctor's checks of the wanted tables on the source (PG12, PG14 to PG16, PG21, PG22, PG24, PG30).
+
+Not here: how they look in the target (`doctor_target.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.control.doctor_server import found
+from penstock.control.findings import Finding, Probe, Severity, Side, check
+from penstock.host.connect import PrivilegeMissing, quoted, server_errors, statement
+
+NAMES_SHOWN_MAX = 10
+
+# Updates and deletes of a table that is published fail at the source when it has no identity.
+WITHOUT_IDENTITY = """
+    select n.nspname as schema,
+           c.relname as name,
+           c.relreplident::text as identity,
+           (select i.relname
+              from pg_index as x
+              join pg_class as i on i.oid = x.indexrelid
+             where x.indrelid = c.oid
+               and x.indisunique and x.indisvalid and x.indimmediate
+               and x.indpred is null and x.indexprs is null
+               and not exists (select from pg_attribute as a
+                                where a.attrelid = c.oid
+                                  and a.attnum = any(x.indkey)
+                                  and not a.attnotnull)
+             order by x.indnkeyatts, i.relname
+             limit 1) as usable_index
+      from pg_class as c
+      join pg_namespace as n on n.oid = c.relnamespace
+     where c.oid = any(%(ids)s)
+       and (c.relreplident = 'n'
+            or c.relreplident = 'd'
+               and not exists (select from pg_index as i
+                                where i.indrelid = c.oid
+                                  and i.indisprimary and i.indisvalid and i.indimmediate)
+            or c.relreplident = 'i'
+               and not exists (select from pg_index as i
+                                where i.indrelid = c.oid and i.indisreplident))
+     order by 1, 2
+"""
+
+
+@check("PK06", "tables wanted", side=Side.SOURCE)
+def any_table(probe: Probe) -> Iterator[Finding]:
+    """The patterns must match at least one table that this role can see."""
+    if not probe.tables:
+        patterns = ", ".join(probe.config.source.tables)
+        yield found(
+            "PK06",
+            Severity.ERROR,
+            f"no table of the source matches tables = {patterns}",
+            "there is nothing to do",
+            "select schemaname, tablename from pg_tables order by 1, 2;  "
+            "-- and mend [source] tables",
+        )
+
+
+@check("PG12", "replica identity", side=Side.SOURCE, change_only=True)
+def identity(probe: Probe) -> Iterator[Finding]:
+    """Each table needs a primary key, or another replica identity."""
+    whys = {
+        "d": "has no primary key and replica identity DEFAULT",
+        "n": "has replica identity NOTHING",
+        "i": "has a replica identity index that was dropped",
+    }
+    for row in probe.rows(WITHOUT_IDENTITY, ids=probe.table_ids):
+        table = quoted(row["schema"], row["name"])
+        mend = f"alter table {table} replica identity full;"
+        if row["usable_index"]:
+            index = quoted(row["usable_index"])
+            mend = f"alter table {table} replica identity using index {index};"
+        yield found(
+            "PG12",
+            Severity.ERROR,
+            f"{row['schema']}.{row['name']} {whys[row['identity']]}",
+            "once it is published, every UPDATE and DELETE on it fails at the source",
+            mend,
+        )
+
+
+@check("PG14", "unchanged large values", side=Side.SOURCE, change_only=True)
+def toast(probe: Probe) -> Iterator[Finding]:
+    """Large values that an UPDATE leaves alone are not sent; the target keeps its own."""
+    rows = probe.rows(
+        """
+        select c.oid::regclass::text as name
+          from pg_class as c
+         where c.oid = any(%(ids)s)
+           and c.relkind = 'r'
+           and c.relreplident <> 'f'
+           and c.reltoastrelid <> 0
+           and pg_relation_size(c.reltoastrelid) > 0
+         order by 1
+        """,
+        ids=probe.table_ids,
+    )
+    if rows:
+        yield found(
+            "PG14",
+            Severity.INFO,
+            f"large values are stored out of line in {_names([row['name'] for row in rows])}",
+            "an UPDATE that leaves them alone does not send them: tables in the target keep what "
+            "they have; other consumers of the log see them as ABSENT",
+            f"alter table {rows[0]['name']} replica identity full;  -- only if a consumer needs "
+            "whole rows",
+        )
+
+
+def _names(names: list[str]) -> str:
+    more = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""
+    return ", ".join(names[:NAMES_SHOWN_MAX]) + more
+
+
+@check("PG15", "logged tables", side=Side.SOURCE, change_only=True)
+def unlogged(probe: Probe) -> Iterator[Finding]:
+    """Changes of unlogged tables are not in the server's log."""
+    for row in probe.rows(
+        """
+        select n.nspname as schema, c.relname as name
+          from pg_class as c
+          join pg_namespace as n on n.oid = c.relnamespace
+         where c.oid = any(%(ids)s)
+           and c.relkind = 'r'
+           and c.relpersistence <> 'p'
+         order by 1, 2
+        """,
+        ids=probe.table_ids,
+    ):
+        yield found(
+            "PG15",
+            Severity.ERROR,
+            f"{row['schema']}.{row['name']} is unlogged",
+            "its changes are not in the server's log and can not be followed",
+            f"alter table {quoted(row['schema'], row['name'])} set logged;",
+        )
+
+
+@check("PG16", "generated columns", side=Side.SOURCE)
+def generated(probe: Probe) -> Iterator[Finding]:
+    """Generated columns are not carried; the target computes its own."""
+    for table in probe.tables:
+        names = [column.name for column in table.columns if column.generated]
+        if names:
+            yield found(
+                "PG16",
+                Severity.INFO,
+                f"{table.name} has generated columns: {_names(names)}",
+                "they are not carried: a target table made by penstock computes its own",
+            )
+
+
+@check("PG21", "right to read", side=Side.SOURCE)
+def readable(probe: Probe) -> Iterator[Finding]:
+    """Read no row of each table: that takes USAGE on its schema and SELECT on its columns."""
+    for table in probe.tables:
+        name = quoted(*table.name)
+        try:
+            with server_errors(f"reading {table.name}"):
+                probe.connection.execute(statement(f"select * from {name} limit 0"))
+        except PrivilegeMissing:
+            user = quoted(probe.user)
+            yield found(
+                "PG21",
+                Severity.ERROR,
+                f"{probe.user} may not read {table.name}",
+                "the bulk load and `penstock verify` read the table itself",
+                f"grant usage on schema {quoted(table.name.schema)} to {user}; "
+                f"grant select on {name} to {user};",
+            )
+
+
+@check("PG22", "row security", side=Side.SOURCE)
+def row_security(probe: Probe) -> Iterator[Finding]:
+    """Policies hide rows from the bulk load, never from the stream."""
+    for row in probe.rows(
+        """
+        select n.nspname as schema, c.relname as name
+          from pg_class as c
+          join pg_namespace as n on n.oid = c.relnamespace
+         where c.oid = any(%(ids)s)
+           and c.relrowsecurity
+           and not (select rolsuper or rolbypassrls from pg_roles where rolname = current_user)
+           and (c.relforcerowsecurity or not pg_has_role(c.relowner, 'usage'))
+         order by 1, 2
+        """,
+        ids=probe.table_ids,
+    ):
+        yield found(
+            "PG22",
+            Severity.WARNING,
+            f"{row['schema']}.{row['name']} has row security, and {probe.user} may not pass it",
+            "the bulk load stops rather than copy only a part of the table",
+            f"alter role {quoted(probe.user)} bypassrls;",
+        )
+
+
+@check("PG24", "types that need care", side=Side.SOURCE)
+def careful_types(probe: Probe) -> Iterator[Finding]:
+    """Text of money depends on the locale; reg* types are names that may mean something else."""
+    for row in probe.rows(
+        """
+        select c.oid::regclass::text as name,
+               a.attname as column,
+               format_type(a.atttypid, a.atttypmod) as type
+          from pg_attribute as a
+          join pg_class as c on c.oid = a.attrelid
+          join pg_type as t on t.oid = a.atttypid
+         where c.oid = any(%(ids)s)
+           and a.attnum > 0
+           and not a.attisdropped
+           and (a.atttypid in ('money'::regtype, 'money[]'::regtype)
+                or t.typname ~ '^_?reg[a-z]+$' and t.typnamespace = 'pg_catalog'::regnamespace)
+         order by 1, a.attnum
+        """,
+        ids=[table.source_id for table in probe.tables],
+    ):
+        money = str(row["type"]).startswith("money")
+        yield found(
+            "PG24",
+            Severity.WARNING,
+            f"{row['name']}.{row['column']} is of type {row['type']}",
+            "its text depends on lc_monetary: penstock reads and writes it as C, with cents"
+            if money
+            else "it names an object of the source, which the target must have too",
+            f"alter table {row['name']} alter column {quoted(row['column'])} type "
+            + ("numeric;" if money else "text;"),
+        )
+
+
+@check("PG30", "what is not replicated", side=Side.SOURCE)
+def not_replicated(probe: Probe) -> Iterator[Finding]:
+    """Large objects and the state of sequences do not come through logical replication."""
+    large = probe.value("select count(*) from pg_largeobject_metadata")
+    if large:
+        yield found(
+            "PG30",
+            Severity.INFO,
+            f"the source has {large} large objects",
+            "logical replication does not carry them",
+        )
+    sequences = probe.value(
+        """
+        select count(*)
+          from pg_class as c
+          join pg_namespace as n on n.oid = c.relnamespace
+         where c.relkind = 'S'
+           and n.nspname = any(%(schemas)s)
+        """,
+        schemas=sorted({table.name.schema for table in probe.tables}),
+    )
+    if sequences:
+        yield found(
+            "PG30",
+            Severity.INFO,
+            f"the schemas of the wanted tables have {sequences} sequences",
+            "their state is not replicated: set them when the applications move to the target",
+            "select setval(pg_get_serial_sequence('TABLE', 'COLUMN'), max(COLUMN)) from TABLE;",
+        )

@@ -1,0 +1,300 @@
+"""Doctor's checks of the target (PG32 to PG34, PK07 to PK12).
+
+What takes a right is tried inside a transaction that is rolled back. Not here: comparing the
+shape of existing tables (see `penstock.load.postgres.schema`, which `doctor_shape.py` asks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.control.findings import Finding, Probe, Severity, Side, check
+from penstock.host.connect import (
+    PrivilegeMissing,
+    StatementFailed,
+    quoted,
+    server_errors,
+    statement,
+)
+from penstock.model import TableName
+
+META_SCHEMA = "wirekite"
+
+
+def _found(code: str, severity: Severity, what: str, why: str, command: str = "") -> Finding:
+    return Finding(
+        code=code, severity=severity, side=Side.TARGET, what=what, why=why, command=command
+    )
+
+
+def mapped(probe: Probe, name: TableName) -> TableName:
+    """Where a source table goes: its schema as [target.map] says, its own name."""
+    return TableName(probe.config.target.map.get(name.schema, name.schema), name.name)
+
+
+def target_schemas(probe: Probe) -> list[str]:
+    """The schemas of the target that the wanted tables go to."""
+    return sorted({mapped(probe, table.name).schema for table in probe.tables})
+
+
+def existing_ids(probe: Probe) -> list[int]:
+    """Oids of the wanted tables that the target has already; read once."""
+    if "existing" not in probe.memo:
+        names = [mapped(probe, table.name) for table in probe.tables]
+        probe.memo["existing"] = [
+            int(row["oid"])
+            for row in probe.rows(
+                """
+                select c.oid
+                  from unnest(%(schemas)s::text[], %(names)s::text[]) as wanted (schema, name)
+                  join pg_namespace as n on n.nspname = wanted.schema
+                  join pg_class as c on c.relnamespace = n.oid and c.relname = wanted.name
+                """,
+                schemas=[name.schema for name in names],
+                names=[name.name for name in names],
+            )
+        ]
+    ids: list[int] = probe.memo["existing"]
+    return ids
+
+
+@check("PK07", "target version and state", side=Side.TARGET)
+def writable(probe: Probe) -> Iterator[Finding]:
+    """The target must be 14 or later and take writes."""
+    if probe.version < 140000:
+        yield _found(
+            "PK07",
+            Severity.ERROR,
+            f"the target is PostgreSQL {probe.version // 10000}; 14 is the oldest supported",
+            "older servers lack statements that the loader uses",
+        )
+    if probe.value("select pg_is_in_recovery()"):
+        yield _found(
+            "PK07",
+            Severity.ERROR,
+            "the target is a standby",
+            "nothing can be written to it",
+            "point target.url at the primary",
+        )
+    elif probe.setting("default_transaction_read_only") == "on":
+        yield _found(
+            "PK07",
+            Severity.ERROR,
+            f"transactions of {probe.user} in the target are read-only",
+            "nothing can be written to it",
+            f"alter role {quoted(probe.user)} set default_transaction_read_only = off;",
+        )
+
+
+@check("PK08", "right to keep progress", side=Side.TARGET)
+def meta_schema(probe: Probe) -> Iterator[Finding]:
+    """Try to make what the loader needs in schema wirekite; all is rolled back."""
+    user = quoted(probe.user)
+    database = quoted(probe.connection.info.dbname)
+    trials = (
+        (
+            f"create schema if not exists {META_SCHEMA}",
+            f"create schema {META_SCHEMA} authorization {user};  "
+            f"-- or: grant create on database {database} to {user};",
+        ),
+        (
+            f"create unlogged table {META_SCHEMA}.penstock_trial (n int)",
+            f"grant usage, create on schema {META_SCHEMA} to {user};",
+        ),
+    )
+    exists = probe.value("select true from pg_namespace where nspname = %(name)s", name=META_SCHEMA)
+    yield from _tried(
+        probe,
+        "PK08",
+        trials[1:] if exists else trials,
+        f"schema {META_SCHEMA}",
+        "the loader keeps its progress and its merge tables there",
+    )
+
+
+@check("PK09", "right to make tables", side=Side.TARGET)
+def target_namespaces(probe: Probe) -> Iterator[Finding]:
+    """Try to make a table in each schema that lacks a wanted table; all is rolled back."""
+    user = quoted(probe.user)
+    database = quoted(probe.connection.info.dbname)
+    if len(existing_ids(probe)) == len(probe.tables):
+        return
+    for schema in target_schemas(probe):
+        exists = probe.value("select true from pg_namespace where nspname = %(name)s", name=schema)
+        make = (
+            ()
+            if exists
+            else (
+                (
+                    f"create schema {quoted(schema)}",
+                    f"grant create on database {database} to {user};",
+                ),
+            )
+        )
+        trial = (
+            f"create table {quoted(schema, 'penstock_trial')} (n int)",
+            f"grant usage, create on schema {quoted(schema)} to {user};",
+        )
+        yield from _tried(
+            probe,
+            "PK09",
+            (*make, trial),
+            f"schema {schema}",
+            "tables that the target lacks are made there",
+        )
+
+
+def _tried(
+    probe: Probe, code: str, trials: tuple[tuple[str, str], ...], where: str, why: str
+) -> Iterator[Finding]:
+    connection = probe.connection
+    with connection.transaction(force_rollback=True):
+        for sql, mend in trials:
+            try:
+                with server_errors(f"trying in {where}"), connection.transaction():
+                    connection.execute(statement(sql))
+            except (PrivilegeMissing, StatementFailed) as error:
+                yield _found(
+                    code,
+                    Severity.ERROR,
+                    f"{probe.user} may not create in {where} of the target: {error.message}",
+                    why,
+                    mend,
+                )
+                return
+
+
+@check("PK10", "right to write tables", side=Side.TARGET)
+def table_rights(probe: Probe) -> Iterator[Finding]:
+    """Tables that are there already must take inserts, updates, deletes and truncates."""
+    for row in probe.rows(
+        """
+        select n.nspname as schema, c.relname as name
+          from pg_class as c
+          join pg_namespace as n on n.oid = c.relnamespace
+         where c.oid = any(%(ids)s)
+           and not (has_schema_privilege(n.oid, 'usage')
+                    and has_table_privilege(c.oid, 'select')
+                    and has_table_privilege(c.oid, 'insert')
+                    and has_table_privilege(c.oid, 'update')
+                    and has_table_privilege(c.oid, 'delete')
+                    and has_table_privilege(c.oid, 'truncate'))
+         order by 1, 2
+        """,
+        ids=existing_ids(probe),
+    ):
+        yield _found(
+            "PK10",
+            Severity.ERROR,
+            f"{probe.user} may not write {row['schema']}.{row['name']} in the target",
+            "changes are inserted, updated, deleted and truncated there",
+            f"grant usage on schema {quoted(row['schema'])} to {quoted(probe.user)}; "
+            "grant select, insert, update, delete, truncate on "
+            f"{quoted(row['schema'], row['name'])} to {quoted(probe.user)};",
+        )
+
+
+@check("PK11", "source and target apart", side=Side.TARGET)
+def not_the_source(probe: Probe) -> Iterator[Finding]:
+    """Source and target may be one database only when the tables go to other schemas."""
+    system_id = str(probe.value("select system_identifier::text from pg_control_system()"))
+    if probe.source_id != (system_id, probe.connection.info.dbname):
+        return
+    same = [t.name for t in probe.tables if mapped(probe, t.name) == t.name]
+    if same:
+        yield _found(
+            "PK11",
+            Severity.ERROR,
+            f"source and target are the same database, and {same[0]} would be copied onto itself",
+            "each change would be captured again, without end",
+            "name another database in target.url, or another schema in [target.map]",
+        )
+
+
+@check("PG32", "identity and deferrable keys", side=Side.TARGET)
+def identity_and_deferrable(probe: Probe) -> Iterator[Finding]:
+    """GENERATED ALWAYS identities and deferrable keys need other statements: used by themselves."""
+    for row in probe.rows(
+        """
+        select a.attrelid::regclass::text as name, a.attname as what, 'identity' as kind
+          from pg_attribute as a
+         where a.attidentity = 'a' and a.attrelid = any(%(ids)s)
+         union all
+        select conrelid::regclass::text, conname, 'key'
+          from pg_constraint
+         where contype in ('u', 'p') and condeferrable and conrelid = any(%(ids)s)
+         order by 1, 2
+        """,
+        ids=existing_ids(probe),
+    ):
+        always = row["kind"] == "identity"
+        yield _found(
+            "PG32",
+            Severity.INFO,
+            f"{row['name']} has the identity column {row['what']}, generated always"
+            if always
+            else f"{row['name']} has the deferrable constraint {row['what']}",
+            "the loader writes the source's value over the generated one"
+            if always
+            else "it can not arbitrate an upsert; the loader deletes and inserts instead",
+            f"alter table {row['name']} alter column {quoted(row['what'])} "
+            "set generated by default;  -- only if you want to"
+            if always
+            else "",
+        )
+
+
+def may_set_replica_role(probe: Probe) -> bool:
+    """Whether this role may set session_replication_role; tried, and put back."""
+    if "replica" not in probe.memo:
+        try:
+            with (
+                server_errors("trying session_replication_role"),
+                probe.connection.transaction(force_rollback=True),
+            ):
+                probe.connection.execute("set local session_replication_role = replica")
+            probe.memo["replica"] = True
+        except PrivilegeMissing:
+            probe.memo["replica"] = False
+    return bool(probe.memo["replica"])
+
+
+@check("PG33", "triggers in the target", side=Side.TARGET)
+def triggers(probe: Probe) -> Iterator[Finding]:
+    """Triggers that fire on our writes do their work a second time."""
+    fires = ("A", "R") if may_set_replica_role(probe) else ("O", "A")
+    for row in probe.rows(
+        """
+        select tgrelid::regclass::text as name, tgname as trigger
+          from pg_trigger
+         where not tgisinternal
+           and tgenabled = any(%(fires)s::"char"[])
+           and tgrelid = any(%(ids)s)
+         order by 1, 2
+        """,
+        fires=list(fires),
+        ids=existing_ids(probe),
+    ):
+        yield _found(
+            "PG33",
+            Severity.WARNING,
+            f"the trigger {row['trigger']} on {row['name']} fires on the loader's writes",
+            "what it did at the source arrives as rows; it would do it once more",
+            f"alter table {row['name']} disable trigger {quoted(row['trigger'])};",
+        )
+
+
+@check("PG34", "right to switch off triggers", side=Side.TARGET)
+def replica_role(probe: Probe) -> Iterator[Finding]:
+    """Without it the loader orders its statements by foreign keys, and triggers fire."""
+    if may_set_replica_role(probe):
+        return
+    mend = f"grant set on parameter session_replication_role to {quoted(probe.user)};"
+    yield _found(
+        "PG34",
+        Severity.WARNING,
+        f"{probe.user} may not set session_replication_role in the target",
+        "foreign keys are checked and triggers fire while changes are applied: parents are "
+        "written before children, and a cycle of foreign keys has to be deferrable",
+        mend if probe.version >= 150000 else f"alter role {quoted(probe.user)} superuser;",
+    )

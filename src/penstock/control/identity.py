@@ -1,0 +1,126 @@
+"""Whose directory this is: `state/source.json` ties a pipeline's directory to its source.
+
+The system identifier alone is not enough: a cloned server keeps it, so database and slot are kept
+too. Not here: the lock against two processes at once (`penstock.log.writer`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psycopg
+
+from penstock.control.config import Config
+from penstock.host.connect import server_errors
+from penstock.host.files import REAL_FILES
+from penstock.log import checkpoint
+from penstock.model import PenstockError
+
+IDENTITY_FILE = "source.json"
+
+IDENTITY = """
+    select s.system_identifier::text,
+           c.timeline_id,
+           current_database(),
+           (select oid::int8 from pg_database where datname = current_database())
+      from pg_control_system() as s,
+           pg_control_checkpoint() as c
+"""
+
+
+class DirectoryOfOtherPipeline(PenstockError):
+    """The directory in the configuration belongs to another pipeline."""
+
+    code = "CT10"
+    retry = "operator"
+
+
+class DirectoryOfOtherSource(PenstockError):
+    """The directory was filled from another server or database than the one named now."""
+
+    code = "CT11"
+    retry = "operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceIdentity:
+    """The server and database a directory belongs to.
+
+    timeline: of the server when this was written; it grows when a standby is promoted.
+    """
+
+    pipeline: str
+    engine: str
+    system_id: str
+    timeline: int
+    database: str
+    database_id: int
+    slot: str
+    publication: str
+
+
+def read_identity(connection: psycopg.Connection, config: Config) -> SourceIdentity:
+    """Ask the source who it is. Raises the typed errors of `server_errors`."""
+    with server_errors("reading the source's identity"):
+        row = connection.execute(IDENTITY).fetchone()
+    if row is None:
+        raise RuntimeError("pg_control_system() gave no row")
+    return SourceIdentity(
+        pipeline=config.pipeline.name,
+        engine="postgresql",
+        system_id=row[0],
+        timeline=row[1],
+        database=row[2],
+        database_id=row[3],
+        slot=config.change_extractor.replication_slot,
+        publication=config.change_extractor.publication,
+    )
+
+
+def stored_identity(config: Config) -> SourceIdentity | None:
+    """Who the directory belongs to; None for a new one. Raises CheckpointCorrupt."""
+    return checkpoint.load(config.layout.state / IDENTITY_FILE, SourceIdentity)
+
+
+def check_identity(config: Config, stored: SourceIdentity | None, now: SourceIdentity) -> None:
+    """Compare the directory's owner with the configuration and the server. Changes nothing.
+
+    Raises DirectoryOfOtherPipeline or DirectoryOfOtherSource.
+    """
+    if stored is None:
+        return
+    check_pipeline(config, stored)
+    for name, expected, actual in (
+        ("system identifier", stored.system_id, now.system_id),
+        ("database", stored.database, now.database),
+        ("database oid", stored.database_id, now.database_id),
+        ("replication slot", stored.slot, now.slot),
+        ("publication", stored.publication, now.publication),
+    ):
+        if expected != actual:
+            raise DirectoryOfOtherSource(
+                f"{config.directory} was filled from another source: its {name} is {expected}, "
+                f"the one at source.url has {actual}",
+                hint="Name the old source again, or give this pipeline a directory of its own "
+                "in [pipeline] directory.",
+                expected=expected,
+                actual=actual,
+            )
+
+
+def check_pipeline(config: Config, stored: SourceIdentity) -> None:
+    """Compare the directory's pipeline with the configuration's, without asking a server."""
+    if stored.pipeline != config.pipeline.name:
+        raise DirectoryOfOtherPipeline(
+            f"{config.directory} belongs to the pipeline {stored.pipeline}, not to "
+            f"{config.pipeline.name}",
+            hint="Give this pipeline a directory of its own in [pipeline] directory.",
+            expected=stored.pipeline,
+            actual=config.pipeline.name,
+        )
+
+
+def keep_identity(config: Config, identity: SourceIdentity) -> None:
+    """Tie the directory to this source, durably. Call with the directory's lock held."""
+    REAL_FILES.make_directory(config.layout.state)
+    checkpoint.save(config.layout.state / IDENTITY_FILE, identity)

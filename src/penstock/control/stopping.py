@@ -1,0 +1,67 @@
+"""How a process is asked to end: SIGTERM and SIGINT once end it in order, twice at once.
+
+Not here: what "in order" means: the extractor ends at a flush point, the loader at a batch.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+HURRIED_EXIT_CODE = 130
+
+
+class StopRequest:
+    """Whether an end was asked for. Any thread may ask and look."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._count = 0
+
+    def __call__(self) -> bool:
+        """Whether to end now: the form in which loops take it."""
+        return self._asked.is_set()
+
+    def ask(self) -> None:
+        """Ask for an end in order."""
+        self._asked.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep, at most `seconds`; True as soon as an end was asked for."""
+        return self._asked.wait(seconds)
+
+    @property
+    def hurried(self) -> bool:
+        """Whether it was asked for twice by signal."""
+        return self._count > 1
+
+    def note_signal(self) -> None:
+        """Count a signal and ask for an end."""
+        self._count += 1
+        self._asked.set()
+
+
+@contextmanager
+def stop_on_signals(stop: StopRequest, *, hurry: bool = True) -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into `stop` while the block runs.
+
+    hurry: the second signal ends the process at once, with exit code 130: everything on disk is
+    safe at any moment, so that costs only the work since the last flush point or batch.
+    """
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        stop.note_signal()
+        if hurry and stop.hurried:
+            os._exit(HURRIED_EXIT_CODE)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, on_signal) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,149 @@
+"""Child processes: started in a group of their own, ended with their parent, outcome told.
+
+A child learns of its parent's death because its standard input ends: that holds for kill -9 and
+for every platform. Not here: which processes there are and when they are restarted
+(`penstock.control.supervisor`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO
+
+from penstock.model import PenstockError
+
+WITH_PARENT = "PENSTOCK_WITH_PARENT"
+JAVA_TIMEOUT_S = 60.0
+JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+
+
+class ProcessNotStarted(PenstockError):
+    """The operating system refused to start a child process."""
+
+    code = "HS60"
+
+
+class Child:
+    """A running child process of ours.
+
+    Its standard error is read line by line on a thread of its own and given to `on_line`; its
+    standard input stays open as long as we live. pid: as the system numbers it.
+    """
+
+    def __init__(self, arguments: Sequence[str], *, on_line: Callable[[str], None]) -> None:
+        """Start it. Raises ProcessNotStarted."""
+        environment = {**os.environ, WITH_PARENT: "1"}
+        try:
+            self._process = subprocess.Popen(
+                list(arguments),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env=environment,
+                # Ctrl-C in the terminal is for the parent, which ends its children in order.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ProcessNotStarted(f"can not start {arguments[0]}: {error.strerror}") from error
+        self.pid = self._process.pid
+        # From the child's end of its errors to the caller; daemonic, because a grandchild that
+        # outlives the child may keep the pipe open.
+        self._reader = threading.Thread(
+            target=_read_lines, args=(self._process.stderr, on_line), daemon=True
+        )
+        self._reader.start()
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal's number; None while it runs."""
+        code = self._process.poll()
+        if code is not None:
+            self._reader.join(timeout=2.0)
+        return code
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; does nothing when the child has ended."""
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def kill_group(self) -> None:
+        """Kill the child and every process it started that stayed in its group."""
+        if self._process.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait for its end; None when it still runs after timeout_s."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+        return self.poll()
+
+    def close(self) -> None:
+        """Let go of its standard input; the child, if it still runs, ends by itself."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+
+def _read_lines(stream: IO[bytes] | None, on_line: Callable[[str], None]) -> None:
+    if stream is None:
+        return
+    with stream:
+        for line in stream:
+            on_line(line.decode("utf-8", errors="replace").rstrip("\n"))
+
+
+def end_with_parent() -> None:
+    """In a child that `Child` started: ask ourselves to end once the parent has gone.
+
+    Does nothing in a process that was started in another way.
+    """
+    if os.environ.pop(WITH_PARENT, None) is None:
+        return
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def this_program() -> list[str]:
+    """The arguments that start this very penstock again, with the same interpreter."""
+    return [sys.executable, "-m", "penstock"]
+
+
+def process_alive(pid: int) -> bool:
+    """Whether a process with this id runs (as any user)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def java_version() -> int | None:
+    """The major version of the Java that Spark will use (JAVA_HOME first); None without one."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
+        return None
+    try:
+        done = subprocess.run(
+            [java, "-version"], capture_output=True, timeout=JAVA_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = JAVA_VERSION.search((done.stderr + done.stdout).decode("utf-8", errors="replace"))
+    return int(match[1]) if match else None
