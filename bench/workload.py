@@ -18,14 +18,14 @@ CREATE_TABLE = """
 """
 
 ROW = """
-    {id}, ({id} * 7919 % 1000000)::int, 'customer number ' || {id},
-    (({id} * 31) % 10000000)::numeric / 100, timestamptz '2024-01-01 00:00:00+00'
+    {id}, ({id}::bigint * 7919 % 1000000)::int, 'customer number ' || {id},
+    (({id}::bigint * 31) % 10000000)::numeric / 100, timestamptz '2024-01-01 00:00:00+00'
         + ({id} % 31536000) * interval '1 second' + {id} % 1000 * interval '1 millisecond',
-    {id} % 3 = 0, jsonb_build_object('id', {id}, 'tags', jsonb_build_array('a', {id} % 10)),
+    {id} % 3 = 0, jsonb_build_object('id', {id}::bigint, 'tags', jsonb_build_array('a', {id} % 10)),
     sqrt({id}::float8), md5({id}::text)::uuid, case when {id} % 4 = 0 then 'note ' || {id} end
 """
 
-FILL = "insert into {table} select " + ROW.format(id="i") + " from generate_series(1, %s) i"
+FILL = "insert into {table} select " + ROW.format(id="i") + " from generate_series(1, {count}) i"
 
 # Inserts go on behind the last id, updates walk through the first rows, deletes follow the
 # inserts at a distance: every statement hits exactly the rows it should.
@@ -85,7 +85,7 @@ class Workload:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(CREATE_TABLE.format(table=self.table))
             if filled:
-                connection.execute(FILL.format(table=self.table), (self.base_row_count,))
+                connection.execute(FILL.format(table=self.table, count=self.base_row_count))
 
     def change(self, url: str, *, first_id: int | None = None) -> int:
         """Commit the changes; returns how many row changes there were."""
