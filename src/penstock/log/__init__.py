@@ -1,1 +1,45 @@
-"""The change log: segments, writer, reader, recovery."""
+"""The change log: numbered segments of checksummed frames, written once, read by anyone.
+
+`Writer` appends and recovers; `open_segment` reads one file; `reader` has what concerns the whole
+directory. The file format is in `penstock.codec.ckt`, byte by byte in docs/ckt-format.md.
+"""
+
+from penstock.log.frames import SegmentCorrupt
+from penstock.log.layout import (
+    PipelineLayout,
+    SegmentFile,
+    SegmentMissing,
+    list_segments,
+    next_segments,
+)
+from penstock.log.recovery import ChainBroken, LogForeign
+from penstock.log.segment import ClosedSegment, Segment, SegmentMisnamed, open_segment
+from penstock.log.writer import (
+    Done,
+    LogBehindSource,
+    LogLocked,
+    Writer,
+    WriterBroken,
+    WriterOptions,
+)
+
+__all__ = [
+    "ChainBroken",
+    "ClosedSegment",
+    "Done",
+    "LogBehindSource",
+    "LogForeign",
+    "LogLocked",
+    "PipelineLayout",
+    "Segment",
+    "SegmentCorrupt",
+    "SegmentFile",
+    "SegmentMisnamed",
+    "SegmentMissing",
+    "Writer",
+    "WriterBroken",
+    "WriterOptions",
+    "list_segments",
+    "next_segments",
+    "open_segment",
+]

@@ -1,0 +1,527 @@
+"""The `.ckt` file format: frames and their payloads as bytes. Byte by byte in docs/ckt-format.md.
+
+Pure: no files here (`penstock.log` reads and writes them), and no decision about what a broken
+frame means: FrameInvalid says what is wrong, the reader knows the file.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, IntFlag
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
+
+import google_crc32c
+import msgspec
+import pyarrow as pa
+
+from penstock.codec.columns import TRANSACTIONS_SCHEMA, batch_schema
+from penstock.model import FlushPoint, Marker, PenstockError, Relation
+
+MAGIC = b"\x89CKT\r\n\x1a\n"  # as PNG's: shows text-mode copies and cut eighth bits
+MAGIC_END = b"CKT-END\n"
+FORMAT_VERSION = 1
+ALIGNMENT = 8
+HEADER_REGION_SIZE = 4096  # magic and header frame, alone on a page: durable before any row
+
+HEAD = struct.Struct("<BBHIQ")  # kind, flags (0), reserved (0), crc32c, payload length
+_CHECKED = struct.Struct("<QBBHQ")  # what the checksum covers before the payload
+_ROWS = struct.Struct("<IIIIqqQQ")
+_TRANSACTIONS = struct.Struct("<Qqqqq")
+_FLUSH_POINT = struct.Struct("<QqqqQQQQ")
+_PAIR = struct.Struct("<II")
+_ENTRY = struct.Struct("<BBHIQQIIqqQQ")
+_TRAILER = struct.Struct("<QQII8s")
+_TRAILER_CHECKED = struct.Struct("<QQI")
+TRAILER_SIZE = _TRAILER.size
+FLUSH_POINT_SIZE = _FLUSH_POINT.size
+
+COMPRESS_FROM_BYTES = 4096  # smaller batches grow when compressed, and a reader pays for nothing
+
+Parts = list[Any]  # buffers to be written one behind the other
+_Decoded = TypeVar("_Decoded")
+
+
+class FrameInvalid(PenstockError):
+    """Bytes that are not the frame they should be. fields: offset_bytes, expected, actual."""
+
+    code = "DC40"
+    retry = "never"
+
+
+class FormatUnknown(PenstockError):
+    """The file is of a later format version, or holds a frame kind this version does not know."""
+
+    code = "DC41"
+    retry = "operator"
+
+
+class FrameKind(IntEnum):
+    """What a frame holds. Numbers are kept in files: never change one."""
+
+    HEADER = 1
+    RELATION = 2
+    ROWS = 3
+    MARKER = 4
+    TRANSACTIONS = 5
+    FLUSH_POINT = 6
+    FOOTER = 7
+
+
+class RowsFlag(IntFlag):
+    """What a rows frame contains, so that a reader need not open it."""
+
+    ABSENT = 1  # some column of some row was not sent
+    INSERT = 2
+    UPDATE = 4
+    DELETE = 8
+
+
+class FrameEntry(NamedTuple):
+    """One frame in the footer's index.
+
+    offset_bytes: where the frame (its head) starts. length_bytes: of the payload.
+    relation_id: of rows and relation frames, 0 otherwise. gsn_first, gsn_last: of the rows, or
+    the place of what is not rows: behind gsn_last. position_first, position_last: lowest and
+    highest commit position of the rows.
+    """
+
+    kind: int
+    frame_flags: int
+    flags: int
+    relation_id: int
+    offset_bytes: int
+    length_bytes: int
+    row_count: int
+    updates_with_before: int
+    gsn_first: int
+    gsn_last: int
+    position_first: int
+    position_last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentHeader:
+    """The first frame of a file.
+
+    log_id: of the whole log. file_id: of this file alone; it salts every checksum, so that no
+    frame of another file is ever taken for one of this. start: where the segment before ended.
+    previous_file_id: that segment's, empty for the first. source: identity of the captured
+    database; equal in all segments of a log. created_us: wall time, for people.
+    """
+
+    format: int
+    log_id: str
+    file_id: str
+    number: int
+    start: FlushPoint
+    previous_file_id: str
+    source: dict[str, str]
+    created_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableTotals:
+    """What a segment holds of one relation version. gsn: it became current behind this row."""
+
+    id: int
+    schema: str
+    name: str
+    version: int
+    gsn: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What a segment holds, as its footer says. end: the last flush point."""
+
+    end: FlushPoint
+    rows: int
+    markers: int
+    transactions: int
+    flush_points: int
+    closed_us: int
+    tables: tuple[TableTotals, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushFrame:
+    """A flush point as it stands in a file.
+
+    durable_bytes: so many bytes from the file's start were known to be on the disk when this
+    frame was written; damage below that in an open file is corruption, never a torn tail.
+    row_count, marker_count: in the file up to here. written_us: wall time.
+    """
+
+    point: FlushPoint
+    durable_bytes: int
+    row_count: int
+    marker_count: int
+    written_us: int
+
+
+def checksum_salt(file_id: str) -> int:
+    """The checksum that all of a file's frames start from; raises ValueError on a bad id."""
+    return int(google_crc32c.value(uuid.UUID(file_id).bytes))
+
+
+HEADER_SALT = 0  # the header frame tells the file id, so it can not be salted with it
+
+
+def _checksum(salt: int, offset_bytes: int, kind: int, length: int, parts: Iterable[Any]) -> int:
+    crc = google_crc32c.extend(salt, _CHECKED.pack(offset_bytes, kind, 0, 0, length))
+    for part in parts:
+        crc = google_crc32c.extend(crc, part)
+    return int(crc)
+
+
+def frame(kind: FrameKind, salt: int, offset_bytes: int, parts: Parts) -> Parts:
+    """Put a head before a payload. offset_bytes: where in the file the head will stand."""
+    length = sum(len(part) for part in parts)
+    if length % ALIGNMENT:
+        raise ValueError(f"payload of {length} bytes is not aligned")
+    crc = _checksum(salt, offset_bytes, kind, length, parts)
+    return [HEAD.pack(kind, 0, 0, crc, length), *parts]
+
+
+def parse_head(head: bytes, offset_bytes: int) -> tuple[int, int]:
+    """Read a frame's kind and payload length from its 16 bytes; nothing is verified yet."""
+    if len(head) < HEAD.size:
+        raise _invalid("frame head cut short", offset_bytes, HEAD.size, len(head))
+    kind, _, _, _, length = HEAD.unpack_from(head)
+    return kind, length
+
+
+def verify_frame(data: bytes, salt: int, offset_bytes: int) -> tuple[FrameKind, pa.Buffer]:
+    """Check one whole frame (head and payload); return its kind and its payload, not copied.
+
+    Raises FrameInvalid when length or checksum differ, FormatUnknown for an unknown kind whose
+    checksum is right.
+    """
+    kind, length = parse_head(data, offset_bytes)
+    if length != len(data) - HEAD.size:
+        raise _invalid("bad frame length", offset_bytes, len(data) - HEAD.size, length)
+    _, flags, reserved, expected, _ = HEAD.unpack_from(data)
+    payload = pa.py_buffer(data)[HEAD.size :]
+    crc = _checksum(salt, offset_bytes, kind, length, (payload,))
+    if crc != expected or flags or reserved:
+        raise _invalid("bad checksum", offset_bytes, f"{expected:08x}", f"{crc:08x}")
+    try:
+        return FrameKind(kind), payload
+    except ValueError as error:
+        raise FormatUnknown(
+            f"unknown frame kind {kind} at byte {offset_bytes}",
+            hint="This file was written by a later version of penstock; upgrade this one.",
+        ) from error
+
+
+def _invalid(phrase: str, offset_bytes: int, expected: Any, actual: Any) -> FrameInvalid:
+    return FrameInvalid(
+        f"{phrase} at byte {offset_bytes}: expected {expected}, got {actual}",
+        offset_bytes=offset_bytes,
+        expected=expected,
+        actual=actual,
+    )
+
+
+# --- JSON payloads -----------------------------------------------------------------------------
+
+
+def _padded(data: bytes, fill: bytes = b" ") -> bytes:
+    return data + fill * (-len(data) % ALIGNMENT)
+
+
+def _decoded(data: bytes | pa.Buffer, kind: type[_Decoded], what: str) -> _Decoded:
+    """JSON into a dataclass; FrameInvalid when it does not fit (checksum right, content wrong)."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise FrameInvalid(f"unreadable {what}: {error}") from error
+
+
+def encode_header(header: SegmentHeader) -> Parts:
+    """Payload of a header frame, so long that the frame ends at HEADER_REGION_SIZE.
+
+    Raises ValueError when the source identity is too long for that.
+    """
+    text = msgspec.json.encode(header)
+    room = HEADER_REGION_SIZE - len(MAGIC) - HEAD.size
+    if len(text) > room:
+        raise ValueError(f"segment header of {len(text)} bytes, at most {room}")
+    return [text.ljust(room)]
+
+
+def decode_header(payload: pa.Buffer) -> SegmentHeader:
+    """Raises FormatUnknown for a later version, FrameInvalid when unreadable."""
+    version = _decoded(payload, dict[str, Any], "header").get("format")
+    if version != FORMAT_VERSION:
+        raise FormatUnknown(
+            f"format version {version}, this penstock reads {FORMAT_VERSION}",
+            hint="Read the file with the version of penstock that wrote it, or a later one.",
+        )
+    return _decoded(payload, SegmentHeader, "header")
+
+
+def encode_marker(marker: Marker) -> Parts:
+    """Payload of a marker frame."""
+    return [_padded(msgspec.json.encode(marker))]
+
+
+def decode_marker(payload: pa.Buffer) -> Marker:
+    """Raises FrameInvalid when unreadable."""
+    return _decoded(payload, Marker, "marker")
+
+
+def encode_relation(relation_id: int, relation: Relation) -> Parts:
+    """Payload of a relation frame: id, the relation as JSON, its batch schema as Arrow message."""
+    text = _padded(msgspec.json.encode(relation))
+    schema = batch_schema(relation).serialize()
+    return [_PAIR.pack(relation_id, len(text)), text, _padded(bytes(schema), b"\0")]
+
+
+def decode_relation(payload: pa.Buffer) -> tuple[int, Relation]:
+    """Id and relation. Equal shapes come out as the same object, whichever file they are from."""
+    if payload.size < _PAIR.size:
+        raise FrameInvalid(f"relation frame of {payload.size} bytes is too short")
+    relation_id, text_length = _PAIR.unpack_from(payload)
+    body = payload[_PAIR.size :]
+    return relation_id, _relation_of(body.to_pybytes(), text_length)
+
+
+@lru_cache(maxsize=1024)
+def _relation_of(body: bytes, text_length: int) -> Relation:
+    relation = _decoded(body[:text_length], Relation, "relation")
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(body)[text_length:])
+        matches = schema.equals(batch_schema(relation))
+    except (pa.ArrowInvalid, KeyError, OSError) as error:
+        raise FrameInvalid(f"unreadable schema of {relation.full_name}: {error}") from error
+    if not matches:
+        raise FormatUnknown(
+            f"rows of {relation.full_name} are laid out in a way this penstock does not know",
+            hint="Read the file with the version of penstock that wrote it, or a later one.",
+        )
+    return relation
+
+
+# --- Arrow payloads ----------------------------------------------------------------------------
+
+
+class _Parts:
+    """A file object that keeps what is written to it: pyarrow's stream writer needs one."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.parts: Parts = []
+
+    def write(self, data: Any) -> int:
+        """Keep the buffer itself."""
+        self.parts.append(data)
+        return len(data)
+
+    def take(self) -> Parts:
+        """Hand over what was kept."""
+        parts, self.parts = self.parts, []
+        return parts
+
+    def tell(self) -> int:
+        """Not asked for by the stream format."""
+        return 0
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def readable(self) -> bool:
+        """Written to only."""
+        return False
+
+    def writable(self) -> bool:
+        """Written to only."""
+        return True
+
+    def seekable(self) -> bool:
+        """Written in one go."""
+        return False
+
+
+class MessageEncoder:
+    """Record batches of one schema as Arrow IPC messages, with compressed bodies.
+
+    Keeps one stream writer, whose schema message is thrown away: a new one per batch costs more
+    than twice as much for batches of 50,000 rows. Not thread-safe.
+    """
+
+    def __init__(self, schema: pa.Schema, compression: str | None = "lz4") -> None:
+        """compression: lz4, zstd or None."""
+        self._sink = _Parts()
+        options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
+        self._writer = pa.ipc.new_stream(self._sink, schema, options=options)
+        self._schema_written = False
+        self._schema = schema
+        self._compression = compression
+
+    def encode(self, batch: pa.RecordBatch) -> Parts:
+        """One encapsulated message, 8-byte aligned. Raises ValueError for another schema."""
+        if not batch.schema.equals(self._schema):
+            raise ValueError("batch does not have the schema of its relation")
+        if self._compression is None or batch.nbytes < COMPRESS_FROM_BYTES:
+            return [batch.serialize()]
+        if not self._schema_written:
+            self._writer.write_batch(batch.slice(0, 0))  # forces the schema message out
+            self._schema_written = True
+        self._sink.take()
+        self._writer.write_batch(batch)
+        return self._sink.take()
+
+
+def decode_batch(message: pa.Buffer, schema: pa.Schema, row_count: int) -> pa.RecordBatch:
+    """Read an Arrow message of a verified frame. Raises FrameInvalid when it does not fit."""
+    try:
+        batch = pa.ipc.read_record_batch(message, schema)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise FrameInvalid(f"unreadable record batch: {error}") from error
+    if batch.num_rows != row_count:
+        raise FrameInvalid(f"record batch of {batch.num_rows} rows, expected {row_count}")
+    return batch
+
+
+def encode_rows_prefix(entry: FrameEntry) -> bytes:
+    """The fixed part of a rows frame, before its Arrow message."""
+    return _ROWS.pack(
+        entry.relation_id,
+        entry.row_count,
+        entry.flags,
+        entry.updates_with_before,
+        entry.gsn_first,
+        entry.gsn_last,
+        entry.position_first,
+        entry.position_last,
+    )
+
+
+def decode_rows_prefix(payload: pa.Buffer, offset_bytes: int) -> FrameEntry:
+    """The index entry that a rows frame's fixed part stands for."""
+    if payload.size < _ROWS.size:
+        raise _invalid("rows frame too short", offset_bytes, _ROWS.size, payload.size)
+    relation_id, rows, flags, updates, *bounds = _ROWS.unpack_from(payload)
+    return FrameEntry(
+        FrameKind.ROWS, 0, flags, relation_id, offset_bytes, payload.size, rows, updates, *bounds
+    )
+
+
+def rows_message(payload: pa.Buffer) -> pa.Buffer:
+    """The Arrow message behind a rows frame's fixed part."""
+    return payload[_ROWS.size :]
+
+
+def encode_transactions(batch: pa.RecordBatch) -> Parts:
+    """Payload of a transactions frame; batch has TRANSACTIONS_SCHEMA and at least one row."""
+    if not batch.schema.equals(TRANSACTIONS_SCHEMA) or not batch.num_rows:
+        raise ValueError("not a batch of transactions")
+    last = batch.num_rows - 1
+    prefix = _TRANSACTIONS.pack(
+        batch.num_rows,
+        batch.column(0)[0].as_py(),
+        batch.column(0)[last].as_py(),
+        batch.column(2)[0].as_py(),
+        batch.column(3)[last].as_py(),
+    )
+    return [prefix, batch.serialize()]
+
+
+def decode_transactions(payload: pa.Buffer) -> pa.RecordBatch:
+    """A batch of TRANSACTIONS_SCHEMA. Raises FrameInvalid."""
+    if payload.size < _TRANSACTIONS.size:
+        raise FrameInvalid(f"transactions frame of {payload.size} bytes is too short")
+    row_count = _TRANSACTIONS.unpack_from(payload)[0]
+    return decode_batch(payload[_TRANSACTIONS.size :], TRANSACTIONS_SCHEMA, row_count)
+
+
+# --- flush points, footer, trailer -------------------------------------------------------------
+
+
+def encode_flush_point(flush: FlushFrame) -> Parts:
+    """Payload of a flush point frame."""
+    point = flush.point
+    return [
+        _FLUSH_POINT.pack(
+            point.position,
+            point.gsn,
+            point.trx,
+            point.commit_time_us,
+            flush.durable_bytes,
+            flush.row_count,
+            flush.marker_count,
+            flush.written_us,
+        )
+    ]
+
+
+def decode_flush_point(payload: pa.Buffer) -> FlushFrame:
+    """Raises FrameInvalid when it is not of the one possible size."""
+    if payload.size != _FLUSH_POINT.size:
+        raise FrameInvalid(f"flush point of {payload.size} bytes, expected {_FLUSH_POINT.size}")
+    position, gsn, trx, time_us, durable, rows, markers, written = _FLUSH_POINT.unpack(payload)
+    point = FlushPoint(position=position, gsn=gsn, trx=trx, commit_time_us=time_us)
+    return FlushFrame(
+        point=point,
+        durable_bytes=durable,
+        row_count=rows,
+        marker_count=markers,
+        written_us=written,
+    )
+
+
+FLUSH_POINT_HEAD_START = HEAD.pack(FrameKind.FLUSH_POINT, 0, 0, 0, 0)[:4]
+"""How the head of a flush point starts: to look for one behind damaged bytes."""
+
+
+def encode_footer(entries: Sequence[FrameEntry], totals: Totals) -> Parts:
+    """Payload of a footer frame: counts, the index, the totals as JSON."""
+    text = _padded(msgspec.json.encode(totals))
+    index = b"".join(_ENTRY.pack(*entry) for entry in entries)
+    return [_PAIR.pack(len(entries), len(text)), index, text]
+
+
+def decode_footer(payload: pa.Buffer) -> tuple[tuple[FrameEntry, ...], Totals]:
+    """Index and totals. Raises FrameInvalid when the parts do not add up."""
+    if payload.size < _PAIR.size:
+        raise FrameInvalid(f"footer of {payload.size} bytes is too short")
+    entry_count, text_length = _PAIR.unpack_from(payload)
+    index_end = _PAIR.size + entry_count * _ENTRY.size
+    if payload.size != index_end + text_length:
+        raise FrameInvalid(f"footer of {payload.size} bytes, {index_end + text_length} expected")
+    index = memoryview(payload)[_PAIR.size : index_end]
+    entries = tuple(map(FrameEntry._make, _ENTRY.iter_unpack(index)))
+    return entries, _decoded(payload[index_end:], Totals, "footer")
+
+
+def encode_trailer(salt: int, footer_offset_bytes: int, file_size_bytes: int) -> bytes:
+    """The last 32 bytes of a closed file. file_size_bytes: with the trailer."""
+    checked = _TRAILER_CHECKED.pack(footer_offset_bytes, file_size_bytes, 0)
+    crc = google_crc32c.extend(salt, checked)
+    return _TRAILER.pack(footer_offset_bytes, file_size_bytes, 0, crc, MAGIC_END)
+
+
+def decode_trailer(data: bytes, salt: int, file_size_bytes: int) -> int:
+    """Where the footer frame starts. Raises FrameInvalid when these are not a trailer's bytes."""
+    offset = file_size_bytes - TRAILER_SIZE
+    if len(data) != TRAILER_SIZE:
+        raise _invalid("trailer cut short", max(offset, 0), TRAILER_SIZE, len(data))
+    footer_offset, size, _, crc, magic = _TRAILER.unpack(data)
+    if magic != MAGIC_END:
+        raise _invalid("no trailer", offset, MAGIC_END.hex(), magic.hex())
+    expected = google_crc32c.extend(salt, data[: _TRAILER_CHECKED.size])
+    if crc != expected:
+        raise _invalid("bad trailer checksum", offset, f"{expected:08x}", f"{crc:08x}")
+    if size != file_size_bytes:
+        raise _invalid("bad file size", offset, size, file_size_bytes)
+    return int(footer_offset)

@@ -1,0 +1,100 @@
+"""Single frames of one file: read, verify, or say precisely what is damaged.
+
+Not here: what the frames mean together (`index.py`, `segment.py`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.codec import ckt
+from penstock.codec.ckt import FrameEntry, FrameKind
+from penstock.host.files import ReadFile
+from penstock.model import PenstockError
+
+
+class SegmentCorrupt(PenstockError):
+    """A file does not hold what was written (a torn tail of an open file is not corruption).
+
+    fields: path, offset_bytes, expected, actual.
+    """
+
+    code = "LG01"
+    retry = "operator"
+
+
+def corrupt(path: Path, error: PenstockError) -> SegmentCorrupt:
+    """What is wrong with a frame, as an error of its file."""
+    return SegmentCorrupt(
+        f"{path.name} is damaged: {error.message}",
+        hint="Run penstock log check to see all that is damaged; put the file back from a copy, "
+        "or load its tables afresh.",
+        path=str(path),
+        **error.fields,
+    )
+
+
+class FrameReader:
+    """One file: its verified header, and single frames verified with its salt."""
+
+    def __init__(self, file: ReadFile) -> None:
+        """Read the header. Raises SegmentCorrupt, FormatUnknown."""
+        self.file = file
+        self.path = file.path
+        region = file.read(0, ckt.HEADER_REGION_SIZE)
+        offset = len(ckt.MAGIC)
+        if region[:offset] != ckt.MAGIC:
+            raise self.damaged("not a segment file", 0, ckt.MAGIC.hex(), region[:offset].hex())
+        try:
+            if len(region) != ckt.HEADER_REGION_SIZE:
+                raise self.damaged("header cut short", 0, ckt.HEADER_REGION_SIZE, len(region))
+            kind, payload = ckt.verify_frame(region[offset:], ckt.HEADER_SALT, offset)
+            if kind is not FrameKind.HEADER:
+                raise self.damaged("no header", offset, FrameKind.HEADER.name, kind.name)
+            self.header = ckt.decode_header(payload)
+            self.salt = ckt.checksum_salt(self.header.file_id)
+        except (ckt.FrameInvalid, ValueError) as error:
+            if isinstance(error, ckt.FrameInvalid):
+                raise corrupt(self.path, error) from error
+            raise self.damaged("bad file id", offset, "a uuid", str(error)) from error
+
+    def damaged(self, phrase: str, offset: int, expected: Any, actual: Any) -> SegmentCorrupt:
+        """An error that names the place."""
+        error = ckt.FrameInvalid(
+            f"{phrase} at byte {offset}: expected {expected}, got {actual}",
+            offset_bytes=offset,
+            expected=expected,
+            actual=actual,
+        )
+        return corrupt(self.path, error)
+
+    def length_at(self, offset: int) -> int:
+        """The payload length that a frame's head claims; checked to lie inside the file only."""
+        try:
+            _, length = ckt.parse_head(self.file.read(offset, ckt.HEAD.size), offset)
+        except ckt.FrameInvalid as error:
+            raise corrupt(self.path, error) from error
+        room = self.file.size_bytes - offset - ckt.HEAD.size
+        if length > room or length % ckt.ALIGNMENT:
+            raise self.damaged("bad frame length", offset, f"at most {room}", length)
+        return length
+
+    def frame(self, offset: int, length: int) -> tuple[FrameKind, pa.Buffer]:
+        """Read and verify one frame whose payload length is known; the payload."""
+        data = self.file.read(offset, ckt.HEAD.size + length)
+        if len(data) != ckt.HEAD.size + length:
+            raise self.damaged("frame cut short", offset, ckt.HEAD.size + length, len(data))
+        try:
+            return ckt.verify_frame(data, self.salt, offset)
+        except ckt.FrameInvalid as error:
+            raise corrupt(self.path, error) from error
+
+
+def place_entry(
+    kind: FrameKind, offset: int, length: int, gsn: int, relation: int = 0
+) -> FrameEntry:
+    """The index entry of a frame that holds no rows: it stands behind row gsn."""
+    return FrameEntry(kind, 0, 0, relation, offset, length, 0, 0, gsn, gsn, 0, 0)

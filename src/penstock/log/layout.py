@@ -1,0 +1,180 @@
+"""Names and numbers of files: where a pipeline keeps what, and which segments there are.
+
+Nothing here opens a file: see `segment.py` to read one, `reader.py` for the whole log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.host.files import REAL_FILES, TEMPORARY_SUFFIX, FileMissing, Files
+from penstock.model import PenstockError
+
+EXTENSION_DEFAULT = "ckt"
+OPEN_SUFFIX = "_"
+LOCK_NAME = "LOCK"
+STATE_NAME = "LOG.json"
+DONE_NAME = "CHANGE.DONE"
+_NUMBER = re.compile(r"(0|[1-9][0-9]{0,17})\Z")
+_EXTENSION = re.compile(r"[A-Za-z0-9]{1,16}\Z")
+
+
+class SegmentMissing(PenstockError):
+    """The numbers of the segments have a hole: changes are gone. fields: after, next."""
+
+    code = "LG03"
+    retry = "operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineLayout:
+    """The directories of one pipeline, below `[pipeline].directory`."""
+
+    root: Path
+
+    @property
+    def log(self) -> Path:
+        """Segments, the log's own state, its lock and CHANGE.DONE."""
+        return self.root / "log"
+
+    @property
+    def state(self) -> Path:
+        """Small files replaced whole: handover, bulk ledger, holds."""
+        return self.root / "state"
+
+    @property
+    def spill(self) -> Path:
+        """Side files of transactions in progress; emptied at every connect."""
+        return self.root / "spill"
+
+    @property
+    def run(self) -> Path:
+        """Process ids and diagnostics."""
+        return self.root / "run"
+
+    @property
+    def consumers(self) -> Path:
+        """One directory of hard links per consumer."""
+        return self.root / "cdc"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class SegmentFile:
+    """One segment by name; closed ones never change."""
+
+    number: int
+    path: Path
+    is_open: bool = False
+
+
+def segment_name(number: int, extension: str = EXTENSION_DEFAULT) -> str:
+    """`7.ckt`."""
+    return f"{number}.{extension}"
+
+
+def open_name(number: int, extension: str = EXTENSION_DEFAULT) -> str:
+    """`7.ckt_`, the name while it is being written."""
+    return segment_name(number, extension) + OPEN_SUFFIX
+
+
+def checked_extension(extension: str) -> str:
+    """The extension itself; raises ValueError for one that could be taken for something else."""
+    if not _EXTENSION.match(extension) or extension in ("tmp", "json"):
+        raise ValueError(f"not a usable file extension: {extension!r}")
+    return extension
+
+
+def parse_name(name: str, extension: str = EXTENSION_DEFAULT) -> tuple[int, bool] | None:
+    """Number and is_open of a segment's name; None for any other name (`07.ckt` is another)."""
+    stem, dot, ending = name.partition(".")
+    if not dot or not _NUMBER.match(stem) or ending not in (extension, extension + OPEN_SUFFIX):
+        return None
+    return int(stem), ending != extension
+
+
+def _segment_files(directory: Path, extension: str, names: Iterable[str]) -> list[SegmentFile]:
+    parsed = ((name, parse_name(name, extension)) for name in names)
+    return sorted(
+        SegmentFile(number=found[0], path=directory / name, is_open=found[1])
+        for name, found in parsed
+        if found
+    )
+
+
+def list_segments(
+    directory: Path, extension: str = EXTENSION_DEFAULT, files: Files = REAL_FILES
+) -> list[SegmentFile]:
+    """Closed segments in numeric order; empty when the directory is not there yet."""
+    return [file for file in _listed(directory, extension, files) if not file.is_open]
+
+
+def list_open_segments(
+    directory: Path, extension: str = EXTENSION_DEFAULT, files: Files = REAL_FILES
+) -> list[SegmentFile]:
+    """Segments still named `N.ckt_`: at most one, except after a crash."""
+    return [file for file in _listed(directory, extension, files) if file.is_open]
+
+
+def _listed(directory: Path, extension: str, files: Files) -> list[SegmentFile]:
+    try:
+        names = files.listdir(directory)
+    except FileMissing:
+        return []
+    return _segment_files(directory, extension, names)
+
+
+def list_temporary(directory: Path, files: Files = REAL_FILES) -> list[Path]:
+    """Left-overs of files that were being replaced when the process ended."""
+    return sorted(
+        directory / name for name in files.listdir(directory) if name.endswith(TEMPORARY_SUFFIX)
+    )
+
+
+def next_segments(
+    directory: Path,
+    *,
+    after: int,
+    count_max: int,
+    extension: str = EXTENSION_DEFAULT,
+    files: Files = REAL_FILES,
+) -> list[SegmentFile]:
+    """The closed segments with numbers after + 1, after + 2, ..., as many as there are and asked.
+
+    after: the last one already applied; -1 for none. Raises SegmentMissing when after + 1 is not
+    there but a later one is, or when there is a hole between those it would return.
+    """
+    found = _after(directory, after, extension, files)
+    if _first_hole(after, found[:count_max]) is not None:
+        # A directory is not listed at one moment: a rename meanwhile can hide a name. Look again.
+        found = _after(directory, after, extension, files)
+    chosen = found[:count_max]
+    hole = _first_hole(after, chosen)
+    if hole is not None:
+        raise missing(directory, *hole, extension=extension)
+    return chosen
+
+
+def _after(directory: Path, after: int, extension: str, files: Files) -> list[SegmentFile]:
+    return [file for file in list_segments(directory, extension, files) if file.number > after]
+
+
+def _first_hole(after: int, found: Sequence[SegmentFile]) -> tuple[int, int] | None:
+    for expected, file in enumerate(found, after + 1):
+        if file.number != expected:
+            return expected - 1, file.number
+    return None
+
+
+def missing(directory: Path, last: int, following: int, *, extension: str) -> SegmentMissing:
+    """The error for a hole between segments `last` and `following` (last -1: from the start)."""
+    return SegmentMissing(
+        f"found missed segments in {directory}: {segment_name(last + 1, extension)} is not there "
+        f"but {segment_name(following, extension)} is (last segment {last}, next {following})",
+        hint="Put the missing files back, or load the tables afresh: penstock log check tells "
+        "what is there.",
+        after=last,
+        next=following,
+    )

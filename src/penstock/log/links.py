@@ -1,0 +1,154 @@
+"""Consumers' hard links: each consumer owns a directory with a second name of every segment.
+
+A segment's space is freed when its last name goes: the log's own (removed by the loader) and
+every consumer's. So consumers are isolated and nothing keeps books. A consumer that is disabled,
+or whose directory has reached its size limit, gets no further links: a hole that it meets as
+SegmentMissing, never silently. Follows document 002 (hard links, skipped segments).
+
+After a crash the newest segment may be linked again although a consumer has removed it: a
+consumer removes, unread, links that its own state is past.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import replace as changed
+from pathlib import Path
+
+import structlog
+
+from penstock.host.files import REAL_FILES, FileExists, FileMissing, Files
+from penstock.log import checkpoint
+from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, list_segments, next_segments
+
+CONSUMER_FILE = "CONSUMER.json"
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumer:
+    """What a consumer's directory says about it. size_bytes_max: of its links; None: no limit."""
+
+    enabled: bool = True
+    size_bytes_max: int | None = None
+
+
+def enable(
+    directory: Path, *, size_bytes_max: int | None = None, files: Files = REAL_FILES
+) -> None:
+    """Let a consumer have links from the next rotation on; makes its directory."""
+    files.make_directory(directory)
+    checkpoint.save(directory / CONSUMER_FILE, Consumer(size_bytes_max=size_bytes_max), files)
+
+
+def disable(directory: Path, files: Files = REAL_FILES) -> None:
+    """Give it no further links; those it has stay until it removes them."""
+    consumer = _load(directory, files)
+    if consumer is not None:
+        checkpoint.save(directory / CONSUMER_FILE, changed(consumer, enabled=False), files)
+
+
+def enabled_consumers(consumers: Path, files: Files = REAL_FILES) -> list[str]:
+    """Names of the consumers that want links, sorted."""
+    try:
+        names = files.listdir(consumers)
+    except FileMissing:
+        return []
+    return sorted(name for name in names if _is_enabled(consumers / name, files))
+
+
+def link_segment(directory: Path, segment: Path, files: Files = REAL_FILES) -> bool:
+    """Give a consumer its link, durably; False when its size limit forbids it (logged).
+
+    Doing it again changes nothing. Raises FileFailed, for example across file systems.
+    """
+    consumer = _load(directory, files)
+    if consumer is None:
+        return False
+    size = _size_bytes(segment, files)
+    limit = consumer.size_bytes_max
+    if limit is not None and _linked_bytes(directory, segment.suffix[1:], files) + size > limit:
+        logger.warning(
+            "consumer skipped, size limit reached",
+            consumer=directory.name,
+            segment=segment.name,
+            size_bytes_max=limit,
+        )
+        return False
+    try:
+        files.link(segment, directory / segment.name)
+    except FileExists:
+        logger.info("consumer had its link", consumer=directory.name, segment=segment.name)
+    files.fsync_directory(directory)
+    return True
+
+
+def next_links(
+    directory: Path,
+    *,
+    after: int,
+    count_max: int,
+    extension: str = EXTENSION_DEFAULT,
+    files: Files = REAL_FILES,
+) -> list[SegmentFile]:
+    """The next segments a consumer has to read. Raises SegmentMissing at a hole."""
+    return next_segments(
+        directory, after=after, count_max=count_max, extension=extension, files=files
+    )
+
+
+def release(
+    directory: Path,
+    *,
+    through: int,
+    extension: str = EXTENSION_DEFAULT,
+    files: Files = REAL_FILES,
+) -> int:
+    """Remove a consumer's links up to and with this number, oldest first; returns how many."""
+    done = [file for file in list_segments(directory, extension, files) if file.number <= through]
+    for file in done:
+        files.unlink(file.path)
+    return len(done)
+
+
+def delete_lost(
+    directory: Path, extension: str = EXTENSION_DEFAULT, files: Files = REAL_FILES
+) -> list[SegmentFile]:
+    """Remove every link before the last hole; returns what was removed, oldest first.
+
+    Of 2, 3, 8, 10, 11 the links 2, 3 and 8 go, and the consumer starts at 10.
+    """
+    found = list_segments(directory, extension, files)
+    keep_from = len(found)
+    while keep_from > 0 and (
+        keep_from == len(found) or found[keep_from].number == found[keep_from - 1].number + 1
+    ):
+        keep_from -= 1
+    lost = found[:keep_from]
+    for file in lost:
+        files.unlink(file.path)
+    return lost
+
+
+def _load(directory: Path, files: Files) -> Consumer | None:
+    return checkpoint.load(directory / CONSUMER_FILE, Consumer, files)
+
+
+def _is_enabled(directory: Path, files: Files) -> bool:
+    if not files.exists(directory / CONSUMER_FILE):
+        return False
+    consumer = _load(directory, files)
+    return consumer is not None and consumer.enabled
+
+
+def _size_bytes(path: Path, files: Files) -> int:
+    file = files.open_read(path)
+    try:
+        return file.size_bytes
+    finally:
+        file.close()
+
+
+def _linked_bytes(directory: Path, extension: str, files: Files) -> int:
+    return sum(_size_bytes(file.path, files) for file in list_segments(directory, extension, files))

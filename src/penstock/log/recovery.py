@@ -1,0 +1,344 @@
+"""What to do at start-up with what a crash left behind. Idempotent: a crash in here is mended by
+the next start.
+
+- `N.ckt_` with whole transactions is cut at its last flush point, gets its footer and its name.
+- `N.ckt_` without any is removed; a position it moved on to is kept in the state.
+- A torn tail is expected, damage to what was durable is SegmentCorrupt: nothing is changed then.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import replace as changed
+from pathlib import Path
+
+import structlog
+
+from penstock.codec import ckt
+from penstock.host import faults
+from penstock.log.closing import (
+    Place,
+    link_consumers,
+    publish,
+    state_behind,
+    store_state,
+    write_footer,
+)
+from penstock.log.frame_buffer import FrameBuffer
+from penstock.log.frames import FrameReader, SegmentCorrupt
+from penstock.log.index import Scan, scan
+from penstock.log.layout import (
+    SegmentFile,
+    list_open_segments,
+    list_segments,
+    list_temporary,
+    segment_name,
+)
+from penstock.log.segment import ClosedSegment, Segment, open_segment
+from penstock.log.state import LogState, load_state
+from penstock.model import FlushPoint, PenstockError
+
+faults.declare(
+    "log.recovery.before",
+    "log.recovery.discard.before",
+    "log.recovery.truncate.before",
+    "log.recovery.truncate.after",
+    "log.recovery.after",
+)
+
+logger = structlog.get_logger(__name__)
+_FOOTER_BUFFER_BYTES = 2**20
+
+
+class LogForeign(PenstockError):
+    """The directory holds the log of another pipeline or source. fields: path, key, expected,
+    actual.
+    """
+
+    code = "LG04"
+    retry = "operator"
+
+
+class ChainBroken(PenstockError):
+    """A segment does not start where the one before it ends."""
+
+    code = "LG09"
+    retry = "operator"
+
+
+class LeftoverUnexpected(PenstockError):
+    """A file `N.ckt_` stands where the writer can not have left one."""
+
+    code = "LG10"
+    retry = "operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """state: as stored. closed: segments that got their name only now; to be recorded."""
+
+    state: LogState
+    closed: tuple[ClosedSegment, ...]
+
+
+def recover(place: Place, *, log_id: str | None, source: Mapping[str, str]) -> Recovered:
+    """Bring a log's directory into order, making it when there is none.
+
+    The caller holds the directory's lock. log_id: what it must be; None takes what is there, or a
+    new one. source: identity of the captured database; must be what it was. Raises LogForeign,
+    ChainBroken, LeftoverUnexpected, SegmentCorrupt, SegmentPresent, DiskFull, FileFailed.
+    """
+    faults.point("log.recovery.before")
+    for path in list_temporary(place.directory, place.files):
+        place.files.unlink(path)
+    closed = list_segments(place.directory, place.extension, place.files)
+    leftovers = list_open_segments(place.directory, place.extension, place.files)
+    state = load_state(place.directory, place.files)
+    if state is None:
+        state = _state_anew(place, closed, leftovers, log_id, source)
+    check_owner(place.directory, state.log_id, state.source, log_id, source)
+    if closed:
+        state = _compared_with_last(place, state, closed[-1])
+    mended = []
+    for leftover in leftovers:
+        segment, state = _mend(place, state, leftover)
+        mended += [segment] if segment else []
+    state = _link_last(place, state)
+    faults.point("log.recovery.after")
+    return Recovered(state=state, closed=tuple(mended))
+
+
+def check_owner(
+    path: Path,
+    actual_id: str,
+    actual_source: Mapping[str, str],
+    log_id: str | None,
+    source: Mapping[str, str],
+) -> None:
+    """Raise LogForeign unless the log id and every key of the source's identity are the same."""
+    expected = {"log id": log_id or actual_id, **source}
+    actual = {"log id": actual_id, **actual_source}
+    for key in sorted(expected.keys() | actual.keys()):
+        if expected.get(key) != actual.get(key):
+            raise LogForeign(
+                f"{path} holds the log of another source: {key} is {actual.get(key)!r} there, "
+                f"expected {expected.get(key)!r}",
+                hint="Give this pipeline a directory of its own, or correct the source's URL and "
+                "slot in its configuration.",
+                path=str(path),
+                key=key,
+                expected=expected.get(key),
+                actual=actual.get(key),
+            )
+
+
+def _state_anew(
+    place: Place,
+    closed: list[SegmentFile],
+    leftovers: list[SegmentFile],
+    log_id: str | None,
+    source: Mapping[str, str],
+) -> LogState:
+    """The first state of a new log, or the state that the segments tell."""
+    if closed:
+        with _opened(place, closed[-1]) as segment:
+            state = _state_of(segment)
+    elif leftovers and not _is_header_torn(place, leftovers[-1]):
+        with _opened(place, leftovers[-1]) as segment:
+            header = segment.header
+        state = LogState(
+            log_id=header.log_id,
+            source=header.source,
+            number_next=header.number,
+            end=header.start,
+            last_file_id=header.previous_file_id,
+        )
+    else:
+        state = LogState(
+            log_id=log_id or str(uuid.uuid4()),
+            source=dict(source),
+            number_next=0,
+            end=FlushPoint(position=0),
+        )
+    check_owner(place.directory, state.log_id, state.source, log_id, source)
+    return store_state(place, state)
+
+
+def _opened(place: Place, file: SegmentFile) -> Segment:
+    return open_segment(file.path, extension=place.extension, files=place.files)
+
+
+def _state_of(segment: Segment) -> LogState:
+    return LogState(
+        log_id=segment.header.log_id,
+        source=segment.header.source,
+        number_next=segment.number + 1,
+        end=segment.end,
+        last_file_id=segment.header.file_id,
+    )
+
+
+def _compared_with_last(place: Place, state: LogState, last: SegmentFile) -> LogState:
+    """Check the last closed segment against the state; the newer of the two is right."""
+    with _opened(place, last) as segment:
+        header, end = segment.header, segment.end
+        told = _state_of(segment)
+    check_owner(last.path, header.log_id, header.source, state.log_id, state.source)
+    if last.number == state.number_next - 1:
+        if header.file_id != state.last_file_id or not _continues(end, state.end):
+            raise broken_chain(last.path, state.end, end)
+        return state
+    if last.number >= state.number_next:
+        logger.warning("log state was older than its segments", segment=last.path.name)
+        return store_state(place, changed(told, number_linked=state.number_linked))
+    logger.info(
+        "newest segments are gone from the log, as after loading",
+        segment=last.path.name,
+        number_next=state.number_next,
+    )
+    return state
+
+
+def _continues(end: FlushPoint, start: FlushPoint) -> bool:
+    """Whether a start follows an end: only the position may have moved on, without changes."""
+    same = (end.gsn, end.trx) == (start.gsn, start.trx)
+    return same and end.position <= start.position
+
+
+def broken_chain(path: Path, expected: FlushPoint, actual: FlushPoint) -> ChainBroken:
+    """The error for a segment that does not fit where it stands."""
+    return ChainBroken(
+        f"{path.name} does not continue the log: expected {_point_text(expected)}, "
+        f"got {_point_text(actual)}",
+        hint="Run penstock log check; a file from a copy or another log stands among these.",
+        path=str(path),
+        expected=_point_text(expected),
+        actual=_point_text(actual),
+    )
+
+
+def _point_text(point: FlushPoint) -> str:
+    return f"gsn {point.gsn}, transaction {point.trx}, position {point.position}"
+
+
+def _mend(
+    place: Place, state: LogState, leftover: SegmentFile
+) -> tuple[ClosedSegment | None, LogState]:
+    if leftover.number == state.number_next - 1:
+        return _finish(place, state, leftover)
+    if leftover.number != state.number_next:
+        raise LeftoverUnexpected(
+            f"{leftover.path} was left over, but the open segment would be {state.number_next}",
+            hint="Run penstock log check, and move the file away if it belongs to another log.",
+            path=str(leftover.path),
+        )
+    if _is_header_torn(place, leftover):
+        return None, _discard(place, state, leftover)
+    reader = FrameReader(place.files.open_read(leftover.path))
+    try:
+        found = _checked_scan(reader, state)
+    finally:
+        reader.file.close()
+    if not found.builder.has_content:
+        if found.builder.end != state.end:
+            state = store_state(place, changed(state, end=found.builder.end))
+        return None, _discard(place, state, leftover)
+    _complete(place, leftover, reader, found)
+    state = store_state(place, state_behind(state, reader.header, found.builder))
+    segment, state = publish(place, state, leftover.number)
+    logger.info("left-over segment closed", segment=segment.path.name, gsn_last=segment.gsn_last)
+    return segment, state
+
+
+def _is_header_torn(place: Place, leftover: SegmentFile) -> bool:
+    """Whether nothing can have been written behind the header, and the header is not whole.
+
+    The writer makes the header durable before anything else: in a longer file a damaged header
+    is corruption, and reading it says so.
+    """
+    file = place.files.open_read(leftover.path)
+    try:
+        if file.size_bytes > ckt.HEADER_REGION_SIZE:
+            return False
+        FrameReader(file)
+    except SegmentCorrupt:
+        return True
+    finally:
+        file.close()
+    return False
+
+
+def _checked_scan(reader: FrameReader, state: LogState) -> Scan:
+    """Scan an open file that must follow the state."""
+    header = reader.header
+    check_owner(reader.path, header.log_id, header.source, state.log_id, state.source)
+    follows = header.number == state.number_next and header.previous_file_id == state.last_file_id
+    if not follows or not _continues(state.end, header.start):
+        raise broken_chain(reader.path, state.end, header.start)
+    found = scan(reader)
+    if found.torn is not None:
+        logger.info(
+            "torn tail cut",
+            segment=reader.path.name,
+            kept_bytes=found.flush_end_bytes,
+            size_bytes=reader.file.size_bytes,
+            reason=found.torn.message,
+        )
+    return found
+
+
+def _discard(place: Place, state: LogState, leftover: SegmentFile) -> LogState:
+    """Remove a file without one whole transaction."""
+    faults.point("log.recovery.discard.before")
+    place.files.unlink(leftover.path)
+    place.files.fsync_directory(place.directory)
+    logger.info("left-over segment discarded", segment=leftover.path.name)
+    return state
+
+
+def _complete(place: Place, leftover: SegmentFile, reader: FrameReader, found: Scan) -> None:
+    """Cut behind the last flush point and write the footer; or only make sure of it."""
+    file = place.files.open_append(leftover.path)
+    try:
+        if found.is_complete:
+            file.fsync()  # what this process reads may still be in memory only
+            return
+        faults.point("log.recovery.truncate.before")
+        file.truncate(found.flush_end_bytes)
+        file.fsync()
+        faults.point("log.recovery.truncate.after")
+        buffer = FrameBuffer(file, reader.salt, _FOOTER_BUFFER_BYTES)
+        write_footer(buffer, found.builder, place.clock)
+    finally:
+        file.close()
+
+
+def _finish(
+    place: Place, state: LogState, leftover: SegmentFile
+) -> tuple[ClosedSegment | None, LogState]:
+    """Give the name that the state says this segment was about to get."""
+    reader = FrameReader(place.files.open_read(leftover.path))
+    try:
+        found = scan(reader)
+    finally:
+        reader.file.close()
+    right = reader.header.file_id == state.last_file_id and found.builder.end == state.end
+    if not found.is_complete or not right:
+        raise reader.damaged(
+            "segment is not what the log's state says",
+            found.flush_end_bytes,
+            _point_text(state.end),
+            _point_text(found.builder.end),
+        )
+    return publish(place, state, leftover.number)
+
+
+def _link_last(place: Place, state: LogState) -> LogState:
+    """Make up for links of the last segment that a crash prevented."""
+    last = state.number_next - 1
+    path = place.directory / segment_name(last, place.extension)
+    if state.number_linked >= last or not place.files.exists(path):
+        return state
+    return link_consumers(place, state, last)

@@ -1,0 +1,104 @@
+"""The order every run must keep, checked before anything is written: pure.
+
+GSN dense and rising, transactions rising, flush points never going back. A run that breaks this
+would be loaded wrongly much later; here it still stops the source at the place where it happened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.model import FlushPoint, PenstockError, Rows, Run
+
+
+class RunInvalid(PenstockError):
+    """A run does not continue the log: numbers missing or twice, or a position going back."""
+
+    code = "LG07"
+    retry = "never"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sequence:
+    """Where the log is. gsn: last row's number. trx: highest seen. end: last end of a run.
+
+    at_commit: the last run ended where a transaction ends.
+    """
+
+    gsn: int
+    trx: int
+    end: FlushPoint
+    at_commit: bool = True
+
+
+def start_of(point: FlushPoint) -> Sequence:
+    """The sequence right behind a flush point."""
+    return Sequence(gsn=point.gsn, trx=point.trx, end=point)
+
+
+def advance(last: Sequence, run: Run) -> Sequence:
+    """The sequence behind a run. Raises RunInvalid when the run does not follow `last`."""
+    gsn = last.gsn + _dense_count(last.gsn, run.rows)
+    trx = last.trx
+    for rows in run.rows:
+        low, high = _bounds(rows.batch.column(1))
+        if low <= last.end.trx:
+            raise _invalid(f"transaction {low} in {rows.relation.full_name}", last)
+        trx = max(trx, high)
+    for marker in run.markers:
+        if not last.gsn <= marker.gsn <= gsn or marker.trx < last.end.trx:
+            raise _invalid(f"{marker.kind} marker behind row {marker.gsn}", last)
+        trx = max(trx, marker.trx)
+    if run.end is None:
+        return replace(last, gsn=gsn, trx=trx, at_commit=False)
+    end = run.end
+    if end.gsn != gsn or end.trx < trx or end.position < last.end.position:
+        raise _invalid(f"flush point {end} behind row {gsn}, transaction {trx}", last)
+    return Sequence(gsn=gsn, trx=end.trx, end=end)
+
+
+def _dense_count(last: int, batches: tuple[Rows, ...]) -> int:
+    """How many rows there are, being exactly last + 1, last + 2, ... over all batches."""
+    columns = [rows.batch.column(0) for rows in batches]
+    count = sum(len(column) for column in columns)
+    if not all(len(column) for column in columns):
+        raise RunInvalid("a batch without rows", hint=_HINT)
+    for rows, column in zip(batches, columns, strict=True):
+        steps = pc.min(pc.pairwise_diff(column)).as_py()
+        if column.null_count or (steps is not None and steps < 1):
+            raise RunInvalid(f"rows of {rows.relation.full_name} are not in order", hint=_HINT)
+    if not count:
+        return 0
+    numbers = columns[0] if len(columns) == 1 else _merged(columns)
+    low, high = numbers[0].as_py(), numbers[count - 1].as_py()
+    dense = len(columns) == 1 or count == 1 or pc.min(pc.pairwise_diff(numbers)).as_py() == 1
+    if low != last + 1 or high != last + count or not dense:
+        raise RunInvalid(
+            f"{count} rows numbered {low} to {high} do not follow row {last}", hint=_HINT
+        )
+    return count
+
+
+def _merged(columns: list[Any]) -> Any:
+    numbers = pa.concat_arrays(columns)
+    return numbers.take(pc.array_sort_indices(numbers))
+
+
+def _bounds(column: Any) -> tuple[int, int]:
+    found = pc.min_max(column).as_py()
+    return found["min"], found["max"]
+
+
+_HINT = "This is a defect in penstock: nothing was written; please report it with this message."
+
+
+def _invalid(what: str, last: Sequence) -> RunInvalid:
+    return RunInvalid(
+        f"{what} does not follow row {last.gsn}, transaction {last.end.trx}, "
+        f"position {last.end.position}",
+        hint=_HINT,
+    )

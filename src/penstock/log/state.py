@@ -1,0 +1,46 @@
+"""The log's own small state: what must be known even when no segment is left.
+
+Written before a segment gets its final name, so that a consumer that removes the file at once
+can not make the log forget where it was. When segments and state disagree, the newer one wins;
+a missing state is made again from the segments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.host.files import REAL_FILES, Files
+from penstock.log import checkpoint
+from penstock.log.layout import STATE_NAME
+from penstock.model import FlushPoint
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogState:
+    """What `LOG.json` holds.
+
+    number_next: of the first segment that is not closed. end: the newest durable flush point
+    when this was written. last_file_id: file id of segment number_next - 1, empty before any.
+    number_linked: consumers have their links to all segments up to this one; -1 before any.
+    """
+
+    log_id: str
+    source: dict[str, str]
+    number_next: int
+    end: FlushPoint
+    last_file_id: str = ""
+    number_linked: int = -1
+    format: int = FORMAT_VERSION
+
+
+def load_state(directory: Path, files: Files = REAL_FILES) -> LogState | None:
+    """The state of the log in this directory; None when there is none."""
+    return checkpoint.load(directory / STATE_NAME, LogState, files)
+
+
+def save_state(directory: Path, state: LogState, files: Files = REAL_FILES) -> None:
+    """Replace the state, durably."""
+    checkpoint.save(directory / STATE_NAME, state, files)

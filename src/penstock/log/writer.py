@@ -1,0 +1,528 @@
+"""Write the change log: one writer per directory, one thread.
+
+Files on disk: closed segments `0.ckt 1.ckt ...`, at most one open `N.ckt_`, the log's state
+`LOG.json`, the lock. What is durable: exactly what the last flush() or rotate() returned. Memory:
+frames are written out (not synced) beyond `buffer_size_bytes_max`, however long a transaction is.
+After any failed write or sync the writer refuses to go on: what the disk holds is unknown until
+recovery has looked, so the process starts again through `Writer.open`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import replace as changed
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import pyarrow.compute as pc
+
+from penstock.codec import ckt
+from penstock.codec.ckt import FrameEntry, FrameKind, MessageEncoder, RowsFlag
+from penstock.codec.columns import batch_schema
+from penstock.host import faults
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.files import REAL_FILES, DirectoryLocked, Files
+from penstock.log.closing import Place, publish, state_behind, store_state, write_footer
+from penstock.log.frame_buffer import FrameBuffer
+from penstock.log.index import IndexBuilder
+from penstock.log.layout import DONE_NAME, EXTENSION_DEFAULT, checked_extension, open_name
+from penstock.log.recovery import recover
+from penstock.log.segment import ClosedSegment
+from penstock.log.sequence import advance, start_of
+from penstock.model import FlushPoint, Marker, Op, PenstockError, Relation, Rows, Run
+
+faults.declare("log.create.before", "log.create.after", "log.flush.before", "log.flush.after")
+
+
+class LogLocked(PenstockError):
+    """Another extractor writes this log. fields: path, holder_pid."""
+
+    code = "LG05"
+    retry = "operator"
+
+
+class WriterBroken(PenstockError):
+    """The writer was used after a failure that leaves the state of the disk unknown."""
+
+    code = "LG06"
+    retry = "backoff"
+
+
+class TransactionOpen(PenstockError):
+    """Asked for inside a transaction, or with a segment open, what is only right behind one."""
+
+    code = "LG12"
+    retry = "never"
+
+
+class LogBehindSource(PenstockError):
+    """The source was told to forget changes that the log does not hold."""
+
+    code = "LG13"
+    retry = "operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterOptions:
+    """Bounds of a log; defaults as in document 000.
+
+    operation_count_max: rotate at the first COMMIT behind so many rows. flush_interval_s: rotate
+    a segment with data after this. segment_size_bytes_max: rotate at the first COMMIT beyond.
+    compression: lz4, zstd or None. consumers: directory of the consumers' directories.
+    """
+
+    operation_count_max: int = 150_000
+    flush_interval_s: float = 5.0
+    segment_size_bytes_max: int = 256 * 2**20
+    buffer_size_bytes_max: int = 8 * 2**20
+    compression: str | None = "lz4"
+    extension: str = EXTENSION_DEFAULT
+    consumers: Path | None = None
+    clock: Clock = REAL_CLOCK
+
+    def __post_init__(self) -> None:
+        """Refuse bounds that can not work."""
+        checked_extension(self.extension)
+        if min(self.operation_count_max, self.segment_size_bytes_max) < 1:
+            raise ValueError("a segment must be able to hold an operation")
+        if self.compression not in ("lz4", "zstd", None):
+            raise ValueError(f"unknown compression {self.compression!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What CHANGE.DONE holds: nothing comes behind this segment and this point."""
+
+    number_last: int
+    end: FlushPoint
+
+
+class _OpenSegment:
+    """The file being written, with what is remembered about it."""
+
+    def __init__(self, buffer: FrameBuffer, header: ckt.SegmentHeader, opened_at_s: float) -> None:
+        self.buffer = buffer
+        self.header = header
+        self.builder = IndexBuilder(header)
+        self.opened_at_s = opened_at_s
+        # By identity first: hashing a relation of 1,000 columns for every batch would be dear.
+        # The relation is kept beside its id, so that the identity can not be used anew.
+        self.ids: dict[int, tuple[int, Relation]] = {}
+        self.relation_ids: dict[Relation, int] = {}
+        self.encoders: dict[int, MessageEncoder] = {}
+        self.version_of: dict[tuple[int, str, str], int] = {}
+
+
+class Writer:
+    """Appends runs to the log. Not thread-safe; holds the directory's lock until close().
+
+    resume: the newest durable flush point at opening; position 0 for an empty log. recovered:
+    segments that recovery closed, for the caller to record. segment_number: of the segment that
+    is open or will be opened next.
+    """
+
+    def __init__(self, place: Place, options: WriterOptions, lock: Any) -> None:
+        """Not to be called: see open()."""
+        self._place = place
+        self._options = options
+        self._lock = lock
+        self._failure: BaseException | None = None
+        self._segment: _OpenSegment | None = None
+        self.recovered: tuple[ClosedSegment, ...] = ()
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        *,
+        log_id: str | None,
+        source: Mapping[str, str],
+        options: WriterOptions | None = None,
+        files: Files = REAL_FILES,
+    ) -> Writer:
+        """Make or recover the log in this directory and take its lock.
+
+        log_id: None takes the log that is there, or makes a new one. source: what identifies the
+        captured database for good (engine, system id, database, slot), never where to reach it.
+        Raises LogLocked and all that `recovery.recover` raises; then nothing is held.
+        """
+        options = options or WriterOptions()
+        files.make_directory(directory)
+        try:
+            lock = files.lock(directory)
+        except DirectoryLocked as error:
+            raise LogLocked(error.message, hint=error.hint, **error.fields) from error
+        place = Place(
+            directory=directory,
+            extension=options.extension,
+            consumers=options.consumers,
+            files=files,
+            clock=options.clock,
+        )
+        try:
+            writer = cls(place, options, lock)
+            writer._recover(log_id, source)
+            writer._remove_done()
+        except BaseException:
+            lock.release()
+            raise
+        return writer
+
+    def _recover(self, log_id: str | None, source: Mapping[str, str]) -> None:
+        found = recover(self._place, log_id=log_id, source=source)
+        self._state = found.state
+        self.recovered = found.closed
+        self.resume = found.state.end
+        self._sequence = start_of(self.resume)
+        self._durable = self.resume
+        self._unflushed = False
+
+    def _remove_done(self) -> None:
+        """Extraction goes on: a loader must not take the log for finished."""
+        path = self._place.directory / DONE_NAME
+        if self._place.files.exists(path):
+            self._place.files.unlink(path)
+            self._place.files.fsync_directory(self._place.directory)
+
+    # --- what may be asked at any time -----------------------------------------------------
+
+    @property
+    def log_id(self) -> str:
+        """Identity of this log (a uuid)."""
+        return self._state.log_id
+
+    @property
+    def source(self) -> Mapping[str, str]:
+        """Identity of the source, as given when the log was made."""
+        return self._state.source
+
+    @property
+    def segment_number(self) -> int:
+        """Number of the segment that is open, or that will be opened by the next data."""
+        return self._state.number_next
+
+    @property
+    def durable(self) -> FlushPoint:
+        """The newest flush point on disk: what may be acknowledged to the source."""
+        return self._durable
+
+    @property
+    def at_commit(self) -> bool:
+        """Whether the last run ended where a transaction ends: flush and rotate are allowed."""
+        return self._sequence.at_commit
+
+    @property
+    def operation_count(self) -> int:
+        """Rows in the open segment, flushed or not."""
+        return self._segment.builder.row_count if self._segment else 0
+
+    @property
+    def segment_size_bytes(self) -> int:
+        """Size of the open segment with what is still in memory; 0 when none is open."""
+        return self._segment.buffer.end_bytes if self._segment else 0
+
+    @property
+    def segment_age_s(self) -> float:
+        """How long the open segment has been open; 0 when none is."""
+        if self._segment is None:
+            return 0.0
+        return self._options.clock.monotonic_s() - self._segment.opened_at_s
+
+    @property
+    def has_unflushed(self) -> bool:
+        """Whether something was written that no flush point covers yet."""
+        return self._unflushed or self._sequence.end != self._durable
+
+    def due(self) -> bool:
+        """Whether to rotate now: enough operations, bytes or time, and at a COMMIT."""
+        if self._segment is None or not self.at_commit:
+            return False
+        return (
+            self.operation_count >= self._options.operation_count_max
+            or self.segment_size_bytes >= self._options.segment_size_bytes_max
+            or self.segment_age_s >= self._options.flush_interval_s
+        )
+
+    def check_acknowledged(self, position: int) -> None:
+        """Raise LogBehindSource when the source has forgotten more than the log holds.
+
+        position: up to which the source was told to forget (a slot's confirmed_flush_lsn). Call
+        before streaming starts: the server would begin there, and leave a hole without a word.
+        """
+        if position > self._durable.position:
+            raise LogBehindSource(
+                f"the log in {self._place.directory} ends at position {self._durable.position}, "
+                f"but the source was told to forget everything before {position}",
+                hint="Changes between are lost: the directory was restored from a copy, or its "
+                "newest segment is damaged. Load the tables afresh.",
+                path=str(self._place.directory),
+                expected=position,
+                actual=self._durable.position,
+            )
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def write(self, run: Run) -> None:
+        """Append a run; in memory or written out, durable only after flush().
+
+        A run without rows, markers, relations and transactions only moves the position on.
+        Raises RunInvalid before anything is written, DiskFull or FileFailed when writing out.
+        """
+        self._usable()
+        sequence = advance(self._sequence, run)
+        try:
+            for rows in run.rows:
+                self._write_rows(rows)
+            for marker in run.markers:
+                self._write_marker(marker)
+            for relation in run.relations:
+                self._write_relation(relation)
+            if run.transactions is not None and run.transactions.num_rows:
+                segment = self._opened()
+                added = segment.buffer.add(
+                    FrameKind.TRANSACTIONS, ckt.encode_transactions(run.transactions)
+                )
+                segment.builder.add_transactions(*added)
+                self._unflushed = True
+        except BaseException as error:
+            self._failure = error
+            raise
+        self._sequence = sequence
+
+    def flush(self) -> FlushPoint:
+        """Make everything written so far durable; returns the flush point to acknowledge.
+
+        With an open segment this is a flush point frame, one write and one fdatasync; without
+        one, only a moved position, it replaces the log's state. Nothing new: no I/O. Raises
+        TransactionOpen inside a transaction, DiskFull or FileFailed when the disk fails.
+        """
+        self._usable()
+        if not self.at_commit:
+            raise TransactionOpen("flush asked for inside a transaction")
+        if not self.has_unflushed:
+            return self._durable
+        try:
+            faults.point("log.flush.before")
+            self._flush(self._sequence.end)
+            faults.point("log.flush.after")
+        except BaseException as error:
+            self._failure = error
+            raise
+        return self._durable
+
+    def rotate(self) -> ClosedSegment | None:
+        """Flush and close the open segment; the next one is opened by the next data.
+
+        Returns what to record, or None when no segment is open. Raises as flush().
+        """
+        self.flush()
+        segment = self._segment
+        if segment is None:
+            return None
+        try:
+            write_footer(segment.buffer, segment.builder, self._options.clock)
+            segment.buffer.close()
+            state = state_behind(self._state, segment.header, segment.builder)
+            number = segment.header.number
+            closed, self._state = publish(self._place, store_state(self._place, state), number)
+        except BaseException as error:
+            self._failure = error
+            raise
+        self._segment = None
+        return closed
+
+    def rewind(self) -> FlushPoint:
+        """Forget what no flush point covers (the source's connection broke inside a transaction).
+
+        Goes through recovery, as a new start would; `recovered` then holds the segment that it
+        closed. Returns the flush point to resume from. Raises as open().
+        """
+        self._usable()
+        try:
+            self._close_segment()
+            self._recover(self._state.log_id, self._state.source)
+        except BaseException as error:
+            self._failure = error
+            raise
+        return self.resume
+
+    def done(self) -> None:
+        """Write CHANGE.DONE, durably: nothing comes behind what the log holds now.
+
+        Call rotate() before: the caller has to record what it returns. Raises TransactionOpen
+        while a segment is open.
+        """
+        if self._segment is not None:
+            raise TransactionOpen("CHANGE.DONE asked for while a segment is open")
+        self.flush()
+        done = Done(number_last=self._state.number_next - 1, end=self._durable)
+        path = self._place.directory / DONE_NAME
+        self._place.files.replace(path, msgspec.json.encode(done) + b"\n")
+
+    def close(self) -> None:
+        """Give file and lock back. Not flushed: rotate() first to keep what was written.
+
+        May be called twice, and after a failure.
+        """
+        self._close_segment()
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        """The writer."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _usable(self) -> None:
+        if self._failure is not None:
+            raise WriterBroken(
+                f"the log writer failed before: {self._failure}",
+                hint="Start the extractor again: it recovers what is on the disk.",
+            ) from self._failure
+
+    def _close_segment(self) -> None:
+        if self._segment is not None:
+            self._segment.buffer.close()
+            self._segment = None
+
+    def _flush(self, point: FlushPoint) -> None:
+        segment = self._segment
+        if segment is None:
+            self._state = store_state(self._place, changed(self._state, end=point))
+        else:
+            frame = ckt.FlushFrame(
+                point=point,
+                durable_bytes=segment.buffer.durable_bytes,
+                row_count=segment.builder.row_count,
+                marker_count=segment.builder.marker_count,
+                written_us=self._options.clock.now_us(),
+            )
+            added = segment.buffer.add(FrameKind.FLUSH_POINT, ckt.encode_flush_point(frame))
+            segment.builder.add_flush_point(*added, point)
+            segment.buffer.sync()
+        self._durable = point
+        self._unflushed = False
+
+    def _opened(self) -> _OpenSegment:
+        """The open segment, made now if there is none: its header is durable before any row."""
+        if self._segment is None:
+            header = ckt.SegmentHeader(
+                format=ckt.FORMAT_VERSION,
+                log_id=self._state.log_id,
+                file_id=str(uuid.uuid4()),
+                number=self._state.number_next,
+                start=self._durable,
+                previous_file_id=self._state.last_file_id,
+                source=self._state.source,
+                created_us=self._options.clock.now_us(),
+            )
+            self._segment = self._create(header)
+        return self._segment
+
+    def _create(self, header: ckt.SegmentHeader) -> _OpenSegment:
+        faults.point("log.create.before")
+        files, directory = self._place.files, self._place.directory
+        file = files.create(directory / open_name(header.number, self._place.extension))
+        parts = ckt.frame(
+            FrameKind.HEADER, ckt.HEADER_SALT, len(ckt.MAGIC), ckt.encode_header(header)
+        )
+        file.append([ckt.MAGIC, *parts])
+        file.fdatasync()
+        files.fsync_directory(directory)
+        faults.point("log.create.after")
+        salt = ckt.checksum_salt(header.file_id)
+        buffer = FrameBuffer(file, salt, self._options.buffer_size_bytes_max)
+        return _OpenSegment(buffer, header, self._options.clock.monotonic_s())
+
+    def _write_rows(self, rows: Rows) -> None:
+        segment = self._opened()
+        relation_id = self._relation_id(segment, rows.relation)
+        facts = row_facts(relation_id, rows)
+        message = segment.encoders[relation_id].encode(rows.batch)
+        offset, length = segment.buffer.add(
+            FrameKind.ROWS, [ckt.encode_rows_prefix(facts), *message]
+        )
+        segment.builder.add_rows(facts._replace(offset_bytes=offset, length_bytes=length))
+        self._unflushed = True
+
+    def _write_marker(self, marker: Marker) -> None:
+        segment = self._opened()
+        added = segment.buffer.add(FrameKind.MARKER, ckt.encode_marker(marker))
+        segment.builder.add_marker(*added, marker.gsn)
+        self._unflushed = True
+
+    def _write_relation(self, relation: Relation) -> None:
+        """A shape without rows: written unless this segment has it, or a later one, already."""
+        segment = self._opened()
+        if segment.version_of.get(_table_of(relation), 0) < relation.version:
+            self._relation_id(segment, relation)
+        self._unflushed = True
+
+    def _relation_id(self, segment: _OpenSegment, relation: Relation) -> int:
+        known = segment.ids.get(id(relation))
+        if known is not None:
+            return known[0]
+        relation_id = segment.relation_ids.get(relation)
+        if relation_id is None:
+            relation_id = len(segment.relation_ids) + 1
+            offset, length = segment.buffer.add(
+                FrameKind.RELATION, ckt.encode_relation(relation_id, relation)
+            )
+            segment.builder.add_relation(offset, length, relation_id, relation)
+            segment.relation_ids[relation] = relation_id
+            segment.version_of[_table_of(relation)] = relation.version
+            segment.encoders[relation_id] = MessageEncoder(
+                batch_schema(relation), self._options.compression
+            )
+        segment.ids[id(relation)] = (relation_id, relation)
+        return relation_id
+
+
+def _table_of(relation: Relation) -> tuple[int, str, str]:
+    return relation.source_id, relation.schema, relation.name
+
+
+def row_facts(relation_id: int, rows: Rows) -> FrameEntry:
+    """What a rows frame's fixed part tells about its batch; place still 0."""
+    batch = rows.batch
+    ops = batch.column(4)
+    letters = ops.buffers()[1][ops.offset : ops.offset + len(ops)].to_pybytes()
+    flags = RowsFlag(0)
+    flags |= RowsFlag.INSERT if letters.count(Op.INSERT) else flags
+    flags |= RowsFlag.UPDATE if letters.count(Op.UPDATE) else flags
+    flags |= RowsFlag.DELETE if letters.count(Op.DELETE) else flags
+    absent = batch.column(5)
+    flags |= RowsFlag.ABSENT if absent.null_count < len(absent) else flags
+    before = batch.column(7)
+    updates_with_before = 0
+    if RowsFlag.UPDATE in flags and before.null_count < len(before):
+        both = pc.and_(pc.equal(ops, int(Op.UPDATE)), before.is_valid())
+        updates_with_before = pc.sum(both).as_py()
+    positions = pc.min_max(batch.column(2)).as_py()
+    return FrameEntry(
+        FrameKind.ROWS,
+        0,
+        int(flags),
+        relation_id,
+        0,
+        0,
+        batch.num_rows,
+        updates_with_before,
+        batch.column(0)[0].as_py(),
+        batch.column(0)[batch.num_rows - 1].as_py(),
+        positions["min"],
+        positions["max"],
+    )
