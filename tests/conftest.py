@@ -5,9 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import re
-from functools import cache
 
-import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -35,26 +33,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out tests that do not apply to the server's version; they run with the other one."""
     kept, left_out = [], []
     for item in items:
+        callspec = getattr(item, "callspec", None)
+        version = callspec.params.get("postgres_version") if callspec else None
         marks = item.iter_markers("server")
-        applies = all(_applies(str(mark.args[0])) for mark in marks)
+        applies = all(_applies(str(mark.args[0]), version) for mark in marks)
         (kept if applies else left_out).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
 
 
-def _applies(spec: str) -> bool:
+def _applies(spec: str, version: int | None) -> bool:
     match = _SPEC.match(spec)
     if match is None:
         raise pytest.UsageError(f"server marker not understood: {spec!r}")
-    comparison, version = match.groups()
-    return comparison is None or _COMPARE[comparison](_version(), int(version))
-
-
-@cache
-def _version() -> int:
-    dsn = os.environ.get("PENSTOCK_TEST_POSTGRES_DSN", "")
-    if not dsn:
-        return int(os.environ.get("PENSTOCK_TEST_POSTGRES", "18"))
-    with psycopg.connect(dsn) as connection:
-        return connection.info.server_version // 10_000
+    comparison, wanted = match.groups()
+    if comparison is None:
+        return True
+    if version is None:
+        raise pytest.UsageError(f"marked {spec!r}, but uses no fixture of fix_postgres")
+    return bool(_COMPARE[comparison](version, int(wanted)))

@@ -1,8 +1,9 @@
 """Real PostgreSQL servers for the tests.
 
-PENSTOCK_TEST_POSTGRES names the version to start (15, 16 or 18; 18 by default), or
-PENSTOCK_TEST_POSTGRES_DSN a running server, on which the tests need a superuser. A server that can
-not be started is a failure, never a skip. Servers start with the first test that asks for one.
+PENSTOCK_TEST_POSTGRES names the versions to start (such as 15,18; 18 by default): every test that
+uses a server runs once on each. PENSTOCK_TEST_POSTGRES_DSN names a running server instead, on
+which the tests need a superuser. A server that can not be started is a failure, never a skip.
+Servers start with the first test that asks for one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import itertools
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -23,7 +23,6 @@ from psycopg import sql
 
 from penstock.host.embedded import EmbeddedPostgres, StopMode, TlsFiles
 
-DEFAULT_VERSION = "18"
 TLS_VERSION = 15  # Debian's build; the wheel's servers are built without TLS
 SLOT_RELEASE_TIMEOUT_S = 10.0
 
@@ -156,40 +155,44 @@ def _drop_slots(connection: psycopg.Connection[Any], database: str) -> None:
         time.sleep(0.02)
 
 
-def wanted_version() -> int:
-    """The major version under test when the suite starts its own servers."""
-    return int(os.environ.get("PENSTOCK_TEST_POSTGRES", DEFAULT_VERSION))
+def versions() -> list[int]:
+    """The major versions under test; the one of the server that a DSN names comes alone."""
+    dsn = os.environ.get("PENSTOCK_TEST_POSTGRES_DSN", "")
+    if dsn:
+        with psycopg.connect(dsn) as connection:
+            return [connection.info.server_version // 10_000]
+    return [int(text) for text in os.environ.get("PENSTOCK_TEST_POSTGRES", "18").split(",")]
 
 
-@contextmanager
-def _server() -> Iterator[Server]:
+@pytest.fixture(scope="session", params=versions(), ids=lambda version: f"pg{version}")
+def postgres_version(request: pytest.FixtureRequest) -> int:
+    """The major version under test: all servers of a test have it."""
+    version: int = request.param
+    return version
+
+
+@pytest.fixture(scope="session")
+def postgres(postgres_version: int) -> Iterator[Server]:
+    """A running server, shared by the tests of one process: leave it as you found it."""
     dsn = os.environ.get("PENSTOCK_TEST_POSTGRES_DSN", "")
     if dsn:
         yield Server(dsn=dsn)
         return
-    with EmbeddedPostgres(major=wanted_version()) as embedded:
+    with EmbeddedPostgres(major=postgres_version) as embedded:
         yield Server(embedded=embedded)
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[Server]:
-    """A running server, shared by the tests of one process: leave it as you found it."""
-    with _server() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def second_postgres() -> Iterator[Server]:
+def second_postgres(postgres_version: int) -> Iterator[Server]:
     """Another running server, always one of our own."""
-    version = None if "PENSTOCK_TEST_POSTGRES_DSN" in os.environ else wanted_version()
-    with EmbeddedPostgres(major=version) as embedded:
+    with EmbeddedPostgres(major=postgres_version) as embedded:
         yield Server(embedded=embedded)
 
 
 @pytest.fixture
-def own_postgres() -> Iterator[Server]:
+def own_postgres(postgres_version: int) -> Iterator[Server]:
     """A server for one test alone, which may crash, stop and reconfigure it."""
-    with EmbeddedPostgres(major=wanted_version()) as embedded:
+    with EmbeddedPostgres(major=postgres_version) as embedded:
         yield Server(embedded=embedded)
 
 

@@ -1,0 +1,81 @@
+# `make` prints the targets. Everything happens in .venv; nothing else on the machine is touched,
+# except that `setup` and `test`, run as root on Debian, install the packages in .ci/system.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+S ?= postgres
+T ?= 10m
+V ?= 15,18
+KERNELS := $(shell find src -name '*.pyx')
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup system demo test check test-servers test-faults soak fuzz bench docs lock clean
+
+help: ## print this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# The locked dependencies of running and of the demo, and the package with its kernel.
+$(VENV)/.runtime: requirements-build.lock requirements.lock
+	@test -x $(BIN)/python || $(PYTHON) .ci/python_is_new_enough.py
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing locked dependencies into $(VENV) (the first time takes a few minutes)"
+	@$(PIP) install --require-hashes -r requirements-build.lock
+	@$(PIP) install --require-hashes --no-build-isolation -r requirements.lock
+	@touch $@
+
+$(VENV)/.package: $(VENV)/.runtime pyproject.toml setup.py $(KERNELS)
+	@$(PIP) install --no-build-isolation --no-deps --editable .
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.lock $(VENV)/.package
+	@$(PIP) install --require-hashes -r requirements-dev.lock
+	@touch $@
+
+system:
+	@bash .ci/system
+
+setup: system $(VENV)/.dev ## make .venv from the locks, build the kernel, get what the tests need
+
+demo: $(VENV)/.package ## copy a busy shop between two embedded servers, keep it in step, compare
+	@$(BIN)/penstock demo
+
+test: setup ## all tests, on real servers of version V=15,18 (what CI runs)
+	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -n $(JOBS) --dist loadfile
+
+check: $(VENV)/.dev ## format, lint, types, layers, unit and property tests: under a minute
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(PYTEST) -n $(JOBS) -q tests/unit tests/property
+
+test-servers: setup ## the tests on real servers of kind S=postgres and version V=15,18
+	@test "$(S)" = postgres || { echo "no servers of kind $(S) yet: S=postgres"; exit 1; }
+	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -n $(JOBS) --dist loadfile tests/servers
+
+test-faults: setup ## processes killed, connections cut, disks full
+	$(PYTEST) tests/faults
+
+soak: setup ## property tests with many more examples, then the faults, over and over: hours
+	PENSTOCK_HYPOTHESIS=soak $(PYTEST) -n $(JOBS) tests/property
+	for round in 1 2 3 4 5; do $(PYTEST) tests/faults || exit 1; done
+
+fuzz: setup ## the compiled kernel against its plain twin on broken input, for T=10m
+	$(BIN)/python tests/fuzz_pgoutput.py --for $(T)
+
+bench: setup ## all benchmarks: JSON lines and a table
+	$(BIN)/python -m bench
+
+docs: $(VENV)/.dev ## the documentation as HTML, into build/docs
+	$(BIN)/sphinx-build --quiet --fail-on-warning -b html docs build/docs
+
+lock: ## write the locks again (needs a .venv with pip-tools)
+	bash .ci/lock
+
+clean: ## remove what building and testing leave behind, but not .venv
+	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
