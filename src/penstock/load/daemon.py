@@ -1,0 +1,41 @@
+"""The process from which Spark forks its Python workers: `spark.python.daemon.module`.
+
+A stock worker spends up to a second per task reading jar and zip directories that stand on its
+`sys.path`, and each new worker imports Arrow and the drivers again. Here both happen once, before
+the first fork; what was imported is taken out of the garbage collector's sight, because Spark's
+worker loop collects after every task.
+
+Imported by nothing: Spark runs it as `python -m penstock.load.daemon`.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+
+PRELOADED = (
+    "numpy",
+    "pyarrow.compute",
+    "pyarrow.ipc",
+    "psycopg",
+    "adbc_driver_postgresql.dbapi",
+    "pyspark.worker",
+)
+
+
+def prepare() -> None:
+    """Clean `sys.path` and import what every task needs."""
+    archives = (".jar", ".zip")
+    sys.path[:] = [entry for entry in sys.path if not entry.endswith(archives)]
+    for entry in [e for e in sys.path_importer_cache if e.endswith(archives)]:
+        del sys.path_importer_cache[entry]
+    for name in PRELOADED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    prepare()
+    importlib.import_module("pyspark.daemon").manager()

@@ -1,0 +1,436 @@
+"""The Spark session of one loader process: start, jobs, end.
+
+One session per process (a JVM holds one Spark context). The JVM runs in a process session of its
+own, so that Ctrl-C reaches penstock alone, which then ends at a batch boundary; it ends by itself
+when this process dies, because its standard input closes. Not here: what the jobs do (`job.py`,
+`bulk.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self, TypeVar
+
+import structlog
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkConf, SparkContext, java_gateway
+from pyspark.errors import PySparkRuntimeError
+
+from penstock.model import PenstockError, Retry
+
+logger = structlog.get_logger(__name__)
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+JAVA_VERSIONS = (17, 21)
+STOP_WAIT_S = 10.0
+LOCAL_JVM_FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+JAVA_HINT = (
+    "Install a Java runtime 17 or 21 (on Debian: `apt-get install openjdk-17-jre-headless`) "
+    "or set JAVA_HOME to one."
+)
+
+
+class JavaMissing(PenstockError):
+    """There is no Java runtime to run Spark on."""
+
+    code = "LD01"
+
+
+class JavaUnsuitable(PenstockError):
+    """The Java runtime found has a version that this Spark does not run on."""
+
+    code = "LD02"
+
+
+class SparkStartFailed(PenstockError):
+    """The Spark session could not be started."""
+
+    code = "LD03"
+
+
+class SparkLost(PenstockError):
+    """The Java process of the Spark session is gone or does not answer."""
+
+    code = "LD04"
+    retry: ClassVar[Retry] = "backoff"
+
+
+class WorkerLost(PenstockError):
+    """A Python worker process of Spark died in the middle of a task."""
+
+    code = "LD05"
+    retry: ClassVar[Retry] = "backoff"
+
+
+class SparkJobFailed(PenstockError):
+    """A Spark job failed in a way that has no type of its own."""
+
+    code = "LD06"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """How Spark is started.
+
+    master: a Spark master URL. work_directory: Spark's temporary files, warehouse and messages
+    go there, never into the current directory. conf: Spark properties that win over ours.
+    """
+
+    work_directory: Path
+    master: str = "local[*]"
+    name: str = "penstock"
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether driver and workers share this machine."""
+        return self.master == "local" or self.master.startswith("local[")
+
+
+class Session:
+    """A running Spark context. Use as a context manager, or call close()."""
+
+    def __init__(self, context: SparkContext, gateway: Any, *, started_s: float) -> None:
+        self._context = context
+        self._gateway = gateway
+        self.started_s = started_s
+        """Seconds that the start took."""
+
+    @property
+    def context(self) -> SparkContext:
+        """Spark's own object, for what `run` does not cover."""
+        return self._context
+
+    @property
+    def parallelism(self) -> int:
+        """How many tasks run at once."""
+        return int(self._context.defaultParallelism)
+
+    @property
+    def java_pid(self) -> int:
+        """The process id of the JVM."""
+        return int(self._gateway.proc.pid)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the JVM still runs."""
+        return self._gateway.proc.poll() is None
+
+    def run(
+        self,
+        partitions: Sequence[Sequence[Task]],
+        work: Callable[[Iterator[Task]], Iterable[Result]],
+    ) -> list[Result]:
+        """Run one Spark job and return all that its tasks yield, in order of the partitions.
+
+        partitions: the tasks of each partition; one Python worker takes a partition at a time.
+        work: a function importable in the workers; it gets the tasks of one partition.
+        Raises SparkLost, WorkerLost or SparkJobFailed; nothing of the job runs on afterwards
+        that could write behind the caller's back once its process is gone.
+        """
+        if not partitions:
+            return []
+        call = _PartitionCall(work)
+        try:
+            with warnings.catch_warnings():
+                # pyspark leaves the closing of its local sockets to the garbage collector.
+                warnings.simplefilter("ignore", ResourceWarning)
+                data = self._context.parallelize(list(partitions), len(partitions))
+                return list(data.mapPartitions(call).collect())
+        except (Py4JError, PySparkRuntimeError, OSError, EOFError) as error:
+            raise self._job_error(error) from error
+
+    def _job_error(self, error: BaseException) -> PenstockError:
+        if not self._answers():
+            return SparkLost(
+                "the Java process of the Spark session is gone",
+                hint="The session is started again by itself; if it goes on, look at spark.log "
+                "in the run directory and at the machine's memory.",
+            )
+        text = _java_text(error)
+        if re.search(r"Python worker (exited unexpectedly|failed to connect)|crashed", text):
+            return WorkerLost(
+                "a Python worker of Spark died in the middle of a task",
+                hint="The batch is done again by itself; if it goes on, look for the kernel's "
+                "out-of-memory killer and lower maxThreads or maxFilesPerBatch.",
+            )
+        return SparkJobFailed(
+            f"the Spark job failed: {_last_line(text)}",
+            hint="Look at spark.log in the run directory for the whole message.",
+        )
+
+    def _answers(self) -> bool:
+        if not self.alive:
+            return False
+        try:
+            self._context._jsc.sc().isStopped()
+        except (Py4JError, OSError, AttributeError):
+            return False
+        return self.alive
+
+    def close(self) -> None:
+        """End the JVM; works on one that is already gone."""
+        process = self._gateway.proc
+        if self.alive:
+            try:
+                self._context.stop()
+                self._gateway.shutdown()
+            except (Py4JError, OSError, AttributeError) as error:
+                logger.warning("spark did not stop cleanly", reason=type(error).__name__)
+        if process.stdin is not None:
+            process.stdin.close()  # the JVM ends when its standard input does
+        try:
+            process.wait(STOP_WAIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        _forget_context()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _PartitionCall:
+    """Unpacks a partition: Spark hands over an iterator of the one list of tasks in it."""
+
+    def __init__(self, work: Callable[[Iterator[Any]], Iterable[Any]]) -> None:
+        self.work = work
+
+    def __call__(self, partition: Iterable[Sequence[Any]]) -> Iterator[Any]:
+        for tasks in partition:
+            yield from self.work(iter(tasks))
+
+
+class PendingSession:
+    """A session that starts in a thread while other preparations go on."""
+
+    def __init__(self, options: SessionOptions) -> None:
+        self._options = options
+        self._session: Session | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
+        self._thread.start()
+
+    def _start(self) -> None:
+        try:
+            self._session = start_session(self._options)
+        except BaseException as error:
+            self._error = error
+
+    @property
+    def ready(self) -> bool:
+        """Whether the start has ended, well or badly."""
+        return not self._thread.is_alive()
+
+    def result(self) -> Session:
+        """Wait for the session. Raises what the start raised."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        assert self._session is not None
+        return self._session
+
+    def close(self) -> None:
+        """End the session, waiting for its start if need be."""
+        self._thread.join()
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+
+def start_session(options: SessionOptions) -> Session:
+    """Start the JVM and the Spark context, and bring up one Python worker.
+
+    Raises JavaMissing, JavaUnsuitable or SparkStartFailed.
+    """
+    began = time.monotonic()
+    check_java()
+    directory = options.work_directory
+    directory.mkdir(parents=True, exist_ok=True)
+    if options.is_local or "PYSPARK_PYTHON" not in os.environ:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if options.is_local:
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    _forget_context()
+    conf = SparkConf(loadDefaults=False)
+    conf.setAll(sorted(_properties(options).items()))
+    session = _launch(conf, options, began)
+    try:
+        session.run([[0]], _warm)
+    except PenstockError as error:
+        session.close()
+        raise SparkStartFailed(
+            f"the Spark session started, but its first job failed: {error.message}",
+            hint=error.hint,
+        ) from error
+    session.started_s = time.monotonic() - began
+    logger.info("spark session started", master=options.master, seconds=round(session.started_s, 2))
+    return session
+
+
+def _launch(conf: SparkConf, options: SessionOptions, began: float) -> Session:
+    messages = options.work_directory / "spark.log"
+    gateway: Any = None
+    try:
+        with messages.open("ab") as stream:
+            how = {
+                "start_new_session": True,
+                "stdout": stream,
+                "stderr": stream,
+                "cwd": options.work_directory,
+            }
+            launch: Any = java_gateway.launch_gateway  # without annotations in pyspark
+            gateway = launch(conf, how)
+        context = SparkContext(conf=conf, gateway=gateway)
+        _quieten(context)
+    except (Py4JError, PySparkRuntimeError, OSError, ValueError) as error:
+        if gateway is not None and gateway.proc is not None:
+            gateway.proc.kill()
+            gateway.proc.wait()
+        _forget_context()
+        raise SparkStartFailed(
+            f"the Spark session could not be started: {_last_line(_java_text(error))}",
+            hint=f"Look at {messages} for Spark's own messages; check [spark] in the pipeline "
+            "file.",
+        ) from error
+    return Session(context, gateway, started_s=time.monotonic() - began)
+
+
+def _quieten(context: SparkContext) -> None:
+    """Keep pyspark from printing a stack when the JVM dies: that is told as SparkLost."""
+    server: Any = getattr(context, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: logger.debug("accumulator connection lost")
+    root = logging.getLogger()
+    if _not_py4j not in root.filters:
+        root.addFilter(_not_py4j)
+
+
+def _not_py4j(record: logging.LogRecord) -> bool:
+    """Whether a record of the root logger is none of those that py4j writes past its own."""
+    return "py4j" not in record.pathname
+
+
+def _warm(tasks: Iterator[int]) -> Iterable[int]:
+    return list(tasks)
+
+
+def _properties(options: SessionOptions) -> dict[str, str]:
+    directory = options.work_directory.absolute()
+    log4j = directory / "log4j2.properties"
+    log4j.write_text(_LOG4J)
+    flags = f"-Dlog4j2.configurationFile={log4j.as_uri()} -Dderby.system.home={directory}"
+    properties = {
+        "spark.master": options.master,
+        "spark.app.name": options.name,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.python.daemon.module": "penstock.load.daemon",
+        "spark.python.worker.reuse": "true",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.driver.extraJavaOptions": flags,
+        "spark.task.maxFailures": "1",  # a task that failed half-way is redone with its batch
+    }
+    if options.is_local:
+        properties |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.local.dir": str(directory / "temporary"),
+            "spark.driver.extraJavaOptions": f"{LOCAL_JVM_FLAGS} {flags}",
+        }
+    given = dict(options.conf)
+    if more := given.pop("spark.driver.extraJavaOptions", ""):
+        properties["spark.driver.extraJavaOptions"] += f" {more}"
+    return properties | given
+
+
+_LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+
+def check_java() -> int:
+    """The major version of the Java runtime that Spark will use.
+
+    Raises JavaMissing or JavaUnsuitable.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not Path(java).exists():
+        where = f"below JAVA_HOME={home}" if home else "on the PATH, and JAVA_HOME is not set"
+        raise JavaMissing(f"no java program {where}", hint=JAVA_HINT)
+    version = _java_version(Path(java))
+    if version not in JAVA_VERSIONS:
+        wanted = " or ".join(map(str, JAVA_VERSIONS))
+        raise JavaUnsuitable(f"{java} is Java {version}, Spark needs {wanted}", hint=JAVA_HINT)
+    return version
+
+
+def _java_version(java: Path) -> int:
+    """Read the version from the runtime's release file, or ask the program: 50 ms dearer."""
+    release = java.resolve().parent.parent / "release"
+    text = ""
+    if release.is_file():
+        text = release.read_text(errors="replace")
+    match = re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', text)
+    if match is None:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+        match = re.search(r'version "(?:1\.)?(\d+)', said.stderr)
+    if match is None:
+        raise JavaMissing(f"{java} does not tell its version", hint=JAVA_HINT)
+    return int(match[1])
+
+
+def _forget_context() -> None:
+    """Let pyspark make a new JVM: it keeps the last one in class attributes, dead or alive."""
+    with SparkContext._lock:
+        SparkContext._active_spark_context = None
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+
+
+def _java_text(error: BaseException) -> str:
+    java = getattr(error, "java_exception", None)
+    if java is not None:
+        try:
+            return str(java.toString())
+        except (Py4JError, OSError):
+            return str(error)
+    return str(error)
+
+
+def _last_line(text: str) -> str:
+    """The line that tells most: the last of a Python traceback, else the first."""
+    python = [line for line in text.splitlines() if re.match(r"[\w.]+(Error|Exception): ", line)]
+    lines = python or [line for line in text.splitlines() if line.strip()]
+    return " ".join((lines[-1] if python else lines[0]).split()) if lines else "no message"

@@ -1,0 +1,234 @@
+"""Target tables made from definitions, or checked against them, on a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from penstock.host.connect import EXACT_TEXT_SETTINGS, connect
+from penstock.load.postgres import progress, schema
+from penstock.load.postgres.alter import RelationNotCarried, alterations, shape_of
+from penstock.load.postgres.target import read_target_tables
+from penstock.load.postgres.types import map_namespaces, same_type
+from penstock.model import (
+    Column,
+    ColumnDefinition,
+    ForeignKey,
+    Relation,
+    TableDefinition,
+    TableName,
+    TypeDefinition,
+    UniqueKey,
+)
+
+SHOP = {"public": "Shop Ä"}
+
+
+@pytest.fixture
+def target(target_url: str) -> Iterator[psycopg.Connection]:
+    """A connection to a fresh target."""
+    with connect(target_url, application_name="test", options=EXACT_TEXT_SETTINGS) as connection:
+        yield connection
+
+
+def column(name: str, type_text: str, **more: object) -> ColumnDefinition:
+    """A column as the catalogue tells it."""
+    return ColumnDefinition(name=name, type_text=type_text, type_oid=0, typmod=-1, **more)  # type: ignore[arg-type]
+
+
+def definition(name: str, *columns: ColumnDefinition, **more: object) -> TableDefinition:
+    """A table in schema public."""
+    return TableDefinition(
+        name=TableName("public", name),
+        source_id=1,
+        columns=columns,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+MOOD = TypeDefinition(
+    schema="public",
+    name="mood",
+    kind="e",
+    create_sql="create type public.mood as enum ('so.so', 'public.ok')",
+)
+CUSTOMER = definition(
+    "customer",
+    column("id", "bigint", not_null=True, identity_kind="a"),
+    column("serial", "integer", default="nextval('public.customer_serial_seq'::regclass)"),
+    column("mood", "public.mood", default="'so.so'::public.mood"),
+    column("moods", "public.mood[]"),
+    column("price", "numeric(12,2)", not_null=True),
+    column("taxed", "numeric", generated="s", default="(price * 1.2)"),
+    column("note", "text", collation='pg_catalog."C"'),
+    column("days", "interval day to second(3)"),
+    primary_key=("id",),
+    unique_keys=(
+        UniqueKey(
+            name="customer_note_key",
+            columns=("note",),
+            definition="CREATE UNIQUE INDEX customer_note_key ON public.customer"
+            " USING btree (note)",
+            is_constraint=True,
+            deferrable=True,
+        ),
+    ),
+    indexes=(
+        "CREATE INDEX customer_mood ON ONLY public.customer USING btree (mood)"
+        " WHERE (mood = 'public.ok'::public.mood)",
+    ),
+    types=(MOOD,),
+)
+ORDER = definition(
+    "Order",
+    column("id", "uuid", not_null=True),
+    column("customer", "bigint"),
+    primary_key=("id",),
+    foreign_keys=(
+        ForeignKey(
+            name="Order_customer_fkey",
+            columns=("customer",),
+            target=TableName("public", "customer"),
+            target_columns=("id",),
+            definition="FOREIGN KEY (customer) REFERENCES public.customer(id) ON DELETE CASCADE",
+        ),
+    ),
+)
+
+
+def test_tables_are_made_in_the_mapped_schema(target: psycopg.Connection) -> None:
+    """Types, identity, generated columns, defaults, sequences, keys and foreign keys."""
+    created = schema.create_tables(target, [CUSTOMER, ORDER], SHOP)
+    assert created.notes == []
+    assert schema.made_tables(target) == set(created.made)
+    for table in (CUSTOMER, ORDER):
+        schema.add_keys(target, table, SHOP)
+        assert schema.add_keys(target, table, SHOP) == []
+    assert schema.add_foreign_keys(target, [CUSTOMER, ORDER], SHOP) == []
+    assert schema.add_foreign_keys(target, [CUSTOMER, ORDER], SHOP) == []
+    name = TableName("Shop Ä", "customer")
+    found = read_target_tables(target, [name])[name]
+    kinds = {c.name: c.type_text for c in found.columns}
+    assert kinds["mood"] == '"Shop Ä".mood'
+    assert kinds["days"] == "interval day to second(3)"
+    assert found.columns[0].identity == "a"
+    assert found.column("taxed").generated  # type: ignore[union-attr]
+    assert [(i.primary, i.immediate) for i in found.unique] == [(True, True), (False, False)]
+    (key,) = found.children
+    assert key.deferrable
+    assert key.on_delete == "c"
+    target.execute('insert into "Shop Ä".customer (price) values (2)')
+    row = target.execute('select serial, mood, taxed from "Shop Ä".customer').fetchone()
+    assert row is not None
+    assert (row[0], row[1], str(row[2])) == (1, "so.so", "2.400")
+
+
+def test_a_table_that_is_there_is_checked_and_left_alone(target: psycopg.Connection) -> None:
+    """Differing columns are named, all of them, and nothing is made."""
+    target.execute("create table public.customer (id bigint, price numeric(10,2), extra int)")
+    with pytest.raises(schema.TargetShapeDiffers) as caught:
+        schema.create_tables(target, [ORDER, CUSTOMER], {})
+    for part in ("serial is missing", "price is numeric(10,2), expected numeric(12,2)"):
+        assert part in caught.value.message
+    assert "extra" not in caught.value.message
+    tables = target.execute("select tablename from pg_tables where schemaname = 'public'")
+    assert tables.fetchall() == [("customer",)]
+
+
+def test_same_shape_is_accepted_and_recorded(target: psycopg.Connection) -> None:
+    """An existing table of the right shape is not marked as ours."""
+    target.execute('create table public."Order" (id uuid primary key, customer bigint, own text)')
+    created = schema.create_tables(target, [ORDER], {})
+    assert created.found == [TableName("public", "Order")]
+    record = progress.read_tables(target)[TableName("public", "Order")]
+    assert not record.made
+    assert record.columns == (("id", "uuid"), ("customer", "bigint"))
+
+
+def test_unknown_type_is_refused_by_name(target: psycopg.Connection) -> None:
+    """A type of an extension that the target lacks; nothing is left behind."""
+    table = definition("place", column("at", "public.geometry(Point,4326)"))
+    with pytest.raises(schema.TargetTypeMissing) as caught:
+        schema.create_tables(target, [ORDER, table], {})
+    assert "public.geometry(Point,4326)" in caught.value.message
+    assert schema.made_tables(target) == set()
+
+
+def test_a_default_that_fails_is_a_note(target: psycopg.Connection) -> None:
+    """Rows carry every value, so a missing function must not stop the load."""
+    table = definition("a", column("b", "text", default="public.no_such()"))
+    created = schema.create_tables(target, [table], {})
+    assert len(created.notes) == 1
+    assert "public.a.b has no default" in created.notes[0]
+
+
+def test_foreign_key_to_a_table_not_captured_is_a_note(target: psycopg.Connection) -> None:
+    """It can not be made; the table is loaded all the same."""
+    schema.create_tables(target, [ORDER], {})
+    (note,) = schema.add_foreign_keys(target, [ORDER], {})
+    assert "public.customer is not captured" in note
+
+
+def test_relation_changes_become_alterations(target: psycopg.Connection) -> None:
+    """Added with the value old rows have, dropped, widened; a repeat does nothing."""
+    target.execute("create table public.t (a int primary key, b int, gone text, own text)")
+    target.execute("insert into public.t values (1, 2, 'x', 'y')")
+    old = (("a", "integer"), ("b", "integer"), ("gone", "text"))
+    relation = Relation(
+        schema="public",
+        name="t",
+        columns=(
+            Column(name="a", source_type="integer", neutral="int32"),
+            Column(name="b", source_type="bigint", neutral="int64"),
+            Column(name="c", source_type="text", neutral="string", missing="it's", nullable=False),
+            Column(name="d", source_type="boolean", neutral="bool"),
+        ),
+        key=(0,),
+    )
+    name = TableName("public", "t")
+    table = read_target_tables(target, [name])[name]
+    for step in alterations(old, relation, table, {}, emptied=False):
+        target.execute(step.sql)
+    row = target.execute("select a, b, c, d, own from public.t").fetchone()
+    assert row == (1, 2, "it's", None, "y")
+    table = read_target_tables(target, [name])[name]
+    assert [c.type_text for c in table.columns] == ["integer", "bigint", "text", "text", "boolean"]
+    assert alterations(old, relation, table, {}, emptied=False) == []
+    assert alterations(shape_of(relation), relation, table, {}, emptied=False) == []
+
+
+def test_a_column_the_target_lost_is_not_made_up(target: psycopg.Connection) -> None:
+    """The log does not say that it is new, so its old values are unknown: stop."""
+    target.execute("create table public.t (a int primary key)")
+    relation = Relation(
+        schema="public",
+        name="t",
+        columns=(
+            Column(name="a", source_type="integer", neutral="int32"),
+            Column(name="b", source_type="integer", neutral="int32"),
+        ),
+        key=(0,),
+    )
+    name = TableName("public", "t")
+    table = read_target_tables(target, [name])[name]
+    for old in (None, shape_of(relation)):
+        with pytest.raises(RelationNotCarried):
+            alterations(old, relation, table, {}, emptied=False)
+
+
+def test_namespaces_are_mapped_outside_literals_only() -> None:
+    """Schema positions change; strings, columns and other names do not."""
+    names = {"public": "shop", "Odd.One": "x"}
+    cases = {
+        "public.mood[]": '"shop".mood[]',
+        '"Odd.One"."T y"(3)': '"x"."T y"(3)',
+        "CHECK ((t.public = 'public.x'::public.d))": "CHECK ((t.public = 'public.x'::\"shop\".d))",
+        "numeric(12,2)": "numeric(12,2)",
+        "E'a\\'public.b' || public.f(1.5)": "E'a\\'public.b' || \"shop\".f(1.5)",
+    }
+    for before, after in cases.items():
+        assert map_namespaces(before, names) == after
+    assert same_type('"shop".mood', "shop.mood")
+    assert not same_type('"char"', "char")

@@ -1,0 +1,132 @@
+"""The Spark session: start, jobs, death of its processes, end. No database."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.load import session as sessions
+from penstock.load.session import PendingSession, Session, SessionOptions, start_session
+
+pytestmark = pytest.mark.spark
+
+
+Work = Callable[[Iterator[int]], Iterable[int]]
+
+# Nested functions travel to the workers by value: workers can not import test modules.
+
+
+def double() -> Work:
+    """Twice each task."""
+    return lambda tasks: [2 * task for task in tasks]
+
+
+def die() -> Work:
+    """Kill the worker process."""
+
+    def work(tasks: Iterator[int]) -> Iterable[int]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return tasks
+
+    return work
+
+
+def stumble() -> Work:
+    """Fail in a way nobody foresaw."""
+
+    def work(tasks: Iterator[int]) -> Iterable[int]:
+        raise ValueError(f"no good: {next(tasks)}")
+
+    return work
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """A session shared by the tests that leave it whole."""
+    pending = PendingSession(SessionOptions(work_directory=tmp_path_factory.mktemp("spark")))
+    with pending.result() as session:
+        yield session
+
+
+def test_results_come_in_order_of_the_partitions(spark: Session) -> None:
+    """Every task runs once; small jobs are quick once warm."""
+    assert spark.run([[1, 2], [3], []], double()) == [2, 4, 6]
+    assert spark.run([], double()) == []
+    began = time.monotonic()
+    assert len(spark.run([[i, i] for i in range(10)], double())) == 20
+    assert time.monotonic() - began < 10
+
+
+def test_java_ends_up_in_a_session_of_its_own(spark: Session) -> None:
+    """Ctrl-C reaches the process group of the terminal, and the JVM is not in it."""
+    assert os.getsid(spark.java_pid) == spark.java_pid != os.getsid(0)
+
+
+def test_a_worker_that_dies_is_a_typed_error_and_the_session_goes_on(spark: Session) -> None:
+    """SIGKILL in a task: to be tried again, in the same session."""
+    with pytest.raises(sessions.WorkerLost) as caught:
+        spark.run([[1], [2]], die())
+    assert caught.value.retry == "backoff"
+    assert spark.run([[4]], double()) == [8]
+
+
+def test_an_unknown_failure_tells_its_last_line(spark: Session) -> None:
+    """What has no type of its own is shown in one line, not as a Java stack."""
+    with pytest.raises(sessions.SparkJobFailed) as caught:
+        spark.run([[7]], stumble())
+    assert caught.value.message.endswith("ValueError: no good: 7")
+
+
+def test_a_killed_java_is_a_typed_error_and_a_new_session_starts(tmp_path: Path) -> None:
+    """SIGKILL of the JVM; nothing is left in the current directory. Runs in its own process."""
+    script = f"""
+import os, signal
+from pathlib import Path
+from penstock.load.session import SessionOptions, SparkLost, start_session
+def double():
+    return lambda tasks: [2 * task for task in tasks]
+options = SessionOptions(work_directory=Path({str(tmp_path / "work")!r}))
+session = start_session(options)
+os.kill(session.java_pid, signal.SIGKILL)
+try:
+    session.run([[1]], double())
+except SparkLost as error:
+    assert error.retry == "backoff"
+else:
+    raise SystemExit("no error")
+session.close()
+with start_session(options) as session:
+    assert session.run([[1]], double()) == [2]
+"""
+    place = tmp_path / "cwd"
+    place.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=place, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(place.iterdir()) == []
+    assert "\n" not in done.stderr.strip(), done.stderr
+
+
+def test_missing_and_wrong_java_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a JVM is started, with what to install."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(sessions.JavaMissing) as missing:
+        start_session(SessionOptions(work_directory=tmp_path / "work"))
+    assert "JAVA_HOME" in missing.value.message
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").write_text("#!/bin/sh\n")
+    (tmp_path / "release").write_text('JAVA_VERSION="1.8.0_402"\n')
+    with pytest.raises(sessions.JavaUnsuitable) as wrong:
+        sessions.check_java()
+    assert "Java 8" in wrong.value.message
+    assert "openjdk-17" in wrong.value.hint
