@@ -34,14 +34,6 @@ def test_standby_status_is_as_the_manual_prints_it() -> None:
     assert message == b"d" + struct.pack(">icQQQqB", 38, b"r", 3, 2, 1, 7, 1)
 
 
-def test_keepalive_is_read_back() -> None:
-    """LSN, time since 1970 and the wish for an answer."""
-    body = b"k" + struct.pack(">QqB", 5, 0, 1)
-    assert pgwire.keepalive(body) == (5, pgwire.UNIX_TO_POSTGRES_US, True)
-    with pytest.raises(WireError):
-        pgwire.keepalive(body[:-1])
-
-
 def test_frames_are_cut_only_when_whole() -> None:
     """A frame is given out when its last byte is there, not before."""
     data = b"xx" + pgwire.copy_data(b"payload") + b"Z"
@@ -90,7 +82,6 @@ PARSERS = [
     pgwire.command_tag,
     pgwire.row_description,
     pgwire.data_row,
-    pgwire.keepalive,
 ]
 
 

@@ -34,7 +34,6 @@ AUTHENTICATION_SASL_FINAL = 12
 _I32 = struct.Struct(">i")
 _I16 = struct.Struct(">h")
 _STATUS = struct.Struct(">cicQQQqB")
-_KEEPALIVE = struct.Struct(">QqB")
 
 
 class WireError(PenstockError):
@@ -54,14 +53,6 @@ class ServerMessage:
     detail: str = ""
     hint: str = ""
     position: int = 0
-
-
-class Keepalive(NamedTuple):
-    """A primary keepalive. wal_end: LSN; time_us: microseconds since 1970 UTC."""
-
-    wal_end: int
-    time_us: int
-    reply_now: bool
 
 
 class Frame(NamedTuple):
@@ -264,14 +255,6 @@ def data_row(body: bytes) -> list[str | None]:
             raise WireError("a data row holds text that is not UTF-8") from error
         offset += length
     return values
-
-
-def keepalive(payload: bytes | memoryview) -> Keepalive:
-    """Read a primary keepalive. payload: the CopyData payload, `k` included."""
-    if len(payload) < 1 + _KEEPALIVE.size or payload[0] != 0x6B:
-        raise WireError(f"not a keepalive of {1 + _KEEPALIVE.size} bytes: {len(payload)} bytes")
-    wal_end, time_us, reply_now = _KEEPALIVE.unpack_from(payload, 1)
-    return Keepalive(wal_end, time_us + UNIX_TO_POSTGRES_US, bool(reply_now))
 
 
 # -- replication commands --------------------------------------------------------------------
