@@ -28,7 +28,9 @@ class ColumnDefinition:
 
     type_text: as format_type() prints it with search_path empty. generated: `` stored `s`,
     virtual `v` or none; identity_kind: `a` always, `d` by default or none. missing: text of the
-    value that old rows have since ADD COLUMN ... DEFAULT; None when there is none.
+    value that old rows have since ADD COLUMN ... DEFAULT; None when there is none. base_type,
+    base_oid: the type below a domain, the type itself otherwise. neutral: how the log keeps the
+    values, as in `Column.neutral`. collation: as SQL, when it is not the type's own.
     """
 
     name: str
@@ -41,6 +43,9 @@ class ColumnDefinition:
     identity_kind: str = ""
     collation: str | None = None
     missing: str | None = None
+    base_type: str = ""
+    base_oid: int = 0
+    neutral: str = "string"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +73,11 @@ class ForeignKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeDefinition:
-    """A user-defined type that a table needs. kind: `e` enum, `d` domain, `c` composite."""
+    """A user-defined type that a table needs, those it rests on before it.
+
+    kind: `e` enum, `d` domain, `c` composite, `r` range. Types of extensions are not listed: the
+    target needs the extension.
+    """
 
     schema: str
     name: str

@@ -1,0 +1,308 @@
+"""From a pgoutput Relation message, or from the catalogue alone, to the shape of rows in the log.
+
+The message is right about which columns come and which are the identity, because it is as old as
+the rows that follow it. The catalogue knows the rest (types below domains, keys of tables with
+full identity, values that old rows have) but may have moved on meanwhile: what it no longer knows
+is taken from the message as it stands, and noted. Not here: noticing changes that send no message
+(`ddl_watch.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import psycopg
+import structlog
+
+from penstock.model import Column, ColumnDefinition, Identity, Relation, TableDefinition, TableName
+from penstock.source.postgres.definitions import definitions_of
+from penstock.source.postgres.types import TypeBook
+
+if TYPE_CHECKING:
+    from penstock.codec.pgoutput_messages import RelationColumn, RelationMessage
+
+logger = structlog.get_logger()
+
+
+def relation_of(definition: TableDefinition, *, version: int = 1) -> Relation:
+    """The shape of rows read by COPY: as the stream has them, generated columns left out."""
+    definitions = [column for column in definition.columns if not column.generated]
+    columns = tuple(_column(column) for column in definitions)
+    names = [column.name for column in columns]
+    identity = [names.index(n) for n in definition.identity_columns if n in names]
+    return Relation(
+        schema=definition.name.schema,
+        name=definition.name.name,
+        columns=columns,
+        key=_key(definition.identity, tuple(sorted(identity)), names, definition),
+        before=tuple(sorted(identity)),
+        identity=definition.identity,
+        source_id=definition.source_id,
+        version=version,
+    )
+
+
+def _column(column: ColumnDefinition) -> Column:
+    return Column(
+        name=column.name,
+        source_type=column.type_text,
+        neutral=column.neutral,
+        base_type=column.base_type,
+        type_oid=column.type_oid,
+        typmod=column.typmod,
+        nullable=not column.not_null,
+        missing=column.missing,
+    )
+
+
+def _key(
+    identity: Identity,
+    before: tuple[int, ...],
+    names: Sequence[str],
+    definition: TableDefinition | None,
+) -> tuple[int, ...]:
+    """The columns that find a row for a merge; always held by a before image, if one comes.
+
+    With an identity index the before image has that index' columns and perhaps not those of the
+    primary key, so the index it is. With FULL it has all, so the primary key will do; without one
+    the whole row is the key, said by an empty tuple.
+    """
+    if identity in (Identity.DEFAULT, Identity.INDEX) and before:
+        return before
+    primary = definition.primary_key if definition is not None else ()
+    if not primary or not set(primary) <= set(names):
+        return ()
+    return tuple(sorted(names.index(name) for name in primary))
+
+
+class RelationResolver:
+    """Turns Relation messages into relations, and numbers their versions.
+
+    known: the last version of each table that the log has (state/relations.json): numbering goes
+    on from there, and columns that had to become exact text stay so. One resolver serves one log;
+    `connection` may be replaced after a reconnect, followed by `forget()`. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        connection: psycopg.Connection,
+        tables: Iterable[TableDefinition],
+        *,
+        known: Iterable[Relation] = (),
+    ) -> None:
+        self.connection = connection
+        self._book = TypeBook()
+        self._definitions = {table.source_id: table for table in tables}
+        self._names = {table.name for table in self._definitions.values()}
+        self._current = {TableName(r.schema, r.name): r for r in known}
+        self._messages: dict[int, tuple[RelationMessage, Relation]] = {}
+
+    def is_captured(self, source_id: int) -> bool:
+        """Whether rows of this table belong into the log; false for leaves of a captured root."""
+        return source_id in self._definitions
+
+    def definition(self, source_id: int) -> TableDefinition | None:
+        """The definition that holds at this place of the stream; None for a foreign oid."""
+        return self._definitions.get(source_id)
+
+    def current(self, source_id: int) -> Relation | None:
+        """The last relation of a captured table; None before its first."""
+        definition = self._definitions.get(source_id)
+        return self._current.get(definition.name) if definition is not None else None
+
+    def relations(self) -> tuple[Relation, ...]:
+        """The last version of every table, to be remembered and given back as `known`."""
+        return tuple(self._current.values())
+
+    def forget(self) -> None:
+        """Begin a new epoch: messages come again after a reconnect, and types are read anew."""
+        self._messages.clear()
+        self._book.forget()
+
+    def resolve(self, message: RelationMessage) -> Relation:
+        """The relation that a message means; the same object again when nothing changed.
+
+        Asks the catalogue only about columns that are not known with this type. Raises psycopg's
+        errors when the connection is lost: the message may then be resolved again.
+        """
+        plain = replace(message, xid=None)
+        cached = self._messages.get(message.source_id)
+        if cached is not None and cached[0] == plain:
+            return cached[1]
+        definition = self._definitions.get(message.source_id)
+        live = None
+        if definition is None or _unknown(message.columns, definition):
+            found = definitions_of(self.connection, [message.source_id], book=self._book)
+            live = found.get(message.source_id)
+            if definition is None:
+                definition = self._taken_up(live)
+        relation = self._settled(self._built(message, definition, live))
+        self._messages[message.source_id] = (plain, relation)
+        return relation
+
+    def adopt(self, definition: TableDefinition) -> Relation | None:
+        """Take over a definition that the catalogue had where the stream is now.
+
+        Returns the table's new relation, to be written although no row has used it yet; None when
+        the log has this shape already or the stream has told of a later one.
+        """
+        self._replace_incarnation(definition)
+        before = self._definitions.get(definition.source_id)
+        if before is not None and before.name != definition.name:
+            self._names.discard(before.name)
+        self._definitions[definition.source_id] = definition
+        self._names.add(definition.name)
+        self._messages.pop(definition.source_id, None)
+        last = self._current.get(definition.name)
+        if last is not None and before is not None and not _same_columns(last, relation_of(before)):
+            # The last message is newer than the definition we had: it may be newer than this one.
+            return None
+        relation = self._settled(relation_of(definition))
+        return None if relation is last else relation
+
+    def widen(self, source_id: int, index: int) -> Relation:
+        """The next version of a table, in which column index is kept as exact text."""
+        definition = self._definitions.get(source_id)
+        last = self._messages[source_id][1] if source_id in self._messages else None
+        if definition is not None:
+            last = self._current.get(definition.name, last)
+        if last is None:
+            raise ValueError(f"no relation of table {source_id} to widen")
+        relation = last.with_text_column(index)
+        if definition is not None:
+            self._current[definition.name] = relation
+        if source_id in self._messages:
+            self._messages[source_id] = (self._messages[source_id][0], relation)
+        logger.info(
+            "column kept as exact text from now on",
+            table=relation.full_name,
+            column=relation.columns[index].name,
+        )
+        return relation
+
+    def _taken_up(self, live: TableDefinition | None) -> TableDefinition | None:
+        """A table made anew under a captured name takes the old one's place."""
+        if live is not None and live.name in self._names:
+            self._replace_incarnation(live)
+            self._definitions[live.source_id] = live
+        return live
+
+    def _replace_incarnation(self, definition: TableDefinition) -> None:
+        for oid, old in list(self._definitions.items()):
+            if old.name == definition.name and oid != definition.source_id:
+                del self._definitions[oid]
+                self._messages.pop(oid, None)
+
+    def _built(
+        self,
+        message: RelationMessage,
+        definition: TableDefinition | None,
+        live: TableDefinition | None,
+    ) -> Relation:
+        notes: list[str] = []
+        columns = tuple(self._columns(message.columns, (definition, live), notes))
+        names = [column.name for column in columns]
+        identity = Identity(message.identity)
+        before: tuple[int, ...] = ()
+        if identity is not Identity.NOTHING:
+            before = tuple(i for i, c in enumerate(message.columns) if c.flags & 1)
+        key = _key(identity, before, names, definition)
+        if live is not None and key != _key(identity, before, names, live):
+            # Only the whole row is a key both before and after the primary key changed.
+            key = ()
+        name = definition.name if definition else TableName(message.schema, message.name)
+        for note in notes:
+            logger.warning("catalogue has moved on", table=str(name), note=note)
+        return Relation(
+            schema=name.schema,
+            name=name.name,
+            columns=columns,
+            key=key,
+            before=before,
+            identity=identity,
+            source_id=message.source_id,
+            notes=tuple(notes),
+        )
+
+    def _columns(
+        self,
+        wanted: Sequence[RelationColumn],
+        sources: Sequence[TableDefinition | None],
+        notes: list[str],
+    ) -> Iterable[Column]:
+        by_name = [{c.name: c for c in source.columns} for source in sources if source is not None]
+        if any(_match(column, by_name) is None for column in wanted):
+            self._book.learn(self.connection, {(c.type_oid, c.typmod) for c in wanted})
+        for column in wanted:
+            found = _match(column, by_name)
+            if found is not None:
+                yield _column(found)
+                continue
+            kind = self._book.get(column.type_oid, column.typmod)
+            notes.append(
+                f"column {column.name} is no longer in the catalogue as it was sent"
+                + ("" if kind.known else f", nor is its type {column.type_oid}")
+            )
+            yield Column(
+                name=column.name,
+                source_type=kind.type_text,
+                neutral=kind.neutral,
+                base_type=kind.base_type,
+                type_oid=column.type_oid,
+                typmod=column.typmod,
+            )
+
+    def _settled(self, relation: Relation) -> Relation:
+        """Compare with the last version known, number it, and remember it."""
+        name = TableName(relation.schema, relation.name)
+        last = self._current.get(name)
+        if last is None:
+            settled = replace(relation, version=1)
+        else:
+            columns = relation.columns
+            if last.source_id == relation.source_id:
+                columns = tuple(_continued(column, last) for column in columns)
+            settled = replace(relation, columns=columns, version=last.version + 1)
+            if settled.same_shape(last):
+                settled = last
+        if self.is_captured(relation.source_id):
+            self._current[name] = settled
+        return settled
+
+
+def _match(
+    column: RelationColumn, sources: Sequence[dict[str, ColumnDefinition]]
+) -> ColumnDefinition | None:
+    for source in sources:
+        found = source.get(column.name)
+        if found and (found.type_oid, found.typmod) == (column.type_oid, column.typmod):
+            return found
+    return None
+
+
+def _unknown(wanted: Sequence[RelationColumn], definition: TableDefinition) -> bool:
+    known = {(column.name, column.type_oid, column.typmod) for column in definition.columns}
+    return any((c.name, c.type_oid, c.typmod) not in known for c in wanted)
+
+
+def _same_columns(left: Relation, right: Relation) -> bool:
+    def names(relation: Relation) -> list[tuple[str, int, int]]:
+        return [(c.name, c.type_oid, c.typmod) for c in relation.columns]
+
+    return left.source_id == right.source_id and names(left) == names(right)
+
+
+def _continued(column: Column, last: Relation) -> Column:
+    """What is remembered of a column: the value old rows have, and that it had to become text.
+
+    The catalogue forgets the former when the table is rewritten.
+    """
+    before = next((c for c in last.columns if c.name == column.name), None)
+    if before is None or (before.type_oid, before.typmod) != (column.type_oid, column.typmod):
+        return column
+    became_text = before.neutral == "string" and column.neutral != "string"
+    return replace(
+        column, missing=before.missing, neutral="string" if became_text else column.neutral
+    )
