@@ -12,10 +12,11 @@ from penstock.log.layout import (
     list_segments,
     next_segments,
 )
+from penstock.log.reader import Finding, check, open_chain
 from penstock.log.recovery import ChainBroken, LogForeign
 from penstock.log.segment import ClosedSegment, Segment, SegmentMisnamed, open_segment
+from penstock.log.state import Done, LogState, load_done, load_state
 from penstock.log.writer import (
-    Done,
     LogBehindSource,
     LogLocked,
     Writer,
@@ -27,9 +28,11 @@ __all__ = [
     "ChainBroken",
     "ClosedSegment",
     "Done",
+    "Finding",
     "LogBehindSource",
     "LogForeign",
     "LogLocked",
+    "LogState",
     "PipelineLayout",
     "Segment",
     "SegmentCorrupt",
@@ -39,7 +42,11 @@ __all__ = [
     "Writer",
     "WriterBroken",
     "WriterOptions",
+    "check",
     "list_segments",
+    "load_done",
+    "load_state",
     "next_segments",
+    "open_chain",
     "open_segment",
 ]

@@ -19,6 +19,7 @@ from penstock.codec import ckt
 from penstock.codec.ckt import FrameEntry, FrameKind, SegmentHeader, TableTotals, Totals
 from penstock.codec.columns import batch_schema
 from penstock.host.files import REAL_FILES, Files
+from penstock.log import order
 from penstock.log.frames import FrameReader, corrupt
 from penstock.log.index import read_trailer, scan
 from penstock.log.layout import EXTENSION_DEFAULT, parse_name
@@ -81,7 +82,7 @@ class Segment:
         is_closed: bool,
     ) -> None:
         """See open_segment()."""
-        self._reader = reader
+        self.frame_reader = reader
         self.path = reader.path
         self.header: SegmentHeader = reader.header
         self.entries = entries
@@ -110,7 +111,7 @@ class Segment:
     @property
     def size_bytes(self) -> int:
         """Of the file."""
-        return self._reader.file.size_bytes
+        return self.frame_reader.file.size_bytes
 
     @property
     def tables(self) -> tuple[TableTotals, ...]:
@@ -140,7 +141,9 @@ class Segment:
         if relation_id not in self._relations:
             entry = self._relation_entries.get(relation_id)
             if entry is None:
-                raise self._reader.damaged("unknown relation", 0, "an id in the file", relation_id)
+                raise self.frame_reader.damaged(
+                    "unknown relation", 0, "an id in the file", relation_id
+                )
             self._relations[relation_id] = self._read_relation(entry)
         return self._relations[relation_id]
 
@@ -166,7 +169,7 @@ class Segment:
         try:
             found = ckt.decode_rows_prefix(payload, entry.offset_bytes)
             if found != entry:
-                raise self._reader.damaged("bad index", entry.offset_bytes, entry, found)
+                raise self.frame_reader.damaged("bad index", entry.offset_bytes, entry, found)
             batch = ckt.decode_batch(
                 ckt.rows_message(payload), batch_schema(relation), entry.row_count
             )
@@ -204,6 +207,12 @@ class Segment:
             if entry.kind == FrameKind.TRANSACTIONS:
                 yield self._decoded(entry, FrameKind.TRANSACTIONS, ckt.decode_transactions)
 
+    def in_order(self) -> Iterator[tuple[Relation, int, pa.RecordBatch] | Marker]:
+        """Rows of all tables in strict order, as (relation, row index, batch), and markers in
+        their places. Raises SegmentCorrupt.
+        """
+        return order.in_order(self)
+
     def verify(self) -> None:
         """Read and verify every frame. Raises SegmentCorrupt at the first that is damaged."""
         for entry in self.entries:
@@ -216,7 +225,7 @@ class Segment:
 
     def close(self) -> None:
         """Give the file back. Batches read from it stay valid."""
-        self._reader.file.close()
+        self.frame_reader.file.close()
 
     def __enter__(self) -> Self:
         """The segment."""
@@ -235,9 +244,11 @@ class Segment:
         return {totals.id for totals in self.tables if (totals.schema, totals.name) == tuple(table)}
 
     def _payload(self, entry: FrameEntry, expected: FrameKind) -> pa.Buffer:
-        kind, payload = self._reader.frame(entry.offset_bytes, entry.length_bytes)
+        kind, payload = self.frame_reader.frame(entry.offset_bytes, entry.length_bytes)
         if kind is not expected:
-            raise self._reader.damaged("bad kind", entry.offset_bytes, expected.name, kind.name)
+            raise self.frame_reader.damaged(
+                "bad kind", entry.offset_bytes, expected.name, kind.name
+            )
         return payload
 
     def _decoded(self, entry: FrameEntry, kind: FrameKind, decode: Any) -> Any:
@@ -250,7 +261,7 @@ class Segment:
     def _read_relation(self, entry: FrameEntry) -> Relation:
         relation_id, relation = self._decoded(entry, FrameKind.RELATION, ckt.decode_relation)
         if relation_id != entry.relation_id:
-            raise self._reader.damaged(
+            raise self.frame_reader.damaged(
                 "bad relation id", entry.offset_bytes, entry.relation_id, relation_id
             )
         found: Relation = relation

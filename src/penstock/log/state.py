@@ -12,7 +12,7 @@ from pathlib import Path
 
 from penstock.host.files import REAL_FILES, Files
 from penstock.log import checkpoint
-from penstock.log.layout import STATE_NAME
+from penstock.log.layout import DONE_NAME, STATE_NAME
 from penstock.model import FlushPoint
 
 FORMAT_VERSION = 1
@@ -44,3 +44,21 @@ def load_state(directory: Path, files: Files = REAL_FILES) -> LogState | None:
 def save_state(directory: Path, state: LogState, files: Files = REAL_FILES) -> None:
     """Replace the state, durably."""
     checkpoint.save(directory / STATE_NAME, state, files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What `CHANGE.DONE` holds: nothing comes behind this segment and this point."""
+
+    number_last: int
+    end: FlushPoint
+
+
+def load_done(directory: Path, files: Files = REAL_FILES) -> Done | None:
+    """The end of the log; None while extraction goes on."""
+    return checkpoint.load(directory / DONE_NAME, Done, files)
+
+
+def save_done(directory: Path, done: Done, files: Files = REAL_FILES) -> None:
+    """Say, durably, that the log is finished."""
+    checkpoint.save(directory / DONE_NAME, done, files)

@@ -17,7 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
 import pyarrow.compute as pc
 
 from penstock.codec import ckt
@@ -33,6 +32,7 @@ from penstock.log.layout import DONE_NAME, EXTENSION_DEFAULT, checked_extension,
 from penstock.log.recovery import recover
 from penstock.log.segment import ClosedSegment
 from penstock.log.sequence import advance, start_of
+from penstock.log.state import Done, save_done
 from penstock.model import FlushPoint, Marker, Op, PenstockError, Relation, Rows, Run
 
 faults.declare("log.create.before", "log.create.after", "log.flush.before", "log.flush.after")
@@ -91,14 +91,6 @@ class WriterOptions:
             raise ValueError("a segment must be able to hold an operation")
         if self.compression not in ("lz4", "zstd", None):
             raise ValueError(f"unknown compression {self.compression!r}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """What CHANGE.DONE holds: nothing comes behind this segment and this point."""
-
-    number_last: int
-    end: FlushPoint
 
 
 class _OpenSegment:
@@ -360,8 +352,7 @@ class Writer:
             raise TransactionOpen("CHANGE.DONE asked for while a segment is open")
         self.flush()
         done = Done(number_last=self._state.number_next - 1, end=self._durable)
-        path = self._place.directory / DONE_NAME
-        self._place.files.replace(path, msgspec.json.encode(done) + b"\n")
+        save_done(self._place.directory, done, self._place.files)
 
     def close(self) -> None:
         """Give file and lock back. Not flushed: rotate() first to keep what was written.

@@ -1,0 +1,126 @@
+"""The rows of a segment in strict order: relations merged by gsn, markers in their places.
+
+Rows frames hold one relation each; the frames of one run interleave by gsn, runs do not. So a
+group of frames whose gsn ranges overlap is merged at a time, and memory is bounded by one run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.codec.ckt import FrameEntry
+from penstock.model import Marker, Relation, Rows
+
+if TYPE_CHECKING:
+    from penstock.log.segment import Segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """Rows of consecutive numbers, from gsn_first on, without a marker between them.
+
+    batches: one or more, of any relations. batch_index, row_index: int lists of equal length; the
+    row gsn_first + i is row row_index[i] of batches[batch_index[i]]. before: markers that stand
+    before gsn_first, in order; in the last group, which may have no rows, all that are left.
+    """
+
+    gsn_first: int
+    batches: tuple[Rows, ...]
+    batch_index: list[int]
+    row_index: list[int]
+    before: tuple[Marker, ...] = ()
+
+
+def merged(segment: Segment) -> Iterator[Merged]:
+    """All content of a segment, in order. Raises SegmentCorrupt."""
+    # A marker stands behind its gsn; those of one place keep their order in the file.
+    markers = deque(sorted(segment.markers(), key=lambda marker: marker.gsn))
+    for entries in _groups(segment):
+        batches = tuple(segment.read_rows(entry) for entry in entries)
+        group = _merge(batches, min(entry.gsn_first for entry in entries))
+        yield from _split_at_markers(group, markers)
+    if markers:
+        yield Merged(
+            gsn_first=segment.end.gsn + 1,
+            batches=(),
+            batch_index=[],
+            row_index=[],
+            before=tuple(markers),
+        )
+
+
+def in_order(segment: Segment) -> Iterator[tuple[Relation, int, pa.RecordBatch] | Marker]:
+    """Every row as (relation, index in batch, batch), and every marker, in order."""
+    for group in merged(segment):
+        yield from group.before
+        pairs = [(rows.relation, rows.batch) for rows in group.batches]
+        for which, index in zip(group.batch_index, group.row_index, strict=True):
+            relation, batch = pairs[which]
+            yield relation, index, batch
+
+
+def _groups(segment: Segment) -> Iterator[list[FrameEntry]]:
+    """Rows frames by rising gsn, in groups that do not overlap."""
+    group: list[FrameEntry] = []
+    last = 0
+    for entry in sorted(segment.row_frames(), key=lambda entry: entry.gsn_first):
+        if group and entry.gsn_first > last:
+            yield group
+            group = []
+        group.append(entry)
+        last = max(last, entry.gsn_last)
+    if group:
+        yield group
+
+
+def _merge(batches: tuple[Rows, ...], gsn_first: int) -> Merged:
+    if len(batches) == 1:
+        count = batches[0].batch.num_rows
+        return Merged(
+            gsn_first=gsn_first,
+            batches=batches,
+            batch_index=[0] * count,
+            row_index=list(range(count)),
+        )
+    places: list[tuple[int, int]] = []
+    for which, rows in enumerate(batches):
+        places += [(which, index) for index in range(rows.batch.num_rows)]
+    numbers = pa.concat_arrays([rows.batch.column(0) for rows in batches])
+    order = [places[at] for at in _integers(pc.array_sort_indices(numbers))]
+    return Merged(
+        gsn_first=gsn_first,
+        batches=batches,
+        batch_index=[which for which, _ in order],
+        row_index=[index for _, index in order],
+    )
+
+
+def _integers(indices: Any) -> memoryview:
+    """An array of uint64 without nulls as Python sees numbers, not copied."""
+    start = indices.offset
+    return memoryview(indices.buffers()[1]).cast("Q")[start : start + len(indices)]
+
+
+def _split_at_markers(group: Merged, markers: deque[Marker]) -> Iterator[Merged]:
+    start, count = 0, len(group.row_index)
+    while start < count:
+        before = []
+        while markers and markers[0].gsn < group.gsn_first + start:
+            before.append(markers.popleft())
+        end = count
+        if markers:
+            end = min(count, markers[0].gsn - group.gsn_first + 1)
+        yield Merged(
+            gsn_first=group.gsn_first + start,
+            batches=group.batches,
+            batch_index=group.batch_index[start:end],
+            row_index=group.row_index[start:end],
+            before=tuple(before),
+        )
+        start = end
