@@ -6,7 +6,7 @@ findings are printed (`display.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,9 +23,9 @@ from penstock.control import (  # noqa: F401
 )
 from penstock.control.config import Config
 from penstock.control.findings import CHECKS, Check, Finding, Probe, Severity, Side
-from penstock.host.connect import ConnectFailed, connect
-from penstock.model import PenstockError, TableDefinition
-from penstock.source.postgres.catalog import read_tables
+from penstock.host.connect import EXACT_TEXT_SETTINGS, ConnectFailed, connect
+from penstock.model import PenstockError
+from penstock.source.postgres.catalog import Survey, open_catalog, survey
 
 
 class PreflightFailed(PenstockError):
@@ -133,10 +133,10 @@ def _outcome(check: Check, subject: Config | Probe) -> list[Finding]:
 
 @contextmanager
 def _connected(
-    url: str, side: Side, findings: list[Finding]
+    opened: Callable[[], psycopg.Connection], side: Side, findings: list[Finding]
 ) -> Iterator[psycopg.Connection | None]:
     try:
-        connection = connect(url, application_name="penstock doctor")
+        connection = opened()
     except ConnectFailed as error:
         findings.append(
             Finding(
@@ -156,27 +156,30 @@ def _connected(
 
 @contextmanager
 def _source(config: Config, findings: list[Finding]) -> Iterator[Probe | None]:
-    with _connected(config.source.url, Side.SOURCE, findings) as connection:
+    def opened() -> psycopg.Connection:
+        return open_catalog(config.source.url, application_name="penstock doctor")
+
+    with _connected(opened, Side.SOURCE, findings) as connection:
         if connection is None:
             yield None
             return
         system_id = connection.execute(
             "select system_identifier::text from pg_control_system()"
         ).fetchone()
+        seen = _survey(config, connection, findings)
         yield Probe(
             config=config,
             connection=connection,
             version=connection.info.server_version,
-            tables=_tables(config, connection, findings),
+            tables=seen.tables,
+            survey=seen,
             source_id=(system_id[0], connection.info.dbname) if system_id else None,
         )
 
 
-def _tables(
-    config: Config, connection: psycopg.Connection, findings: list[Finding]
-) -> tuple[TableDefinition, ...]:
+def _survey(config: Config, connection: psycopg.Connection, findings: list[Finding]) -> Survey:
     try:
-        return tuple(read_tables(connection, config.source.tables))
+        return survey(connection, config.source.tables)
     except PenstockError as error:
         findings.append(
             Finding(
@@ -188,14 +191,19 @@ def _tables(
                 command=error.hint,
             )
         )
-        return ()
+        return Survey(tables=())
 
 
 @contextmanager
 def _target(
     config: Config, source: Probe | None, findings: list[Finding]
 ) -> Iterator[Probe | None]:
-    with _connected(config.target.url, Side.TARGET, findings) as connection:
+    def opened() -> psycopg.Connection:
+        return connect(
+            config.target.url, application_name="penstock doctor", options=EXACT_TEXT_SETTINGS
+        )
+
+    with _connected(opened, Side.TARGET, findings) as connection:
         if connection is None:
             yield None
             return

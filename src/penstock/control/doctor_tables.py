@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from penstock.control.doctor_server import found
 from penstock.control.findings import Finding, Probe, Severity, Side, check
 from penstock.host.connect import PrivilegeMissing, quoted, server_errors, statement
+from penstock.source.postgres.catalog import Exclusion
 
 NAMES_SHOWN_MAX = 10
+UNLOGGED = (Exclusion.UNLOGGED, Exclusion.PART_UNLOGGED)
 
 # Updates and deletes of a table that is published fail at the source when it has no identity.
 WITHOUT_IDENTITY = """
@@ -47,16 +49,36 @@ WITHOUT_IDENTITY = """
 
 @check("PK06", "tables wanted", side=Side.SOURCE)
 def any_table(probe: Probe) -> Iterator[Finding]:
-    """The patterns must match at least one table that this role can see."""
-    if not probe.tables:
+    """The patterns must match tables, each table named must be there and one to capture."""
+    listing = (
+        "select schemaname, tablename from pg_tables order by 1, 2;  -- and mend [source] tables"
+    )
+    near = ", ".join(str(name) for name in probe.survey.near)
+    for pattern in probe.survey.unmatched:
+        yield found(
+            "PK06",
+            Severity.ERROR,
+            f"there is no table {pattern} in the source" + (f"; there is {near}" if near else ""),
+            "names are compared as the catalogue has them: case counts",
+            listing,
+        )
+    for left_out in probe.survey.excluded:
+        if left_out.is_named and left_out.reason not in (Exclusion.PATTERN, *UNLOGGED):
+            yield found(
+                "PK06",
+                Severity.ERROR,
+                f"{left_out} can not be captured",
+                "the configuration names it",
+                left_out.mend,
+            )
+    if not probe.tables and not probe.survey.unmatched:
         patterns = ", ".join(probe.config.source.tables)
         yield found(
             "PK06",
             Severity.ERROR,
             f"no table of the source matches tables = {patterns}",
             "there is nothing to do",
-            "select schemaname, tablename from pg_tables order by 1, 2;  "
-            "-- and mend [source] tables",
+            listing,
         )
 
 
@@ -116,28 +138,18 @@ def _names(names: list[str]) -> str:
     return ", ".join(names[:NAMES_SHOWN_MAX]) + more
 
 
-@check("PG15", "logged tables", side=Side.SOURCE, change_only=True)
+@check("PG15", "logged tables", side=Side.SOURCE)
 def unlogged(probe: Probe) -> Iterator[Finding]:
-    """Changes of unlogged tables are not in the server's log."""
-    for row in probe.rows(
-        """
-        select n.nspname as schema, c.relname as name
-          from pg_class as c
-          join pg_namespace as n on n.oid = c.relnamespace
-         where c.oid = any(%(ids)s)
-           and c.relkind = 'r'
-           and c.relpersistence <> 'p'
-         order by 1, 2
-        """,
-        ids=probe.table_ids,
-    ):
-        yield found(
-            "PG15",
-            Severity.ERROR,
-            f"{row['schema']}.{row['name']} is unlogged",
-            "its changes are not in the server's log and can not be followed",
-            f"alter table {quoted(row['schema'], row['name'])} set logged;",
-        )
+    """Changes of unlogged tables are not in the server's log: they are left out, never half."""
+    for left_out in probe.survey.excluded:
+        if left_out.reason in UNLOGGED:
+            yield found(
+                "PG15",
+                Severity.ERROR if left_out.is_named else Severity.WARNING,
+                str(left_out),
+                "the table can not be followed" if left_out.is_named else "it is left out",
+                left_out.mend or f"alter table {quoted(*left_out.name)} set logged;",
+            )
 
 
 @check("PG16", "generated columns", side=Side.SOURCE)
@@ -162,7 +174,9 @@ def readable(probe: Probe) -> Iterator[Finding]:
         try:
             with server_errors(f"reading {table.name}"):
                 probe.connection.execute(statement(f"select * from {name} limit 0"))
-        except PrivilegeMissing:
+        except PrivilegeMissing as error:
+            if "row-level security" in error.message:
+                continue  # PG22 says so
             user = quoted(probe.user)
             yield found(
                 "PG21",
@@ -192,7 +206,7 @@ def row_security(probe: Probe) -> Iterator[Finding]:
     ):
         yield found(
             "PG22",
-            Severity.WARNING,
+            Severity.ERROR if probe.config.pipeline.mode.has_data else Severity.WARNING,
             f"{row['schema']}.{row['name']} has row security, and {probe.user} may not pass it",
             "the bulk load stops rather than copy only a part of the table",
             f"alter role {quoted(probe.user)} bypassrls;",

@@ -1,7 +1,6 @@
 """Doctor's checks of the target (PG32 to PG34, PK07 to PK12).
 
-What takes a right is tried inside a transaction that is rolled back. Not here: comparing the
-shape of existing tables (see `penstock.load.postgres.schema`, which `doctor_shape.py` asks).
+What takes a right is tried inside a transaction that is rolled back.
 """
 
 from __future__ import annotations
@@ -16,6 +15,17 @@ from penstock.host.connect import (
     server_errors,
     statement,
 )
+from penstock.load.postgres.progress import ProgressUnwritable
+from penstock.load.postgres.schema import (
+    TargetDdlFailed,
+    TargetSchemaMissing,
+    TargetShapeDiffers,
+    TargetTypeMissing,
+    check_shape,
+    create_tables,
+)
+from penstock.load.postgres.target import read_target_tables
+from penstock.load.postgres.types import target_name
 from penstock.model import TableName
 
 META_SCHEMA = "wirekite"
@@ -29,7 +39,7 @@ def _found(code: str, severity: Severity, what: str, why: str, command: str = ""
 
 def mapped(probe: Probe, name: TableName) -> TableName:
     """Where a source table goes: its schema as [target.map] says, its own name."""
-    return TableName(probe.config.target.map.get(name.schema, name.schema), name.name)
+    return target_name(name, probe.config.target.map)
 
 
 def target_schemas(probe: Probe) -> list[str]:
@@ -209,6 +219,55 @@ def not_the_source(probe: Probe) -> Iterator[Finding]:
             "each change would be captured again, without end",
             "name another database in target.url, or another schema in [target.map]",
         )
+
+
+@check("PK12", "shape of existing tables", side=Side.TARGET)
+def shapes(probe: Probe) -> Iterator[Finding]:
+    """A table that the target has already must have the source's columns."""
+    present = read_target_tables(
+        probe.connection, [mapped(probe, table.name) for table in probe.tables]
+    )
+    for table in probe.tables:
+        target = present.get(mapped(probe, table.name))
+        if target is None:
+            continue
+        try:
+            check_shape(table, target, probe.config.target.map)
+        except TargetShapeDiffers as error:
+            yield _found(
+                "PK12",
+                Severity.ERROR,
+                error.message,
+                "rows of the source do not fit into it",
+                error.hint,
+            )
+
+
+@check("PK13", "types the target can hold", side=Side.TARGET)
+def makeable(probe: Probe) -> Iterator[Finding]:
+    """Make each table that the target lacks, one at a time; each is rolled back."""
+    present = read_target_tables(
+        probe.connection, [mapped(probe, table.name) for table in probe.tables]
+    )
+    for table in probe.tables:
+        if mapped(probe, table.name) in present:
+            continue
+        try:
+            with (
+                server_errors(f"trying to make {table.name}"),
+                probe.connection.transaction(force_rollback=True),
+            ):
+                create_tables(probe.connection, [table], probe.config.target.map)
+        except (TargetTypeMissing, TargetDdlFailed) as error:
+            yield _found(
+                "PK13",
+                Severity.ERROR,
+                error.message,
+                "the table can not be made in the target as the source has it",
+                error.hint,
+            )
+        except (TargetSchemaMissing, ProgressUnwritable, PrivilegeMissing):
+            return  # PK08 and PK09 say so, with the GRANT
 
 
 @check("PG32", "identity and deferrable keys", side=Side.TARGET)

@@ -18,6 +18,7 @@ from psycopg.rows import dict_row
 from penstock.control.config import Config
 from penstock.host.connect import server_errors
 from penstock.model import TableDefinition
+from penstock.source.postgres.catalog import Survey
 
 
 class Severity(StrEnum):
@@ -68,6 +69,7 @@ class Probe:
     """What the checks of one database ask: its connection and what was read from it once.
 
     tables: the wanted tables of the source; on the target side the same, as the source has them.
+    survey: what the patterns come to (source side).
     source_id: the source's system identifier and database, for checks that compare both sides.
     """
 
@@ -75,6 +77,7 @@ class Probe:
     connection: psycopg.Connection
     version: int
     tables: tuple[TableDefinition, ...] = ()
+    survey: Survey = field(default_factory=lambda: Survey(tables=()))
     source_id: tuple[str, str] | None = None
     memo: dict[str, Any] = field(default_factory=dict)
 

@@ -1,0 +1,90 @@
+"""RUN, PAUSE and STOP: the word in `wirekite.wirekite_action`, obeyed by both halves.
+
+Not here: the table itself (`penstock.load.postgres.progress`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import structlog
+
+from penstock.control.stopping import StopRequest
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.connect import ConnectFailed, connect
+from penstock.load.postgres.progress import read_action
+
+logger = structlog.get_logger()
+CHECK_INTERVAL_S = 5.0  # document 000: PAUSE sleeps 5 s between checks
+
+
+class ActionWatch:
+    """Reads the action on a connection of its own, at most every `interval_s`.
+
+    A target that can not be reached keeps the last word known: what can not be read must not
+    stop an extraction. Used by one thread.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str,
+        interval_s: float = CHECK_INTERVAL_S,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """Name the target; nothing is connected before the first look."""
+        self._url = url
+        self._name = name
+        self._interval_s = interval_s
+        self._clock = clock
+        self._connection: psycopg.Connection | None = None
+        self._looked_at_s: float | None = None
+        self._word = "RUN"
+
+    def word(self, *, at_once: bool = False) -> str:
+        """The action: RUN, PAUSE or STOP. at_once: look even if the last look was just now.
+
+        Raises ActionUnknown for any other word in the table.
+        """
+        now = self._clock.monotonic_s()
+        fresh = self._looked_at_s is not None and now - self._looked_at_s < self._interval_s
+        if at_once or not fresh:
+            self._looked_at_s = now
+            self._look()
+        return self._word
+
+    def _look(self) -> None:
+        try:
+            if self._connection is None or self._connection.closed:
+                self._connection = connect(self._url, application_name=self._name)
+            word = read_action(self._connection)
+        except (ConnectFailed, psycopg.OperationalError) as error:
+            logger.warning("action not readable", error=str(error), last_known=self._word)
+            self.close()
+            return
+        if word != self._word:
+            logger.info("action changed", before=self._word, now=word)
+        self._word = word
+
+    def obey(self, stop: StopRequest, *, on_pause: Callable[[], None] | None = None) -> bool:
+        """Sleep while the word is PAUSE; True when work should end (STOP, or `stop` was asked).
+
+        on_pause: called once per check while paused, to say so or keep a connection alive.
+        """
+        while True:
+            word = self.word(at_once=self._word == "PAUSE")
+            if word == "STOP":
+                stop.ask()
+            if stop() or word == "RUN":
+                return stop()
+            if on_pause is not None:
+                on_pause()
+            stop.wait(CHECK_INTERVAL_S)
+
+    def close(self) -> None:
+        """Let go of the connection; the next look makes a new one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
