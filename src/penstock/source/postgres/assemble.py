@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from penstock.codec.pgoutput import Decoder, Stop
+from penstock.codec.pgoutput import DecodeError, Decoder, Stop
 from penstock.codec.pgoutput_messages import (
     LogicalMessage,
     OriginMessage,
@@ -39,6 +39,8 @@ logger = structlog.get_logger()
 INTERNAL_PREFIX = "penstock."  # logical messages of our own: never rows, never markers
 REPLAY_READ_BYTES = 4 * 1024 * 1024
 _XLOG_HEAD_BYTES = 25
+_ROW_OFFSET = 5 + _XLOG_HEAD_BYTES + 1  # of a row's oid in its frame
+_STREAMED_ROW_OFFSET = _ROW_OFFSET + 4  # behind its xid
 _U64 = struct.Struct(">Q")
 
 
@@ -90,6 +92,7 @@ class Counted:
     row_count: int = 0
     transaction_count: int = 0
     byte_count: int = 0
+    ignored_row_count: int = 0
     ignored_message_count: int = 0
     skipped_transaction_count: int = 0
     received_position: int = 0
@@ -143,6 +146,7 @@ class Assembler:
         self._keep_messages = keep_messages
         self._limits = limits or Limits()
         self._bound: dict[int, _Bound] = {}
+        self._ignored: set[int] = set()
         self._widened: dict[Relation, Relation] = {}
         self._arrival = 0
         self._markers: list[Marker] = []
@@ -177,7 +181,10 @@ class Assembler:
         decoder = self._decoder
         if self._spill.in_block:
             return self._feed_block(block, at, end)
-        at = decoder.feed(block, at, end, self._limits.row_count)
+        try:
+            at = decoder.feed(block, at, end, self._limits.row_count)
+        except DecodeError as error:
+            return self._step_over(error, block, end, _ROW_OFFSET)
         stop = decoder.stop
         if stop in (Stop.LIMIT, Stop.COMMIT) or (
             stop is Stop.MORE and decoder.byte_count >= self._limits.byte_count
@@ -192,6 +199,21 @@ class Assembler:
         elif stop is Stop.OTHER_FRAME:
             return self._other_frame(block, at)
         return at
+
+    def _step_over(self, error: DecodeError, block: memoryview, end: int, offset: int) -> int:
+        """Pass over a row of a table that is published but not captured; raise anything else.
+
+        offset: of the relation's oid, where the decoder refuses such a row, in its frame.
+        """
+        source_id = error.fields.get("source_id")
+        if source_id not in self._ignored:
+            raise error
+        frame = frame_at(block, error.offset - offset, end)
+        if frame is None:
+            raise error
+        self.counted.ignored_row_count += 1
+        self._decoder.stop = Stop.MORE
+        return frame.end
 
     def _feed_block(self, block: memoryview, at: int, end: int) -> int:
         """Inside StreamStart .. StreamStop: rows go to the side file as they are."""
@@ -375,8 +397,9 @@ class Assembler:
             relation = self._widened[relation]
         self._bound[source_id] = _Bound(relation=relation, arrival=arrival)
         if relation is None:
-            self._decoder.ignore(source_id)
+            self._ignored.add(source_id)
         else:
+            self._ignored.discard(source_id)
             self._decoder.bind(source_id, relation)
 
     def _widen(self) -> None:
@@ -486,7 +509,11 @@ class Assembler:
         decoder = self._decoder
         at = 0
         while True:
-            at = decoder.replay(piece, at, len(piece), self._limits.row_count, streamed.aborted)
+            try:
+                at = decoder.replay(piece, at, len(piece), self._limits.row_count, streamed.aborted)
+            except DecodeError as error:
+                at = self._step_over(error, piece, len(piece), _STREAMED_ROW_OFFSET)
+                continue
             stop = decoder.stop
             if stop is Stop.MORE:
                 if decoder.byte_count >= self._limits.byte_count:
