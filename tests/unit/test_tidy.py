@@ -1,0 +1,220 @@
+"""The project's conventions, checked as tests: sizes, names, twins, references, addresses."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("src", "tests", "docs", "bench", "examples", ".ci", "changelog.d")
+TEXT_SUFFIXES = {".py", ".pyx", ".pyi", ".md", ".toml", ".lock", ".sql", ".sh", ""}
+GENERATED = {"__pycache__", "penstock.egg-info", "build"}
+
+MODULE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 70
+BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
+PRINTS = {"src/penstock/cli.py"}
+CHANGE_KINDS = {"added", "changed", "fixed", "removed", "security"}
+ENTRY_POINTS = {"penstock.cli", "penstock.__main__"}
+
+# Built from pieces, so that this file does not find itself.
+MACHINE_PATHS = re.compile("|".join(("/" + "work/", "/" + "root/", r"\.\./" + "shared")))
+REGISTRIES = re.compile(
+    r"https?://[^\s)>\"']*(" + "|".join(("py" + "pi", "python" + "hosted", "ma" + "ven")) + ")"
+)
+UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX")) + r")\b")
+
+
+@cache
+def files() -> tuple[Path, ...]:
+    """Every text file of the project, relative to its root."""
+    found = [path for path in ROOT.iterdir() if path.is_file() and path.name != "LICENSE"]
+    for folder in FOLDERS:
+        found += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
+    relative = [path.relative_to(ROOT) for path in found]
+    return tuple(
+        sorted(
+            path
+            for path in relative
+            if path.suffix in TEXT_SUFFIXES and not GENERATED & set(path.parts)
+        )
+    )
+
+
+def read(path: Path) -> str:
+    """The text of a file of the project."""
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def sources(folder: str = "") -> Iterator[tuple[Path, ast.Module]]:
+    """Every Python module below a folder, parsed."""
+    for path in files():
+        if path.suffix == ".py" and path.as_posix().startswith(folder):
+            yield path, ast.parse(read(path))
+
+
+def named(path: Path) -> str:
+    """The dotted name of a module below src."""
+    parts = path.relative_to("src").with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_modules_are_short() -> None:
+    """No module is longer than 600 lines: it would hold more than one thing."""
+    code = [path for path in files() if path.suffix in {".py", ".pyx", ".pyi"}]
+    long = {str(path): len(read(path).splitlines()) for path in code}
+    assert {path: n for path, n in long.items() if n > MODULE_LINES_MAX} == {}
+
+
+def test_functions_are_short() -> None:
+    """No function is longer than 70 lines, tests included."""
+    long = {
+        f"{path}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1
+        for path, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert {name: n for name, n in long.items() if n > FUNCTION_LINES_MAX} == {}
+
+
+def test_modules_are_named_by_what_they_hold() -> None:
+    """No module or folder has a name that says nothing."""
+    assert [str(path) for path in files() if BANNED_NAMES & set(path.with_suffix("").parts)] == []
+
+
+def test_only_the_command_line_prints() -> None:
+    """print() is in cli.py alone; everything else returns values or logs."""
+    printing = [
+        f"{path}:{node.lineno}"
+        for path, tree in sources("src/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
+        and path.as_posix() not in PRINTS
+    ]
+    assert printing == []
+
+
+def test_every_kernel_has_its_twin_and_its_types() -> None:
+    """Beside each .pyx stand the readable module of the same name and a .pyi."""
+    kernels = [path for path in files() if path.suffix == ".pyx"]
+    assert kernels, "the project has kernels"
+    for kernel in kernels:
+        assert kernel.name.startswith("_"), f"{kernel}: kernels are private"
+        assert (ROOT / kernel.with_name(kernel.stem[1:] + ".py")).is_file(), f"{kernel}: no twin"
+        assert (ROOT / kernel.with_suffix(".pyi")).is_file(), f"{kernel}: no types"
+
+
+def test_every_module_is_used() -> None:
+    """A module that nothing imports is dead, unless it is where a program starts."""
+    modules = {named(path) for path, _ in sources("src/") if path.name != "__init__.py"}
+    used = set(ENTRY_POINTS)
+    for path, tree in sources("src/"):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                used |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                used |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                # Named in a string: programs started with -m, Spark's worker module.
+                used |= modules & {node.value} - {named(path)}
+    assert modules - used == set()
+
+
+def test_nothing_is_left_unfinished() -> None:
+    """No note to come back later: it is done, or it is an issue."""
+    code = [path for path in files() if path.suffix in {".py", ".pyx", ".pyi", ".sql"}]
+    assert [str(path) for path in code if UNFINISHED.search(read(path))] == []
+
+
+@pytest.mark.parametrize("pattern", [MACHINE_PATHS, REGISTRIES], ids=["paths", "registries"])
+def test_files_know_no_machine(pattern: re.Pattern[str]) -> None:
+    """No file names a folder of somebody's machine or the address of a package registry."""
+    found = [f"{path}: {match[0]}" for path in files() if (match := pattern.search(read(path)))]
+    assert found == []
+
+
+def test_locks_hold_names_versions_and_hashes_alone() -> None:
+    """Each line of a lock is a pinned name or a sha256; no option and no address."""
+    locks = sorted(ROOT.glob("requirements*.lock"))
+    assert len(locks) == 3
+    allowed = re.compile(
+        r"(#.*|[a-z0-9._-]+==[A-Za-z0-9.!+_-]+( ;.*)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?|)\Z"
+    )
+    for lock in locks:
+        lines = lock.read_text().splitlines()
+        assert [line for line in lines if not allowed.match(line)] == [], lock.name
+
+
+def error_classes() -> dict[str, str]:
+    """Class name -> code, of every class that sets `code` and has `Error`-like bases."""
+    found: dict[str, str] = {}
+    for _, tree in sources("src/"):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                for statement in node.body:
+                    if code := _code(statement):
+                        found[node.name] = code
+    return found
+
+
+def _code(statement: ast.stmt) -> str | None:
+    if isinstance(statement, ast.Assign):
+        target: ast.expr = statement.targets[0]
+    elif isinstance(statement, ast.AnnAssign):
+        target = statement.target
+    else:
+        return None
+    value = statement.value
+    named_code = isinstance(target, ast.Name) and target.id == "code"
+    if named_code and isinstance(value, ast.Constant) and isinstance(value.value, str):
+        return value.value
+    return None
+
+
+def test_error_codes_are_unique_and_well_formed() -> None:
+    """A code stands for one condition: two letters of its room and two digits."""
+    codes = error_classes()
+    assert {
+        name: code for name, code in codes.items() if not re.fullmatch("[A-Z]{2}[0-9]{2}", code)
+    } == {}
+    shared = {code for code, count in Counter(codes.values()).items() if count > 1}
+    assert {name: code for name, code in codes.items() if code in shared} == {}
+
+
+def test_every_error_is_in_the_documentation() -> None:
+    """docs/errors.md has each code; `make error-page` writes it from the docstrings."""
+    page = read(Path("docs/errors.md"))
+    assert {code for code in error_classes().values() if f"## {code}" not in page} == set()
+
+
+def test_changelog_fragments_are_named_by_kind() -> None:
+    """A fragment is changelog.d/NAME.KIND.md with one of the known kinds, and not empty."""
+    assert "## [Unreleased]" in read(Path("CHANGELOG.md"))
+    for path in files():
+        if path.parts[0] == "changelog.d" and path.name != "README.md":
+            assert path.suffixes[-2:][0][1:] in CHANGE_KINDS, path
+            assert read(path).strip(), path
+
+
+def test_references_between_files_hold() -> None:
+    """A document that a docstring names exists, and so does what a relative link points to."""
+    missing = []
+    for path in files():
+        text = read(path)
+        if path.suffix in {".py", ".pyx", ".md"}:
+            for name in re.findall(r"\bdocs/[a-z0-9-]+\.md\b", text):
+                if not (ROOT / name).is_file():
+                    missing.append(f"{path}: {name}")
+        if path.suffix == ".md":
+            for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text):
+                if not (ROOT / path.parent / link).exists():
+                    missing.append(f"{path}: {link}")
+    assert missing == []
