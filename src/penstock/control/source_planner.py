@@ -1,0 +1,126 @@
+"""What the bulk load asks of the source: consistent points, definitions and chunks.
+
+Joins the rooms source and load, which do not know each other. Not here: the handover's own point
+(`handover.py` makes and keeps it, in the extractor's process), and copying (`penstock.load.bulk`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Protocol, Self
+
+from penstock.control.config import Config
+from penstock.load.bulk import Point, PointUnfit
+from penstock.load.ledger import Chunk
+from penstock.model import Lsn, TableDefinition, TableName
+from penstock.source.postgres.catalog import captured_tables, open_catalog
+from penstock.source.postgres.slot import Watch
+from penstock.source.postgres.snapshot import (
+    SnapshotGone,
+    TableRewritten,
+    check_not_rewritten,
+    copy_sql,
+    lock_tables,
+    open_snapshot,
+    plan_chunks,
+    temporary_consistent_point,
+)
+
+
+class HeldPoint(Protocol):
+    """A consistent point whose snapshot lives while a with block is open."""
+
+    @property
+    def position(self) -> int:
+        """The point, as an ordered number."""
+        ...
+
+    @property
+    def snapshot_id(self) -> str:
+        """The exported snapshot."""
+        ...
+
+
+class SourcePlanner:
+    """The `Planner` of a PostgreSQL source. Use as a context manager: it keeps the points it makes.
+
+    first: asked when the load wants the handover's point; None when there is none. on_blocked:
+    see `slot.create_slot`.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        first: Callable[[], Point | None] = lambda: None,
+        fresh: Callable[[ExitStack], HeldPoint] | None = None,
+        on_blocked: Watch | None = None,
+    ) -> None:
+        self._url = config.source.url
+        self._patterns = config.source.tables
+        self._chunk_bytes = config.data_loader.chunk_megabytes * 2**20
+        self._first = first
+        self._fresh = fresh or self._temporary
+        self._on_blocked = on_blocked
+        self._kept = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Nothing is opened yet."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let the snapshots go that fresh points were made with."""
+        self._kept.close()
+
+    def _temporary(self, kept: ExitStack) -> HeldPoint:
+        return kept.enter_context(
+            temporary_consistent_point(self._url, on_blocked=self._on_blocked)
+        )
+
+    def first_point(self) -> Point | None:
+        """See Planner."""
+        return self._first()
+
+    def fresh_point(self) -> Point:
+        """See Planner. By a temporary slot, which is gone again when this planner is closed."""
+        point = self._fresh(self._kept)
+        return Point(position=Lsn(point.position), snapshot_id=point.snapshot_id)
+
+    def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
+        """See Planner."""
+        with open_catalog(self._url) as connection:
+            found = captured_tables(connection, self._patterns)
+        return [definition for definition in found if definition.name in set(tables)]
+
+    def chunks(
+        self, point: Point, table: TableDefinition, columns: Sequence[str], *, binary: bool
+    ) -> list[Chunk]:
+        """See Planner. By ranges of heap blocks of each storage."""
+        try:
+            connection = open_snapshot(self._url, point.snapshot_id)
+        except SnapshotGone as error:
+            raise PointUnfit(error.message, hint=error.hint) from error
+        with connection:
+            lock_tables(connection, [table])
+            try:
+                check_not_rewritten(connection, [table])
+            except TableRewritten as error:
+                raise PointUnfit(error.message, hint=error.hint) from error
+            pieces = plan_chunks(connection, table, size_bytes_target=self._chunk_bytes)
+        return [
+            Chunk(
+                number=piece.number,
+                relation=piece.storage,
+                copy_out=copy_sql(piece, columns, binary=binary),
+                size_bytes=piece.size_bytes,
+                row_count=piece.row_estimate,
+            )
+            for piece in pieces
+        ]

@@ -1,0 +1,613 @@
+"""The bulk load: tables copied in chunks by Spark tasks at a consistent point, then their keys.
+
+A killed load goes on where it was as long as the snapshot of its plan lives; when that is gone,
+tables that are not finished are emptied and begun afresh at a new consistent point, each table
+remembering its own, so that the loader knows which changes its rows already hold. Not here: where
+consistent points and chunk plans come from (the `Planner`, given by the caller), and one chunk's
+transaction (`chunk.py`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import psycopg
+import structlog
+
+from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted, server_errors
+from penstock.load.bulk_progress import OnProgress, Watch
+from penstock.load.chunk import (
+    ChunkOutcome,
+    ChunkTask,
+    Status,
+    copy_chunks,
+    import_snapshot,
+)
+from penstock.load.ledger import (
+    Chunk,
+    Ledger,
+    Step,
+    TablePlan,
+    begin_afresh,
+    ensure_marks,
+    finish_table,
+    is_empty,
+    next_step,
+    read_ledger,
+    read_marks,
+    refused,
+    write_ledger,
+)
+from penstock.load.postgres.schema import (
+    add_foreign_keys,
+    add_keys,
+    create_tables,
+    made_tables,
+)
+from penstock.load.postgres.target import TargetTable, read_target_tables
+from penstock.load.postgres.types import target_name
+from penstock.load.session import Session
+from penstock.model import Lsn, PenstockError, TableDefinition, TableName
+
+logger = structlog.get_logger(__name__)
+
+APPLICATION_NAME = "penstock bulk driver"
+ROUNDS_MAX = 6
+SMALL_TASK_BYTES = 16 * 2**20  # smaller chunks share a task: a task has its price too
+INDEX_MEMORY = "256MB"
+
+# Types whose binary form is the same in every version and says everything; others go as text.
+BINARY_TYPES = frozenset(
+    {
+        "boolean", "smallint", "integer", "bigint", "real", "double precision", "uuid", "bytea",
+        "text", "character varying", "character", "date", "numeric", "interval", "json",
+        "timestamp without time zone", "timestamp with time zone", "time without time zone",
+    }
+)  # fmt: skip
+
+
+class NamesCollide(PenstockError):
+    """Two tables can not be told apart in wirekite_progress, or land on one target table."""
+
+    code = "LD45"
+
+
+class TargetFires(PenstockError):
+    """A target table that was there already would run triggers or check foreign keys."""
+
+    code = "LD46"
+
+
+class BulkUnsettled(PenstockError):
+    """The source's tables were rewritten, or snapshots lost, again and again."""
+
+    code = "LD47"
+    retry = "backoff"
+
+
+class PointUnfit(PenstockError):
+    """A table was truncated or rewritten after a consistent point: it needs a later one."""
+
+    code = "LD49"
+    retry = "backoff"
+
+
+class BulkStopped(PenstockError):
+    """The bulk load was told to stop; what is committed is kept."""
+
+    code = "LD48"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A consistent point of the source: an exported snapshot and the position it stands at.
+
+    Rows of transactions whose commit record starts before `position` are in the snapshot, all
+    others are not.
+    """
+
+    position: Lsn
+    snapshot_id: str
+
+
+class Planner(Protocol):
+    """What the bulk load needs to know of the source."""
+
+    def first_point(self) -> Point | None:
+        """The handover's consistent point; None when there is none, or not any more."""
+        ...
+
+    def fresh_point(self) -> Point:
+        """Make a new consistent point, later than all before; it is kept until the load ends."""
+        ...
+
+    def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
+        """The tables' definitions as they are now."""
+        ...
+
+    def chunks(
+        self, point: Point, table: TableDefinition, columns: Sequence[str], *, binary: bool
+    ) -> list[Chunk]:
+        """Cut a table into chunks which together hold each of its rows once.
+
+        Each copy_out gives `columns` in order. Raises PointUnfit when the table's rows can not be
+        read at this point any more.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkOptions:
+    """Where a bulk load reads, writes and keeps its state. namespaces: source to target schema."""
+
+    source_url: str = field(repr=False)
+    target_url: str = field(repr=False)
+    state_directory: Path
+    run_directory: Path
+    namespaces: Mapping[str, str] = field(default_factory=dict)
+    max_threads: int = 5
+
+
+@dataclass(slots=True)
+class BulkResult:
+    """What a bulk load did. rows: per source table, in all, also those of earlier runs.
+
+    positions: per source table its consistent point as an ordered number. notes: sentences for
+    the user: what was begun afresh and why, what the target lacks. foreign_keys_pending: tables
+    stand at different positions, so their foreign keys have to wait (`finish_foreign_keys`).
+    """
+
+    rows: dict[TableName, int] = field(default_factory=dict)
+    positions: dict[TableName, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    foreign_keys_pending: bool = False
+
+
+def load_in_bulk(
+    session: Session,
+    options: BulkOptions,
+    definitions: Sequence[TableDefinition],
+    planner: Planner,
+    *,
+    on_progress: OnProgress | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> BulkResult:
+    """Load tables that are not loaded yet; returns when all rows, keys and indexes are there.
+
+    Safe to call again after any end. Raises TargetHoldsRows, TargetFires, NamesCollide (nothing
+    is changed then), the errors of `postgres.schema`, BulkStopped when stop() said so, and what
+    chunks failed with.
+    """
+    check_names(definitions, options.namespaces)
+    with connect(
+        options.target_url, application_name=APPLICATION_NAME, options=EXACT_TEXT_SETTINGS
+    ) as connection:
+        load = _Load(session, options, definitions, planner, connection, on_progress, stop)
+        return load.run()
+
+
+def finish_foreign_keys(options: BulkOptions, definitions: Sequence[TableDefinition]) -> list[str]:
+    """Add the foreign keys that had to wait; call when all tables stand at one position.
+
+    That is when the loader has applied everything before the greatest consistent point. Does
+    nothing when they are there. Returns notes as `add_foreign_keys` does.
+    """
+    ledger = read_ledger(options.state_directory)
+    if ledger.foreign_keys_done:
+        return []
+    with connect(
+        options.target_url, application_name=APPLICATION_NAME, options=EXACT_TEXT_SETTINGS
+    ) as connection:
+        notes = _foreign_keys(connection, definitions, options.namespaces)
+    ledger.foreign_keys_done = True
+    write_ledger(options.state_directory, ledger)
+    return notes
+
+
+def _foreign_keys(
+    connection: psycopg.Connection,
+    definitions: Sequence[TableDefinition],
+    namespaces: Mapping[str, str],
+) -> list[str]:
+    made = made_tables(connection)
+    ours = [d for d in definitions if target_name(d.name, namespaces) in made]
+    return add_foreign_keys(connection, ours, namespaces)
+
+
+def check_names(definitions: Sequence[TableDefinition], namespaces: Mapping[str, str]) -> None:
+    """Refuse tables whose progress rows or target tables would be the same."""
+    for what, names in (
+        ("in wirekite_progress", [str(d.name) for d in definitions]),
+        ("in the target", [str(target_name(d.name, namespaces)) for d in definitions]),
+    ):
+        double = next((name for name in names if names.count(name) > 1), None)
+        if double is not None:
+            raise NamesCollide(
+                f"two source tables would both be {double} {what}",
+                hint="Rename one, map the schemas apart in [target.map], or leave one out of "
+                "[source] tables.",
+                table=double,
+            )
+
+
+class _Load:
+    """One run of the bulk load; see load_in_bulk."""
+
+    def __init__(
+        self,
+        session: Session,
+        options: BulkOptions,
+        definitions: Sequence[TableDefinition],
+        planner: Planner,
+        connection: psycopg.Connection,
+        on_progress: OnProgress | None,
+        stop: Callable[[], bool],
+    ) -> None:
+        self.session = session
+        self.options = options
+        self.definitions = {definition.name: definition for definition in definitions}
+        self.planner = planner
+        self.connection = connection
+        self.on_progress = on_progress
+        self.stop = stop
+        self.ledger: Ledger = read_ledger(options.state_directory)
+        self.result = BulkResult()
+        self.replica_role = False
+        self.watch: Watch | None = None
+
+    def run(self) -> BulkResult:
+        steps = self.first_steps()
+        self.copy_all(steps)
+        if not self.ledger.finished:
+            self.add_all_keys()
+            self.ledger.finished = True
+            write_ledger(self.options.state_directory, self.ledger)
+        if self.watch is not None:
+            self.watch.tell(self.connection, "done")
+        marks = read_marks(self.connection)
+        for plan in self.ledger.plans:
+            self.result.positions[plan.source] = Lsn.parse(plan.position).ordinal
+            self.result.rows[plan.source] = marks[plan.source].row_count or 0
+        self.result.foreign_keys_pending = not self.ledger.foreign_keys_done
+        return self.result
+
+    # -- before the first row ----------------------------------------------------------------------
+
+    def first_steps(self) -> dict[TableName, Step]:
+        """Look at the target, refuse what must be refused, then make the missing tables."""
+        connection, namespaces = self.connection, self.options.namespaces
+        targets = {name: target_name(name, namespaces) for name in self.definitions}
+        with server_errors("looking at the target tables"):
+            present = read_target_tables(connection, targets.values())
+            marks = read_marks(connection) if _has_marks(connection) else {}
+            empty = {t: is_empty(connection, t) for t in present}
+            self.replica_role = may_be_replica(connection)
+        steps = {
+            name: next_step(
+                self.ledger.plan_of(name),
+                marks.get(name),
+                empty=empty.get(target, True),
+                made=target not in present,
+            )
+            for name, target in targets.items()
+        }
+        for name, step in steps.items():
+            if step is Step.REFUSE:
+                raise refused(targets[name])
+        if not self.replica_role:
+            for name, step in steps.items():
+                if step is not Step.DONE and targets[name] in present:
+                    check_quiet(present[targets[name]])
+        made = create_tables(connection, list(self.definitions.values()), namespaces)
+        self.result.notes += made.notes
+        ensure_marks(connection)
+        return steps
+
+    # -- the rows ----------------------------------------------------------------------------------
+
+    def copy_all(self, steps: dict[TableName, Step]) -> None:
+        """Copy until every table is done, in as few rounds as what happens allows."""
+        late = self.ledger.finished  # changes may be applied: an old snapshot will not do
+        pending: dict[TableName, Step] = {
+            name: step for name, step in steps.items() if step is not Step.DONE
+        }
+        if pending and self.ledger.finished:
+            self.ledger.finished = False
+        for number in range(ROUNDS_MAX):
+            self.mark_lost_snapshots(pending)
+            self.plan_afresh([t for t, s in pending.items() if s is Step.AFRESH], fresh=late)
+            outcomes = self.copy_round(list(pending))
+            pending = self.settle(pending, outcomes)
+            if not pending:
+                return
+            late = True
+            logger.info("bulk load goes into another round", round=number + 2, tables=len(pending))
+        raise BulkUnsettled(
+            f"{len(pending)} tables could not be read at one consistent point in {ROUNDS_MAX} "
+            f"rounds, the first is {next(iter(pending))}",
+            hint="Stop what truncates or rewrites these tables, then run the same command again.",
+        )
+
+    def mark_lost_snapshots(self, pending: dict[TableName, Step]) -> None:
+        """Tables whose snapshot is gone can not go on: they begin afresh."""
+        alive: dict[str, bool] = {}
+        for name, step in pending.items():
+            plan = self.ledger.plan_of(name)
+            if step is not Step.GO_ON or plan is None:
+                continue
+            if plan.snapshot_id not in alive:
+                alive[plan.snapshot_id] = snapshot_alive(self.options.source_url, plan.snapshot_id)
+            if not alive[plan.snapshot_id] and self.chunks_left(plan):
+                pending[name] = Step.AFRESH
+                self.note(
+                    f"{name} is loaded again from the start: the snapshot at {plan.position} that "
+                    "its load had begun with is gone",
+                )
+
+    def plan_afresh(self, tables: Sequence[TableName], *, fresh: bool) -> None:
+        """Plan tables at a consistent point: first bulk.json, then the target."""
+        if not tables:
+            return
+        point = None if fresh else self.living_first_point()
+        plans, unfit = self.plans_at(point, tables) if point is not None else ([], list(tables))
+        if unfit:
+            point = self.planner.fresh_point()
+            if plans or any(self.ledger.plan_of(name) for name in unfit):
+                self.note(f"{len(unfit)} tables are loaded at a later point, {point.position}")
+            later, unfit = self.plans_at(point, unfit)
+            plans += later
+        if unfit:
+            raise BulkUnsettled(
+                f"{unfit[0]} was truncated or rewritten again while its load was planned",
+                hint="Run the same command again.",
+            )
+        self.ledger.put(plans)
+        self.ledger.foreign_keys_done = False
+        write_ledger(self.options.state_directory, self.ledger)
+        with server_errors("emptying the target tables"):
+            begin_afresh(self.connection, plans)
+
+    def living_first_point(self) -> Point | None:
+        point = self.planner.first_point()
+        if point is None or not snapshot_alive(self.options.source_url, point.snapshot_id):
+            return None
+        return point
+
+    def plans_at(
+        self, point: Point, tables: Sequence[TableName]
+    ) -> tuple[list[TablePlan], list[TableName]]:
+        """Plans of the tables that can be read at a point, and the tables that can not."""
+        plans, unfit = [], []
+        for name in tables:
+            try:
+                plan = self.plan_one(point, self.definitions[name])
+            except PointUnfit:
+                unfit.append(name)
+            else:
+                plans.append(plan.renamed(self.ledger.plan_of(name)))
+        return plans, unfit
+
+    def plan_one(self, point: Point, definition: TableDefinition) -> TablePlan:
+        columns = tuple(c.name for c in definition.columns if not c.generated)
+        binary = goes_binary(definition)
+        return TablePlan(
+            source=definition.name,
+            target=target_name(definition.name, self.options.namespaces),
+            columns=columns,
+            binary=binary,
+            position=str(point.position),
+            snapshot_id=point.snapshot_id,
+            chunks=tuple(self.planner.chunks(point, definition, columns, binary=binary)),
+        )
+
+    def chunks_left(self, plan: TablePlan) -> list[Chunk]:
+        """The chunks that the target does not record as done."""
+        marks = read_marks(self.connection).get(plan.source)
+        done: Mapping[int, int] = {} if marks is None else marks.done
+        return [chunk for chunk in plan.chunks if chunk.number not in done]
+
+    def copy_round(self, tables: Sequence[TableName]) -> list[ChunkOutcome]:
+        """One Spark job over all chunks that are left of these tables."""
+        plans = [plan for plan in self.ledger.plans if plan.source in set(tables)]
+        tasks = [task for plan in plans for task in self.tasks(plan)]
+        work = partitions(tasks, self.session.parallelism, self.options.max_threads)
+        logger.info("bulk copy began", tables=len(plans), chunks=len(tasks), tasks=len(work))
+        watch = Watch(
+            self.options.target_url,
+            self.options.run_directory,
+            self.ledger.plans,
+            on_progress=self.on_progress,
+            stop=self.stop,
+            on_stop=self.session.context.cancelAllJobs,
+        )
+        self.watch = watch
+        with watch:
+            try:
+                outcomes = self.session.run(work, copy_chunks)
+            except PenstockError as error:
+                if self.stop():
+                    raise _stopped() from error
+                if error.retry != "backoff" or not self.session.alive:
+                    raise
+                logger.warning("bulk job is repeated", reason=error.message)
+                return []
+        watch.tell(self.connection, "indexing")
+        if self.stop():
+            raise _stopped()
+        return outcomes
+
+    def tasks(self, plan: TablePlan) -> list[ChunkTask]:
+        return [
+            ChunkTask(
+                source_url=self.options.source_url,
+                target_url=self.options.target_url,
+                table=plan.source,
+                target=plan.target,
+                chunk=chunk,
+                columns=plan.columns,
+                binary=plan.binary,
+                snapshot_id=plan.snapshot_id,
+                plan=plan.name,
+                replica_role=self.replica_role,
+            )
+            for chunk in self.chunks_left(plan)
+        ]
+
+    def settle(
+        self, pending: dict[TableName, Step], outcomes: Sequence[ChunkOutcome]
+    ) -> dict[TableName, Step]:
+        """Finish the tables that are complete; what is to be done with the others."""
+        left: dict[TableName, Step] = {}
+        errors = [o.error for o in outcomes if o.error is not None]
+        again = {o.table for o in outcomes if o.status in (Status.SNAPSHOT_GONE, Status.REWRITTEN)}
+        for name in pending:
+            plan = self.ledger.plan_of(name)
+            assert plan is not None
+            if name in again:
+                left[name] = Step.AFRESH
+            elif self.chunks_left(plan):
+                left[name] = Step.GO_ON
+            else:
+                with server_errors(f"finishing {plan.target}"):
+                    finish_table(self.connection, plan)
+                logger.info("bulk table copied", table=str(name), position=plan.position)
+        if errors:
+            raise errors[0]
+        rewritten = {o.table for o in outcomes if o.status is Status.REWRITTEN}
+        if rewritten:
+            self.redefine(sorted(rewritten))
+        return left
+
+    def redefine(self, tables: Sequence[TableName]) -> None:
+        """Read rewritten tables anew; remake a target table of ours whose shape changed."""
+        ours = made_tables(self.connection)
+        for definition in self.planner.define(tables):
+            name = definition.name
+            self.note(f"{name} was truncated or rewritten in the source and is loaded again")
+            before = self.definitions[name]
+            self.definitions[name] = definition
+            target = target_name(name, self.options.namespaces)
+            if before.columns != definition.columns and target in ours:
+                with server_errors(f"dropping {target}"):
+                    self.connection.execute(f"drop table {quoted(*target)}")
+        create_tables(
+            self.connection, [self.definitions[t] for t in tables], self.options.namespaces
+        )
+
+    # -- after the rows ----------------------------------------------------------------------------
+
+    def add_all_keys(self) -> None:
+        """Keys and indexes, several tables at once; then foreign keys, if all stand alike."""
+        made = made_tables(self.connection)
+        largest_first = sorted(self.definitions.values(), key=lambda d: -d.size_bytes)
+        with ThreadPoolExecutor(self.options.max_threads) as executor:
+            for done in [
+                executor.submit(self.add_keys_of, definition, made) for definition in largest_first
+            ]:
+                done.result()
+        positions = {plan.position for plan in self.ledger.plans}
+        if len(positions) <= 1:
+            self.result.notes += _foreign_keys(
+                self.connection, largest_first, self.options.namespaces
+            )
+            self.ledger.foreign_keys_done = True
+
+    def add_keys_of(self, definition: TableDefinition, made: set[TableName]) -> None:
+        target = target_name(definition.name, self.options.namespaces)
+        settings = {**EXACT_TEXT_SETTINGS, "maintenance_work_mem": INDEX_MEMORY}
+        with connect(
+            self.options.target_url, application_name=APPLICATION_NAME, options=settings
+        ) as connection:
+            if target in made:
+                add_keys(connection, definition, self.options.namespaces)
+            with server_errors(f"analyzing {target}"):
+                connection.execute(f"analyze {quoted(*target)}")
+
+    def note(self, sentence: str) -> None:
+        logger.warning("bulk load note", note=sentence)
+        self.result.notes.append(sentence)
+
+
+def _stopped() -> BulkStopped:
+    return BulkStopped(
+        "the bulk load was stopped", hint="Run the same command again: it goes on where it was."
+    )
+
+
+def _has_marks(connection: psycopg.Connection) -> bool:
+    row = connection.execute("select to_regclass('wirekite.bulk_table') is not null").fetchone()
+    return row is not None and bool(row[0])
+
+
+def may_be_replica(connection: psycopg.Connection) -> bool:
+    """Whether we may keep triggers and foreign keys of the target from acting on our rows."""
+    try:
+        with connection.transaction():
+            connection.execute("set local session_replication_role = replica")
+    except psycopg.errors.InsufficientPrivilege:
+        return False
+    return True
+
+
+def check_quiet(table: TargetTable) -> None:
+    """Refuse a table whose triggers or foreign keys would act on rows that come in any order."""
+    if not table.triggers and not table.parents and not table.self_reference:
+        return
+    what = "a foreign key" if table.parents or table.self_reference else "a trigger"
+    raise TargetFires(
+        f"target table {table.name} has {what}, and the role may not set session_replication_role",
+        hint="On 15 and later, as superuser: grant set on parameter session_replication_role to "
+        "ROLE; or drop foreign keys and disable triggers until the load is done.",
+        table=str(table.name),
+    )
+
+
+def snapshot_alive(source_url: str, snapshot_id: str) -> bool:
+    """Whether an exported snapshot can still be imported."""
+    with connect(source_url, application_name=APPLICATION_NAME) as connection:
+        alive = import_snapshot(connection, snapshot_id)
+        connection.rollback()
+    return alive
+
+
+def goes_binary(definition: TableDefinition) -> bool:
+    """Whether a table may be copied in COPY's binary format.
+
+    The target has the same types: `create_tables` made or checked them.
+    """
+    types = (c.type_text.partition("(") for c in definition.columns if not c.generated)
+    return all(head + rest.partition(")")[2] in BINARY_TYPES for head, _, rest in types)
+
+
+def partitions(tasks: Sequence[ChunkTask], slots: int, max_threads: int) -> list[list[ChunkTask]]:
+    """Group tasks into Spark partitions, the largest tables first.
+
+    With fewer threads than slots there are as many partitions as threads, loaded evenly;
+    otherwise Spark's own scheduling bounds and balances, and small chunks share a partition.
+    """
+    tables: dict[TableName, int] = {}
+    for task in tasks:
+        tables[task.table] = tables.get(task.table, 0) + task.chunk.size_bytes
+    ordered = sorted(tasks, key=lambda t: (-tables[t.table], t.table, t.chunk.number))
+    if max_threads < slots:
+        bins: list[tuple[int, int, list[ChunkTask]]] = [(0, i, []) for i in range(max_threads)]
+        for task in ordered:
+            size, index, held = heapq.heappop(bins)
+            held.append(task)
+            heapq.heappush(bins, (size + task.chunk.size_bytes + 1, index, held))
+        return [held for _, _, held in sorted(bins, key=lambda b: b[1]) if held]
+    limit = min(SMALL_TASK_BYTES, sum(tables.values()) // (slots * 4))
+    groups: list[list[ChunkTask]] = []
+    size = limit + 1
+    for task in ordered:
+        if size + task.chunk.size_bytes > limit:
+            groups.append([])
+            size = 0
+        groups[-1].append(task)
+        size += task.chunk.size_bytes
+    return groups

@@ -1,0 +1,262 @@
+"""How far the bulk load is: read from the target, never from what a worker believes.
+
+Rows of finished chunks come from their DL rows, rows under way from pg_stat_progress_copy.
+`run/bulk.json` holds the last reading for `penstock status`. Not here: drawing bars.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import psycopg
+import structlog
+
+from penstock.host import files
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.connect import connect
+from penstock.load.chunk import APPLICATION_NAME as COPIER
+from penstock.load.ledger import TablePlan
+from penstock.load.postgres import progress
+from penstock.model import PenstockError, TableName
+
+logger = structlog.get_logger(__name__)
+
+RUN_FILE = "bulk.json"
+POLL_INTERVAL_S = 0.5
+WRITE_INTERVAL_S = 1.0
+RATE_WINDOW_S = 15.0
+
+UNDER_WAY = """
+    select p.relid::regclass::oid::int8, sum(p.tuples_processed)::int8
+      from pg_stat_progress_copy as p
+      join pg_stat_activity as a on a.pid = p.pid
+     where p.command = 'COPY FROM'
+       and a.application_name = %(name)s
+       and a.datname = current_database()
+     group by 1
+"""
+TABLE_IDS = """
+    select n.nspname, c.relname, c.oid::int8
+      from pg_class as c
+      join pg_namespace as n on n.oid = c.relnamespace
+     where c.relkind in ('r', 'p')
+"""
+
+
+class TableProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """One table of the bulk load. Totals are estimates until finished, rows_done is exact then."""
+
+    table: TableName
+    rows_done: int = 0
+    rows_total: int = 0
+    bytes_done: int = 0
+    bytes_total: int = 0
+    chunks_done: int = 0
+    chunks_total: int = 0
+    rows_per_s: float = 0.0
+    eta_s: float | None = None
+
+
+class BulkProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole bulk load. phase: `copying`, `indexing` or `done`; bytes are the source's."""
+
+    phase: str
+    tables: tuple[TableProgress, ...]
+    rows_done: int = 0
+    rows_total: int = 0
+    bytes_done: int = 0
+    bytes_total: int = 0
+    rows_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    eta_s: float | None = None
+    elapsed_s: float = 0.0
+
+
+OnProgress = Callable[[BulkProgress], None]
+
+
+def table_progress(plan: TablePlan, done: Mapping[int, int], under_way: int) -> TableProgress:
+    """One table's progress. done: chunk number to rows; under_way: rows not yet committed."""
+    finished = [chunk for chunk in plan.chunks if chunk.number in done]
+    rows_total = sum(chunk.row_count for chunk in plan.chunks)
+    bytes_total = sum(chunk.size_bytes for chunk in plan.chunks)
+    committed = sum(chunk.size_bytes for chunk in finished)
+    row_bytes = bytes_total / rows_total if rows_total else 0.0
+    complete = len(finished) == len(plan.chunks)
+    rows_done = sum(done.values()) + (0 if complete else under_way)
+    bytes_done = min(bytes_total, committed + int(under_way * row_bytes))
+    return TableProgress(
+        table=plan.source,
+        rows_done=rows_done,
+        rows_total=rows_done if complete else max(rows_total, rows_done),
+        bytes_done=bytes_total if complete else bytes_done,
+        bytes_total=bytes_total,
+        chunks_done=len(finished),
+        chunks_total=len(plan.chunks),
+    )
+
+
+class Rates:
+    """Rates over the last RATE_WINDOW_S seconds of readings."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, BulkProgress]] = deque()
+
+    def add(self, now_s: float, reading: BulkProgress) -> BulkProgress:
+        """The reading with rates and times to go. A reading that went back starts afresh."""
+        if self._seen and reading.rows_done < self._seen[-1][1].rows_done:
+            self._seen.clear()
+        self._seen.append((now_s, reading))
+        while len(self._seen) > 2 and now_s - self._seen[0][0] > RATE_WINDOW_S:
+            self._seen.popleft()
+        then_s, before = self._seen[0]
+        span_s = now_s - then_s
+        if span_s <= 0:
+            return reading
+        bytes_per_s = (reading.bytes_done - before.bytes_done) / span_s
+        earlier = {table.table: table for table in before.tables}
+        return msgspec.structs.replace(
+            reading,
+            rows_per_s=(reading.rows_done - before.rows_done) / span_s,
+            bytes_per_s=bytes_per_s,
+            eta_s=_eta(reading.bytes_total - reading.bytes_done, bytes_per_s),
+            tables=tuple(_rated(t, earlier.get(t.table), span_s) for t in reading.tables),
+        )
+
+
+def _rated(table: TableProgress, before: TableProgress | None, span_s: float) -> TableProgress:
+    if before is None:
+        return table
+    rows_per_s = max(0.0, (table.rows_done - before.rows_done) / span_s)
+    eta_s = _eta(
+        table.bytes_total - table.bytes_done, (table.bytes_done - before.bytes_done) / span_s
+    )
+    return msgspec.structs.replace(table, rows_per_s=rows_per_s, eta_s=eta_s)
+
+
+def _eta(left: int, per_s: float) -> float | None:
+    if left <= 0:
+        return 0.0
+    return left / per_s if per_s > 0 else None
+
+
+class Watch:
+    """A thread that reads the progress, tells it, writes run/bulk.json and obeys a stop.
+
+    on_stop is called once, from this thread, when stop() first says so. The thread never ends the
+    load by failing: a target that does not answer is told in the diagnostics.
+    """
+
+    def __init__(
+        self,
+        target_url: str,
+        run_directory: Path,
+        plans: Sequence[TablePlan],
+        *,
+        on_progress: OnProgress | None,
+        stop: Callable[[], bool],
+        on_stop: Callable[[], None],
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        self._target_url = target_url
+        self._path = run_directory / RUN_FILE
+        self._plans = plans
+        self._on_progress = on_progress
+        self._stop = stop
+        self._on_stop = on_stop
+        self._clock = clock
+        self._rates = Rates()
+        self._begun_s = clock.monotonic_s()
+        self._written_s = float("-inf")
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="bulk-watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        files.REAL_FILES.make_directory(self._path.parent)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        connection: psycopg.Connection | None = None
+        stopped = False
+        while not self._ended.wait(POLL_INTERVAL_S):
+            if not stopped and self._stop():
+                stopped = True
+                self._on_stop()
+            try:
+                connection = connection or connect(
+                    self._target_url, application_name="penstock bulk progress"
+                )
+                self.tell(connection, "copying")
+            except (psycopg.Error, PenstockError) as error:
+                logger.warning("bulk progress not read", reason=type(error).__name__)
+                if connection is not None:
+                    connection.close()
+                connection = None
+        if connection is not None:
+            connection.close()
+
+    def tell(self, connection: psycopg.Connection, phase: str) -> None:
+        """Read the progress now, tell it and write it down."""
+        now_s = self._clock.monotonic_s()
+        reading = self._rates.add(now_s, read_progress(connection, self._plans, phase))
+        reading = msgspec.structs.replace(reading, elapsed_s=now_s - self._begun_s)
+        if phase != "copying" or now_s - self._written_s >= WRITE_INTERVAL_S:
+            self._written_s = now_s
+            files.replace(self._path, msgspec.json.encode(reading) + b"\n")
+        if self._on_progress is not None:
+            self._on_progress(reading)
+
+
+def read_progress(
+    connection: psycopg.Connection, plans: Sequence[TablePlan], phase: str
+) -> BulkProgress:
+    """One reading from the target, without rates."""
+    running = {
+        int(oid): int(rows)
+        for oid, rows in connection.execute(UNDER_WAY, {"name": COPIER}).fetchall()
+    }
+    under_way: dict[TableName, int] = {}
+    if running:
+        for schema, name, oid in connection.execute(TABLE_IDS).fetchall():
+            if oid in running:
+                under_way[TableName(schema, name)] = running[oid]
+    tables = tuple(
+        table_progress(
+            plan,
+            progress.finished_chunks(connection, plan.source),
+            under_way.get(plan.target, 0),
+        )
+        for plan in plans
+    )
+    return BulkProgress(
+        phase=phase,
+        tables=tables,
+        rows_done=sum(t.rows_done for t in tables),
+        rows_total=sum(t.rows_total for t in tables),
+        bytes_done=sum(t.bytes_done for t in tables),
+        bytes_total=sum(t.bytes_total for t in tables),
+    )
+
+
+def stored_progress(run_directory: Path) -> BulkProgress | None:
+    """The last reading that was written; None when no bulk load was begun here."""
+    try:
+        return msgspec.json.decode((run_directory / RUN_FILE).read_bytes(), type=BulkProgress)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,232 @@
+"""One task of the bulk load: a chunk's rows and its DL row, in one target transaction.
+
+Runs in Spark's Python workers. Whatever happens to a task, its rows are in the target exactly
+when its DL row is, and they are there once: the DL row's key makes a second copy wait and then
+see the first. Not here: which chunks there are and what follows from their outcomes (`bulk.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import psycopg
+
+from penstock.host import faults
+from penstock.host.connect import (
+    EXACT_TEXT_SETTINGS,
+    connect,
+    literal,
+    quoted,
+    server_errors,
+)
+from penstock.host.retry import Backoff, retrying
+from penstock.load.ledger import Chunk, holds_plan
+from penstock.load.pipe import copy_rows
+from penstock.load.postgres import progress
+from penstock.model import PenstockError, TableName
+
+faults.declare("bulk.chunk.copied", "bulk.chunk.committed")
+
+APPLICATION_NAME = "penstock bulk"
+BACKOFF = Backoff(first_s=0.2, longest_s=10.0, attempts=6)
+
+SOURCE_SETTINGS: Mapping[str, str] = {
+    **EXACT_TEXT_SETTINGS,
+    "synchronize_seqscans": "off",
+    "jit": "off",
+}
+# Losing a commit in a crash is no harm: its DL row is lost with it, and the chunk is done again.
+TARGET_SETTINGS: Mapping[str, str] = {**EXACT_TEXT_SETTINGS, "synchronous_commit": "off"}
+
+BEGIN_READ = "begin isolation level repeatable read read only"
+# pg_class answers from the snapshot, the function from what is there now.
+FILENODES = """
+    select c.relfilenode::int8, pg_relation_filenode(c.oid)::int8
+      from pg_class as c
+     where c.oid = to_regclass(%(name)s)
+"""
+FINISHED = """
+    select mark
+      from wirekite.wirekite_progress
+     where source = %(source)s
+       and target = 'DL'
+       and finish_time is not null
+"""
+
+
+class Status(StrEnum):
+    """How a chunk's task ended."""
+
+    DONE = "done"
+    DONE_BEFORE = "done before"
+    SNAPSHOT_GONE = "snapshot gone"
+    REWRITTEN = "rewritten"
+    PLAN_GONE = "plan gone"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkTask:
+    """What a worker needs to copy one chunk. plan: the name that the target's mark must have."""
+
+    source_url: str
+    target_url: str
+    table: TableName
+    target: TableName
+    chunk: Chunk
+    columns: tuple[str, ...]
+    binary: bool
+    snapshot_id: str
+    plan: str
+    replica_role: bool
+
+    @property
+    def copy_in(self) -> str:
+        """The statement for the target; without a list COPY takes all that is not generated."""
+        names = ", ".join(quoted(column) for column in self.columns)
+        columns = f" ({names})" if names else ""
+        form = " (format binary)" if self.binary else ""
+        return f"copy {quoted(*self.target)}{columns} from stdin{form}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkOutcome:
+    """How one chunk ended. rows: committed; error: set when FAILED."""
+
+    table: TableName
+    number: int
+    status: Status
+    rows: int = 0
+    error: PenstockError | None = None
+
+
+def copy_chunks(tasks: Iterator[ChunkTask]) -> Iterable[ChunkOutcome]:
+    """Copy the chunks of one Spark partition, one after the other; never raises for one of them."""
+    with Workplace() as workplace:
+        for task in tasks:
+            yield workplace.copy(task)
+
+
+class Workplace:
+    """The connections that the tasks of one partition share."""
+
+    def __init__(self) -> None:
+        self._source = ExitStack()
+        self._target = ExitStack()
+        self._snapshot = ""
+        self._reader: psycopg.Connection | None = None
+        self._writer: psycopg.Connection | None = None
+
+    def __enter__(self) -> Workplace:
+        return self
+
+    def __exit__(self, *_ignored: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close both connections; what is not committed is rolled back by the servers."""
+        self._source.close()
+        self._target.close()
+        self._reader = self._writer = None
+        self._snapshot = ""
+
+    def copy(self, task: ChunkTask) -> ChunkOutcome:
+        """Copy one chunk, trying again with new connections where that may help."""
+        outcome = ChunkOutcome(table=task.table, number=task.chunk.number, status=Status.FAILED)
+        try:
+            status, rows = retrying(lambda: self._attempt(task), backoff=BACKOFF)
+        except PenstockError as error:
+            return replace(outcome, error=error)
+        return replace(outcome, status=status, rows=rows)
+
+    def _attempt(self, task: ChunkTask) -> tuple[Status, int]:
+        try:
+            reader = self._open_source(task)
+            if reader is None:
+                return Status.SNAPSHOT_GONE, 0
+            writer = self._open_target(task)
+            with server_errors(f"copying chunk {task.chunk.number} of {task.table}"):
+                if was_rewritten(reader, task.chunk.relation):
+                    return Status.REWRITTEN, 0
+                return write_chunk(task, reader, writer)
+        except BaseException:
+            self.close()  # a broken copy leaves no connection that could be used again
+            raise
+
+    def _open_source(self, task: ChunkTask) -> psycopg.Connection | None:
+        """A connection whose transaction sees the task's snapshot; None when that is gone."""
+        if self._reader is not None and self._snapshot == task.snapshot_id:
+            return self._reader
+        self._source.close()
+        self._reader = None
+        connection = connect(
+            task.source_url, application_name=APPLICATION_NAME, options=SOURCE_SETTINGS
+        )
+        self._source.enter_context(closing(connection))
+        if not import_snapshot(connection, task.snapshot_id):
+            return None
+        self._reader, self._snapshot = connection, task.snapshot_id
+        return connection
+
+    def _open_target(self, task: ChunkTask) -> psycopg.Connection:
+        if self._writer is None:
+            connection = connect(
+                task.target_url, application_name=APPLICATION_NAME, options=TARGET_SETTINGS
+            )
+            self._target.enter_context(closing(connection))
+            if task.replica_role:
+                connection.execute("set session_replication_role = replica")
+            self._writer = connection
+        return self._writer
+
+
+def import_snapshot(connection: psycopg.Connection, snapshot_id: str) -> bool:
+    """Begin a read-only transaction that sees an exported snapshot; False when it is gone.
+
+    A connection that got False is in a failed transaction: close it.
+    """
+    with server_errors("importing the snapshot"):
+        connection.execute(BEGIN_READ)
+        try:
+            connection.execute(f"set transaction snapshot {literal(snapshot_id)}")
+        except (
+            psycopg.errors.InvalidParameterValue,  # 22023, up to 17: no such file
+            psycopg.errors.UndefinedObject,  # 42704, from 18
+            psycopg.errors.ObjectNotInPrerequisiteState,  # 55000: its transaction has ended
+        ):
+            return False
+    return True
+
+
+def was_rewritten(connection: psycopg.Connection, relation: TableName) -> bool:
+    """Lock a relation for the transaction, and tell whether its snapshot's rows are still there.
+
+    TRUNCATE and a rewriting ALTER that committed after the snapshot leave nothing for it to see;
+    with the lock held none can come any more.
+    """
+    connection.execute(f"lock table only {quoted(*relation)} in access share mode")
+    row = connection.execute(FILENODES, {"name": quoted(*relation)}).fetchone()
+    return row is None or row[0] != row[1]
+
+
+def write_chunk(
+    task: ChunkTask, reader: psycopg.Connection, writer: psycopg.Connection
+) -> tuple[Status, int]:
+    """Copy the rows and write the DL row, in one target transaction."""
+    number = task.chunk.number
+    with writer.transaction():
+        if not holds_plan(writer, task.table, task.plan):
+            return Status.PLAN_GONE, 0
+        # Waits for a copy of the same chunk that another process has not committed yet.
+        progress.begin_chunk(writer, table=task.table, number=number)
+        before = writer.execute(FINISHED, {"source": f"{task.table}.{number}"}).fetchone()
+        if before is not None:
+            return Status.DONE_BEFORE, int(before[0])
+        rows = copy_rows(reader, task.chunk.copy_out, writer, task.copy_in)
+        faults.point("bulk.chunk.copied")
+        progress.end_chunk(writer, table=task.table, number=number, row_count=rows)
+    faults.point("bulk.chunk.committed")
+    return Status.DONE, rows
