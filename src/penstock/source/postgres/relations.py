@@ -9,6 +9,7 @@ is taken from the message as it stands, and noted. Not here: noticing changes th
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -24,6 +25,18 @@ if TYPE_CHECKING:
     from penstock.codec.pgoutput_messages import RelationColumn, RelationMessage
 
 logger = structlog.get_logger()
+
+PRIMARY_KEY = """
+    select array(select a.attname
+                   from unnest(i.indkey::int2[]) with ordinality as k(attnum, place)
+                   join pg_attribute as a on a.attrelid = i.indrelid and a.attnum = k.attnum
+                  where k.place <= i.indnkeyatts
+                  order by k.place)::text[]
+      from pg_index as i
+     where i.indrelid = %(id)s::bigint::oid
+       and i.indisprimary
+       and i.indisvalid
+"""
 
 
 def relation_of(definition: TableDefinition, *, version: int = 1) -> Relation:
@@ -61,7 +74,7 @@ def _key(
     identity: Identity,
     before: tuple[int, ...],
     names: Sequence[str],
-    definition: TableDefinition | None,
+    definition: TableDefinition,
 ) -> tuple[int, ...]:
     """The columns that find a row for a merge; always held by a before image, if one comes.
 
@@ -71,7 +84,7 @@ def _key(
     """
     if identity in (Identity.DEFAULT, Identity.INDEX) and before:
         return before
-    primary = definition.primary_key if definition is not None else ()
+    primary = definition.primary_key
     if not primary or not set(primary) <= set(names):
         return ()
     return tuple(sorted(names.index(name) for name in primary))
@@ -82,7 +95,9 @@ class RelationResolver:
 
     known: the last version of each table that the log has (state/relations.json): numbering goes
     on from there, and columns that had to become exact text stay so. One resolver serves one log;
-    `connection` may be replaced after a reconnect, followed by `forget()`. Not thread-safe.
+    `connection`, which nobody else may use, may be replaced after a reconnect, followed by
+    `forget()`. Messages are resolved in the stream's thread, which runs ahead of the extractor's,
+    where definitions are adopted: a lock keeps these apart.
     """
 
     def __init__(
@@ -97,7 +112,8 @@ class RelationResolver:
         self._definitions = {table.source_id: table for table in tables}
         self._names = {table.name for table in self._definitions.values()}
         self._current = {TableName(r.schema, r.name): r for r in known}
-        self._messages: dict[int, tuple[RelationMessage, Relation]] = {}
+        self._messages: dict[int, tuple[RelationMessage, Relation | None]] = {}
+        self._lock = threading.RLock()
 
     def is_captured(self, source_id: int) -> bool:
         """Whether rows of this table belong into the log; false for leaves of a captured root."""
@@ -114,33 +130,62 @@ class RelationResolver:
 
     def relations(self) -> tuple[Relation, ...]:
         """The last version of every table, to be remembered and given back as `known`."""
-        return tuple(self._current.values())
+        with self._lock:
+            return tuple(self._current.values())
 
     def forget(self) -> None:
         """Begin a new epoch: messages come again after a reconnect, and types are read anew."""
-        self._messages.clear()
-        self._book.forget()
+        with self._lock:
+            self._messages.clear()
+            self._book.forget()
 
-    def resolve(self, message: RelationMessage) -> Relation:
+    def resolve(self, message: RelationMessage) -> Relation | None:
         """The relation that a message means; the same object again when nothing changed.
 
-        Asks the catalogue only about columns that are not known with this type. Raises psycopg's
-        errors when the connection is lost: the message may then be resolved again.
+        None for a table that is not captured, such as a partition whose rows come under its root.
+        A table made anew under a captured name is captured. Asks the catalogue only about columns
+        that are not known with this type. Raises psycopg's errors when the connection is lost:
+        the message may then be resolved again.
         """
-        plain = replace(message, xid=None)
-        cached = self._messages.get(message.source_id)
-        if cached is not None and cached[0] == plain:
-            return cached[1]
+        with self._lock:
+            plain = replace(message, xid=None)
+            cached = self._messages.get(message.source_id)
+            if cached is not None and cached[0] == plain and self._key_holds(message):
+                return cached[1]
+            relation = self._resolved(plain)
+            self._messages[message.source_id] = (plain, relation)
+            return relation
+
+    def _resolved(self, message: RelationMessage) -> Relation | None:
         definition = self._definitions.get(message.source_id)
         live = None
         if definition is None or _unknown(message.columns, definition):
             found = definitions_of(self.connection, [message.source_id], book=self._book)
             live = found.get(message.source_id)
-            if definition is None:
-                definition = self._taken_up(live)
-        relation = self._settled(self._built(message, definition, live))
-        self._messages[message.source_id] = (plain, relation)
-        return relation
+        if definition is None:
+            if live is None or live.name not in self._names:
+                return None
+            self._replace_incarnation(live)
+            self._definitions[live.source_id] = definition = live
+        relation = self._built(message, definition, live)
+        if not self._key_holds(message):
+            # Only the whole row is a key both before and after the primary key changed.
+            relation = replace(relation, key=())
+        return self._settled(relation)
+
+    def _key_holds(self, message: RelationMessage) -> bool:
+        """Whether the key taken from the catalogue is still that of the table.
+
+        With identity FULL or NOTHING the message does not tell, and rows that are alike in a key
+        dropped meanwhile must not be taken for one. The server repeats the message after that.
+        """
+        definition = self._definitions.get(message.source_id)
+        if definition is None or not definition.primary_key:
+            return True
+        if message.identity not in (Identity.FULL, Identity.NOTHING):
+            return True
+        row = self.connection.execute(PRIMARY_KEY, {"id": message.source_id}).fetchone()
+        return row is not None and tuple(row[0]) == definition.primary_key
 
     def adopt(self, definition: TableDefinition) -> Relation | None:
         """Take over a definition that the catalogue had where the stream is now.
@@ -148,46 +193,46 @@ class RelationResolver:
         Returns the table's new relation, to be written although no row has used it yet; None when
         the log has this shape already or the stream has told of a later one.
         """
+        with self._lock:
+            return self._adopted(definition)
+
+    def _adopted(self, definition: TableDefinition) -> Relation | None:
         self._replace_incarnation(definition)
         before = self._definitions.get(definition.source_id)
-        if before is not None and before.name != definition.name:
+        if before is not None:
             self._names.discard(before.name)
-        self._definitions[definition.source_id] = definition
         self._names.add(definition.name)
+        self._definitions[definition.source_id] = definition
         self._messages.pop(definition.source_id, None)
         last = self._current.get(definition.name)
-        if last is not None and before is not None and not _same_columns(last, relation_of(before)):
-            # The last message is newer than the definition we had: it may be newer than this one.
+        relation = relation_of(definition)
+        if last is not None and (
+            # Rows are bound to the shape of the last message; another key comes with the next.
+            _same_columns(last, relation)
+            # The last message is newer than the definition we had: perhaps newer than this one.
+            or (before is not None and not _same_columns(last, relation_of(before)))
+        ):
             return None
-        relation = self._settled(relation_of(definition))
-        return None if relation is last else relation
+        return self._settled(relation)
 
-    def widen(self, source_id: int, index: int) -> Relation:
-        """The next version of a table, in which column index is kept as exact text."""
-        definition = self._definitions.get(source_id)
-        last = self._messages[source_id][1] if source_id in self._messages else None
-        if definition is not None:
-            last = self._current.get(definition.name, last)
-        if last is None:
-            raise ValueError(f"no relation of table {source_id} to widen")
-        relation = last.with_text_column(index)
-        if definition is not None:
-            self._current[definition.name] = relation
-        if source_id in self._messages:
-            self._messages[source_id] = (self._messages[source_id][0], relation)
+    def widen(self, relation: Relation, column: int) -> Relation:
+        """The version of relation in which one column is kept as exact text; remembered."""
+        with self._lock:
+            name = TableName(relation.schema, relation.name)
+            last = self._current.get(name, relation)
+            if last.columns == relation.with_text_column(column).columns:
+                return last  # widened already, and bound before that
+            wider = replace(relation.with_text_column(column), version=last.version + 1)
+            self._current[name] = wider
+            for source_id, (message, bound) in self._messages.items():
+                if bound is relation:
+                    self._messages[source_id] = (message, wider)
         logger.info(
             "column kept as exact text from now on",
             table=relation.full_name,
-            column=relation.columns[index].name,
+            column=relation.columns[column].name,
         )
-        return relation
-
-    def _taken_up(self, live: TableDefinition | None) -> TableDefinition | None:
-        """A table made anew under a captured name takes the old one's place."""
-        if live is not None and live.name in self._names:
-            self._replace_incarnation(live)
-            self._definitions[live.source_id] = live
-        return live
+        return wider
 
     def _replace_incarnation(self, definition: TableDefinition) -> None:
         for oid, old in list(self._definitions.items()):
@@ -198,7 +243,7 @@ class RelationResolver:
     def _built(
         self,
         message: RelationMessage,
-        definition: TableDefinition | None,
+        definition: TableDefinition,
         live: TableDefinition | None,
     ) -> Relation:
         notes: list[str] = []
@@ -208,18 +253,16 @@ class RelationResolver:
         before: tuple[int, ...] = ()
         if identity is not Identity.NOTHING:
             before = tuple(i for i, c in enumerate(message.columns) if c.flags & 1)
-        key = _key(identity, before, names, definition)
-        if live is not None and key != _key(identity, before, names, live):
-            # Only the whole row is a key both before and after the primary key changed.
-            key = ()
-        name = definition.name if definition else TableName(message.schema, message.name)
+        # The name by which the table is captured, also while the stream has another one: renaming
+        # is the business of ddl_watch.
+        name = definition.name
         for note in notes:
             logger.warning("catalogue has moved on", table=str(name), note=note)
         return Relation(
             schema=name.schema,
             name=name.name,
             columns=columns,
-            key=key,
+            key=_key(identity, before, names, definition),
             before=before,
             identity=identity,
             source_id=message.source_id,
@@ -267,8 +310,7 @@ class RelationResolver:
             settled = replace(relation, columns=columns, version=last.version + 1)
             if settled.same_shape(last):
                 settled = last
-        if self.is_captured(relation.source_id):
-            self._current[name] = settled
+        self._current[name] = settled
         return settled
 
 
