@@ -71,6 +71,10 @@ class AppendFile(Protocol):
         """Write all parts, in order, at the end. Raises DiskFull or FileFailed."""
         ...
 
+    def overwrite(self, offset_bytes: int, data: Bytes) -> None:
+        """Write over bytes that are there already. Raises DiskFull or FileFailed."""
+        ...
+
     def truncate(self, size_bytes: int) -> None:
         """Cut the file; durable only after fsync()."""
         ...
@@ -224,16 +228,30 @@ class _RealAppendFile:
         self.size_bytes = os.fstat(file.fileno()).st_size
 
     def append(self, parts: Sequence[Bytes]) -> None:
-        """Write all parts; the kernel may take fewer bytes than given, so it repeats."""
+        """See AppendFile. size_bytes counts what was taken even when an error follows."""
         views = [memoryview(part).cast("B") for part in parts]
         with _typed(self.path, "write"):
             for start in range(0, len(views), _BUFFERS_PER_WRITE_MAX):
-                self._append_some(views[start : start + _BUFFERS_PER_WRITE_MAX])
+                for written in self._written(
+                    views[start : start + _BUFFERS_PER_WRITE_MAX], self.size_bytes
+                ):
+                    self.size_bytes += written
 
-    def _append_some(self, views: list[memoryview]) -> None:
+    def overwrite(self, offset_bytes: int, data: Bytes) -> None:
+        """See AppendFile."""
+        view = memoryview(data).cast("B")
+        if offset_bytes + len(view) > self.size_bytes:
+            raise ValueError("overwrite must stay inside the file")
+        with _typed(self.path, "write"):
+            for _ in self._written([view], offset_bytes):
+                pass
+
+    def _written(self, views: list[memoryview], offset_bytes: int) -> Iterator[int]:
+        """Write all; the kernel may take fewer bytes than given, so it repeats. Yields counts."""
         while views:
-            written = os.writev(self._file.fileno(), views)
-            self.size_bytes += written
+            written = os.pwritev(self._file.fileno(), views, offset_bytes)
+            yield written
+            offset_bytes += written
             index = 0
             while index < len(views) and written >= len(views[index]):
                 written -= len(views[index])
@@ -243,7 +261,7 @@ class _RealAppendFile:
                 views[0] = views[0][written:]
 
     def truncate(self, size_bytes: int) -> None:
-        """Cut the file; O_APPEND puts the next write at the new end."""
+        """See AppendFile. The next append goes to the new end."""
         with _typed(self.path, "truncate"):
             os.ftruncate(self._file.fileno(), size_bytes)
         self.size_bytes = size_bytes
@@ -348,8 +366,8 @@ class RealFiles:
 
     def _open_append(self, path: Path, flags: int, doing: str) -> AppendFile:
         with _typed(path, doing):
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | flags, FILE_MODE)
-            return _RealAppendFile(path, os.fdopen(descriptor, "ab", buffering=0))
+            descriptor = os.open(path, os.O_WRONLY | flags, FILE_MODE)
+            return _RealAppendFile(path, os.fdopen(descriptor, "wb", buffering=0))
 
     def open_read(self, path: Path) -> ReadFile:
         """See Files."""

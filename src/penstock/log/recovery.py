@@ -18,6 +18,7 @@ import structlog
 
 from penstock.codec import ckt
 from penstock.host import faults
+from penstock.host.files import AppendFile
 from penstock.log.closing import (
     Place,
     link_consumers,
@@ -50,6 +51,7 @@ faults.declare(
 
 logger = structlog.get_logger(__name__)
 _FOOTER_BUFFER_BYTES = 2**20
+_COPY_BLOCK_BYTES = 2**20
 
 
 class LogForeign(PenstockError):
@@ -91,6 +93,7 @@ def recover(place: Place, *, log_id: str | None, source: Mapping[str, str]) -> R
     ChainBroken, LeftoverUnexpected, SegmentCorrupt, SegmentPresent, DiskFull, FileFailed.
     """
     faults.point("log.recovery.before")
+    place.files.fsync_directory(place.directory)  # what is seen below must not vanish later
     for path in list_temporary(place.directory, place.files):
         place.files.unlink(path)
     closed = list_segments(place.directory, place.extension, place.files)
@@ -302,17 +305,35 @@ def _complete(place: Place, leftover: SegmentFile, reader: FrameReader, found: S
     """Cut behind the last flush point and write the footer; or only make sure of it."""
     file = place.files.open_append(leftover.path)
     try:
-        if found.is_complete:
-            file.fsync()  # what this process reads may still be in memory only
-            return
         faults.point("log.recovery.truncate.before")
-        file.truncate(found.flush_end_bytes)
+        if not found.is_complete:
+            file.truncate(found.flush_end_bytes)
+        _write_again(place, file, found)
         file.fsync()
         faults.point("log.recovery.truncate.after")
+        if found.is_complete:
+            return
         buffer = FrameBuffer(file, reader.salt, _FOOTER_BUFFER_BYTES)
         write_footer(buffer, found.builder, place.clock)
     finally:
         file.close()
+
+
+def _write_again(place: Place, file: AppendFile, found: Scan) -> None:
+    """Write over what may never have reached the disk, with the same bytes.
+
+    A failed fdatasync leaves pages that read well, count as clean and are never written: a later
+    fsync succeeds without them. What the last flush point knew to be durable is left alone.
+    """
+    source = place.files.open_read(file.path)
+    try:
+        offset = found.last_flush.durable_bytes if found.last_flush else 0
+        while offset < file.size_bytes:
+            block = source.read(offset, min(_COPY_BLOCK_BYTES, file.size_bytes - offset))
+            file.overwrite(offset, block)
+            offset += len(block)
+    finally:
+        source.close()
 
 
 def _finish(

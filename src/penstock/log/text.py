@@ -1,0 +1,253 @@
+r"""A segment as tab-delimited lines, for people and for `penstock log cat`. Pure.
+
+    sequence  letter  schema  table  columns...
+
+| letter | line |
+|---|---|
+| R | a relation becomes current; columns are `name type`, source types |
+| I | insert; the values of all columns |
+| U | update; the values of all columns, then, if the source sent one, `\B` and the before image |
+| D | delete; the before image |
+| T | truncate, one line per table; one column: details as JSON |
+| B, C | begin and commit of a transaction (processCommits): trx, xid; trx, position, commit time |
+| M | any other marker: kind, then tables and details as JSON |
+
+The sequence is the gsn; of what is not a row, the gsn of the row it stands behind. Values as
+COPY's text format writes them: `\N` is NULL, and `\b \f \n \r \t \v \\` are escapes. Bytes are
+hex digits. `\A` is ABSENT: the source did not send the column; its value is unchanged (U) or not
+part of the replica identity (before image). No value can look like one of these: a backslash in a
+value is always doubled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.log.order import merged
+from penstock.log.segment import Segment
+from penstock.model import Column, Lsn, Marker, MarkerKind, Op, Relation, Rows
+
+NULL = "\\N"
+ABSENT = "\\A"
+BEFORE = "\\B"
+_ESCAPES = str.maketrans(
+    {
+        "\\": "\\\\",
+        "\b": "\\b",
+        "\f": "\\f",
+        "\n": "\\n",
+        "\r": "\\r",
+        "\t": "\\t",
+        "\v": "\\v",
+    }
+)
+_DAY_US = 86_400_000_000
+
+
+def lines(segment: Segment) -> Iterator[str]:
+    """All of a segment's content in order, one line each, without the line's end.
+
+    Raises SegmentCorrupt.
+    """
+    relations = sorted(segment.relations(), key=lambda place: place[0])
+    transactions = _transactions(segment)
+    # The position is known by its ordinal; only PostgreSQL's has another text form so far.
+    is_lsn = segment.header.source.get("engine") == "postgresql"
+    trx = 0
+    for group in merged(segment):
+        texts = [_RowTexts(rows) for rows in group.batches]
+        for item in _items(group, texts, relations):
+            if item[0] and item[0] != trx:
+                yield from _ends(transactions.pop(trx, None), is_lsn)
+                trx = item[0]
+                yield from _begins(transactions.get(trx))
+            yield from item[1]
+    for gsn, relation in relations:
+        yield _relation_line(gsn, relation)
+    yield from _ends(transactions.pop(trx, None), is_lsn)
+
+
+def escaped(value: str) -> str:
+    """A string with the escapes of COPY's text format."""
+    return value.translate(_ESCAPES)
+
+
+def _items(
+    group: Any, texts: list[_RowTexts], relations: list[tuple[int, Relation]]
+) -> Iterator[tuple[int, Sequence[str]]]:
+    """What a group prints, as (trx or 0, lines); relations are used up as their place comes."""
+    for marker in group.before:
+        yield marker.trx, _marker_lines(marker)
+    for at, (which, index) in enumerate(zip(group.batch_index, group.row_index, strict=True)):
+        gsn = group.gsn_first + at
+        while relations and relations[0][0] < gsn:
+            yield 0, [_relation_line(*relations.pop(0))]
+        yield texts[which].trx[index], [f"{gsn}\t{texts[which].line(index)}"]
+
+
+def _relation_line(gsn: int, relation: Relation) -> str:
+    columns = [escaped(f"{column.name} {column.source_type}") for column in relation.columns]
+    return "\t".join([str(gsn), "R", escaped(relation.schema), escaped(relation.name), *columns])
+
+
+def _marker_lines(marker: Marker) -> list[str]:
+    details = escaped(msgspec.json.encode(marker.data).decode())
+    if marker.kind is MarkerKind.TRUNCATE:
+        return [
+            f"{marker.gsn}\tT\t{escaped(schema)}\t{escaped(name)}\t{details}"
+            for schema, name in marker.tables
+        ]
+    tables = escaped(msgspec.json.encode(marker.tables).decode())
+    return [f"{marker.gsn}\tM\t\t\t{marker.kind}\t{tables}\t{details}"]
+
+
+def _transactions(segment: Segment) -> dict[int, dict[str, int]]:
+    found = {}
+    for batch in segment.transactions():
+        times = batch.column(6).cast(pa.int64())
+        plain = batch.set_column(6, "commit_time", times)
+        found.update({row["trx"]: row for row in plain.to_pylist()})
+    return found
+
+
+def _begins(transaction: dict[str, int] | None) -> list[str]:
+    if transaction is None:
+        return []
+    gsn, trx, xid = transaction["gsn_first"] - 1, transaction["trx"], transaction["source_xid"]
+    return [f"{gsn}\tB\t\t\t{trx}\t{xid}"]
+
+
+def _ends(transaction: dict[str, int] | None, is_lsn: bool) -> list[str]:
+    if transaction is None:
+        return []
+    position = transaction["position"]
+    place = Lsn(position) if is_lsn else position
+    time = timestamp_text(transaction["commit_time"], "+00")
+    return [f"{transaction['gsn_last']}\tC\t\t\t{transaction['trx']}\t{place}\t{time}"]
+
+
+class _RowTexts:
+    """The rows of one batch as text, column by column."""
+
+    def __init__(self, rows: Rows) -> None:
+        batch, relation = rows.batch, rows.relation
+        self.trx: list[int] = batch.column(1).to_pylist()
+        self._ops: list[int] = batch.column(4).to_pylist()
+        self._absent: list[bytes | None] = batch.column(5).to_pylist()
+        self._has_before: list[bool] = batch.column(7).is_valid().to_pylist()
+        self._after = _texts(batch.column(6), relation.columns)
+        before = [relation.columns[index] for index in relation.before]
+        self._before = dict(zip(relation.before, _texts(batch.column(7), before), strict=True))
+        self._column_count = len(relation.columns)
+        self._table = f"{escaped(relation.schema)}\t{escaped(relation.name)}"
+
+    def line(self, index: int) -> str:
+        """A row without its sequence."""
+        op = self._ops[index]
+        fields = self._before_fields(index) if op == Op.DELETE else self._after_fields(index)
+        if op == Op.UPDATE and self._has_before[index]:
+            fields += [BEFORE, *self._before_fields(index)]
+        return "\t".join([chr(op), self._table, *fields])
+
+    def _after_fields(self, index: int) -> list[str]:
+        fields = [column[index] for column in self._after]
+        for at, bits in enumerate(self._absent[index] or b""):
+            for bit in range(8):
+                if bits >> bit & 1:
+                    fields[at * 8 + bit] = ABSENT
+        return fields
+
+    def _before_fields(self, index: int) -> list[str]:
+        if not self._has_before[index]:
+            return [ABSENT] * self._column_count
+        return [
+            self._before[at][index] if at in self._before else ABSENT
+            for at in range(self._column_count)
+        ]
+
+
+def _texts(images: Any, columns: Sequence[Column]) -> list[list[str]]:
+    """The columns of a struct array as text; NULL where the image or the value is null."""
+    return [
+        _column_texts(values, column.neutral)
+        for values, column in zip(images.flatten(), columns, strict=True)
+    ]
+
+
+def _column_texts(values: Any, neutral: str) -> list[str]:
+    kind = neutral.partition("(")[0]
+    if kind in _STORED_AS:
+        values = values.cast(_STORED_AS[kind])
+    elif kind in ("float32", "float64"):
+        values = pc.cast(values, pa.string())  # the shortest text that reads back as the same
+    text = _TEXT_OF[kind]
+    return [NULL if value is None else text(value) for value in values.to_pylist()]
+
+
+def date_text(days: int) -> str:
+    """A date as PostgreSQL prints it (ISO), of any year. days: since 1970-01-01."""
+    # Civil date from a day number, proleptic Gregorian, in eras of 400 years from March on.
+    era, day_of_era = divmod(days + 719_468, 146_097)
+    leap_days = day_of_era // 1_460 - day_of_era // 36_524 + day_of_era // 146_096
+    year_of_era = (day_of_era - leap_days) // 365
+    day = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    month = (5 * day + 2) // 153
+    day_of_month = day - (153 * month + 2) // 5 + 1
+    year = year_of_era + era * 400 + (month >= 10)
+    month = month + 3 if month < 10 else month - 9
+    if year <= 0:
+        return f"{1 - year:04}-{month:02}-{day_of_month:02} BC"
+    return f"{year:04}-{month:02}-{day_of_month:02}"
+
+
+def time_text(microseconds: int) -> str:
+    """A time of day as PostgreSQL prints it: no zeros at the end of the fraction."""
+    seconds, fraction = divmod(microseconds, 1_000_000)
+    minutes, second = divmod(seconds, 60)
+    hour, minute = divmod(minutes, 60)
+    text = f"{hour:02}:{minute:02}:{second:02}"
+    return text + f".{fraction:06}".rstrip("0") if fraction else text
+
+
+def timestamp_text(microseconds: int, zone: str = "") -> str:
+    """A timestamp as PostgreSQL prints it. microseconds: since 1970 UTC. zone: `+00` or none."""
+    days, rest = divmod(microseconds, _DAY_US)
+    day, space, era = date_text(days).partition(" ")
+    return f"{day} {time_text(rest)}{zone}{space}{era}"
+
+
+def _uuid_text(value: bytes) -> str:
+    digits = value.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+_FLOAT_NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+_STORED_AS = {
+    "date": pa.int32(),
+    "time": pa.int64(),
+    "timestamp": pa.int64(),
+    "timestamptz": pa.int64(),
+}
+_TEXT_OF: dict[str, Callable[[Any], str]] = {
+    "bool": lambda value: "t" if value else "f",
+    "int16": str,
+    "int32": str,
+    "int64": str,
+    "uint32": str,
+    "uint64": str,
+    "float32": lambda value: _FLOAT_NAMES.get(value, value),
+    "float64": lambda value: _FLOAT_NAMES.get(value, value),
+    "decimal": lambda value: f"{value:f}",
+    "date": date_text,
+    "time": time_text,
+    "timestamp": timestamp_text,
+    "timestamptz": lambda value: timestamp_text(value, "+00"),
+    "uuid": _uuid_text,
+    "binary": bytes.hex,
+    "string": escaped,
+}

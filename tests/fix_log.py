@@ -1,0 +1,277 @@
+"""Transactions for tests of the log: made by hand or by hypothesis, as runs and as plain rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from penstock.codec.columns import TRANSACTIONS_SCHEMA, after_type, batch_schema, before_type
+from penstock.log.segment import Segment
+from penstock.model import Column, FlushPoint, Identity, Marker, MarkerKind, Op, Relation, Rows, Run
+
+SOURCE = {"engine": "postgresql", "system_id": "7000000000000000001", "slot": "s"}
+COMMIT_TIME_US = 1_700_000_000_000_000
+
+
+def _column(name: str, neutral: str, source_type: str = "") -> Column:
+    return Column(name=name, source_type=source_type or neutral, neutral=neutral)
+
+
+ITEM = Relation(
+    schema="public",
+    name="item",
+    columns=(_column("id", "int32", "integer"), _column("note", "string", "text")),
+    key=(0,),
+    before=(0,),
+    source_id=1,
+)
+ITEM_2 = Relation(
+    schema="public",
+    name="item",
+    columns=(*ITEM.columns, _column("price", "decimal(12,2)", "numeric(12,2)")),
+    key=(0,),
+    before=(0,),
+    source_id=1,
+    version=2,
+)
+EVENT = Relation(
+    schema="Odd Schema",
+    name="événement",
+    columns=(
+        _column("at", "timestamptz"),
+        _column("data", "binary", "bytea"),
+        _column("ok", "bool", "boolean"),
+        _column("ratio", "float64", "double precision"),
+        _column("day", "date"),
+        _column("token", "uuid"),
+    ),
+    before=(0, 1, 2, 3, 4, 5),
+    identity=Identity.FULL,
+    source_id=2,
+)
+RELATIONS = (ITEM, ITEM_2, EVENT)
+
+_VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "int32": st.integers(-(2**31), 2**31 - 1),
+    "string": st.text(max_size=20),
+    "decimal(12,2)": st.integers(-(10**12) + 1, 10**12 - 1).map(lambda n: Decimal(n) / 100),
+    "timestamptz": st.integers(-(2**55), 2**55),
+    "binary": st.binary(max_size=20),
+    "bool": st.booleans(),
+    "float64": st.floats(allow_nan=False),
+    "date": st.integers(-(10**6), 10**6),
+    "uuid": st.binary(min_size=16, max_size=16),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One row change before it has numbers; images as tuples in column order."""
+
+    relation: Relation
+    op: Op
+    after: tuple[Any, ...] | None
+    before: tuple[Any, ...] | None = None
+    absent: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row change as it stands in the log."""
+
+    gsn: int
+    trx: int
+    position: int
+    change: Change
+
+
+def inserts(count: int, relation: Relation = ITEM, first: int = 0) -> list[Change]:
+    """Plain inserts into a table of two columns."""
+    return [
+        Change(relation=relation, op=Op.INSERT, after=(first + n, f"note {first + n}"))
+        for n in range(count)
+    ]
+
+
+@st.composite
+def changes(draw: st.DrawFn, relation: Relation) -> Change:
+    """Any change of this table; images hold any values and NULLs."""
+
+    def image(indexes: Iterable[int]) -> tuple[Any, ...]:
+        columns = [relation.columns[index] for index in indexes]
+        return tuple(draw(st.none() | _VALUES[column.neutral]) for column in columns)
+
+    op = draw(st.sampled_from(Op))
+    everything = range(len(relation.columns))
+    after = None if op is Op.DELETE else image(everything)
+    before = None
+    if op is Op.DELETE or (op is Op.UPDATE and draw(st.booleans())):
+        before = image(relation.before)
+    absent = None
+    if op is Op.UPDATE and after is not None and draw(st.booleans()):
+        bits = draw(st.integers(1, 2 ** len(relation.columns) - 1))
+        absent = bytes([bits])
+        after = tuple(None if bits >> i & 1 else value for i, value in enumerate(after))
+    return Change(relation=relation, op=op, after=after, before=before, absent=absent)
+
+
+def transactions(max_size: int = 6) -> st.SearchStrategy[list[list[Change]]]:
+    """Committed transactions of one to a few changes over all tables."""
+    change = st.sampled_from(RELATIONS).flatmap(changes)
+    return st.lists(st.lists(change, min_size=1, max_size=8), min_size=1, max_size=max_size)
+
+
+def commit_position(trx: int) -> int:
+    """Where the commit record of a numbered transaction starts."""
+    return trx * 100
+
+
+def end_point(trx: int, gsn: int) -> FlushPoint:
+    """The flush point right behind a transaction."""
+    return FlushPoint(
+        position=trx * 100 + 50, gsn=gsn, trx=trx, commit_time_us=COMMIT_TIME_US + trx
+    )
+
+
+def numbered(committed: Sequence[Sequence[Change]]) -> list[list[Row]]:
+    """Give rows and transactions their numbers, from 1."""
+    result: list[list[Row]] = []
+    gsn = 0
+    for trx, group in enumerate(committed, 1):
+        result.append([])
+        for change in group:
+            gsn += 1
+            row = Row(gsn=gsn, trx=trx, position=commit_position(trx), change=change)
+            result[-1].append(row)
+    return result
+
+
+def rows_of(rows: Sequence[Row]) -> tuple[Rows, ...]:
+    """Rows as batches, one per relation, in order of first use."""
+    relations = dict.fromkeys(row.change.relation for row in rows)
+    return tuple(
+        batch_of(relation, [row for row in rows if row.change.relation == relation])
+        for relation in relations
+    )
+
+
+def batch_of(relation: Relation, rows: Sequence[Row]) -> Rows:
+    """Rows of one relation as a batch."""
+    schema = batch_schema(relation)
+    columns = [
+        pa.array([row.gsn for row in rows], pa.int64()),
+        pa.array([row.trx for row in rows], pa.int64()),
+        pa.array([row.position for row in rows], pa.uint64()),
+        pa.array([COMMIT_TIME_US + row.trx for row in rows], schema.field(3).type),
+        pa.array([int(row.change.op) for row in rows], pa.uint8()),
+        pa.array([row.change.absent for row in rows], pa.binary()),
+        _images([row.change.after for row in rows], after_type(relation)),
+        _images([row.change.before for row in rows], before_type(relation)),
+    ]
+    return Rows(relation=relation, batch=pa.RecordBatch.from_arrays(columns, schema=schema))
+
+
+def _images(images: list[tuple[Any, ...] | None], kind: pa.StructType) -> pa.Array:
+    children = [
+        pa.array([image[i] if image else None for image in images], kind.field(i).type)
+        for i in range(kind.num_fields)
+    ]
+    mask = pa.array([image is None for image in images], pa.bool_())
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+
+
+def run_of(rows: Sequence[Row], *, ended: bool = True, markers: Sequence[Marker] = ()) -> Run:
+    """Rows as one run; ended: it ends where its last transaction ends."""
+    end = end_point(rows[-1].trx, rows[-1].gsn) if ended and rows else None
+    return Run(rows=rows_of(rows), markers=tuple(markers), end=end)
+
+
+def truncate(gsn: int, trx: int, *names: str) -> Marker:
+    """A truncate marker behind a row."""
+    return Marker(
+        kind=MarkerKind.TRUNCATE,
+        gsn=gsn,
+        trx=trx,
+        position=commit_position(trx),
+        commit_time_us=COMMIT_TIME_US + trx,
+        tables=tuple(("public", name) for name in names),
+    )
+
+
+def transactions_batch(committed: Sequence[Sequence[Row]]) -> pa.RecordBatch:
+    """The batch that processCommits adds to a run."""
+    return pa.RecordBatch.from_pylist(
+        [
+            {
+                "trx": rows[0].trx,
+                "source_xid": 700 + rows[0].trx,
+                "gsn_first": rows[0].gsn,
+                "gsn_last": rows[-1].gsn,
+                "position": rows[0].position,
+                "end_position": rows[0].position + 50,
+                "commit_time": COMMIT_TIME_US + rows[0].trx,
+            }
+            for rows in committed
+        ],
+        schema=TRANSACTIONS_SCHEMA,
+    )
+
+
+Plain = tuple[Any, ...]
+
+
+def plain_batches(batches: Iterable[Rows]) -> list[Plain]:
+    """Rows as comparable tuples, by gsn."""
+    found = []
+    for rows in batches:
+        relation = rows.relation
+        head = rows.batch.select([0, 1, 2, 4, 5]).to_pylist()
+        after, before = (_plain_images(rows.batch.column(at)) for at in (6, 7))
+        for number, row in enumerate(head):
+            found.append(
+                (*row.values(), relation.full_name, relation.version, after[number], before[number])
+            )
+    return sorted(found, key=lambda row: row[0])
+
+
+def _plain_images(images: Any) -> list[Any]:
+    columns = [
+        # Through numbers: years that datetime can not hold are values of these types, too.
+        values.cast(pa.int64() if pa.types.is_timestamp(values.type) else pa.int32()).to_pylist()
+        if pa.types.is_temporal(values.type)
+        else values.to_pylist()
+        for values in images.flatten()
+    ]
+    valid = images.is_valid().to_pylist()
+    return [
+        tuple(column[i] for column in columns) if is_valid else None
+        for i, is_valid in enumerate(valid)
+    ]
+
+
+def plain_rows(rows: Iterable[Row]) -> list[Plain]:
+    """The same form, from rows that never were Arrow."""
+    return [
+        (
+            row.gsn,
+            row.trx,
+            row.position,
+            int(row.change.op),
+            row.change.absent,
+            row.change.relation.full_name,
+            row.change.relation.version,
+            row.change.after,
+            row.change.before,
+        )
+        for row in rows
+    ]
+
+
+def plain_segment(segment: Segment) -> list[Plain]:
+    """All rows of a segment, by gsn."""
+    return plain_batches(segment.rows())

@@ -1,0 +1,210 @@
+"""The log on a simulated disk: whatever happens, what was flushed is there once, whole."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fix_disk import Disk, PowerCut
+from fix_log import (
+    SOURCE,
+    Change,
+    Plain,
+    Row,
+    end_point,
+    numbered,
+    plain_rows,
+    plain_segment,
+    run_of,
+    transactions,
+)
+from penstock.log import links
+from penstock.log.layout import list_segments
+from penstock.log.reader import check
+from penstock.log.segment import open_segment
+from penstock.log.writer import Writer, WriterOptions
+from penstock.model import FlushPoint, PenstockError, Run
+
+LOG = Path("/shop/log")
+CDC = Path("/shop/cdc")
+OPTIONS = WriterOptions(buffer_size_bytes_max=2000, consumers=CDC)
+
+
+@dataclass
+class World:
+    """A source that can be asked again, a log, a loader and a consumer."""
+
+    disk: Disk
+    committed: list[list[Row]]
+    acknowledged: FlushPoint = field(default_factory=lambda: FlushPoint(position=0))
+    applied: list[Plain] = field(default_factory=list)  # by the loader; durable in its target
+    removes_files: bool = False
+
+    def extract(self, steps: list[str]) -> None:
+        """Open the log, stream what is not in it yet, as the extractor does; close at the end."""
+        with Writer.open(LOG, log_id=None, source=SOURCE, options=OPTIONS, files=self.disk) as log:
+            log.check_acknowledged(self.acknowledged.position)
+            self.acknowledged = log.resume
+            pending = self.committed[log.resume.trx :]
+            for step, rows in zip(_endless(steps), pending, strict=False):
+                self._write(log, rows, step)
+            log.rotate()
+            self.acknowledged = log.durable
+            if not pending:
+                return
+            # The idle source moves on without changes.
+            last = end_point(pending[-1][-1].trx, pending[-1][-1].gsn)
+            idle = FlushPoint(position=last.position + 7, gsn=last.gsn, trx=last.trx)
+            log.write(Run(end=idle))
+            self.acknowledged = log.flush()
+
+    def _write(self, log: Writer, rows: list[Row], step: str) -> None:
+        if step == "piecewise":
+            for row in rows[:-1]:
+                log.write(run_of([row], ended=False))
+            log.write(run_of(rows[-1:]))
+        elif step == "broken":
+            # The connection breaks inside the transaction; it is sent again from its start.
+            self.acknowledged = log.flush()
+            log.write(run_of(rows[:1], ended=False))
+            assert log.rewind() == self.acknowledged
+            log.write(run_of(rows))
+        else:
+            log.write(run_of(rows))
+        if step in ("flush", "rotate", "load"):
+            self.acknowledged = log.flush()
+        if step in ("rotate", "load"):
+            log.rotate()
+        if step == "load":
+            self.load()
+
+    def load(self) -> None:
+        """Apply each closed segment once, by gsn, and perhaps remove it."""
+        for file in list_segments(LOG, files=self.disk):
+            with open_segment(file.path, files=self.disk) as segment:
+                assert segment.start.gsn <= len(self.applied), "a gap before this segment"
+                fresh = [row for row in plain_segment(segment) if row[0] > len(self.applied)]
+                self.applied += fresh
+            if self.removes_files:
+                self.disk.unlink(file.path)
+
+    def assert_nothing_lost(self) -> None:
+        """After a recovery: everything acknowledged is in the log or applied, once, and no more."""
+        with Writer.open(LOG, log_id=None, source=SOURCE, options=OPTIONS, files=self.disk) as log:
+            resume = log.resume
+        assert resume.position >= self.acknowledged.position
+        assert resume.gsn >= self.acknowledged.gsn
+        rows = [row for group in self.committed[: resume.trx] for row in group]
+        assert resume.gsn == len(rows), "the resume point does not end a transaction"
+        self.load()
+        assert self.applied == plain_rows(rows)
+        assert not [f for f in check(LOG, files=self.disk) if f.severity == "error"]
+        assert len([name for name in self.disk.listdir(LOG) if name.endswith("_")]) == 0
+
+
+def _endless(steps: list[str]) -> Any:
+    while True:
+        yield from steps
+
+
+STEPS = st.lists(
+    st.sampled_from(["write", "flush", "piecewise", "rotate", "load", "broken"]),
+    min_size=1,
+    max_size=6,
+)
+
+
+def new_world(committed: list[list[Change]], seed: int, removes_files: bool) -> World:
+    """A world with one enabled consumer."""
+    disk = Disk(seed)
+    disk.make_directory(LOG)
+    links.enable(CDC / "lake", files=disk)
+    disk.operation_count = 0
+    return World(disk=disk, committed=numbered(committed), removes_files=removes_files)
+
+
+def operations_of(committed: list[list[Change]], steps: list[str]) -> int:
+    """How many disk operations the whole script takes when nothing happens."""
+    world = new_world(committed, 0, removes_files=False)
+    world.extract(steps)
+    return world.disk.operation_count
+
+
+def run_with_trouble(world: World, steps: list[str], trouble: list[Any]) -> None:
+    """Start again after each trouble; the last start is undisturbed."""
+    for kind, at, loader_looks in trouble:
+        world.disk.operation_count = 0
+        if kind == "cut":
+            world.disk.cut_at = at
+        elif kind in ("full", "failed"):
+            number = errno.ENOSPC if kind == "full" else errno.EIO
+            world.disk.fail_at = (at, number)
+        try:
+            world.extract(steps)
+        except PowerCut:
+            assert kind == "cut"
+        except PenstockError:
+            assert kind in ("full", "failed")
+        world.disk.is_off, world.disk.cut_at, world.disk.fail_at = False, None, None
+        if loader_looks:
+            world.load()
+        if kind == "cut":
+            world.disk.power_cut()
+        world.disk.process_died()
+    world.assert_nothing_lost()
+    # And once more with the power cut: what recovery made of it must be durable itself.
+    world.disk.power_cut()
+    world.assert_nothing_lost()
+    world.extract(steps)
+    world.assert_nothing_lost()
+    assert world.applied == plain_rows(row for group in world.committed for row in group)
+
+
+@given(data=st.data(), committed=transactions(), steps=STEPS, seed=st.integers(0, 2**32))
+@settings(max_examples=150)
+def test_recovery_keeps_what_was_flushed_and_nothing_partial(
+    data: st.DataObject, committed: list[list[Change]], steps: list[str], seed: int
+) -> None:
+    """Power cuts, full disks and failed syncs at any operation, also while recovering."""
+    count = operations_of(committed, steps)
+    trouble = data.draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["cut", "cut", "failed", "full"]),
+                st.integers(0, count),
+                st.booleans(),
+            ),
+            min_size=1,
+            max_size=4,
+        )
+    )
+    world = new_world(committed, seed, removes_files=data.draw(st.booleans()))
+    run_with_trouble(world, steps, trouble)
+
+
+@given(committed=transactions(max_size=4), steps=STEPS, seed=st.integers(0, 2**32))
+@settings(max_examples=4)
+def test_a_power_cut_at_every_single_operation(
+    committed: list[list[Change]], steps: list[str], seed: int
+) -> None:
+    """Not by chance: each write, sync, rename, link and removal of the script in turn."""
+    for at in range(operations_of(committed, steps)):
+        world = new_world(committed, seed + at, removes_files=bool(at % 2))
+        run_with_trouble(world, steps, [("cut", at, at % 3 == 0)])
+
+
+@given(committed=transactions(max_size=3), steps=STEPS, seed=st.integers(0, 2**32))
+@settings(max_examples=2)
+def test_a_power_cut_at_every_operation_of_a_recovery(
+    committed: list[list[Change]], steps: list[str], seed: int
+) -> None:
+    """A start that finds a cut tail is itself cut, at each of its operations."""
+    half = operations_of(committed, steps) // 2
+    for at in range(30):
+        world = new_world(committed, seed, removes_files=False)
+        run_with_trouble(world, steps, [("cut", half, False), ("cut", at, False)])
