@@ -1,0 +1,194 @@
+"""Folding a batch and applying it equals applying its changes one by one, for any history."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fix_changes import Change, batch, relation
+from penstock.load.fold import Fold
+from penstock.model import Identity, Relation
+
+WIDTH = 4  # columns of the test table, the key first
+KEYS = st.integers(0, 6)
+VALUES = st.one_of(st.none(), st.integers(0, 3))
+Row = tuple[Any, ...]
+
+
+@dataclass
+class History:
+    """A source table that is written, and what its log holds. Rows by key; keyless: counts."""
+
+    relation: Relation
+    rows: dict[int, Row] = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
+
+    def log(self, op: str, **images: Any) -> None:
+        self.changes.append(Change(op=op, gsn=len(self.changes) + 1, **images))
+
+    def insert(self, row: Row) -> None:
+        self.rows[row[0]] = row
+        self.log("I", after=row)
+
+    def delete(self, key: int) -> None:
+        self.log("D", before=self.rows.pop(key))
+
+    def update(self, key: int, row: Row, toasted: frozenset[int]) -> None:
+        old = self.rows.pop(key)
+        self.rows[row[0]] = row
+        full = self.relation.identity is Identity.FULL
+        same = frozenset(i for i in toasted if old[i] == row[i] and i not in self.relation.key)
+        self.log(
+            "U",
+            after=row,
+            before=old if full or key != row[0] else None,
+            absent=frozenset() if full else same,
+        )
+
+
+@st.composite
+def histories(draw: st.DrawFn, identity: Identity) -> tuple[dict[int, Row], History]:
+    """A table with rows, and what happened to it since."""
+    columns = [("k", "integer", "int32")] + [(f"c{i}", "text", "string") for i in range(1, WIDTH)]
+    history = History(relation(*columns, identity=identity))
+    value = st.one_of(st.none(), st.sampled_from("xyz"))
+    rest = st.tuples(*[value] * (WIDTH - 1))
+    start = {key: (key, *draw(rest)) for key in draw(st.sets(KEYS))}
+    history.rows = dict(start)
+    for _ in range(draw(st.integers(0, 25))):
+        key = draw(KEYS)
+        if key not in history.rows:
+            history.insert((key, *draw(rest)))
+            continue
+        action = draw(st.sampled_from(["update", "update", "move", "swap", "delete"]))
+        toasted = draw(st.frozensets(st.integers(1, WIDTH - 1)))
+        old = history.rows[key]
+        changed = tuple(
+            old[i] if i in toasted else new for i, new in enumerate(draw(rest), start=1)
+        )
+        free = [k for k in range(12) if k not in history.rows]
+        if action == "delete":
+            history.delete(key)
+        elif action == "update":
+            history.update(key, (key, *changed), toasted)
+        elif action == "move":
+            history.update(key, (draw(st.sampled_from(free)), *changed), toasted)
+        else:
+            other = draw(st.sampled_from(sorted(history.rows)))
+            if other != key:  # by a third key, as an immediate unique index demands
+                everything = frozenset(range(1, WIDTH))
+                spare = draw(st.sampled_from(free))
+                history.update(key, (spare, *old[1:]), everything)
+                history.update(other, (key, *history.rows[other][1:]), everything)
+                history.update(spare, (other, *old[1:]), everything)
+    return start, history
+
+
+def apply_folded(
+    shape: Relation, target: dict[int, Row], changes: list[Change], sizes: list[int], buckets: int
+) -> dict[int, Row]:
+    """Apply as the merge statements do: fill, delete, upsert."""
+    frames, at = [], 0
+    while at < len(changes):
+        size = sizes[len(frames) % len(sizes)]
+        frames.append(batch(shape, changes[at : at + size]))
+        at += size
+    rows: list[dict[str, Any]] = []
+    for bucket in range(buckets):
+        fold = Fold(shape)
+        for frame in frames:
+            fold.add(frame)
+        folded = fold.finish()
+        for part in folded.merge_rows(frames, bucket=bucket, buckets=buckets):
+            rows += part.to_pylist()
+    names = [column.name for column in shape.columns]
+    upserts = {}
+    for row in rows:
+        if row["wk$n"] == -1:
+            continue
+        image = [row[name] for name in names]
+        bits = row["wk$absent"]
+        for index in range(len(names)):
+            if bits is not None and bits[index // 8] >> (index % 8) & 1:
+                assert image[index] is None
+                image[index] = target[row["wk$key1"]][index]
+        assert image[0] not in upserts, "one merge row per key"
+        upserts[image[0]] = tuple(image)
+    gone = [row[names[0]] for row in rows if row["wk$n"] == -1]
+    assert len(gone) == len(set(gone))
+    assert not set(gone) & set(upserts)
+    result = {key: row for key, row in target.items() if key not in gone}
+    return result | upserts
+
+
+@pytest.mark.parametrize("identity", [Identity.DEFAULT, Identity.FULL])
+@given(data=st.data())
+def test_fold_equals_one_by_one(identity: Identity, data: st.DataObject) -> None:
+    """Key changes and swaps, delete then insert, columns not sent after a key change."""
+    start, history = data.draw(histories(identity))
+    sizes = data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=3))
+    buckets = data.draw(st.integers(1, 3))
+    result = apply_folded(history.relation, start, history.changes, sizes, buckets)
+    assert result == history.rows
+
+
+@given(data=st.data())
+def test_fold_of_any_cut_equals_one_by_one(data: st.DataObject) -> None:
+    """A history applied in two batches, cut anywhere, ends the same."""
+    start, history = data.draw(histories(Identity.DEFAULT))
+    cut = data.draw(st.integers(0, len(history.changes)))
+    target = apply_folded(history.relation, start, history.changes[:cut], [3], 1)
+    target = apply_folded(history.relation, target, history.changes[cut:], [3], 1)
+    assert target == history.rows
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("IUD"),
+            st.tuples(VALUES, VALUES),
+            st.tuples(VALUES, VALUES),
+        ),
+        max_size=40,
+    ),
+    st.integers(1, 3),
+)
+def test_table_without_a_key_folds_to_counts(steps: Any, buckets: int) -> None:
+    """Duplicates count; nulls are equal to nulls; what is undone leaves no row."""
+    shape = relation(
+        ("a", "integer", "int32"), ("b", "integer", "int32"), key=(), identity=Identity.FULL
+    )
+    rows: Counter[Row] = Counter()
+    changes: list[Change] = []
+    for op, old, new in steps:
+        if op != "I" and not rows[old]:
+            continue
+        if op != "I":
+            rows[old] -= 1
+        if op != "D":
+            rows[new] += 1
+        changes.append(
+            Change(
+                op=op,
+                gsn=len(changes) + 1,
+                after=new if op != "D" else None,
+                before=old if op != "I" else None,
+            )
+        )
+    fold = Fold(shape)
+    if changes:
+        fold.add(batch(shape, changes))
+    folded = fold.finish()
+    found: Counter[Row] = Counter()
+    for bucket in range(buckets):
+        for part in folded.merge_rows([], bucket=bucket, buckets=buckets):
+            for row in part.to_pylist():
+                assert row["wk$n"] != 0
+                assert (row["a"], row["b"]) not in found
+                found[row["a"], row["b"]] += row["wk$n"]
+    assert found == Counter({row: count for row, count in rows.items() if count})
