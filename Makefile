@@ -8,7 +8,7 @@ JOBS ?= 2
 S ?= postgres
 T ?= 10m
 V ?= 15,18
-KERNELS := $(shell find src -name '*.pyx')
+KERNELS := $(shell find src -name '*.p[yx][xdi]')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
 

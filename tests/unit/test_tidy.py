@@ -13,7 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("src", "tests", "docs", "bench", "examples", ".ci", "changelog.d")
-TEXT_SUFFIXES = {".py", ".pyx", ".pyi", ".md", ".toml", ".lock", ".sql", ".sh", ""}
+TEXT_SUFFIXES = {".py", ".pyx", ".pxd", ".pxi", ".pyi", ".md", ".toml", ".lock", ".sql", ".sh", ""}
+CODE_SUFFIXES = {".py", ".pyx", ".pxd", ".pxi", ".pyi"}
 GENERATED = {"__pycache__", "penstock.egg-info", "build"}
 
 MODULE_LINES_MAX = 600
@@ -67,7 +68,7 @@ def named(path: Path) -> str:
 
 def test_modules_are_short() -> None:
     """No module is longer than 600 lines: it would hold more than one thing."""
-    code = [path for path in files() if path.suffix in {".py", ".pyx", ".pyi"}]
+    code = [path for path in files() if path.suffix in CODE_SUFFIXES]
     long = {str(path): len(read(path).splitlines()) for path in code}
     assert {path: n for path, n in long.items() if n > MODULE_LINES_MAX} == {}
 
@@ -130,7 +131,7 @@ def test_every_module_is_used() -> None:
 
 def test_nothing_is_left_unfinished() -> None:
     """No note to come back later: it is done, or it is an issue."""
-    code = [path for path in files() if path.suffix in {".py", ".pyx", ".pyi", ".sql"}]
+    code = [path for path in files() if path.suffix in CODE_SUFFIXES | {".sql"}]
     assert [str(path) for path in code if UNFINISHED.search(read(path))] == []
 
 
