@@ -1,0 +1,58 @@
+"""The bulk load of a configured pipeline: what the load process runs before the first change.
+
+Joins configuration, source and the load room. Not here: the handover's point (`handover.py`), and
+how chunks are copied (`penstock.load.bulk`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from penstock.control.config import Config
+from penstock.control.source_planner import SourcePlanner
+from penstock.load.bulk import BulkOptions, BulkResult, load_in_bulk
+from penstock.load.bulk_progress import OnProgress
+from penstock.load.session import Session
+from penstock.model import TableDefinition
+from penstock.source.postgres.catalog import captured_tables, open_catalog
+
+
+def bulk_options(config: Config) -> BulkOptions:
+    """Where this pipeline's bulk load reads, writes and keeps its state."""
+    return BulkOptions(
+        source_url=config.source.url,
+        target_url=config.target.url,
+        state_directory=config.layout.state,
+        run_directory=config.layout.run,
+        namespaces=config.target.map,
+        max_threads=config.data_loader.max_threads,
+    )
+
+
+def source_tables(config: Config) -> list[TableDefinition]:
+    """The definitions of the tables that the configuration takes in, ordered by name.
+
+    Raises the errors of `source.postgres.catalog.captured_tables`.
+    """
+    with open_catalog(config.source.url) as connection:
+        return captured_tables(connection, config.source.tables)
+
+
+def bulk_load(
+    config: Config,
+    session: Session,
+    planner: SourcePlanner,
+    *,
+    definitions: Sequence[TableDefinition] | None = None,
+    on_progress: OnProgress | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> BulkResult:
+    """Load what is not loaded yet; see `load_in_bulk` for what it raises.
+
+    Call it with the handover's planner (`handover.bulk_planner`) in mode data+change, with a plain
+    SourcePlanner in mode data.
+    """
+    tables = source_tables(config) if definitions is None else definitions
+    return load_in_bulk(
+        session, bulk_options(config), tables, planner, on_progress=on_progress, stop=stop
+    )
