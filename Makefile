@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup system demo test check test-servers test-faults soak fuzz bench docs lock clean
+.PHONY: help setup system demo test check test-servers test-faults soak fuzz bench docs error-page lock clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ bench: setup ## all benchmarks: JSON lines and a table
 
 docs: $(VENV)/.dev ## the documentation as HTML, into build/docs
 	$(BIN)/sphinx-build --quiet --fail-on-warning -b html docs build/docs
+
+error-page: ## write docs/errors.md from the error classes
+	$(BIN)/python .ci/error_page.py
 
 lock: ## write the locks again (needs a .venv with pip-tools)
 	bash .ci/lock
