@@ -33,6 +33,8 @@ class RowStore:
 
     def __init__(self, relation: Relation) -> None:
         """Start empty."""
+        if len(set(relation.before)) != len(relation.before):
+            raise ValueError("a before image names a column twice")
         self.relation = relation
         self.readers = [cell_reader(column) for column in relation.columns]
         self.before = frozenset(relation.before)
