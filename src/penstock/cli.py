@@ -45,7 +45,19 @@ def common(function: F) -> F:
     )(decorated)
 
 
-@click.group(context_settings=CONTEXT)
+# Set by `penstock run`, which has done the checks and gathers the diagnostics itself.
+checked_option = click.option("--checked", is_flag=True, hidden=True)
+
+
+class InOrder(click.Group):
+    """A group that lists its commands in the order of use."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """The commands as they were defined."""
+        return list(self.commands)
+
+
+@click.group(cls=InOrder, context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="penstock")
 def cli() -> None:
     """Copy a PostgreSQL database into another one and keep it in step.
@@ -87,18 +99,19 @@ def run(file: Path, as_json: bool, verbose: bool) -> None:
                  1 an error, printed with its code and what to do
                  2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.display import make_display
+    from penstock.control.live import make_view
     from penstock.control.supervisor import run_pipeline
 
     config = _config(file)
     _diagnostics(verbose)
-    run_pipeline(config, make_display(as_json=as_json), verbose=verbose)
+    run_pipeline(config, make_view(_json if as_json else None), verbose=verbose)
 
 
 @cli.command()
 @pipeline_file
 @common
-def extract(file: Path, as_json: bool, verbose: bool) -> None:
+@checked_option
+def extract(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     """Run only the extracting half: the source's changes into the change log.
 
     Makes the publication and the slot when they are missing, and writes segments into log/ of
@@ -115,14 +128,15 @@ def extract(file: Path, as_json: bool, verbose: bool) -> None:
 
     config = _config(file)
     _diagnostics(verbose)
-    extract_changes(config, verbose=verbose)
+    extract_changes(config, verbose=verbose, checked=checked)
     _say(as_json, "stopped: everything extracted so far is in the change log", stopped=True)
 
 
 @cli.command()
 @pipeline_file
 @common
-def load(file: Path, as_json: bool, verbose: bool) -> None:
+@checked_option
+def load(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     """Run only the loading half: bulk load, then segments of the change log into the target.
 
     Uses Spark. Each batch of up to maxFilesPerBatch segments is one transaction on the target.
@@ -138,7 +152,7 @@ def load(file: Path, as_json: bool, verbose: bool) -> None:
 
     config = _config(file)
     _diagnostics(verbose)
-    load_changes(config, verbose=verbose)
+    load_changes(config, verbose=verbose, checked=checked)
     _say(as_json, "stopped: the target holds whole transactions only", stopped=True)
 
 
@@ -155,7 +169,7 @@ def status(file: Path, as_json: bool, verbose: bool) -> None:
     Example:     penstock status shop.toml --json
     Exit codes:  0 shown, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.display import show_status
+    from penstock.control.show import show_status
     from penstock.control.status import read_status
 
     config = _config(file)
@@ -181,8 +195,8 @@ def lag(file: Path, as_json: bool, verbose: bool) -> None:
     Example:     penstock lag shop.toml
     Exit codes:  0 told, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.display import show_lag
     from penstock.control.lag import read_lag
+    from penstock.control.show import show_lag
 
     config = _config(file)
     _diagnostics(verbose)
@@ -207,8 +221,8 @@ def doctor(file: Path, as_json: bool, verbose: bool) -> None:
     Example:     penstock doctor shop.toml
     Exit codes:  0 no error found, 1 at least one, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.display import show_report
     from penstock.control.doctor import examine
+    from penstock.control.show import show_report
 
     config = _config(file)
     _diagnostics(verbose)
@@ -237,8 +251,11 @@ def _config(file: Path) -> Config:
 
 def _diagnostics(verbose: bool) -> None:
     from penstock.control.diagnostics import configure_diagnostics
+    from penstock.host.process import under_parent
 
-    configure_diagnostics(verbose=verbose)
+    # A child of `penstock run` writes to its standard error: the parent gathers it in a file.
+    child = under_parent()
+    configure_diagnostics(verbose=verbose and not child, file=sys.stderr if child else None)
 
 
 def _json(value: Any) -> None:

@@ -130,7 +130,10 @@ class TargetSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeExtractorSection:
-    """[changeExtractor], as document 000 names its parameters."""
+    """[changeExtractor], as document 000 names its parameters; two are our own.
+
+    publication: made with the slot. keep_messages: logical messages become markers in the log.
+    """
 
     exit_when_idle: bool = False
     idle_wait_seconds: float = 3
@@ -139,6 +142,7 @@ class ChangeExtractorSection:
     process_commits: bool = False
     replication_slot: str = "wirekite_replication_slot"
     publication: str = "wirekite_publication"
+    keep_messages: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,9 +58,7 @@ def configure_diagnostics(*, verbose: bool, file: IO[str] | None = None) -> None
                 key_order=["timestamp", "level", "event"], bool_as_flag=False
             ),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(
-            level if streams else logging.CRITICAL + 1
-        ),
+        wrapper_class=structlog.make_filtering_bound_logger(level if streams else logging.CRITICAL),
         logger_factory=structlog.WriteLoggerFactory(file=_Tee(streams)),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )

@@ -1,6 +1,6 @@
-"""What a person sees: findings, status, lag. Plain text where there is no terminal.
+"""How numbers and tables look to a person; plain text where there is no terminal.
 
-Not here: the live view of `penstock run` (`live.py`); deciding anything.
+Not here: what is shown (`show.py`, `live.py`).
 """
 
 from __future__ import annotations
@@ -9,17 +9,8 @@ from typing import IO
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
-
-from penstock.control.doctor import Report
-from penstock.control.findings import Finding, Severity
 
 PLAIN_WIDTH = 200
-SEVERITY_STYLES = {
-    Severity.ERROR: "bold red",
-    Severity.WARNING: "yellow",
-    Severity.INFO: "cyan",
-}
 
 
 def console(file: IO[str] | None = None) -> Console:
@@ -55,29 +46,6 @@ def human_seconds(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def show_report(report: Report, out: Console | None = None) -> None:
-    """Print doctor's findings as blocks, so that each command can be copied as it stands."""
-    out = out or console()
-    for finding in report.findings:
-        _show_finding(finding, out)
-    counts = {s: sum(f.severity is s for f in report.findings) for s in Severity}
-    skipped = f", {report.checks_skipped} could not be done" if report.checks_skipped else ""
-    out.print(
-        f"{report.checks_done} checks done{skipped}: {counts[Severity.ERROR]} errors, "
-        f"{counts[Severity.WARNING]} warnings, {counts[Severity.INFO]} notes"
-    )
-    if not report.errors:
-        out.print(Text("nothing stops this pipeline from running", style="green"))
-
-
-def _show_finding(finding: Finding, out: Console) -> None:
-    head = Text(f"{finding.severity} {finding.code}", style=SEVERITY_STYLES[finding.severity])
-    out.print(head.append(f"  {finding.what}", style="default"))
-    out.print(Text(f"        {finding.why}", style="dim"))
-    if finding.command:
-        out.print(Text(f"        > {finding.command}"))
 
 
 def pairs(rows: list[tuple[str, str]]) -> Table:

@@ -22,6 +22,7 @@ from penstock.model import PenstockError
 
 WITH_PARENT = "PENSTOCK_WITH_PARENT"
 JAVA_TIMEOUT_S = 60.0
+_under_parent = False
 JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
@@ -106,8 +107,10 @@ def end_with_parent() -> None:
 
     Does nothing in a process that was started in another way.
     """
+    global _under_parent
     if os.environ.pop(WITH_PARENT, None) is None:
         return
+    _under_parent = True
 
     def watch() -> None:
         while os.read(0, 4096):
@@ -115,6 +118,11 @@ def end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def under_parent() -> bool:
+    """Whether a `Child` started this process, as `end_with_parent` found."""
+    return _under_parent
 
 
 def this_program() -> list[str]:
@@ -147,3 +155,24 @@ def java_version() -> int | None:
         return None
     match = JAVA_VERSION.search((done.stderr + done.stdout).decode("utf-8", errors="replace"))
     return int(match[1]) if match else None
+
+
+def holder_of(lock: Path) -> int:
+    """The process that holds a lock file of ours; 0 when none does.
+
+    Told from the pid in the file and, where there is /proc, from that process's command line. The
+    lock itself is not touched: trying it would make a process fail that takes it at this moment.
+    """
+    try:
+        text = lock.read_text(encoding="ascii").strip()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return 0
+    pid = int(text) if text.isdigit() else 0
+    if not pid or not process_alive(pid):
+        return 0
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return pid
+    # After a kill the number may have gone to another program.
+    return pid if b"penstock" in command or pid == os.getpid() else 0

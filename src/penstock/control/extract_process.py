@@ -1,0 +1,178 @@
+"""`penstock extract`: one half of a pipeline, from the source into the change log.
+
+Wires configuration, handover, recorder and action to the extractor. Not here: the extraction
+(`penstock.source.extract`), the handover's steps (`handover.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import structlog
+
+from penstock.control.actions import ActionWatch
+from penstock.control.bulk_load import source_tables
+from penstock.control.config import Config, Mode
+from penstock.control.diagnostics import configure_diagnostics, open_diagnostics
+from penstock.control.doctor import examine
+from penstock.control.identity import (
+    check_identity,
+    keep_identity,
+    read_identity,
+    stored_identity,
+)
+from penstock.control.progress import CeRecorder
+from penstock.control.running import check_not_running
+from penstock.control.stopping import StopRequest, stop_on_signals
+from penstock.host.connect import ConnectFailed, connect
+from penstock.host.files import REAL_FILES
+from penstock.log.state import load_state
+from penstock.model import Lsn, PenstockError, TableDefinition
+from penstock.source.extract import ExtractOptions, Extractor, Outcome
+from penstock.source.postgres import slot as slots
+from penstock.source.postgres.client import open_replication
+
+logger = structlog.get_logger()
+APPLICATION_NAME = "penstock extract"
+
+
+class NothingToExtract(PenstockError):
+    """`penstock extract` on a pipeline of mode data."""
+
+    code = "CT20"
+    retry = "never"
+
+
+def extract_options(config: Config) -> ExtractOptions:
+    """The extractor's options from the configuration."""
+    section = config.change_extractor
+    return ExtractOptions(
+        slot=section.replication_slot,
+        publication=section.publication,
+        flush_interval_s=section.flush_interval_seconds,
+        events_per_flush=section.events_per_flush,
+        exit_when_idle=section.exit_when_idle,
+        idle_wait_s=section.idle_wait_seconds,
+        process_commits=section.process_commits,
+        keep_messages=section.keep_messages,
+        extension=config.change_loader.change_file_extension,
+    )
+
+
+def extract_changes(config: Config, *, verbose: bool = False, checked: bool = False) -> Outcome:
+    """Extract until idle (exitWhenIdle) or told to stop by signal or action.
+
+    checked: `penstock run` has done the preflight. Raises PreflightFailed or AlreadyRunning with
+    nothing changed, and what ends an extraction.
+    """
+    if not config.pipeline.mode.has_change:
+        raise NothingToExtract(
+            "this pipeline is of mode data: there are no changes to extract",
+            hint='Set mode = "data+change" or "change", or run `penstock load`.',
+        )
+    stop = StopRequest()
+    with ExitStack() as stack:
+        stack.enter_context(stop_on_signals(stop))
+        check_not_running(config, "extract")
+        if not checked:
+            examine(config).require()
+        check_source(config)
+        if stop():
+            raise SystemExit(0)
+        if not checked:
+            REAL_FILES.make_directory(config.layout.run)
+            file = stack.enter_context(open_diagnostics(config.layout.run / "extract.log"))
+            configure_diagnostics(verbose=verbose, file=file)
+        tables = source_tables(config)
+        start_position = stack.enter_context(_begun(config, tables, stop))
+        recorder = stack.enter_context(_recorder(config))
+        gate = ActionWatch(config.target.url, name=f"{APPLICATION_NAME} action", interval_s=0.0)
+        stack.callback(gate.close)
+        return Extractor(
+            config.source.url,
+            config.directory,
+            tables=tables,
+            options=extract_options(config),
+            recorder=recorder,
+            gate=gate,
+            stop=stop,
+            start_position=start_position,
+        ).run()
+
+
+def check_source(config: Config) -> None:
+    """Check whose the directory is, and tie a new one to this source."""
+    with connect(config.source.url, application_name=APPLICATION_NAME) as connection:
+        now = read_identity(connection, config)
+    stored = stored_identity(config)
+    check_identity(config, stored, now)
+    if stored is None:
+        keep_identity(config, now)
+
+
+@contextmanager
+def _recorder(config: Config) -> Iterator[CeRecorder]:
+    """The recorder, its rows mended if the target is there; extraction does without it."""
+    recorder = CeRecorder(config)
+    try:
+        recorder.mend()
+    except ConnectFailed as error:
+        logger.warning("target not reachable: progress is recorded later", error=error.message)
+    try:
+        yield recorder
+    finally:
+        recorder.close()
+
+
+@contextmanager
+def _begun(config: Config, tables: list[TableDefinition], stop: StopRequest) -> Iterator[int]:
+    """Publication, slot and, in data+change, the handover's snapshot; where an empty log begins.
+
+    The snapshot is kept as long as the with block is open and the bulk load needs it.
+    """
+    if config.pipeline.mode is Mode.DATA_CHANGE:
+        from penstock.control.handover import prepared
+
+        with prepared(config, tables, stop=stop) as position:
+            yield position
+        return
+    yield ensure_slot(config, tables)
+
+
+def ensure_slot(config: Config, tables: list[TableDefinition]) -> int:
+    """Mode change: the slot as it stands, or a new one at the present position.
+
+    Returns where the log begins when it is empty: the new slot's position, 0 for one that was
+    there. A slot that a log with content has lost is never made again: the extractor refuses.
+    """
+    section = config.change_extractor
+    with open_replication(config.source.url, application_name=APPLICATION_NAME) as replication:
+        state = slots.read_slot(replication, section.replication_slot)
+        log = load_state(config.layout.log)
+        if state is not None or (log is not None and log.end.position):
+            return 0
+        with connect(config.source.url, application_name=APPLICATION_NAME) as connection:
+            slots.ensure_publication(
+                connection, section.publication, [table.name for table in tables]
+            )
+        created = slots.create_slot(
+            replication,
+            config.source.url,
+            section.replication_slot,
+            snapshot=False,
+            on_blocked=tell_blockers,
+        )
+    logger.info("slot made at the present position", position=str(Lsn(created.position)))
+    return created.position
+
+
+def tell_blockers(waited_s: float, blockers: list[slots.Blocker]) -> None:
+    """Say which transactions the making of the slot waits for."""
+    for blocker in blockers:
+        logger.warning(
+            "slot waits for a transaction",
+            waited_s=round(waited_s),
+            transaction=blocker.what,
+            end_it_with=blocker.sql,
+        )

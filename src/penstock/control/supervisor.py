@@ -1,0 +1,330 @@
+"""`penstock run`: the two halves as child processes, watched, restarted, ended in order.
+
+The halves share nothing but files and tables, so either may die at any moment: one that was
+killed is started again, one that ends with an error ends the run with that error. Not here: what
+the halves do (`extract_process.py`, `load_process.py`), how it looks (`live.py`).
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import IO, Any
+
+import msgspec
+import structlog
+
+from penstock.control.config import Config
+from penstock.control.diagnostics import configure_diagnostics, open_diagnostics
+from penstock.control.doctor import examine
+from penstock.control.live import View
+from penstock.control.running import RUN_LOCK, check_not_running, take_lock
+from penstock.control.status import Status, StatusReader
+from penstock.control.stopping import StopRequest, stop_on_signals
+from penstock.host.clock import REAL_CLOCK
+from penstock.host.files import REAL_FILES
+from penstock.host.process import Child, this_program
+from penstock.model import PenstockError
+
+logger = structlog.get_logger()
+
+POLL_INTERVAL_S = 0.1
+STATUS_INTERVAL_S = 1.0
+RESTARTS_MAX = 5
+RESTART_WAIT_FIRST_S = 1.0
+HEALTHY_AFTER_S = 60.0  # a half that ran so long has earned its restarts anew
+LAST_LINES_KEPT = 30
+
+
+class HalfFailed(PenstockError):
+    """One of the two processes ended with an error; shown is that error, as it was."""
+
+    code = "CT03"
+    retry = "operator"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The child's own error, with the name of the process it came from."""
+        shown = PenstockError.as_dict(self)
+        inner = shown.pop("inner", None)
+        return {**shown, **inner} if inner else shown
+
+
+class HalfKilled(PenstockError):
+    """One of the two processes was killed again and again."""
+
+    code = "CT04"
+    retry = "operator"
+
+
+@dataclass(slots=True)
+class _Half:
+    """One of the two processes: how to start it, and what is known of it."""
+
+    name: str
+    arguments: list[str]
+    diagnostics: IO[str]
+    child: Child | None = None
+    code: int | None = None
+    restarts: int = 0
+    started_s: float = 0.0
+    restart_at_s: float | None = None
+    lines: deque[str] | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended and will not be started again."""
+        return self.code is not None and self.restart_at_s is None
+
+    def start(self) -> None:
+        """Start the process; its lines go to its diagnostics file and, the last, are kept."""
+        kept: deque[str] = deque(maxlen=LAST_LINES_KEPT)
+
+        def on_line(line: str) -> None:
+            kept.append(line)
+            self.diagnostics.write(line + "\n")
+
+        self.code, self.restart_at_s, self.lines = None, None, kept
+        self.child = Child(self.arguments, on_line=on_line)
+        self.started_s = REAL_CLOCK.monotonic_s()
+        logger.info("process started", process=self.name, pid=self.child.pid)
+
+    def poll(self) -> bool:
+        """Look whether it ended; True when it did just now."""
+        if self.child is None or self.code is not None:
+            return False
+        self.code = self.child.poll()
+        if self.code is None:
+            return False
+        self.child.close()
+        logger.info("process ended", process=self.name, exit_code=self.code)
+        return True
+
+    def error(self) -> PenstockError:
+        """What it ended with: the last line that is an error as `--json` prints it."""
+        for line in reversed(self.lines or ()):
+            found = _error_object(line)
+            if found is not None:
+                return HalfFailed(
+                    str(found["error"]),
+                    hint=str(found.get("hint", "")),
+                    process=self.name,
+                    inner=found,
+                )
+        return HalfFailed(
+            f"the process {self.name} ended with exit code {self.code} and no message",
+            hint=f"Read run/{self.name}.log in the pipeline's directory.",
+            process=self.name,
+        )
+
+
+def _error_object(line: str) -> dict[str, Any] | None:
+    if not line.startswith("{"):
+        return None
+    try:
+        found = msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return None
+    return found if isinstance(found, dict) and {"code", "error"} <= found.keys() else None
+
+
+class StatusThread:
+    """Reads the status at intervals, so that a server that hangs does not hang the run."""
+
+    def __init__(self, config: Config) -> None:
+        """Begin reading; a status comes when there is one."""
+        self._reader = StatusReader(config)
+        self._ended = threading.Event()
+        self._latest: Status | None = None
+        self.trouble = ""
+        self._thread = threading.Thread(target=self._run, name="status", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self._read()
+            self._ended.wait(STATUS_INTERVAL_S)
+        self._reader.close()
+
+    def _read(self) -> None:
+        try:
+            self._latest = self._reader.read()
+            self.trouble = ""
+        except PenstockError as error:
+            if self.trouble != error.message:
+                logger.warning("status not readable", error=error.message)
+            self.trouble = error.message
+
+    def take(self) -> Status | None:
+        """The newest status that was not taken yet; None when there is none."""
+        latest, self._latest = self._latest, None
+        return latest
+
+    def close(self) -> None:
+        """End the thread; does not wait for a server that hangs."""
+        self._ended.set()
+        self._thread.join(timeout=2.0)
+
+
+class Supervisor:
+    """Starts, watches and ends the halves. Used by the main thread."""
+
+    def __init__(
+        self,
+        halves: list[_Half],
+        stop: StopRequest,
+        *,
+        on_event: Callable[[str], None],
+        on_tick: Callable[[], None],
+    ) -> None:
+        """on_event: told what happens to processes. on_tick: called every POLL_INTERVAL_S."""
+        self._halves = halves
+        self._stop = stop
+        self._on_event = on_event
+        self._on_tick = on_tick
+        self._signals_passed = 0
+        self._failure: PenstockError | None = None
+
+    def run(self) -> None:
+        """Return when both halves ended well. Raises HalfFailed or HalfKilled."""
+        try:
+            for half in self._halves:
+                half.start()
+            while not all(half.ended for half in self._halves):
+                self._step()
+                self._on_tick()
+                REAL_CLOCK.sleep(POLL_INTERVAL_S)
+        finally:
+            self._kill_left_overs()
+        if self._failure is not None:
+            raise self._failure
+
+    def _step(self) -> None:
+        self._pass_signals()
+        for half in self._halves:
+            if half.poll():
+                self._ended(half)
+            elif half.restart_at_s is not None:
+                self._restart_when_due(half)
+
+    def _pass_signals(self) -> None:
+        """Give the halves the first signal once, and the second one once."""
+        wanted = 2 if self._stop.hurried else 1 if self._stop() else 0
+        while self._signals_passed < wanted:
+            self._signals_passed += 1
+            if self._failure is None:
+                self._on_event("stopping" if self._signals_passed == 1 else "stopping at once")
+            for half in self._halves:
+                if half.child is not None:
+                    half.child.signal(signal.SIGTERM)
+
+    def _ended(self, half: _Half) -> None:
+        code = half.code
+        if code == 0:
+            if half.name == "load":
+                # Nothing is left to load: no use in extracting alone.
+                self._stop.ask()
+            return
+        if self._stop() and (code == -signal.SIGTERM or self._stop.hurried):
+            return
+        if code is not None and code < 0:
+            self._was_killed(half, -code)
+        elif self._failure is None:
+            self._failure = half.error()
+            self._stop.ask()
+
+    def _was_killed(self, half: _Half, number: int) -> None:
+        now = REAL_CLOCK.monotonic_s()
+        if now - half.started_s > HEALTHY_AFTER_S:
+            half.restarts = 0
+        name = signal.Signals(number).name
+        if half.restarts >= RESTARTS_MAX:
+            self._failure = self._failure or HalfKilled(
+                f"the process {half.name} was killed {half.restarts + 1} times, the last time by "
+                f"{name}",
+                hint=f"Read run/{half.name}.log in the pipeline's directory, and the kernel's log "
+                "for the OOM killer: dmesg.",
+                process=half.name,
+            )
+            self._stop.ask()
+            return
+        if self._stop():
+            return
+        wait_s = RESTART_WAIT_FIRST_S * 2**half.restarts
+        half.restarts += 1
+        half.restart_at_s = now + wait_s
+        self._on_event(f"{half.name} was killed by {name}: started again in {wait_s:.0f} s")
+        logger.warning("process killed", process=half.name, signal=name, restarts=half.restarts)
+
+    def _restart_when_due(self, half: _Half) -> None:
+        if self._stop():
+            half.restart_at_s = None
+        elif half.restart_at_s is not None and REAL_CLOCK.monotonic_s() >= half.restart_at_s:
+            half.start()
+
+    def _kill_left_overs(self) -> None:
+        for half in self._halves:
+            if half.child is not None and half.code is None:
+                half.child.kill_group()
+
+
+def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
+    """Run a pipeline until it is done or told to stop.
+
+    Raises PreflightFailed or AlreadyRunning with nothing changed, HalfFailed with the error of
+    the process that ended.
+    """
+    stop = StopRequest()
+    with ExitStack() as stack:
+        stack.callback(view.close)
+        stack.enter_context(stop_on_signals(stop, hurry=False))
+        view.event(f"checking source, target and this machine for pipeline {config.pipeline.name}")
+        check_not_running(config, "run", "extract", "load")
+        examine(config).require()
+        if stop():
+            return
+        REAL_FILES.make_directory(config.layout.run)
+        stack.enter_context(take_lock(config, config.layout.run, RUN_LOCK))
+        own = stack.enter_context(open_diagnostics(config.layout.run / "run.log"))
+        configure_diagnostics(verbose=verbose, file=own)
+        halves = [
+            _Half(
+                name=name,
+                arguments=[*this_program(), name, str(config.path), "--json", "--checked"],
+                diagnostics=stack.enter_context(
+                    open_diagnostics(config.layout.run / f"{name}.log")
+                ),
+            )
+            for name in half_names(config)
+        ]
+        status = StatusThread(config)
+        stack.callback(status.close)
+
+        def on_tick() -> None:
+            seen = status.take()
+            if seen is not None:
+                view.show(seen)
+
+        Supervisor(halves, stop, on_event=view.event, on_tick=on_tick).run()
+        status.close()
+        view.finish(read_last_status(config))
+
+
+def half_names(config: Config) -> tuple[str, ...]:
+    """The processes a mode needs; the loader first, because Spark takes longest to start."""
+    return ("load", "extract") if config.pipeline.mode.has_change else ("load",)
+
+
+def read_last_status(config: Config) -> Status | None:
+    """The status at the end, for the last lines; None when the target can not be asked."""
+    reader = StatusReader(config)
+    try:
+        return reader.read()
+    except PenstockError as error:
+        logger.warning("status not readable", error=error.message)
+        return None
+    finally:
+        reader.close()
