@@ -110,6 +110,7 @@ class PostgresSource:
         expected: ServerIdentity | None = None,
         on_relation: Callable[[RelationMessage], None] | None = None,
         on_message: Callable[[LogicalMessage], None] | None = None,
+        before_run: Callable[[], None] | None = None,
         files: Files = REAL_FILES,
         clock: Clock = REAL_CLOCK,
     ) -> None:
@@ -117,12 +118,14 @@ class PostgresSource:
 
         start: the last flush point of the log; position 0 begins where the slot stands. expected:
         the server that the log was filled from. on_relation, on_message: told, in the receiver's
-        thread, of every Relation message and of logical messages of our own prefix.
+        thread, of every Relation message and of logical messages of our own prefix. before_run:
+        called there before each run is given out.
         """
         self._url = url
         self._options = options
         self._start = start
         self._expected = expected
+        self._before_run = before_run
         self._clock = clock
         self._changed = threading.Condition()
         self._stopping = threading.Event()
@@ -240,8 +243,11 @@ class PostgresSource:
         connection.wire.send(pgwire.COPY_DONE + pgwire.TERMINATE)
         scratch = memoryview(bytearray(BUFFER_BYTES))
         deadline = self._clock.monotonic_s() + DRAIN_S
-        while (left_s := deadline - self._clock.monotonic_s()) > 0:
-            connection.wire.receive_into(scratch, left_s)
+        try:
+            while (left_s := deadline - self._clock.monotonic_s()) > 0:
+                connection.wire.receive_into(scratch, left_s)
+        except ConnectionLost:
+            return  # it closed, as it was asked to
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Run a thread's work; what it raises is raised again by next_run."""
@@ -286,6 +292,8 @@ class PostgresSource:
 
     def _put(self, run: Run, byte_count: int) -> None:
         """Give a run to the caller, waiting for room."""
+        if self._before_run is not None:
+            self._before_run()
         options = self._options
         with self._changed:
             while (
@@ -389,6 +397,10 @@ class PostgresSource:
             return None
         self._idle, self._idle_given_s, self._urgent = None, now_s, False
         return Run(end=idle)
+
+    def ask_for_position(self) -> None:
+        """Ask the server for a keepalive, which tells how far it has read its log."""
+        self._send_status(reply_now=True)
 
     def runs(self) -> Iterator[Run]:
         """Every run as it comes, without end; raises what `next_run` raises."""

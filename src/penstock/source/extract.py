@@ -1,0 +1,565 @@
+"""The extractor: from a source's stream into the change log, until told to stop.
+
+The loop of document 000: wait for runs, write them, make them durable, tell the source, rotate at
+a COMMIT, record the file. What the log has on disk decides where to go on after any failure: a
+lost connection and a killed process take the same way back. The only module of this room that
+knows the log. Not here: the stream itself (`postgres.stream`), the progress table
+(`load.postgres.progress`, reached through `ProgressRecorder`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+import psycopg
+import structlog
+
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.connect import connect, server_errors
+from penstock.host.faults import declare, point
+from penstock.host.files import REAL_FILES, Files
+from penstock.log import ClosedSegment, PipelineLayout, Writer, WriterOptions, checkpoint
+from penstock.log.layout import EXTENSION_DEFAULT
+from penstock.model import FlushPoint, Lsn, PenstockError, Relation, Run, TableDefinition
+from penstock.source.bookkeeping import Chores, Poll, StatusFile
+from penstock.source.postgres import slot as slots
+from penstock.source.postgres.catalog import RelationResolver, open_catalog
+from penstock.source.postgres.client import open_replication
+from penstock.source.postgres.shapes import CatalogShapes
+from penstock.source.postgres.slot import ServerIdentity
+from penstock.source.postgres.stream import PostgresSource, StreamOptions
+
+logger = structlog.get_logger()
+RELATIONS_FILE = "relations.json"
+STREAM_FILE = "stream.json"
+STATUS_FILE = "extract.json"
+ACTION_INTERVAL_S = 5.0  # document 000: the action is looked at every five seconds
+SOURCE_INTERVAL_S = 5.0
+QUIET_FLUSH_S = 0.2  # caught up for so long: make durable what there is
+WAIT_S = 0.2
+BACKOFF_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+BACKOFF_JITTER = 0.3
+STEADY_S = 60.0  # a connection that lasted so long starts the back-off anew
+
+SERVER_POSITION = """
+    select case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
+                else pg_current_wal_flush_lsn()
+           end
+"""
+
+declare(
+    "extract.write.after",
+    "extract.flush.before",
+    "extract.flush.after",
+    "extract.acknowledge.after",
+    "extract.rotate.before",
+    "extract.rotate.after",
+    "extract.record.before",
+    "extract.record.after",
+    "extract.relations.before",
+    "extract.done.before",
+)
+
+
+class ProgressRecorder(Protocol):
+    """Where progress is kept (the CE rows). Called in order, from one thread, until it succeeds.
+
+    Both calls may be repeated for the same segment; neither may be needed for recovery: the
+    segments are the truth.
+    """
+
+    def opened(self, number: int, position: int) -> None:
+        """Segment `number` was begun; it goes on from position."""
+        ...
+
+    def closed(self, segment: ClosedSegment) -> None:
+        """A segment has its final name."""
+        ...
+
+
+class ControlGate(Protocol):
+    """What the operator wants: the word in the action table."""
+
+    def word(self) -> str:
+        """RUN, PAUSE or STOP; called about every five seconds, from one thread."""
+        ...
+
+
+class Ended(StrEnum):
+    """Why an extraction ended."""
+
+    IDLE = "idle"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractOptions:
+    """The parameters of document 000, and what belongs to PostgreSQL.
+
+    events_per_flush: rows after which what was read is made durable and acknowledged.
+    flush_interval_s: the longest that rows wait for that, and the age at which a segment is
+    rotated. idle_wait_s: how long nothing must come before exit_when_idle ends the extraction.
+    slot_wait_s: patience with a slot that somebody else reads.
+    """
+
+    slot: str = "wirekite_replication_slot"
+    publication: str = "wirekite_publication"
+    flush_interval_s: float = 5.0
+    events_per_flush: int = 5000
+    exit_when_idle: bool = False
+    idle_wait_s: float = 3.0
+    process_commits: bool = False
+    keep_messages: bool = False
+    origin: str = "any"
+    operation_count_max: int = 150_000
+    extension: str = EXTENSION_DEFAULT
+    slot_wait_s: float = 90.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How it ended. end: the last flush point, all of it in closed segments."""
+
+    ended: Ended
+    end: FlushPoint
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """Counters of one extraction, kept for display."""
+
+    state: str = "connecting"
+    reconnect_count: int = 0
+    segment_count: int = 0
+    row_count: int = 0
+    transaction_count: int = 0
+    byte_count: int = 0
+    last_error: str = ""
+    started_us: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pace:
+    """What the loop remembers between two runs; times are monotonic seconds."""
+
+    rows_since_flush: int = 0
+    flushed_s: float = 0.0
+    data_s: float = 0.0
+    segment_open: int = -1
+    target_position: int = 0
+
+
+class Extractor:
+    """One extraction into one directory.
+
+    `run` returns when the source is idle (exit_when_idle) or an end was asked for, and raises what
+    can not be mended by connecting again.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        directory: Path,
+        *,
+        tables: Sequence[TableDefinition],
+        options: ExtractOptions,
+        recorder: ProgressRecorder | None = None,
+        gate: ControlGate | None = None,
+        stop: Callable[[], bool] = lambda: False,
+        log_id: str | None = None,
+        start_position: int = 0,
+        files: Files = REAL_FILES,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """Say from where to where.
+
+        directory: the pipeline's. tables: what is captured. stop: asked again and again; True
+        ends the extraction at a flush point. start_position: where the log must begin when it is
+        still empty (the slot's consistent point); 0: where the slot stands.
+        """
+        self.progress = Progress(started_us=clock.now_us())
+        self._url = url
+        self._layout = PipelineLayout(root=directory)
+        self._tables = tables
+        self._options = options
+        self._recorder = recorder
+        self._gate = gate
+        self._stop = stop
+        self._log_id = log_id
+        self._start_position = start_position
+        self._files = files
+        self._clock = clock
+        self._chores = Chores("recorder")
+        self._action: Poll | None = None
+        self._server: Poll | None = None
+        self._source: PostgresSource | None = None
+        self._pace = _Pace()
+        self._status = StatusFile(self._layout.run / STATUS_FILE, files=files, clock=clock)
+
+    # -- the whole ---------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Extract until idle or told to stop. Raises typed errors; the log is whole then too."""
+        identity = self._identify()
+        with ExitStack() as stack:
+            stack.enter_context(self._chores)
+            if self._gate is not None:
+                self._action = stack.enter_context(
+                    Poll(self._gate.word, every_s=ACTION_INTERVAL_S, first="RUN", name="action")
+                )
+            self._server = stack.enter_context(
+                Poll(
+                    self._read_server_position,
+                    every_s=SOURCE_INTERVAL_S,
+                    first=0,
+                    name="source position",
+                )
+            )
+            writer = stack.enter_context(self._open_writer(identity))
+            try:
+                return self._run(writer, identity)
+            finally:
+                self._report(writer, force=True)
+
+    def _run(self, writer: Writer, identity: ServerIdentity) -> Outcome:
+        """Connect, pump, and connect again as long as that may help."""
+        attempt = 0
+        resolver: RelationResolver | None = None
+        while True:
+            began_s = self._clock.monotonic_s()
+            try:
+                with open_catalog(self._url) as catalog:
+                    resolver = self._resolver(catalog, resolver)
+                    with self._connect(writer, resolver, identity) as source:
+                        self._source = source
+                        identity = self._keep_identity(source, identity)
+                        return self._pump(writer, source)
+            except PenstockError as error:
+                if error.retry != "backoff":
+                    self._leave(writer, error)
+                    raise
+                if self._clock.monotonic_s() - began_s > STEADY_S:
+                    attempt = 0
+                self._back_off(writer, error, attempt)
+                attempt += 1
+                if self._asked_to_stop():
+                    return self._finish(writer, None, Ended.STOPPED)
+            finally:
+                self._source = None
+
+    def _resolver(
+        self, catalog: psycopg.Connection, before: RelationResolver | None
+    ) -> RelationResolver:
+        """One resolver serves the whole extraction, on the connection of each attempt."""
+        if before is None:
+            return RelationResolver(catalog, self._tables, known=self._known_relations())
+        before.connection = catalog
+        before.forget()
+        return before
+
+    # -- opening -----------------------------------------------------------------------------
+
+    def _identify(self) -> ServerIdentity:
+        with open_replication(self._url, application_name=slots.APPLICATION_NAME) as connection:
+            return slots.identify(connection)
+
+    def _open_writer(self, identity: ServerIdentity) -> Writer:
+        options = self._options
+        writer = Writer.open(
+            self._layout.log,
+            log_id=self._log_id,
+            source={
+                "engine": "postgresql",
+                "system_id": identity.system_id,
+                "database": identity.database,
+                "database_id": str(identity.database_id),
+                "slot": options.slot,
+            },
+            options=WriterOptions(
+                operation_count_max=options.operation_count_max,
+                flush_interval_s=options.flush_interval_s,
+                extension=options.extension,
+                consumers=self._layout.consumers,
+                clock=self._clock,
+            ),
+            files=self._files,
+        )
+        self._record_recovered(writer)
+        return writer
+
+    def _connect(
+        self, writer: Writer, resolver: RelationResolver, identity: ServerIdentity
+    ) -> PostgresSource:
+        options = self._options
+        start = writer.durable
+        if start.position == 0 and self._start_position:
+            start = FlushPoint(position=self._start_position)
+        shapes = CatalogShapes(resolver, save=self._save_relations)
+        return PostgresSource(
+            self._url,
+            options=StreamOptions(
+                slot=options.slot,
+                publication=options.publication,
+                origin=options.origin,
+                keep_messages=options.keep_messages,
+                record_transactions=options.process_commits,
+                slot_wait_s=options.slot_wait_s,
+                idle_flush_s=options.flush_interval_s,
+            ),
+            start=start,
+            shapes=shapes,
+            spill_directory=self._layout.spill,
+            expected=self._stored_identity() or identity,
+            before_run=shapes.keep,
+            files=self._files,
+            clock=self._clock,
+        )
+
+    def _stored_identity(self) -> ServerIdentity | None:
+        return checkpoint.load(self._layout.state / STREAM_FILE, ServerIdentity, self._files)
+
+    def _keep_identity(self, source: PostgresSource, before: ServerIdentity) -> ServerIdentity:
+        """Remember the server's timeline: after a promotion positions go on from the new one."""
+        now = source.identity
+        if now is not None and now != self._stored_identity():
+            self._files.make_directory(self._layout.state)
+            checkpoint.save(self._layout.state / STREAM_FILE, now, self._files)
+        return now or before
+
+    def _known_relations(self) -> list[Relation]:
+        path = self._layout.state / RELATIONS_FILE
+        return checkpoint.load(path, list[Relation], self._files) or []
+
+    def _save_relations(self, relations: Sequence[Relation]) -> None:
+        point("extract.relations.before")
+        self._files.make_directory(self._layout.state)
+        checkpoint.save(self._layout.state / RELATIONS_FILE, list(relations), self._files)
+
+    # -- the loop ----------------------------------------------------------------------------
+
+    def _pump(self, writer: Writer, source: PostgresSource) -> Outcome:
+        now_s = self._clock.monotonic_s()
+        self._pace = _Pace(flushed_s=now_s, data_s=now_s)
+        self.progress.state = "streaming"
+        while True:
+            if self._asked_to_stop():
+                return self._finish(writer, source, Ended.STOPPED)
+            if self._paused():
+                self._pause(writer, source)
+                continue
+            run = source.next_run(WAIT_S)
+            if run is not None:
+                self._write(writer, run)
+            if writer.at_commit:
+                self._make_durable(writer, source, quiet=run is None)
+            if run is None and self._is_idle(writer, source):
+                return self._finish(writer, source, Ended.IDLE)
+            self._report(writer)
+
+    def _write(self, writer: Writer, run: Run) -> None:
+        writer.write(run)
+        point("extract.write.after")
+        count = sum(rows.batch.num_rows for rows in run.rows)
+        self._pace.rows_since_flush += count
+        self.progress.row_count += count
+        if run.rows or run.markers or run.relations:
+            self._pace.data_s = self._clock.monotonic_s()
+            self._pace.target_position = 0
+            self._note_open_segment(writer)
+
+    def _note_open_segment(self, writer: Writer) -> None:
+        number = writer.segment_number
+        if self._recorder is not None and number != self._pace.segment_open:
+            recorder, position = self._recorder, writer.durable.position
+            self._chores.add(lambda: recorder.opened(number, position))
+        self._pace.segment_open = number
+
+    def _make_durable(self, writer: Writer, source: PostgresSource, *, quiet: bool) -> None:
+        """Flush and acknowledge when enough came, or time has passed, or nothing more comes."""
+        pace, now_s = self._pace, self._clock.monotonic_s()
+        if writer.has_unflushed and (
+            pace.rows_since_flush >= self._options.events_per_flush
+            or quiet
+            or now_s - pace.flushed_s >= self._options.flush_interval_s
+            or writer.operation_count == 0  # only the position moves: the source waits for it
+        ):
+            self._flush(writer, source)
+        if writer.due():
+            self._rotate(writer, source)
+
+    def _flush(self, writer: Writer, source: PostgresSource | None) -> None:
+        point("extract.flush.before")
+        end = writer.flush()
+        point("extract.flush.after")
+        self._pace.rows_since_flush = 0
+        self._pace.flushed_s = self._clock.monotonic_s()
+        if source is not None:
+            source.acknowledge(end.position)
+            point("extract.acknowledge.after")
+
+    def _rotate(self, writer: Writer, source: PostgresSource | None) -> None:
+        point("extract.rotate.before")
+        closed = writer.rotate()
+        point("extract.rotate.after")
+        if source is not None:
+            source.acknowledge(writer.durable.position)
+        if closed is not None:
+            self._record_closed(closed)
+
+    def _record_closed(self, closed: ClosedSegment) -> None:
+        self.progress.segment_count += 1
+        self.progress.transaction_count += closed.transaction_count
+        logger.info(
+            "segment closed",
+            segment=closed.path.name,
+            gsn_first=closed.gsn_first,
+            gsn_last=closed.gsn_last,
+            size_bytes=closed.size_bytes,
+        )
+        if self._recorder is not None:
+            recorder = self._recorder
+
+            def record() -> None:
+                point("extract.record.before")
+                recorder.closed(closed)
+                point("extract.record.after")
+
+            self._chores.add(record)
+
+    def _record_recovered(self, writer: Writer) -> None:
+        for closed in writer.recovered:
+            self._record_closed(closed)
+
+    # -- pausing, idling, ending -------------------------------------------------------------
+
+    def _asked_to_stop(self) -> bool:
+        return self._stop() or (self._action is not None and self._action.value == "STOP")
+
+    def _paused(self) -> bool:
+        return self._action is not None and self._action.value == "PAUSE"
+
+    def _pause(self, writer: Writer, source: PostgresSource) -> None:
+        """Hold at a flush point; the connection lives on and the queue is bounded."""
+        if self.progress.state != "paused":
+            while not writer.at_commit and not self._asked_to_stop():
+                run = source.next_run(WAIT_S)
+                if run is not None:
+                    self._write(writer, run)
+            if writer.at_commit:
+                self._flush(writer, source)
+                self._rotate(writer, source)
+            self.progress.state = "paused"
+            logger.info("extraction paused")
+        self._report(writer)
+        self._clock.sleep(WAIT_S)
+        if not self._paused():
+            self.progress.state = "streaming"
+            self._pace.data_s = self._clock.monotonic_s()
+            logger.info("extraction goes on")
+
+    def _is_idle(self, writer: Writer, source: PostgresSource) -> bool:
+        """Whether nothing came for long enough and the server has nothing more to send.
+
+        Silence alone may be a server that is still reading its log: it must have got as far as
+        its log reached when the silence was first noticed.
+        """
+        pace = self._pace
+        quiet_s = self._clock.monotonic_s() - pace.data_s
+        if not self._options.exit_when_idle or quiet_s < self._options.idle_wait_s:
+            return False
+        if not writer.at_commit:
+            return False
+        if pace.target_position == 0:
+            pace.target_position = self._read_server_position()
+            source.ask_for_position()
+        return source.counted.received_position >= pace.target_position
+
+    def _read_server_position(self) -> int:
+        with (
+            connect(self._url, application_name="penstock position") as sql,
+            server_errors("reading the server's position"),
+        ):
+            row = sql.execute(SERVER_POSITION).fetchone()
+        return Lsn.parse(row[0]).ordinal if row is not None and row[0] else 0
+
+    def _finish(self, writer: Writer, source: PostgresSource | None, ended: Ended) -> Outcome:
+        """End at a flush point with every segment closed."""
+        if not writer.at_commit:
+            writer.rewind()
+            self._record_recovered(writer)
+        self._rotate(writer, source)
+        if ended is Ended.IDLE:
+            point("extract.done.before")
+            writer.done()
+        self.progress.state = ended.value
+        logger.info("extraction ended", why=ended.value, position=str(Lsn(writer.durable.position)))
+        return Outcome(ended=ended, end=writer.durable)
+
+    def _leave(self, writer: Writer, error: PenstockError) -> None:
+        """Before an error goes up: close what is whole, and show why it ended."""
+        self.progress.state = "failed"
+        self.progress.last_error = error.message
+        try:
+            if not writer.at_commit:
+                writer.rewind()
+                self._record_recovered(writer)
+            self._rotate(writer, None)
+        except PenstockError as second:
+            logger.warning("last segment stays open", error=second.message)
+
+    def _back_off(self, writer: Writer, error: PenstockError, attempt: int) -> None:
+        """Go back to the last flush point and wait before connecting again."""
+        wait_s = BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)]
+        wait_s *= 1 - BACKOFF_JITTER * random.random()  # noqa: S311 - spreads load only
+        self.progress.state = "reconnecting"
+        self.progress.reconnect_count += 1
+        self.progress.last_error = error.message
+        logger.warning("stream broke", error=error.message, retry_in_s=round(wait_s, 1))
+        if writer.at_commit:
+            self._flush(writer, None)
+        else:
+            writer.rewind()
+            self._record_recovered(writer)
+        until_s = self._clock.monotonic_s() + wait_s
+        while self._clock.monotonic_s() < until_s and not self._asked_to_stop():
+            if writer.due():
+                self._rotate(writer, None)
+            self._report(writer)
+            self._clock.sleep(WAIT_S)
+
+    # -- the report --------------------------------------------------------------------------
+
+    def facts(self, writer: Writer) -> dict[str, Any]:
+        """What run/extract.json holds; positions as the source writes them."""
+        source, end = self._source, writer.durable
+        server = self._server.value if self._server is not None else 0
+        return {
+            **asdict(self.progress),
+            "now_us": self._clock.now_us(),
+            "slot": self._options.slot,
+            "segment": writer.segment_number,
+            "segment_row_count": writer.operation_count,
+            "gsn": end.gsn,
+            "trx": end.trx,
+            "position": str(Lsn(end.position)),
+            "commit_time_us": end.commit_time_us,
+            "server_position": str(Lsn(server)),
+            "lag_bytes": max(server - end.position, 0) if server and end.position else 0,
+            "spill_bytes": source.spilled_byte_count if source is not None else 0,
+            "received_bytes": source.counted.byte_count if source is not None else 0,
+            "ignored_row_count": source.counted.ignored_row_count if source is not None else 0,
+            "recorder_error": self._chores.error,
+            "recorder_pending": self._chores.pending_count,
+            "source_error": self._server.error if self._server is not None else "",
+            "action": self._action.value if self._action is not None else "RUN",
+        }
+
+    def _report(self, writer: Writer, *, force: bool = False) -> None:
+        if force or self._status.due():
+            self._status.write(self.facts(writer))

@@ -1,0 +1,43 @@
+"""The catalogue's relations as the stream wants them, remembered durably.
+
+Versions are numbered over the whole life of a log, so they are kept in a file that is always at
+least as new as the rows: it is written before a run with a new version is given out. Not here: how
+a Relation message becomes a relation (`relations.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from penstock.codec.pgoutput_messages import RelationMessage
+from penstock.host.connect import server_errors
+from penstock.model import Relation
+from penstock.source.postgres.relations import RelationResolver
+
+
+class CatalogShapes:
+    """The `Shapes` of a pipeline. Used by the thread that decodes."""
+
+    def __init__(
+        self, resolver: RelationResolver, *, save: Callable[[Sequence[Relation]], None]
+    ) -> None:
+        """Take the resolver and what keeps all relations durably."""
+        self._resolver = resolver
+        self._save = save
+        self._saved = resolver.relations()
+
+    def resolve(self, message: RelationMessage) -> Relation | None:
+        """See Shapes."""
+        with server_errors(f"reading the definition of {message.schema}.{message.name}"):
+            return self._resolver.resolve(message)
+
+    def widen(self, relation: Relation, column: int) -> Relation:
+        """See Shapes."""
+        return self._resolver.widen(relation, column)
+
+    def keep(self) -> None:
+        """Make new versions durable; called before rows of them are given out."""
+        relations = self._resolver.relations()
+        if relations != self._saved:
+            self._save(relations)
+            self._saved = relations
