@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
-from harness import Measurement, run_process
+from bench.harness import Measurement, run_process
 
 PLUGIN_OPTIONS = ("proto_version=2",)
 POLL_INTERVAL_S = 0.005
