@@ -135,12 +135,20 @@ def installation_for(
         return installation
     # The wheel's programs find their libraries by a path relative to their own folder.
     source = installation.bindir.parent
-    target = copy_to / source.parent.name / source.name
-    copy_to.mkdir(mode=0o755)
-    shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("*.a", "include"))
-    if installation.libraries is not None:
-        shutil.copytree(installation.libraries, copy_to / installation.libraries.name)
-    return Installation(major=installation.major, bindir=target / installation.bindir.name)
+    bindir = copy_to / source.parent.name / source.name / installation.bindir.name
+    if not copy_to.exists():
+        part = copy_to.with_name(copy_to.name + ".part")
+        if part.exists():  # of a copy that was cut short
+            shutil.rmtree(part)
+        unneeded = shutil.ignore_patterns("*.a", "include")
+        shutil.copytree(
+            source, part / source.parent.name / source.name, symlinks=True, ignore=unneeded
+        )
+        if installation.libraries is not None:
+            shutil.copytree(installation.libraries, part / installation.libraries.name)
+        part.chmod(0o755)
+        part.rename(copy_to)  # whole, or not there
+    return Installation(major=installation.major, bindir=bindir)
 
 
 def _wheel_bindirs() -> list[Path]:
