@@ -1,0 +1,161 @@
+"""`penstock demo`: the main job from start to end, on two throw-away servers.
+
+A shop is filled on one embedded PostgreSQL and customers keep it busy while a pipeline copies it
+to the other, takes over at the exact position and follows; when the customers have gone home,
+both sides are compared. Everything lives in temporary folders and is gone afterwards. Not here:
+the shop and its customers (`demo_shop.sql`, `demo_workload.py`).
+"""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from penstock.control.config import Config, load_config
+from penstock.control.demo_workload import Workload, WorkloadOptions, open_shop
+from penstock.control.live import View
+from penstock.control.supervisor import run_pipeline
+from penstock.control.verify import VerifyReport, verify_pipeline
+from penstock.host.clock import REAL_CLOCK
+from penstock.host.connect import connect, quoted, server_errors, statement
+from penstock.host.embedded import EmbeddedPostgres
+from penstock.host.process import java_version
+from penstock.log.layout import DONE_NAME
+from penstock.model import PenstockError
+
+DATABASE = "shop"
+JAVA_VERSION_MIN = 17
+PIPELINE = """\
+[pipeline]
+name = "shop"
+mode = "data+change"
+directory = "shop"
+
+[source]
+url = "{source}"
+tables = ["public.*"]
+
+[target]
+url = "{target}"
+
+[changeExtractor]
+exitWhenIdle = true
+"""
+
+
+class DemoNeedsJava(PenstockError):
+    """Spark runs on Java, and there is none, or an old one."""
+
+    code = "CT70"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOutcome:
+    """How the demo ended. report: None when it was ended before the comparison."""
+
+    transactions: int
+    rows_changed: int
+    duration_s: float
+    report: VerifyReport | None
+
+    @property
+    def equal(self) -> bool:
+        """Whether the comparison took place and found no difference."""
+        return self.report is not None and self.report.equal
+
+
+def run_demo(
+    make_view: Callable[[], View],
+    say: Callable[[str], None],
+    *,
+    options: WorkloadOptions | None = None,
+    verbose: bool = False,
+) -> DemoOutcome:
+    """Run the whole demo. make_view: shows the pipeline's run; say: takes a line of narration.
+
+    Ctrl-C and SIGTERM end it in order at any moment: raises KeyboardInterrupt with servers,
+    processes and folders gone. Raises what pipeline, workload or comparison fail with.
+    """
+    require_java()
+    began_s = REAL_CLOCK.monotonic_s()
+    options = options or WorkloadOptions()
+    with ExitStack() as stack:
+        stack.enter_context(_terminated_as_interrupted())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-")))
+        say("starting two PostgreSQL servers of our own")
+        source, target = (stack.enter_context(EmbeddedPostgres()) for _ in range(2))
+        for server in (source, target):
+            _make_database(server)
+        say(
+            f"PostgreSQL {source.version} on ports {source.port} (source) and {target.port} "
+            "(target); filling the shop"
+        )
+        open_shop(source.url(DATABASE))
+        config = write_pipeline(folder, source.url(DATABASE), target.url(DATABASE))
+        workload = stack.enter_context(Workload(source.url(DATABASE), options))
+        say(
+            f"customers are at work for {options.duration_s:.0f} s, while the pipeline copies the "
+            "shop and follows them"
+        )
+        run_pipeline(config, make_view(), verbose=verbose)
+        finished = (config.layout.log / DONE_NAME).exists()
+        workload.stop()
+        workload.join()
+        if not finished:
+            raise KeyboardInterrupt
+        say("the customers have gone home; comparing source and target row by row")
+        report = verify_pipeline(config)
+        counts = workload.counts
+        return DemoOutcome(
+            transactions=counts.transactions,
+            rows_changed=counts.rows,
+            duration_s=REAL_CLOCK.monotonic_s() - began_s,
+            report=report,
+        )
+
+
+def require_java() -> None:
+    """Raises DemoNeedsJava, before anything was started."""
+    found = java_version()
+    if found is None or found < JAVA_VERSION_MIN:
+        raise DemoNeedsJava(
+            "Spark needs Java 17 or newer; found "
+            + ("no java" if found is None else f"version {found}"),
+            hint="Install one, on Debian `apt-get install openjdk-17-jre-headless`, or set "
+            "JAVA_HOME.",
+        )
+
+
+def write_pipeline(folder: Path, source_url: str, target_url: str) -> Config:
+    """Write shop.toml as a user would, and read it."""
+    path = folder / "shop.toml"
+    path.write_text(PIPELINE.format(source=source_url, target=target_url))
+    path.chmod(0o600)
+    return load_config(path)
+
+
+def _make_database(server: EmbeddedPostgres) -> None:
+    with (
+        connect(server.url(), application_name="penstock demo") as connection,
+        server_errors("making the demo's database"),
+    ):
+        connection.execute(statement(f"create database {quoted(DATABASE)}"))
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM unwind like Ctrl-C, so that every `with` block gets to clean up."""
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
