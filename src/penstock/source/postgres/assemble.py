@@ -212,7 +212,6 @@ class Assembler:
         if frame is None:
             raise error
         self.counted.ignored_row_count += 1
-        self._decoder.stop = Stop.MORE
         return frame.end
 
     def _feed_block(self, block: memoryview, at: int, end: int) -> int:

@@ -22,7 +22,10 @@ from penstock.host.connect import (
     EXACT_TEXT_SETTINGS,
     ConnectFailed,
     ConnectionLost,
+    DatabaseUnknown,
+    LoginRefused,
     PrivilegeMissing,
+    ServerBusy,
     ServerUnreachable,
     StatementFailed,
     StatementInterrupted,
@@ -151,7 +154,7 @@ class ReplicationConnection:
             elif kind == ord("Z"):
                 return
             elif kind == ord("E"):
-                raise connect_error(self._url, pgwire.server_message(body).message)
+                raise _login_error(self._url, pgwire.server_message(body))
             elif kind != ord("v") and not self._common(kind, body):
                 raise WireError(f"unexpected message {chr(kind)!r} during log-in")
 
@@ -251,6 +254,31 @@ class ReplicationConnection:
         except ConnectionLost as error:
             logger.debug("connection was gone before it was closed", error=error.message)
         self.wire.close()
+
+
+_REFUSALS: dict[str, type[ConnectFailed]] = {
+    "28P01": LoginRefused,
+    "28000": LoginRefused,
+    "3D000": DatabaseUnknown,
+    "53300": ServerBusy,
+    "57P01": ServerBusy,
+    "57P02": ServerBusy,
+    "57P03": ServerBusy,
+}
+
+
+def _login_error(url: str, said: ServerMessage) -> PenstockError:
+    """The typed error for a refused log-in; the SQLSTATE decides, in whatever language."""
+    known = connect_error(url, said.message)
+    if said.sqlstate == "42501":
+        return PrivilegeMissing(
+            known.message,
+            hint="Let the role replicate: alter role NAME replication; (Amazon RDS: grant "
+            "rds_replication to NAME;)",
+            sqlstate=said.sqlstate,
+        )
+    kind = _REFUSALS.get(said.sqlstate, type(known))
+    return kind(known.message, hint=known.hint, sqlstate=said.sqlstate)
 
 
 def server_error(doing: str, said: ServerMessage) -> PenstockError:
