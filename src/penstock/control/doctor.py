@@ -6,7 +6,7 @@ findings are printed (`display.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ from penstock.control import (  # noqa: F401
 )
 from penstock.control.config import Config
 from penstock.control.findings import CHECKS, Check, Finding, Probe, Severity, Side
-from penstock.host.connect import EXACT_TEXT_SETTINGS, ConnectFailed, connect
+from penstock.host.connect import EXACT_TEXT_SETTINGS, ConnectFailed, connect, server_errors
 from penstock.model import PenstockError
 from penstock.source.postgres.catalog import Survey, open_catalog, survey
 
@@ -76,10 +76,10 @@ class Report:
         )
 
 
-def examine(config: Config) -> Report:
-    """Run every check that concerns this pipeline. Changes nothing anywhere.
+def examine(config: Config, *, only: Collection[str] = ()) -> Report:
+    """Run every check that concerns this pipeline, or only those with these codes.
 
-    A server that can not be reached is one finding with the code of the connection's error; its
+    Changes nothing anywhere. A server that can not be reached is one finding with the code of the connection's error; its
     checks are counted as skipped.
     """
     findings: list[Finding] = []
@@ -87,6 +87,8 @@ def examine(config: Config) -> Report:
 
     def run(side: Side, subject: Config | Probe | None) -> None:
         for check in _wanted(config, side):
+            if only and check.code not in only:
+                continue
             if subject is None:
                 counts["skipped"] += 1
             else:
@@ -163,9 +165,10 @@ def _source(config: Config, findings: list[Finding]) -> Iterator[Probe | None]:
         if connection is None:
             yield None
             return
-        system_id = connection.execute(
-            "select system_identifier::text from pg_control_system()"
-        ).fetchone()
+        with server_errors("asking the source who it is"):
+            system_id = connection.execute(
+                "select system_identifier::text from pg_control_system()"
+            ).fetchone()
         seen = _survey(config, connection, findings)
         yield Probe(
             config=config,
@@ -179,7 +182,8 @@ def _source(config: Config, findings: list[Finding]) -> Iterator[Probe | None]:
 
 def _survey(config: Config, connection: psycopg.Connection, findings: list[Finding]) -> Survey:
     try:
-        return survey(connection, config.source.tables)
+        with server_errors("reading the source's catalogue"):
+            return survey(connection, config.source.tables)
     except PenstockError as error:
         findings.append(
             Finding(

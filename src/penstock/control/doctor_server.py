@@ -13,6 +13,7 @@ from penstock.host.connect import literal, quoted
 SIZE_UNITS = {"B": 1, "kB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
 WAL_KEEP_BYTES_MIN = 2**30
 SENDER_TIMEOUT_MS_MIN = 15_000
+OLD_TRANSACTION_S = 300
 SLOT_AGE_WARNING = 200_000_000
 SLOT_AGE_ERROR = 1_000_000_000
 
@@ -179,11 +180,12 @@ def old_transactions(probe: Probe) -> Iterator[Finding]:
         select pid, datname, state, extract(epoch from now() - xact_start)::int as age_s
           from pg_stat_activity
          where backend_xid is not null
-           and xact_start < now() - interval '5 min'
+           and xact_start <= now() - %(age_s)s * interval '1 s'
            and pid <> pg_backend_pid()
          order by xact_start
          limit 20
-        """
+        """,
+        age_s=OLD_TRANSACTION_S,
     ):
         yield found(
             "PG18",
@@ -197,10 +199,11 @@ def old_transactions(probe: Probe) -> Iterator[Finding]:
         """
         select gid, database, extract(epoch from now() - prepared)::int as age_s
           from pg_prepared_xacts
-         where prepared < now() - interval '5 min'
+         where prepared <= now() - %(age_s)s * interval '1 s'
          order by prepared
          limit 20
-        """
+        """,
+        age_s=OLD_TRANSACTION_S,
     ):
         yield found(
             "PG18",

@@ -16,6 +16,7 @@ from penstock.control.bulk_load import source_tables
 from penstock.control.config import Config, Mode
 from penstock.control.diagnostics import configure_diagnostics, open_diagnostics
 from penstock.control.doctor import examine
+from penstock.control.handover import prepared, tell_blockers
 from penstock.control.identity import (
     check_identity,
     keep_identity,
@@ -132,8 +133,6 @@ def _begun(config: Config, tables: list[TableDefinition], stop: StopRequest) -> 
     The snapshot is kept as long as the with block is open and the bulk load needs it.
     """
     if config.pipeline.mode is Mode.DATA_CHANGE:
-        from penstock.control.handover import prepared
-
         with prepared(config, tables, stop=stop) as position:
             yield position
         return
@@ -165,14 +164,3 @@ def ensure_slot(config: Config, tables: list[TableDefinition]) -> int:
         )
     logger.info("slot made at the present position", position=str(Lsn(created.position)))
     return created.position
-
-
-def tell_blockers(waited_s: float, blockers: list[slots.Blocker]) -> None:
-    """Say which transactions the making of the slot waits for."""
-    for blocker in blockers:
-        logger.warning(
-            "slot waits for a transaction",
-            waited_s=round(waited_s),
-            transaction=blocker.what,
-            end_it_with=blocker.sql,
-        )

@@ -7,6 +7,7 @@ too. Not here: the lock against two processes at once (`penstock.log.writer`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import psycopg
 
@@ -39,6 +40,13 @@ class DirectoryOfOtherSource(PenstockError):
     """The directory was filled from another server or database than the one named now."""
 
     code = "CT11"
+    retry = "operator"
+
+
+class StateUnreadable(PenstockError):
+    """A file below state/ is not what penstock wrote."""
+
+    code = "CT12"
     retry = "operator"
 
 
@@ -80,6 +88,14 @@ def read_identity(connection: psycopg.Connection, config: Config) -> SourceIdent
 def stored_identity(config: Config) -> SourceIdentity | None:
     """Who the directory belongs to; None for a new one. Raises CheckpointCorrupt."""
     return checkpoint.load(config.layout.state / IDENTITY_FILE, SourceIdentity)
+
+
+def unreadable(path: Path, error: Exception) -> StateUnreadable:
+    """The error for a state file that can not be read."""
+    return StateUnreadable(
+        f"{path} can not be read: {error}",
+        hint="Put the file back from a copy, or take the pipeline to a new directory.",
+    )
 
 
 def check_identity(config: Config, stored: SourceIdentity | None, now: SourceIdentity) -> None:

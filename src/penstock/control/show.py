@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from penstock.control.display import console, human_bytes, human_count, human_seconds, pairs
@@ -11,6 +16,7 @@ from penstock.control.findings import Finding, Severity
 from penstock.control.lag import Lag
 from penstock.control.live import bulk_table, change_rows
 from penstock.control.status import Status
+from penstock.log.reader import Finding as LogFinding
 from penstock.model import Lsn
 
 SEVERITY_STYLES = {
@@ -91,3 +97,36 @@ def _show_files(status: Status, out: Console) -> None:
         for row in rows:
             finished = f"{row.finish_time:%H:%M:%S}" if row.finish_time else "under way"
             out.print(Text(f"{title}: {row.source}  mark {row.mark}  {finished}", style="dim"))
+
+
+def show_segments(segments: Iterable[Mapping[str, Any]], out: Console | None = None) -> None:
+    """Print the segments of a log as a table."""
+    out = out or console()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("segment", "rows", "sequence", "position", "last commit (UTC)", "size"):
+        table.add_column(title, justify="left", no_wrap=True)
+    table.add_column("tables", overflow="fold")
+    for segment in segments:
+        commit_us = segment["commit_time_us"]
+        commit = datetime.fromtimestamp(commit_us / 1e6, UTC) if commit_us else None
+        table.add_row(
+            segment["segment"],
+            human_count(segment["rows"]),
+            f"{segment['gsn_first']} to {segment['gsn_last']}" if segment["rows"] else "none",
+            segment["position"],
+            f"{commit:%Y-%m-%d %H:%M:%S}" if commit else "none",
+            human_bytes(segment["size_bytes"]),
+            ", ".join(segment["tables"]),
+        )
+    out.print(table)
+
+
+def show_log_findings(findings: Sequence[LogFinding], out: Console | None = None) -> None:
+    """Print what a check of the log found."""
+    out = out or console()
+    for finding in findings:
+        out.print(Text(f"{finding.severity} {finding.code}  {finding.file}: {finding.message}"))
+        if finding.hint:
+            out.print(Text(f"        > {finding.hint}"))
+    if not any(finding.severity == "error" for finding in findings):
+        out.print(Text("the log is whole", style="green"))

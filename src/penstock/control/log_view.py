@@ -1,0 +1,169 @@
+"""What `penstock log ls`, `cat` and `check` look at: a change log, by its files alone.
+
+Not here: the format (`penstock.codec.ckt`), lines of text (`penstock.log.text`), printing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.control.config import load_config
+from penstock.host.files import FileMissing
+from penstock.log import check, list_segments, open_segment
+from penstock.log.layout import (
+    EXTENSION_DEFAULT,
+    SegmentFile,
+    SegmentMissing,
+    list_open_segments,
+)
+from penstock.log.reader import Finding
+from penstock.log.text import NULL, lines
+from penstock.model import Lsn, PenstockError, TableName
+
+_UNESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\"}
+
+
+class LogNotFound(PenstockError):
+    """There is no change log where one was named."""
+
+    code = "CT30"
+    retry = "operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPlace:
+    """Where a change log is."""
+
+    directory: Path
+    extension: str = EXTENSION_DEFAULT
+
+
+def find_log(path: Path) -> LogPlace:
+    """The log that a path means: of a pipeline file, or a directory that holds segments.
+
+    Raises LogNotFound, and the CF errors for a file that is no pipeline file.
+    """
+    if not path.is_dir():
+        config = load_config(path)
+        place = LogPlace(
+            directory=config.layout.log, extension=config.change_loader.change_file_extension
+        )
+    else:
+        inner = path / "log"
+        place = LogPlace(directory=inner if inner.is_dir() else path)
+    if not place.directory.is_dir():
+        raise LogNotFound(
+            f"there is no change log in {place.directory} yet",
+            hint="Begin one with `penstock run`, or name another pipeline file or directory.",
+        )
+    return place
+
+
+def segments_of(place: LogPlace, numbers: Sequence[int] = ()) -> list[SegmentFile]:
+    """The segments with these numbers, closed or open; all when none is named, in order.
+
+    Raises SegmentMissing for a number that is not there.
+    """
+    closed = list_segments(place.directory, place.extension)
+    found = [*closed, *list_open_segments(place.directory, place.extension)]
+    if not numbers:
+        return found
+    by_number = {file.number: file for file in found}
+    for number in numbers:
+        if number not in by_number:
+            raise SegmentMissing(
+                f"there is no segment {number} in {place.directory}",
+                hint="List those that there are: penstock log ls",
+            )
+    return [by_number[number] for number in numbers]
+
+
+def describe(place: LogPlace) -> Iterator[dict[str, Any]]:
+    """One dict per segment, in order: what `penstock log ls` prints.
+
+    A segment that is closed or removed while we look is told as it was, or left out.
+    """
+    for file in segments_of(place):
+        with suppress(FileMissing), open_segment(file.path, extension=place.extension) as segment:
+            facts = segment.facts()
+            yield {
+                "segment": file.path.name,
+                "closed": segment.is_closed,
+                "rows": facts.row_count,
+                "markers": facts.marker_count,
+                "gsn_first": facts.gsn_first,
+                "gsn_last": facts.gsn_last,
+                "trx_last": facts.end.trx,
+                "position": _position(facts.end.position, segment.header.source),
+                "commit_time_us": facts.end.commit_time_us,
+                "size_bytes": facts.size_bytes,
+                "tables": sorted({_table_name(t) for t in facts.tables}),
+            }
+
+
+def _table_name(totals: Any) -> str:
+    return f"{totals.schema}.{totals.name}"
+
+
+def _position(ordinal: int, source: Any) -> str:
+    return str(Lsn(ordinal)) if source.get("engine") == "postgresql" else str(ordinal)
+
+
+def printed(
+    place: LogPlace, numbers: Sequence[int] = (), *, table: TableName | None = None
+) -> Iterator[str]:
+    """The lines of these segments (all when none is named), see `penstock.log.text`.
+
+    table: only lines of this one. Raises SegmentMissing and SegmentCorrupt.
+    """
+    for file in segments_of(place, numbers):
+        try:
+            segment = open_segment(file.path, extension=place.extension)
+        except FileMissing:
+            if numbers:
+                raise
+            continue  # loaded and removed, or renamed, while we printed those before it
+        with segment:
+            for line in lines(segment):
+                if table is None or _is_of(line, table):
+                    yield line
+
+
+def _is_of(line: str, table: TableName) -> bool:
+    fields = line.split("\t", 4)
+    return (_plain(fields[2]), _plain(fields[3])) == tuple(table)
+
+
+def as_object(line: str) -> dict[str, Any]:
+    """A line of `printed` as JSON shows it: NULL is null, ABSENT is left as `\\A`."""
+    sequence, letter, schema, name, *values = line.split("\t")
+    return {
+        "sequence": int(sequence),
+        "letter": letter,
+        "schema": _plain(schema),
+        "table": _plain(name),
+        "values": [_plain(value) for value in values],
+    }
+
+
+def _plain(text: str) -> str | None:
+    """A field without its escapes; the signs for ABSENT and BEFORE stay as they are."""
+    if text == NULL:
+        return None
+    head, *rest = text.split("\\")
+    parts, pending = [head], iter(rest)
+    for piece in pending:
+        if piece:
+            parts.append(_UNESCAPED.get(piece[0], "\\" + piece[0]) + piece[1:])
+        else:  # two backslashes: one of the value
+            parts.append("\\" + next(pending, ""))
+    return "".join(parts)
+
+
+def examine_log(place: LogPlace) -> list[Finding]:
+    """Check every byte of the log; see `penstock.log.check`."""
+    return check(place.directory, extension=place.extension)

@@ -1,0 +1,757 @@
+"""Each check of doctor, with its condition made on a real server, and without it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from fix_pipeline import pipeline
+from fix_postgres import Server
+from penstock.codec import pgoutput, pgwire
+from penstock.control import doctor_host, doctor_server
+from penstock.control.config import Config
+from penstock.control.doctor import PreflightFailed, examine
+from penstock.control.findings import CHECKS, Finding, Probe, Severity
+from penstock.control.identity import keep_identity, read_identity
+from penstock.host.connect import ConnectionLost, connect
+from penstock.host.embedded import EmbeddedPostgres
+from penstock.source.postgres.client import open_replication
+
+PASSWORD = "secret"
+SLOT = "wirekite_replication_slot"
+PUBLICATION = "wirekite_publication"
+
+
+def database_of(url: str) -> str:
+    """The database's name in a URL."""
+    return urlsplit(url).path.lstrip("/")
+
+
+@pytest.fixture
+def run(postgres: Server, source_url: str) -> Callable[[str], None]:
+    """Run SQL in the source database as its superuser."""
+    return lambda sql: (postgres.execute(sql, database_of(source_url)), None)[1]
+
+
+@pytest.fixture
+def run_in_target(postgres: Server, target_url: str) -> Callable[[str], None]:
+    """Run SQL in the target database as its superuser."""
+    return lambda sql: (postgres.execute(sql, database_of(target_url)), None)[1]
+
+
+@pytest.fixture
+def config(tmp_path: Path, source_url: str, target_url: str) -> Config:
+    """A pipeline over both fresh databases, as superuser."""
+    return pipeline(tmp_path, source_url, target_url)
+
+
+@pytest.fixture
+def role(postgres: Server) -> Iterator[str]:
+    """A role that may log in and nothing else."""
+    name = f"least_{time.monotonic_ns()}"
+    postgres.execute(f"create role {name} login password '{PASSWORD}'")
+    yield name
+    for (database,) in postgres.execute("select datname from pg_database where datallowconn"):
+        postgres.execute(f"drop owned by {name} cascade", database)
+    postgres.execute(f"drop role {name}")
+
+
+def as_role(config: Config, postgres: Server, role: str, side: str) -> Config:
+    """The same pipeline, with this role on one side."""
+    section = getattr(config, side)
+    url = postgres.url(database_of(section.url), role, PASSWORD)
+    return replace(config, **{side: replace(section, url=url)})
+
+
+def found(config: Config, code: str) -> list[Finding]:
+    """What the checks of one code find."""
+    return [finding for finding in examine(config, only=[code]).findings if finding.code == code]
+
+
+def one(config: Config, code: str, severity: Severity, *said: str) -> Finding:
+    """The single finding of this code: severity and words are as expected."""
+    findings = found(config, code)
+    assert len(findings) == 1, findings
+    assert findings[0].severity is severity
+    text = " ".join((findings[0].what, findings[0].why, findings[0].command))
+    for word in said:
+        assert word in text
+    return findings[0]
+
+
+def make_slot(config: Config, name: str = SLOT, extra: str = "") -> None:
+    """A logical pgoutput slot in the source."""
+    with psycopg.connect(config.source.url, autocommit=True) as connection:
+        connection.execute(
+            f"select pg_create_logical_replication_slot('{name}', 'pgoutput'{extra})"
+        )
+
+
+@contextmanager
+def reader(config: Config, name: str, application_name: str) -> Iterator[None]:
+    """Somebody reads from the slot."""
+    with open_replication(config.source.url, application_name=application_name) as connection:
+        options = [("proto_version", "1"), ("publication_names", '"x"')]
+        connection.start_copy(
+            pgwire.start_replication(name, "0/0", options), doing="reading the slot"
+        )
+        yield
+
+
+def test_every_check_of_the_reference_is_registered() -> None:
+    """PG01 to PG34, and our own PK01 to PK13, each with a title and a docstring."""
+    codes = {check.code for check in CHECKS}
+    assert codes >= {f"PG{number:02}" for number in range(1, 35)}
+    assert codes >= {f"PK{number:02}" for number in (1, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13)}
+    for check in CHECKS:
+        assert check.function.__doc__
+
+
+def test_a_healthy_pair_has_no_error(config: Config, run: Callable[[str], None]) -> None:
+    """With keys and rights in place nothing stops a run, and every check was made."""
+    run("create table a (id int primary key, t text)")
+    report = examine(config)
+    assert report.errors == ()
+    assert report.checks_skipped == 0
+    assert report.checks_done >= 45
+    report.require()
+
+
+def test_doctor_changes_nothing(
+    config: Config, run: Callable[[str], None], postgres: Server, source_url: str, target_url: str
+) -> None:
+    """No slot, publication, schema, table, directory is left behind."""
+    run("create table a (id int primary key, t text)")
+    examine(config)
+    source, target = database_of(source_url), database_of(target_url)
+    assert postgres.execute("select 1 from pg_publication", source) == []
+    assert postgres.execute(f"select 1 from pg_replication_slots where database = '{source}'") == []
+    tables = "select nspname from pg_namespace where nspname in ('wirekite', 'penstock')"
+    assert postgres.execute(tables, target) == []
+    assert (
+        postgres.execute("select tablename from pg_tables where schemaname='public'", target) == []
+    )
+    assert not config.directory.exists()
+
+
+def test_a_server_that_can_not_be_reached_is_one_finding(config: Config) -> None:
+    """Its checks are counted as not done, and the other side is still examined."""
+    away = replace(config, source=replace(config.source, url="postgresql://u:p@127.0.0.1:1/d"))
+    report = examine(away)
+    assert [finding.code for finding in report.errors][:1] == ["HS22"]
+    assert report.checks_skipped > 20
+    with pytest.raises(PreflightFailed):
+        report.require()
+
+
+# -- the server --------------------------------------------------------------------------------
+
+
+def test_pg01_server_version(config: Config) -> None:
+    """Below 14 is an error, above 18 a warning, the one at hand neither."""
+    assert found(config, "PG01") == []
+    with connect(config.source.url, application_name="test") as connection:
+        for version, severity in ((130_011, Severity.ERROR), (190_000, Severity.WARNING)):
+            probe = Probe(config=config, connection=connection, version=version)
+            assert [f.severity for f in doctor_server.server_version(probe)] == [severity]
+
+
+@pytest.fixture(scope="module")
+def tuned(postgres_version: int) -> Iterator[Server]:
+    """A server whose settings these tests change."""
+    with EmbeddedPostgres(major=postgres_version) as embedded:
+        server = Server(embedded=embedded)
+        server.execute("create table a (id int primary key)")
+        yield server
+
+
+@pytest.fixture
+def tuned_config(tuned: Server, tmp_path: Path, target_url: str) -> Config:
+    """A pipeline from that server."""
+    return pipeline(tmp_path, tuned.url(), target_url)
+
+
+def test_pg02_wal_level(tuned: Server, tuned_config: Config) -> None:
+    """wal_level below logical is an error with the statement that mends it."""
+    assert found(tuned_config, "PG02") == []
+    tuned.restart_with(wal_level="replica")
+    try:
+        one(tuned_config, "PG02", Severity.ERROR, "replica", "alter system set wal_level")
+    finally:
+        tuned.restart_with(wal_level="logical")
+
+
+def test_pg03_free_slots(tuned: Server, tuned_config: Config) -> None:
+    """No slot for us is an error, none for verify a warning."""
+    assert found(tuned_config, "PG03") == []
+    tuned.restart_with(max_replication_slots="1")
+    try:
+        one(tuned_config, "PG03", Severity.WARNING, "verify")
+        make_slot(tuned_config, "other")
+        one(tuned_config, "PG03", Severity.ERROR, "max_replication_slots")
+    finally:
+        tuned.execute("select pg_drop_replication_slot('other')")
+        tuned.restart_with(max_replication_slots="20")
+
+
+def test_pg04_free_senders(tuned: Server, tuned_config: Config) -> None:
+    """Two WAL senders must be free."""
+    assert found(tuned_config, "PG04") == []
+    tuned.restart_with(max_wal_senders="1")
+    try:
+        one(tuned_config, "PG04", Severity.ERROR, "max_wal_senders")
+    finally:
+        tuned.restart_with(max_wal_senders="20")
+
+
+def test_pg05_and_pg06_role_without_replication(
+    config: Config, postgres: Server, role: str
+) -> None:
+    """Without the attribute there are no slots and no replication connection."""
+    least = as_role(config, postgres, role, "source")
+    one(least, "PG05", Severity.ERROR, f'alter role "{role}" replication')
+    one(least, "PG06", Severity.ERROR, "pg_hba.conf")
+    postgres.execute(f"alter role {role} replication")
+    assert found(least, "PG05") == []
+    assert found(least, "PG06") == []
+
+
+def test_pg07_directory_of_another_source(config: Config) -> None:
+    """A directory that was filled from another server or by another pipeline is refused."""
+    assert found(config, "PG07") == []
+    with connect(config.source.url, application_name="test") as connection:
+        now = read_identity(connection, config)
+    keep_identity(config, now)
+    assert found(config, "PG07") == []
+    keep_identity(config, replace(now, system_id="42"))
+    one(config, "PG07", Severity.ERROR, "42", "another source")
+    keep_identity(config, replace(now, pipeline="other"))
+    one(config, "PG07", Severity.ERROR, "other")
+    keep_identity(config, replace(now, timeline=99))
+    one(config, "PG07", Severity.WARNING, "timeline")
+
+
+def test_pg08_standby(own_postgres: Server, tmp_path: Path, target_url: str) -> None:
+    """A standby as source is a risk from 16 on, and an error before."""
+    config = pipeline(tmp_path, own_postgres.url(), target_url)
+    assert found(config, "PG08") == []
+    own_postgres.stop()
+    (own_postgres.directory / "standby.signal").touch()
+    own_postgres.start()
+    severity = Severity.WARNING if own_postgres.version >= 16 else Severity.ERROR
+    one(config, "PG08", severity, "standby")
+
+
+def test_pg18_old_transactions(
+    config: Config, monkeypatch: pytest.MonkeyPatch, run: Callable[[str], None]
+) -> None:
+    """A transaction that writes for long would hold up the making of the slot."""
+    run("create table a (id int primary key)")
+    with psycopg.connect(config.source.url) as writer:
+        writer.execute("insert into a values (1)")
+        assert found(config, "PG18") == []
+        monkeypatch.setattr(doctor_server, "OLD_TRANSACTION_S", 0)
+        findings = found(config, "PG18")
+        pid = writer.info.backend_pid
+        assert any(f"pg_terminate_backend({pid})" in finding.command for finding in findings)
+
+
+def test_pg19_age_of_slots(
+    config: Config, monkeypatch: pytest.MonkeyPatch, run: Callable[[str], None]
+) -> None:
+    """A slot that holds back the catalogue for long is a warning, then an error."""
+    make_slot(config, "left_behind")
+    run("create table a (id int primary key)")
+    assert not [f for f in found(config, "PG19") if "left_behind" in f.what]
+    monkeypatch.setattr(doctor_server, "SLOT_AGE_WARNING", 0)
+    [finding] = [f for f in found(config, "PG19") if "left_behind" in f.what]
+    assert finding.severity is Severity.WARNING
+    monkeypatch.setattr(doctor_server, "SLOT_AGE_ERROR", 0)
+    [finding] = [f for f in found(config, "PG19") if "left_behind" in f.what]
+    assert finding.severity is Severity.ERROR
+
+
+def test_pg23_encoding(config: Config, postgres: Server) -> None:
+    """A SQL_ASCII database may hold bytes that are no text."""
+    assert found(config, "PG23") == []
+    name = f"ascii_{time.monotonic_ns()}"
+    postgres.execute(f"create database {name} encoding 'SQL_ASCII' template template0")
+    url = postgres.url(name)
+    try:
+        other = replace(config, source=replace(config.source, url=url))
+        one(other, "PG23", Severity.WARNING, "SQL_ASCII")
+    finally:
+        postgres.drop_database(url)
+
+
+def test_pg25_and_pg26_limits(tuned: Server, tuned_config: Config) -> None:
+    """No limit on WAL, a small one, short timeouts are warned of; sound values are not."""
+    one(tuned_config, "PG25", Severity.WARNING, "no limit")
+    assert found(tuned_config, "PG26") == []
+    tuned.restart_with(max_slot_wal_keep_size="64MB", wal_sender_timeout="5s")
+    one(tuned_config, "PG25", Severity.WARNING, "64MB")
+    one(tuned_config, "PG26", Severity.WARNING, "wal_sender_timeout")
+    tuned.restart_with(max_slot_wal_keep_size="50GB", wal_sender_timeout="60s")
+    assert found(tuned_config, "PG25") == []
+    assert found(tuned_config, "PG26") == []
+    tuned.restart_with(max_slot_wal_keep_size="-1")
+
+
+@pytest.mark.server("postgres >= 18")
+def test_pg26_idle_slot_timeout(tuned: Server, tuned_config: Config) -> None:
+    """On 18 a slot can end by being idle."""
+    tuned.restart_with(idle_replication_slot_timeout="1d")
+    try:
+        one(tuned_config, "PG26", Severity.WARNING, "idle_replication_slot_timeout")
+    finally:
+        tuned.restart_with(idle_replication_slot_timeout="0")
+
+
+def test_pg29_settings_of_the_role(config: Config, postgres: Server, role: str) -> None:
+    """Settings that change the text of values are reported, since ours win over them."""
+    least = as_role(config, postgres, role, "source")
+    assert found(least, "PG29") == []
+    postgres.execute(f"alter role {role} set datestyle = 'german'")
+    one(least, "PG29", Severity.WARNING, "german", role)
+
+
+# -- slot and publication ----------------------------------------------------------------------
+
+
+def test_pg09_slot_of_another_kind(config: Config, postgres: Server) -> None:
+    """A physical slot with our name is not ours; a logical pgoutput one of this database is."""
+    with psycopg.connect(config.source.url, autocommit=True) as connection:
+        connection.execute(f"select pg_create_physical_replication_slot('{SLOT}')")
+    try:
+        assert any("type physical" in f.what for f in found(config, "PG09"))
+    finally:
+        postgres.execute(f"select pg_drop_replication_slot('{SLOT}')")
+    make_slot(config)
+    assert found(config, "PG09") == []
+
+
+def test_pg09_two_phase(config: Config) -> None:
+    """A slot made for two-phase commit is refused."""
+    make_slot(config, extra=", false, true")
+    one(config, "PG09", Severity.ERROR, "two_phase", "pg_drop_replication_slot")
+
+
+def test_pg10_another_reader(config: Config, run: Callable[[str], None]) -> None:
+    """Somebody else on the slot is named with the pid to end; our own extractor is not."""
+    make_slot(config)
+    assert found(config, "PG10") == []
+    run("create publication x")
+    with reader(config, SLOT, "other tool"):
+        one(config, "PG10", Severity.WARNING, "other tool", "pg_terminate_backend")
+
+
+def test_pg10_lost_slot(tuned: Server, tuned_config: Config) -> None:
+    """A slot whose WAL was removed is an error: everything has to be loaded anew."""
+    make_slot(tuned_config)
+    tuned.restart_with(max_slot_wal_keep_size="1MB", min_wal_size="32MB", max_wal_size="64MB")
+    try:
+        deadline = time.monotonic() + 60
+        status = ""
+        while status != "lost" and time.monotonic() < deadline:
+            tuned.execute("insert into a values (1) on conflict do nothing")
+            tuned.execute("create table filler as select 1 as n; drop table filler")
+            tuned.execute("select pg_switch_wal()")
+            tuned.execute("checkpoint")
+            status = tuned.execute("select wal_status from pg_replication_slots")[0][0]
+        one(tuned_config, "PG10", Severity.ERROR, "lost", "new directory")
+        if tuned.version >= 17:
+            findings = found(tuned_config, "PG27")
+            assert [f.severity for f in findings] == [Severity.ERROR]
+    finally:
+        tuned.execute(f"select pg_drop_replication_slot('{SLOT}')")
+        tuned.restart_with(max_slot_wal_keep_size="-1", max_wal_size="1GB", min_wal_size="80MB")
+
+
+def test_pg11_publication_that_lacks_changes(config: Config, run: Callable[[str], None]) -> None:
+    """A publication must hold all four kinds of change, partitions under their root."""
+    run("create table a (id int primary key)")
+    run(f"create publication {PUBLICATION} for table a with (publish = 'insert, update')")
+    one(config, "PG11", Severity.ERROR, "delete, truncate", "alter publication")
+    run(f"alter publication {PUBLICATION} set (publish = 'insert, update, delete, truncate')")
+    assert found(config, "PG11") == []
+    run("create table p (id int primary key) partition by range (id)")
+    run("create table p1 partition of p default")
+    one(config, "PG11", Severity.ERROR, "root")
+
+
+def test_pg11_publication_that_can_not_be_made(
+    config: Config, run: Callable[[str], None], postgres: Server, role: str
+) -> None:
+    """Who may not make the publication is told what an administrator has to type."""
+    run("create table a (id int primary key)")
+    postgres.execute(f"alter role {role} replication")
+    least = as_role(config, postgres, role, "source")
+    one(least, "PG11", Severity.ERROR, "does not own", "create publication")
+    run(f"alter table a owner to {role}")
+    one(least, "PG11", Severity.ERROR, "CREATE on the database")
+    database = database_of(config.source.url)
+    postgres.execute(f"grant create on database {database} to {role}")
+    assert found(least, "PG11") == []
+
+
+def test_pg13_table_not_published(config: Config, run: Callable[[str], None]) -> None:
+    """A wanted table that the publication lacks is named."""
+    run("create table a (id int primary key); create table b (id int primary key)")
+    assert found(config, "PG13") == []
+    run(f"create publication {PUBLICATION} for table a")
+    one(config, "PG13", Severity.WARNING, "public.b", "add table")
+
+
+@pytest.mark.server("postgres >= 15")
+def test_pg17_filters(config: Config, run: Callable[[str], None]) -> None:
+    """Row filters and column lists hide rows or columns."""
+    run("create table a (id int primary key, t text); create table b (id int primary key)")
+    run(f"create publication {PUBLICATION} for table a (id), b")
+    one(config, "PG17", Severity.WARNING, "column list")
+    run(f"alter publication {PUBLICATION} set table a where (id > 1), b")
+    one(config, "PG17", Severity.WARNING, "id > 1")
+    run(f"alter publication {PUBLICATION} set table a, b")
+    assert found(config, "PG17") == []
+
+
+def test_pg20_spilling(config: Config, run: Callable[[str], None]) -> None:
+    """Transactions spilled to the server's disk for our slot are told."""
+    run("create table a (id int primary key, t text)")
+    run(f"create publication {PUBLICATION} for table a")
+    make_slot(config)
+    assert found(config, "PG20") == []
+    with psycopg.connect(config.source.url, autocommit=True) as connection:
+        connection.execute(
+            "insert into a select g, repeat('x', 200) from generate_series(1,5000) g"
+        )
+        connection.execute("set logical_decoding_work_mem = '64kB'")
+        connection.execute(
+            f"select count(*) from pg_logical_slot_get_binary_changes('{SLOT}', null, null,"
+            f" 'proto_version', '1', 'publication_names', '{PUBLICATION}')"
+        )
+    deadline = time.monotonic() + 10
+    while not found(config, "PG20") and time.monotonic() < deadline:
+        time.sleep(0.2)
+    one(config, "PG20", Severity.WARNING, "logical_decoding_work_mem")
+
+
+@pytest.mark.server("postgres >= 17")
+def test_pg27_and_pg28_failover(config: Config, postgres: Server) -> None:
+    """With a standby the slot should fail over, and the standby be waited for."""
+    make_slot(config)
+    assert found(config, "PG27") == []
+    with psycopg.connect(config.source.url, autocommit=True) as connection:
+        connection.execute("select pg_create_physical_replication_slot('for_standby')")
+    try:
+        one(config, "PG27", Severity.WARNING, "FAILOVER true")
+        assert found(config, "PG28") == []
+        make_slot(config, "follows", extra=", false, false, true")
+        one(config, "PG28", Severity.WARNING, "synchronized_standby_slots", "for_standby")
+    finally:
+        postgres.execute("select pg_drop_replication_slot('for_standby')")
+
+
+def test_pg31_publication_gone(config: Config, run: Callable[[str], None]) -> None:
+    """A slot without its publication is an error, on 18 the only sign of lost rows."""
+    run("create table a (id int primary key)")
+    run(f"create publication {PUBLICATION} for table a")
+    make_slot(config)
+    assert found(config, "PG31") == []
+    run(f"drop publication {PUBLICATION}")
+    one(config, "PG31", Severity.ERROR, "pg_drop_replication_slot", "create publication")
+
+
+# -- tables ------------------------------------------------------------------------------------
+
+
+def test_pk06_tables_wanted(config: Config, run: Callable[[str], None]) -> None:
+    """No table at all, or a named one that is not there, is an error."""
+    one(config, "PK06", Severity.ERROR, "public.*")
+    run('create table "Orders" (id int primary key)')
+    assert found(config, "PK06") == []
+    named = replace(config, source=replace(config.source, tables=("public.orders",)))
+    one(named, "PK06", Severity.ERROR, "public.Orders")
+    run("create view v as select 1 as n")
+    view = replace(config, source=replace(config.source, tables=("public.v",)))
+    assert any("view" in f.what for f in found(view, "PK06"))
+
+
+@pytest.mark.parametrize(
+    ("make", "mend"),
+    [
+        ("create table k (n int)", "replica identity full"),
+        ("create table k (n int not null unique)", 'using index "k_n_key"'),
+        ("create table k (n int primary key); alter table k replica identity nothing", "k_pkey"),
+        ("create table k (n int primary key deferrable)", "replica identity full"),
+    ],
+)
+def test_pg12_replica_identity(
+    config: Config, run: Callable[[str], None], make: str, mend: str
+) -> None:
+    """A table without identity is an error with the ALTER, which then is enough."""
+    run(make)
+    finding = one(config, "PG12", Severity.ERROR, "public.k", mend)
+    run(finding.command)
+    assert found(config, "PG12") == []
+
+
+def test_pg12_does_not_concern_a_mere_copy(
+    config: Config, run: Callable[[str], None], tmp_path: Path
+) -> None:
+    """In mode data nothing is published, so keyless tables are no trouble."""
+    run("create table k (n int)")
+    copy = pipeline(tmp_path, config.source.url, config.target.url, mode="data")
+    assert found(copy, "PG12") == []
+
+
+def test_pg14_large_values(config: Config, run: Callable[[str], None]) -> None:
+    """Tables with values out of line are told; with FULL identity they are whole."""
+    run("create table a (id int primary key, t text)")
+    run("alter table a alter t set storage external")
+    assert found(config, "PG14") == []
+    run("insert into a values (1, repeat('x', 10000))")
+    one(config, "PG14", Severity.INFO, "a")
+    run("alter table a replica identity full")
+    assert found(config, "PG14") == []
+
+
+def test_pg15_unlogged(config: Config, run: Callable[[str], None]) -> None:
+    """An unlogged table is left out by a wildcard, and an error when named."""
+    run("create unlogged table u (id int primary key); create table a (id int primary key)")
+    one(config, "PG15", Severity.WARNING, "public.u", "set logged")
+    named = replace(config, source=replace(config.source, tables=("public.u", "public.a")))
+    one(named, "PG15", Severity.ERROR, "public.u")
+    run("alter table u set logged")
+    assert found(config, "PG15") == []
+
+
+def test_pg16_generated(config: Config, run: Callable[[str], None]) -> None:
+    """Generated columns are not carried."""
+    run("create table a (id int primary key)")
+    assert found(config, "PG16") == []
+    run("alter table a add g int generated always as (id * 2) stored")
+    one(config, "PG16", Severity.INFO, "public.a", "g")
+
+
+def test_pg21_right_to_read(
+    config: Config, run: Callable[[str], None], postgres: Server, role: str
+) -> None:
+    """Each table that can not be read is named with the GRANT that is enough."""
+    run("create table a (id int primary key)")
+    least = as_role(config, postgres, role, "source")
+    finding = one(least, "PG21", Severity.ERROR, "public.a")
+    run(finding.command)
+    assert found(least, "PG21") == []
+
+
+def test_pg22_row_security(
+    config: Config, run: Callable[[str], None], postgres: Server, role: str
+) -> None:
+    """A table with policies that we may not pass would be copied in part."""
+    run(f"create table a (id int primary key); grant select on a to {role}")
+    least = as_role(config, postgres, role, "source")
+    assert found(least, "PG22") == []
+    run("alter table a enable row level security")
+    one(least, "PG22", Severity.ERROR, "bypassrls")
+    assert found(least, "PG21") == []
+    assert found(config, "PG22") == []
+
+
+def test_pg24_types(config: Config, run: Callable[[str], None]) -> None:
+    """Money and reg* columns are named with what to do."""
+    run("create table a (id int primary key, t text)")
+    assert found(config, "PG24") == []
+    run("alter table a add p money")
+    one(config, "PG24", Severity.WARNING, "money", "numeric")
+    run("alter table a drop p, add r regclass")
+    one(config, "PG24", Severity.WARNING, "regclass")
+
+
+def test_pg30_what_is_not_replicated(config: Config, run: Callable[[str], None]) -> None:
+    """Large objects and sequences are told."""
+    run("create table a (id int primary key)")
+    assert found(config, "PG30") == []
+    run("create sequence s")
+    one(config, "PG30", Severity.INFO, "1 sequences")
+    run("select lo_create(0)")
+    assert len(found(config, "PG30")) == 2
+
+
+# -- the target --------------------------------------------------------------------------------
+
+
+def test_pk07_target_that_takes_no_writes(
+    config: Config, run_in_target: Callable[[str], None], target_url: str
+) -> None:
+    """A read-only target is an error."""
+    assert found(config, "PK07") == []
+    run_in_target(
+        f"alter database {database_of(target_url)} set default_transaction_read_only = on"
+    )
+    one(config, "PK07", Severity.ERROR, "read-only")
+
+
+def test_pk08_and_pk09_rights_in_the_target(
+    config: Config,
+    run: Callable[[str], None],
+    run_in_target: Callable[[str], None],
+    postgres: Server,
+    role: str,
+    target_url: str,
+) -> None:
+    """Who may not create is told the GRANT, which then is enough."""
+    run("create table a (id int primary key)")
+    run_in_target("revoke create on schema public from public")
+    least = as_role(config, postgres, role, "target")
+    one(least, "PK08", Severity.ERROR, "wirekite")
+    finding = one(least, "PK09", Severity.ERROR, "schema public")
+    run_in_target(finding.command)
+    assert found(least, "PK09") == []
+    run_in_target(f"grant create on database {database_of(target_url)} to {role}")
+    assert found(least, "PK08") == []
+
+
+def test_pk10_right_to_write_tables(
+    config: Config,
+    run: Callable[[str], None],
+    run_in_target: Callable[[str], None],
+    postgres: Server,
+    role: str,
+) -> None:
+    """Tables that are there must take our writes."""
+    run("create table a (id int primary key)")
+    run_in_target("create table a (id int primary key)")
+    least = as_role(config, postgres, role, "target")
+    finding = one(least, "PK10", Severity.ERROR, "public.a")
+    run_in_target(finding.command)
+    assert found(least, "PK10") == []
+
+
+def test_pk11_source_is_target(config: Config, run: Callable[[str], None], tmp_path: Path) -> None:
+    """A database is not copied onto itself; into another schema it may be."""
+    run("create table a (id int primary key)")
+    assert found(config, "PK11") == []
+    url = config.source.url
+    one(pipeline(tmp_path, url, url), "PK11", Severity.ERROR, "onto itself")
+    apart = pipeline(tmp_path, url, url, sections={"target.map": {"public": "copy"}})
+    assert found(apart, "PK11") == []
+
+
+def test_pk12_shape(
+    config: Config, run: Callable[[str], None], run_in_target: Callable[[str], None]
+) -> None:
+    """A target table of another shape is an error that names the column."""
+    run("create table a (id int primary key, t text)")
+    run_in_target("create table a (id int primary key, t text)")
+    assert found(config, "PK12") == []
+    run_in_target("alter table a alter t type int using 1")
+    one(config, "PK12", Severity.ERROR, "public.a", "t is integer, expected text")
+
+
+def test_pk13_type_the_target_can_not_hold(
+    config: Config, run: Callable[[str], None], run_in_target: Callable[[str], None]
+) -> None:
+    """A column whose type the target can not have is an error before anything is made."""
+    run("create table a (id int primary key)")
+    assert found(config, "PK13") == []
+    run('create collation odd from "C"; create table b (id int primary key, t text collate odd)')
+    one(config, "PK13", Severity.ERROR, "odd")
+    run_in_target('create collation odd from "C"')
+    assert found(config, "PK13") == []
+
+
+def test_pg32_identity_and_deferrable_keys(
+    config: Config, run: Callable[[str], None], run_in_target: Callable[[str], None]
+) -> None:
+    """GENERATED ALWAYS and deferrable keys are told."""
+    run("create table a (id int primary key, n int)")
+    run_in_target("create table a (id int primary key, n int)")
+    assert found(config, "PG32") == []
+    run_in_target("alter table a alter id add generated always as identity")
+    run_in_target("alter table a add unique (n) deferrable")
+    assert [f.severity for f in found(config, "PG32")] == [Severity.INFO] * 2
+
+
+def test_pg33_and_pg34_triggers(
+    config: Config,
+    run: Callable[[str], None],
+    run_in_target: Callable[[str], None],
+    postgres: Server,
+    role: str,
+) -> None:
+    """Triggers count only where they fire on our writes, which the role decides."""
+    run("create table a (id int primary key)")
+    run_in_target("create table a (id int primary key)")
+    run_in_target("create function f() returns trigger language plpgsql as 'begin return new; end'")
+    run_in_target("create trigger t before insert on a for each row execute function f()")
+    assert found(config, "PG33") == []
+    assert found(config, "PG34") == []
+    least = as_role(config, postgres, role, "target")
+    one(least, "PG33", Severity.WARNING, "disable trigger")
+    one(least, "PG34", Severity.WARNING, "session_replication_role")
+    run_in_target("alter table a enable always trigger t")
+    one(config, "PG33", Severity.WARNING, "trigger t")
+
+
+# -- this machine ------------------------------------------------------------------------------
+
+
+def test_pk01_kernel(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plain decoder in use is a warning."""
+    monkeypatch.setattr(pgoutput, "COMPILED", True)
+    assert found(config, "PK01") == []
+    monkeypatch.setattr(pgoutput, "COMPILED", False)
+    one(config, "PK01", Severity.WARNING, "slower")
+
+
+def test_pk02_java(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No Java is an error, an old one too."""
+    assert found(config, "PK02") == []
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    one(config, "PK02", Severity.ERROR, "no Java")
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setattr(doctor_host, "JAVA_MIN", 99)
+    one(config, "PK02", Severity.ERROR, "99 or later")
+
+
+def test_pk03_disk(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little space is a warning, almost none an error."""
+    monkeypatch.setattr(doctor_host, "DISK_FREE_BYTES_WARNING", 0)
+    assert found(config, "PK03") == []
+    monkeypatch.setattr(doctor_host, "DISK_FREE_BYTES_WARNING", 2**60)
+    one(config, "PK03", Severity.WARNING, "GiB are free")
+    monkeypatch.setattr(doctor_host, "DISK_FREE_BYTES_ERROR", 2**60)
+    one(config, "PK03", Severity.ERROR)
+
+
+def test_a_check_that_fails_is_a_finding(
+    config: Config, run: Callable[[str], None], postgres: Server
+) -> None:
+    """A connection cut in the middle of the checks never passes for health."""
+    run("create table a (id int primary key)")
+    database = database_of(config.source.url)
+    ended = threading.Event()
+
+    def cut() -> None:
+        while not ended.is_set():
+            postgres.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity "
+                f"where datname = '{database}' and application_name = 'penstock doctor'"
+            )
+
+    thread = threading.Thread(target=cut)
+    thread.start()
+    try:
+        with pytest.raises((PreflightFailed, ConnectionLost)):
+            examine(config).require()
+    finally:
+        ended.set()
+        thread.join()
