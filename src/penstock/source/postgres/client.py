@@ -212,6 +212,7 @@ class ReplicationConnection:
     def start_copy(self, sql: str, *, doing: str) -> None:
         """Send a command that turns the connection into a copy stream (CopyBoth or CopyOut)."""
         self.wire.send(pgwire.query(sql))
+        failed: ServerMessage | None = None
         while True:
             message = self._next(None)
             if message is None:
@@ -220,8 +221,12 @@ class ReplicationConnection:
             if kind in (ord("W"), ord("H")):
                 return
             if kind == ord("E"):
-                raise server_error(doing, pgwire.server_message(body))
-            if not self._common(kind, body):
+                failed = pgwire.server_message(body)
+                if failed.severity in ("FATAL", "PANIC"):
+                    raise server_error(doing, failed)
+            elif kind == ord("Z") and failed is not None:
+                raise server_error(doing, failed)
+            elif not self._common(kind, body):
                 raise WireError(f"unexpected message {chr(kind)!r} while {doing}")
 
     def leftover(self) -> bytes:
@@ -316,6 +321,7 @@ def open_replication(
     if replication:
         startup["replication"] = "database"
     startup["application_name"] = application_name
+    startup["client_min_messages"] = "notice"  # a lost publication is told by a warning only
     startup.update(options)
     if parameters.get("options"):
         startup["options"] = parameters["options"]
