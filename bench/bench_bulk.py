@@ -1,0 +1,125 @@
+"""Bulk load of a table of 10 columns with its key, against pipes of PostgreSQL's own tools.
+
+Estimate: a COPY pipe keeps one backend on each side busy; reading costs about 3 us and writing
+about 4 us per row of W, so two cores carry at most some 280,000 rows/s if nothing else ran, and
+one pipe, which overlaps the two, 140,000. Chunks in parallel can only fill the gaps.
+Limits: COPY binary pipe, COPY text pipe, pg_dump | psql, CREATE SUBSCRIPTION with copy_data.
+The key is part of every figure; Spark's start is not, and is printed.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+
+from bench import contenders
+from bench.harness import Comparison, Contender, Measurement, TreeSampler, arguments
+from bench.pipeline import read_config, spark
+from bench.workload import CREATE_TABLE, Workload
+from penstock.control.bulk_load import bulk_load, source_tables
+from penstock.control.source_planner import SourcePlanner
+from penstock.host.embedded import EmbeddedPostgres
+from penstock.load.session import Session
+
+PUBLICATION = "bench_publication"
+
+
+def fresh_target(server: EmbeddedPostgres, *, table: str = "") -> str:
+    """An empty database; with the table, without its key, when asked for."""
+    name = f"target_{time.monotonic_ns()}"
+    with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
+        for (old,) in connection.execute(
+            "select datname from pg_database where datname like 'target\\_%'"
+        ).fetchall():
+            connection.execute(f"drop database {old} with (force)")
+        connection.execute(f"create database {name}")
+        connection.execute("checkpoint")
+    url = server.url(name)
+    if table:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(CREATE_TABLE.format(table=table).replace(" primary key", ""))
+    return url
+
+
+def penstock(session: Session, source: str, target: str) -> Measurement:
+    """The bulk load as the load process runs it, into an empty database."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
+        config = read_config(Path(directory), source, target, mode="data")
+        definitions = source_tables(config)
+        with TreeSampler(os.getpid()) as sampler:
+            began = time.monotonic()
+            with SourcePlanner(config) as planner:
+                bulk_load(config, session, planner, definitions=definitions)
+            elapsed_s = time.monotonic() - began
+    return Measurement(elapsed_s=elapsed_s, cpu_s=sampler.cpu_s, peak_bytes=sampler.peak_bytes)
+
+
+def subscribe(source: str, target: str, row_count: int) -> Measurement:
+    """CREATE SUBSCRIPTION, until all rows are there; the key exists from the start."""
+    with psycopg.connect(target, autocommit=True) as connection:
+        connection.execute("alter table public.w add primary key (id)")
+    began = time.monotonic()
+    with contenders.subscription(
+        source, target, publication=PUBLICATION, name="bench", options="copy_data = true"
+    ):
+        contenders.wait_for_value(
+            target, "select bool_and(srsubstate = 'r') from pg_subscription_rel", expected=True
+        )
+        elapsed_s = time.monotonic() - began
+    contenders.wait_for_value(target, "select count(*) from public.w", row_count)
+    return Measurement(elapsed_s=elapsed_s)
+
+
+def main() -> None:
+    """All contenders in turn, each into an empty database."""
+    flags = arguments(__doc__ or "", rows=2_000_000)
+    workload = Workload(base_row_count=flags.rows)
+    with (
+        EmbeddedPostgres() as origin,
+        EmbeddedPostgres() as destination,
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory,
+        spark(Path(directory)) as session,
+    ):
+        source, table = origin.url("postgres"), workload.table
+        workload.create(source)
+        with psycopg.connect(source, autocommit=True) as connection:
+            connection.execute(f"create publication {PUBLICATION} for table {table}")
+            connection.execute(f"vacuum analyze {table}")
+        bindir = origin.bindir
+
+        def side(name: str, run: Callable[[], Measurement]) -> Contender:
+            return Contender(name=name, run=run, unit_count=flags.rows)
+
+        def empty(with_table: bool = True) -> str:
+            return fresh_target(destination, table=table if with_table else "")
+
+        Comparison(
+            bench="bulk",
+            contenders=[
+                side(
+                    "psql COPY binary pipe",
+                    lambda: contenders.copy_pipe(bindir, source, empty(), table, binary=True),
+                ),
+                side(
+                    "psql COPY text pipe",
+                    lambda: contenders.copy_pipe(bindir, source, empty(), table, binary=False),
+                ),
+                side(
+                    "pg_dump | psql",
+                    lambda: contenders.dump_pipe(bindir, source, empty(with_table=False), table),
+                ),
+                side("CREATE SUBSCRIPTION", lambda: subscribe(source, empty(), flags.rows)),
+                side(
+                    "penstock", lambda: penstock(session, source, empty(with_table=False))
+                ),
+            ],
+        ).run(flags.rounds).print_table()
+
+
+if __name__ == "__main__":
+    main()
