@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -20,12 +21,14 @@ from penstock.control.config import Config, load_config
 from penstock.control.source_planner import SourcePlanner
 from penstock.host.connect import connect
 from penstock.load import chunk as chunks
-from penstock.load.bulk import BulkResult, BulkStopped, Point, TargetFires, finish_foreign_keys
+from penstock.load.bulk import BulkResult, BulkStopped, Point, finish_foreign_keys
+from penstock.load.bulk_checks import TargetFires
 from penstock.load.bulk_progress import BulkProgress, stored_progress
 from penstock.load.ledger import TargetHoldsRows, read_ledger, start_positions
 from penstock.load.session import PendingSession, Session, SessionOptions
 from penstock.model import Lsn, TableName
 from penstock.source.postgres.catalog import captured_tables, open_catalog
+from penstock.source.postgres.slot import ConsistentPoint
 from penstock.source.postgres.snapshot import temporary_consistent_point
 
 pytestmark = pytest.mark.spark
@@ -44,7 +47,11 @@ from penstock.load.session import SessionOptions, start_session
 from penstock.model import Lsn
 
 config = load_config(Path(sys.argv[1]))
-point = Point(position=Lsn.parse(sys.argv[2]), snapshot_id=sys.argv[3]) if sys.argv[2:] else None
+point = None
+if sys.argv[2:]:
+    point = Point(
+        position=Lsn.parse(sys.argv[2]), snapshot_id=sys.argv[3], snapshot_text=sys.argv[4]
+    )
 options = SessionOptions(work_directory=config.layout.run / "child", master="local[2]")
 with start_session(options) as session, SourcePlanner(config, first=lambda: point) as planner:
     bulk_load(config, session, planner)
@@ -99,6 +106,15 @@ def load(config: Config, spark: Session, **how: object) -> BulkResult:
     """Run the bulk load in this process."""
     with SourcePlanner(config) as planner:
         return bulk_load(config, spark, planner, **how)  # type: ignore[arg-type]
+
+
+def point_of(config: Config, point: ConsistentPoint) -> Point:
+    """A held point as the bulk load takes it."""
+    return Point(
+        position=Lsn(point.position),
+        snapshot_id=point.snapshot_id,
+        snapshot_text=chunks.snapshot_text(config.source.url, point.snapshot_id),
+    )
 
 
 def check_equal(config: Config) -> None:
@@ -385,8 +401,11 @@ def test_a_killed_load_goes_on_where_it_was(
     """While the snapshot lives, done chunks stay and the others follow: no row lost or twice."""
     fill_orders(config.source.url)
     with temporary_consistent_point(config.source.url) as point:
+        first = point_of(config, point)
         run(config.source.url, "insert into public.orders (id) values (-1)")  # after the point
-        with child(config, fault, str(Lsn(point.position)), point.snapshot_id) as process:
+        with child(
+            config, fault, str(first.position), first.snapshot_id, first.snapshot_text
+        ) as process:
             wait_for(config.target.url, query, expected)
             os.kill(process.pid, signal.SIGKILL)
         plan = read_ledger(config.layout.state).plans[0]
@@ -395,7 +414,6 @@ def test_a_killed_load_goes_on_where_it_was(
             "select source, start_time from wirekite.wirekite_progress where operation = 'DL' "
             "and finish_time is not null",
         )
-        first = Point(position=Lsn(point.position), snapshot_id=point.snapshot_id)
         with SourcePlanner(config, first=lambda: first) as planner:
             result = bulk_load(config, spark, planner)
     assert result.positions == {ORDERS: point.position}
@@ -446,11 +464,26 @@ def test_a_worker_left_over_can_not_add_rows_of_an_old_plan(config: Config, spar
             columns=plan.columns,
             binary=plan.binary,
             snapshot_id=point.snapshot_id,
+            snapshot_text=chunks.snapshot_text(config.source.url, point.snapshot_id),
             plan="given up",
             replica_role=True,
         )
         with chunks.Workplace() as workplace:
             assert workplace.copy(task).status is chunks.Status.PLAN_GONE
+    check_equal(config)
+
+
+def test_another_snapshot_of_the_same_name_is_not_taken_for_ours(
+    config: Config, spark: Session
+) -> None:
+    """Names of snapshots come again after a restart; what the snapshot holds tells it."""
+    fill_orders(config.source.url, 1000)
+    with temporary_consistent_point(config.source.url) as point:
+        stale = dataclasses.replace(point_of(config, point), snapshot_text="1:2:")
+        run(config.source.url, "insert into public.orders (id) values (-1)")
+        with SourcePlanner(config, first=lambda: stale) as planner:
+            result = bulk_load(config, spark, planner)
+    assert result.positions[ORDERS] > point.position
     check_equal(config)
 
 
@@ -471,6 +504,7 @@ def test_a_chunk_copied_by_two_processes_is_there_once(config: Config, spark: Se
             columns=plan.columns,
             binary=plan.binary,
             snapshot_id=point.snapshot_id,
+            snapshot_text=chunks.snapshot_text(config.source.url, point.snapshot_id),
             plan=plan.name,
             replica_role=True,
         )
@@ -510,7 +544,7 @@ def test_a_table_truncated_behind_the_point_gets_a_later_one(
             "truncate public.t cascade",
             "insert into public.t select generate_series(1, 7)",
         )
-        first = Point(position=Lsn(point.position), snapshot_id=point.snapshot_id)
+        first = point_of(config, point)
         with SourcePlanner(config, first=lambda: first) as planner:
             result = bulk_load(config, spark, planner)
     check_equal(config)

@@ -13,6 +13,7 @@ from typing import Protocol, Self
 
 from penstock.control.config import Config
 from penstock.load.bulk import Point, PointUnfit
+from penstock.load.chunk import snapshot_text
 from penstock.load.ledger import Chunk
 from penstock.model import Lsn, TableDefinition, TableName
 from penstock.source.postgres.catalog import captured_tables, open_catalog
@@ -91,7 +92,11 @@ class SourcePlanner:
     def fresh_point(self) -> Point:
         """See Planner. By a temporary slot, which is gone again when this planner is closed."""
         point = self._fresh(self._kept)
-        return Point(position=Lsn(point.position), snapshot_id=point.snapshot_id)
+        return Point(
+            position=Lsn(point.position),
+            snapshot_id=point.snapshot_id,
+            snapshot_text=snapshot_text(self._url, point.snapshot_id),
+        )
 
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
         """See Planner."""

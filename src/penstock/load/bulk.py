@@ -20,6 +20,7 @@ import psycopg
 import structlog
 
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted, server_errors
+from penstock.load.bulk_checks import check_names, check_quiet, goes_binary, may_be_replica
 from penstock.load.bulk_progress import OnProgress, Watch
 from penstock.load.chunk import (
     ChunkOutcome,
@@ -49,7 +50,7 @@ from penstock.load.postgres.schema import (
     create_tables,
     made_tables,
 )
-from penstock.load.postgres.target import TargetTable, read_target_tables
+from penstock.load.postgres.target import read_target_tables
 from penstock.load.postgres.types import target_name
 from penstock.load.session import Session
 from penstock.model import Lsn, PenstockError, TableDefinition, TableName
@@ -60,27 +61,6 @@ APPLICATION_NAME = "penstock bulk driver"
 ROUNDS_MAX = 6
 SMALL_TASK_BYTES = 16 * 2**20  # smaller chunks share a task: a task has its price too
 INDEX_MEMORY = "256MB"
-
-# Types whose binary form is the same in every version and says everything; others go as text.
-BINARY_TYPES = frozenset(
-    {
-        "boolean", "smallint", "integer", "bigint", "real", "double precision", "uuid", "bytea",
-        "text", "character varying", "character", "date", "numeric", "interval", "json",
-        "timestamp without time zone", "timestamp with time zone", "time without time zone",
-    }
-)  # fmt: skip
-
-
-class NamesCollide(PenstockError):
-    """Two tables can not be told apart in wirekite_progress, or land on one target table."""
-
-    code = "LD45"
-
-
-class TargetFires(PenstockError):
-    """A target table that was there already would run triggers or check foreign keys."""
-
-    code = "LD46"
 
 
 class BulkUnsettled(PenstockError):
@@ -108,11 +88,12 @@ class Point:
     """A consistent point of the source: an exported snapshot and the position it stands at.
 
     Rows of transactions whose commit record starts before `position` are in the snapshot, all
-    others are not.
+    others are not. snapshot_text: what the snapshot holds, see `chunk.snapshot_text`.
     """
 
     position: Lsn
     snapshot_id: str
+    snapshot_text: str
 
 
 class Planner(Protocol):
@@ -219,22 +200,6 @@ def _foreign_keys(
     return add_foreign_keys(connection, ours, namespaces)
 
 
-def check_names(definitions: Sequence[TableDefinition], namespaces: Mapping[str, str]) -> None:
-    """Refuse tables whose progress rows or target tables would be the same."""
-    for what, names in (
-        ("in wirekite_progress", [str(d.name) for d in definitions]),
-        ("in the target", [str(target_name(d.name, namespaces)) for d in definitions]),
-    ):
-        double = next((name for name in names if names.count(name) > 1), None)
-        if double is not None:
-            raise NamesCollide(
-                f"two source tables would both be {double} {what}",
-                hint="Rename one, map the schemas apart in [target.map], or leave one out of "
-                "[source] tables.",
-                table=double,
-            )
-
-
 class _Load:
     """One run of the bulk load; see load_in_bulk."""
 
@@ -334,20 +299,32 @@ class _Load:
         )
 
     def mark_lost_snapshots(self, pending: dict[TableName, Step]) -> None:
-        """Tables whose snapshot is gone can not go on: they begin afresh."""
+        """Tables whose snapshot is gone can not go on: they begin afresh.
+
+        Unless another snapshot of the same point lives: then they go on with that.
+        """
         alive: dict[str, bool] = {}
         for name, step in pending.items():
             plan = self.ledger.plan_of(name)
-            if step is not Step.GO_ON or plan is None:
+            if step is not Step.GO_ON or plan is None or not self.chunks_left(plan):
                 continue
             if plan.snapshot_id not in alive:
-                alive[plan.snapshot_id] = snapshot_alive(self.options.source_url, plan.snapshot_id)
-            if not alive[plan.snapshot_id] and self.chunks_left(plan):
-                pending[name] = Step.AFRESH
-                self.note(
-                    f"{name} is loaded again from the start: the snapshot at {plan.position} that "
-                    "its load had begun with is gone",
-                )
+                alive[plan.snapshot_id] = self.is_alive(plan)
+            if alive[plan.snapshot_id]:
+                continue
+            point = self.living_first_point()
+            if point is not None and str(point.position) == plan.position:
+                self.ledger.put([plan.at(point.snapshot_id, point.snapshot_text)])
+                write_ledger(self.options.state_directory, self.ledger)
+                continue
+            pending[name] = Step.AFRESH
+            self.note(
+                f"{name} is loaded again from the start: the snapshot at {plan.position} that its "
+                "load had begun with is gone",
+            )
+
+    def is_alive(self, it: TablePlan | Point) -> bool:
+        return snapshot_alive(self.options.source_url, it.snapshot_id, it.snapshot_text)
 
     def plan_afresh(self, tables: Sequence[TableName], *, fresh: bool) -> None:
         """Plan tables at a consistent point: first bulk.json, then the target."""
@@ -374,7 +351,7 @@ class _Load:
 
     def living_first_point(self) -> Point | None:
         point = self.planner.first_point()
-        if point is None or not snapshot_alive(self.options.source_url, point.snapshot_id):
+        if point is None or not self.is_alive(point):
             return None
         return point
 
@@ -402,6 +379,7 @@ class _Load:
             binary=binary,
             position=str(point.position),
             snapshot_id=point.snapshot_id,
+            snapshot_text=point.snapshot_text,
             chunks=tuple(self.planner.chunks(point, definition, columns, binary=binary)),
         )
 
@@ -452,6 +430,7 @@ class _Load:
                 columns=plan.columns,
                 binary=plan.binary,
                 snapshot_id=plan.snapshot_id,
+                snapshot_text=plan.snapshot_text,
                 plan=plan.name,
                 replica_role=self.replica_role,
             )
@@ -544,44 +523,12 @@ def _has_marks(connection: psycopg.Connection) -> bool:
     return row is not None and bool(row[0])
 
 
-def may_be_replica(connection: psycopg.Connection) -> bool:
-    """Whether we may keep triggers and foreign keys of the target from acting on our rows."""
-    try:
-        with connection.transaction():
-            connection.execute("set local session_replication_role = replica")
-    except psycopg.errors.InsufficientPrivilege:
-        return False
-    return True
-
-
-def check_quiet(table: TargetTable) -> None:
-    """Refuse a table whose triggers or foreign keys would act on rows that come in any order."""
-    if not table.triggers and not table.parents and not table.self_reference:
-        return
-    what = "a foreign key" if table.parents or table.self_reference else "a trigger"
-    raise TargetFires(
-        f"target table {table.name} has {what}, and the role may not set session_replication_role",
-        hint="On 15 and later, as superuser: grant set on parameter session_replication_role to "
-        "ROLE; or drop foreign keys and disable triggers until the load is done.",
-        table=str(table.name),
-    )
-
-
-def snapshot_alive(source_url: str, snapshot_id: str) -> bool:
-    """Whether an exported snapshot can still be imported."""
+def snapshot_alive(source_url: str, snapshot_id: str, text: str) -> bool:
+    """Whether an exported snapshot can still be imported and is the one it was."""
     with connect(source_url, application_name=APPLICATION_NAME) as connection:
-        alive = import_snapshot(connection, snapshot_id)
+        alive = import_snapshot(connection, snapshot_id, text)
         connection.rollback()
     return alive
-
-
-def goes_binary(definition: TableDefinition) -> bool:
-    """Whether a table may be copied in COPY's binary format.
-
-    The target has the same types: `create_tables` made or checked them.
-    """
-    types = (c.type_text.partition("(") for c in definition.columns if not c.generated)
-    return all(head + rest.partition(")")[2] in BINARY_TYPES for head, _, rest in types)
 
 
 def partitions(tasks: Sequence[ChunkTask], slots: int, max_threads: int) -> list[list[ChunkTask]]:

@@ -80,6 +80,7 @@ class ChunkTask:
     columns: tuple[str, ...]
     binary: bool
     snapshot_id: str
+    snapshot_text: str
     plan: str
     replica_role: bool
 
@@ -166,7 +167,7 @@ class Workplace:
             task.source_url, application_name=APPLICATION_NAME, options=SOURCE_SETTINGS
         )
         self._source.enter_context(closing(connection))
-        if not import_snapshot(connection, task.snapshot_id):
+        if not import_snapshot(connection, task.snapshot_id, task.snapshot_text):
             return None
         self._reader, self._snapshot = connection, task.snapshot_id
         return connection
@@ -183,10 +184,12 @@ class Workplace:
         return self._writer
 
 
-def import_snapshot(connection: psycopg.Connection, snapshot_id: str) -> bool:
+def import_snapshot(connection: psycopg.Connection, snapshot_id: str, text: str) -> bool:
     """Begin a read-only transaction that sees an exported snapshot; False when it is gone.
 
-    A connection that got False is in a failed transaction: close it.
+    text: what the snapshot holds (`snapshot_text`): the names of snapshots come again when the
+    server has restarted, and another one must not be taken for ours. A connection that got False
+    is in a transaction that is of no use: close it.
     """
     with server_errors("importing the snapshot"):
         connection.execute(BEGIN_READ)
@@ -198,7 +201,21 @@ def import_snapshot(connection: psycopg.Connection, snapshot_id: str) -> bool:
             psycopg.errors.ObjectNotInPrerequisiteState,  # 55000: its transaction has ended
         ):
             return False
-    return True
+        row = connection.execute("select pg_current_snapshot()::text").fetchone()
+    return row is not None and row[0] == text
+
+
+def snapshot_text(source_url: str, snapshot_id: str) -> str:
+    """What a living exported snapshot holds, as pg_current_snapshot() prints it."""
+    with (
+        connect(source_url, application_name=APPLICATION_NAME) as connection,
+        server_errors("looking at the snapshot"),
+    ):
+        connection.execute(BEGIN_READ)
+        connection.execute(f"set transaction snapshot {literal(snapshot_id)}")
+        row = connection.execute("select pg_current_snapshot()::text").fetchone()
+        assert row is not None
+        return str(row[0])
 
 
 def was_rewritten(connection: psycopg.Connection, relation: TableName) -> bool:

@@ -111,8 +111,8 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     name: of the plan, random. given_up: names of earlier plans whose rows the target may hold.
     position: the consistent point as text; the rows are the state before it. snapshot_id: an
-    exported snapshot of the source at that point. columns: those that are copied, in order;
-    binary: in COPY's binary format.
+    exported snapshot of the source at that point; snapshot_text: what it holds. columns: those
+    that are copied, in order; binary: in COPY's binary format.
     """
 
     source: TableName
@@ -121,6 +121,7 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
     binary: bool
     position: str
     snapshot_id: str
+    snapshot_text: str
     chunks: tuple[Chunk, ...]
     name: str = ""
     given_up: tuple[str, ...] = ()
@@ -129,6 +130,10 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
         """This plan under a new name, remembering those that it replaces."""
         given_up = () if earlier is None else (*earlier.given_up, earlier.name)
         return msgspec.structs.replace(self, name=secrets.token_hex(8), given_up=given_up)
+
+    def at(self, snapshot_id: str, snapshot_text: str) -> TablePlan:
+        """The same plan, read from another snapshot of the same point."""
+        return msgspec.structs.replace(self, snapshot_id=snapshot_id, snapshot_text=snapshot_text)
 
 
 class Ledger(msgspec.Struct, kw_only=True):

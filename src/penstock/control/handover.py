@@ -1,0 +1,394 @@
+"""The handover from bulk load to changes: document 000's four steps, kept in state/handover.json.
+
+Mode `snapshot` stops nothing: the slot's exported snapshot freezes the position for the bulk load
+while changes are extracted beside it. Mode `pause` is the document's literal form for a source
+that is a standby: replay is paused, the position is read from the frozen server, the bulk load
+reads it, the change processes start, and replay is resumed, whatever happens. The extract process
+does all of it and keeps the snapshot; the load process reads the file. What to do next is decided
+by `decide`, which does nothing. Not here: the bulk load itself (`bulk_load.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+
+import msgspec
+import structlog
+
+from penstock.control.config import Config, HandoverMode
+from penstock.control.handover_state import (
+    Do,
+    Handover,
+    HandoverView,
+    Phase,
+    Seen,
+    decide,
+    read_handover,
+    write_handover,
+)
+from penstock.control.source_planner import HeldPoint, SourcePlanner
+from penstock.control.standby import (
+    APPLICATION_NAME,
+    STANDBY,
+    check_standby,
+    frozen_point,
+    open_source,
+    pause_replay,
+    paused_point,
+)
+from penstock.host import faults
+from penstock.host.clock import REAL_CLOCK
+from penstock.host.connect import connect, quoted, server_errors
+from penstock.load.bulk import Point
+from penstock.load.chunk import snapshot_text
+from penstock.load.ledger import read_ledger
+from penstock.model import Lsn, PenstockError, TableDefinition
+from penstock.source.postgres import slot as slots
+from penstock.source.postgres.client import open_replication
+from penstock.source.postgres.slot import ConsistentPoint, consistent_point
+
+__all__ = ["HandoverView", "bulk_planner", "prepared", "read_handover", "wait_for_point"]
+
+logger = structlog.get_logger()
+faults.declare("handover.slot.made", "handover.captured", "handover.paused", "handover.resumed")
+
+POLL_INTERVAL_S = 0.2
+PING_INTERVAL_S = 15.0
+
+SLOT = """
+    select active, confirmed_flush_lsn::text
+      from pg_replication_slots
+     where slot_name = %(slot)s
+"""
+
+
+class PublicationOnPrimary(PenstockError):
+    """The publication is missing and can only be made on the standby's primary."""
+
+    code = "CT33"
+
+
+class HandoverFailed(PenstockError):
+    """The extract process reports that the handover can not be made."""
+
+    code = "CT34"
+
+
+# --- the file -------------------------------------------------------------------------------------
+
+
+def wait_for_point(
+    config: Config, *, stop: Callable[[], bool] = lambda: False, timeout_s: float = float("inf")
+) -> Handover | None:
+    """In the load process: wait until the position is captured; None when told to stop first.
+
+    Raises HandoverFailed after timeout_s.
+    """
+    deadline_s = REAL_CLOCK.monotonic_s() + timeout_s
+    while not stop():
+        state = read_handover(config)
+        if state is not None and state.position and state.phase is not Phase.STOPPED:
+            return state
+        if REAL_CLOCK.monotonic_s() > deadline_s:
+            raise HandoverFailed(
+                f"no position was captured within {timeout_s:.0f} s",
+                hint=f"Start the other half: penstock extract {config.path.name}",
+            )
+        REAL_CLOCK.sleep(POLL_INTERVAL_S)
+    return None
+
+
+def bulk_planner(config: Config) -> SourcePlanner:
+    """The planner of the bulk load in mode data+change: at the handover's point while it lives."""
+
+    def first() -> Point | None:
+        state = read_handover(config)
+        return None if state is None else state.point
+
+    if config.pipeline.handover is HandoverMode.PAUSE:
+        return SourcePlanner(config, first=first, fresh=lambda kept: paused_point(config, kept))
+    return SourcePlanner(config, first=first)
+
+
+# --- the extract process --------------------------------------------------------------------------
+
+
+@contextmanager
+def prepared(
+    config: Config, tables: Sequence[TableDefinition], *, stop: Callable[[], bool]
+) -> Iterator[int]:
+    """Make the handover around an extraction; gives the position where an empty log begins.
+
+    The with block runs the extractor. Before it, publication and slot are made and the position
+    is captured (mode pause: also the bulk load is waited for). While it runs, a thread keeps the
+    snapshot and takes the steps that follow. Leaving it waits until the bulk load has no more use
+    for the snapshot, unless stop() says so or the extraction failed. Replay that was paused is
+    resumed in every case. Raises NotAStandby, StandbyTooOld, PublicationOnPrimary, the errors of
+    `source.postgres.slot`.
+    """
+    with ExitStack() as stack:
+        handing = _Handing(config, tables, stop, stack)
+        stack.callback(handing.unpause_at_end)
+        handing.run_until(Do.LET_EXTRACT)
+        keeper = threading.Thread(target=handing.keep, name="handover", daemon=True)
+        keeper.start()
+        try:
+            yield Lsn.parse(handing.state.slot_position or "0/0").ordinal
+            handing.wait_for_bulk()
+        finally:
+            handing.ended.set()
+            keeper.join()
+
+
+class _Handing:
+    """The handover while it is being made: its state, and the effects of each decision."""
+
+    def __init__(
+        self,
+        config: Config,
+        tables: Sequence[TableDefinition],
+        stop: Callable[[], bool],
+        stack: ExitStack,
+    ) -> None:
+        self.config = config
+        self.tables = tables
+        self.stop = stop
+        self.stack = stack
+        self.ended = threading.Event()
+        self.kept: ExitStack | None = None
+        self.point: HeldPoint | None = None
+        self.connection = stack.enter_context(closing(open_source(config)))
+        self.state = read_handover(config) or Handover(
+            mode=config.pipeline.handover,
+            slot=config.change_extractor.replication_slot,
+            tables=tuple(str(table.name) for table in tables),
+        )
+        if self.state.mode is HandoverMode.PAUSE:
+            check_standby(self.connection)
+        stack.callback(self.release)
+
+    # -- deciding and doing ------------------------------------------------------------------------
+
+    def seen(self) -> Seen:
+        with server_errors("looking at slot and replay"):
+            slot = self.connection.execute(SLOT, {"slot": self.state.slot}).fetchone()
+            standby = self.connection.execute(STANDBY).fetchone()
+        assert standby is not None
+        return Seen(
+            slot_exists=slot is not None,
+            slot_active=slot is not None and bool(slot[0]),
+            paused=standby[2] == "paused",
+            snapshot_held=self.point is not None,
+            bulk_finished=read_ledger(self.config.layout.state).finished,
+        )
+
+    def run_until(self, wanted: Do) -> None:
+        """Take steps until this one is due, or the process shall end."""
+        while not self.stop():
+            do = decide(self.state, self.seen())
+            if do in (wanted, Do.NOTE_START) or self.state.phase is Phase.DONE:
+                return
+            if do is Do.WAIT:
+                self.ended.wait(POLL_INTERVAL_S)
+            else:
+                self.act(do)
+
+    def keep(self) -> None:
+        """In the thread: take the steps that follow while the extractor runs; keep the snapshot."""
+        pinged_s = REAL_CLOCK.monotonic_s()
+        while not self.ended.wait(POLL_INTERVAL_S):
+            try:
+                do = decide(self.state, self.seen())
+                if do in (Do.NOTE_START, Do.RESUME, Do.RELEASE):
+                    self.act(do)
+                if REAL_CLOCK.monotonic_s() - pinged_s > PING_INTERVAL_S:
+                    pinged_s = REAL_CLOCK.monotonic_s()
+                    if isinstance(self.point, ConsistentPoint):
+                        self.point.ping()
+            except PenstockError as error:
+                # The load finds out by itself that the snapshot is gone, and begins afresh.
+                logger.warning("handover is interrupted", error=error.message)
+                self.reconnect()
+
+    def reconnect(self) -> None:
+        """A new connection after a broken one; tried again by the caller's loop."""
+        self.connection.close()
+        with suppress(PenstockError):
+            self.connection = self.stack.enter_context(closing(open_source(self.config)))
+
+    def wait_for_bulk(self) -> None:
+        """Keep the snapshot until the bulk load is done: the extractor may be idle before it."""
+        while not self.stop() and not read_ledger(self.config.layout.state).finished:
+            self.ended.wait(POLL_INTERVAL_S)
+        deadline_s = REAL_CLOCK.monotonic_s() + 2 * POLL_INTERVAL_S
+        while not self.stop() and REAL_CLOCK.monotonic_s() < deadline_s:
+            self.ended.wait(POLL_INTERVAL_S / 2)  # let the thread take the last steps
+
+    def act(self, do: Do) -> None:
+        {
+            Do.MAKE_SLOT: self.make_slot,
+            Do.ADOPT_SLOT: self.adopt_slot,
+            Do.UNPAUSE: self.unpause,
+            Do.PAUSE: self.pause,
+            Do.CAPTURE: self.capture,
+            Do.NOTE_START: self.note_start,
+            Do.RESUME: self.resume,
+            Do.RELEASE: self.release,
+        }[do]()
+
+    def save(self, state: Handover) -> None:
+        self.state = state
+        write_handover(self.config, state)
+        logger.info("handover", phase=state.phase.value, position=state.position)
+
+    # -- effects -----------------------------------------------------------------------------------
+
+    def make_slot(self) -> None:
+        """Publication, then slot; in mode snapshot its snapshot is the position."""
+        self.ensure_publication()
+        self.save(self.state)  # begun: a slot found later is ours
+        url, slot = self.config.source.url, self.state.slot
+        if self.state.mode is HandoverMode.PAUSE:
+            with open_replication(url, application_name=APPLICATION_NAME) as replication:
+                made = slots.create_slot(
+                    replication, url, slot, snapshot=False, on_blocked=tell_blockers
+                )
+            faults.point("handover.slot.made")
+            position = str(Lsn(made.position))
+            self.save(msgspec.structs.replace(self.state, slot_position=position))
+            return
+        kept = self.stack.enter_context(ExitStack())
+        point = kept.enter_context(consistent_point(url, slot, on_blocked=tell_blockers))
+        faults.point("handover.slot.made")
+        self.kept, self.point = kept, point
+        position = str(Lsn(point.position))
+        state = self.state.with_step(
+            1, "Stop Replication: nothing is stopped, a snapshot of the source holds its state"
+        ).with_step(2, f"Capture Position: {position}, with slot {slot}")
+        self.save(
+            msgspec.structs.replace(
+                state,
+                phase=Phase.CAPTURED,
+                slot_position=position,
+                position=position,
+                snapshot_id=point.snapshot_id,
+                snapshot_text=snapshot_text(self.config.source.url, point.snapshot_id),
+                keeper_pid=point.keeper_pid,
+            )
+        )
+        faults.point("handover.captured")
+
+    def ensure_publication(self) -> None:
+        name = self.config.change_extractor.publication
+        wanted = [table.name for table in self.tables]
+        with connect(self.config.source.url, application_name=APPLICATION_NAME) as connection:
+            standby = connection.execute(STANDBY).fetchone()
+            there = connection.execute(
+                "select 1 from pg_publication where pubname = %s", (name,)
+            ).fetchone()
+            if standby is not None and standby[0] and there is None:
+                listed = ", ".join(quoted(*table) for table in wanted)
+                raise PublicationOnPrimary(
+                    f"publication {name} does not exist, and a standby can not make it",
+                    hint=f"On the primary, run: create publication {quoted(name)} for table "
+                    f"{listed} with (publish_via_partition_root = true);",
+                )
+            slots.ensure_publication(connection, name, wanted)
+
+    def adopt_slot(self) -> None:
+        """A slot that is there: its changes begin where it stands; the bulk load's point is later.
+
+        Left by a run that was killed before it could write the position down, or made by hand.
+        """
+        self.ensure_publication()
+        with server_errors("reading the slot's position"):
+            row = self.connection.execute(SLOT, {"slot": self.state.slot}).fetchone()
+        assert row is not None
+        position = str(row[1])
+        state = msgspec.structs.replace(self.state, slot_position=position)
+        if self.state.mode is HandoverMode.SNAPSHOT:
+            state = state.with_step(1, "Stop Replication: nothing is stopped").with_step(
+                2, f"Capture Position: {position}, where slot {state.slot} stands"
+            )
+            state = msgspec.structs.replace(state, phase=Phase.CAPTURED, position=position)
+        self.save(state)
+
+    def pause(self) -> None:
+        pause_replay(self.connection)
+        state = self.state.with_step(1, "Stop Replication: replay on the standby is paused")
+        self.release()
+        self.save(msgspec.structs.replace(state, phase=Phase.STOPPED, paused=True, snapshot_id=""))
+        faults.point("handover.paused")
+
+    def capture(self) -> None:
+        """Read the frozen position and export a snapshot of the frozen standby."""
+        self.release()
+        kept = self.stack.enter_context(ExitStack())
+        point = frozen_point(self.config, kept)
+        self.kept, self.point = kept, point
+        position = str(Lsn(point.position))
+        if self.state.phase is not Phase.CAPTURED or self.state.position != position:
+            self.state = self.state.with_step(
+                2, f"Capture Position: {position}, on the paused standby"
+            )
+        self.save(
+            msgspec.structs.replace(
+                self.state,
+                phase=Phase.CAPTURED,
+                paused=True,
+                position=position,
+                snapshot_id=point.snapshot_id,
+                snapshot_text=snapshot_text(self.config.source.url, point.snapshot_id),
+                keeper_pid=point.keeper_pid,
+            )
+        )
+        faults.point("handover.captured")
+
+    def note_start(self) -> None:
+        text = f"Start Change Processes: changes are extracted from {self.state.slot_position} on"
+        self.save(msgspec.structs.replace(self.state.with_step(3, text), phase=Phase.STARTED))
+
+    def resume(self) -> None:
+        if self.state.mode is HandoverMode.PAUSE:
+            self.unpause()
+            text = "Resume Replication: the standby replays again"
+        else:
+            text = "Resume Replication: nothing was stopped, changes are followed"
+        self.save(msgspec.structs.replace(self.state.with_step(4, text), phase=Phase.DONE))
+        faults.point("handover.resumed")
+
+    def unpause(self) -> None:
+        with server_errors("resuming replay"):
+            self.connection.execute("select pg_wal_replay_resume()")
+        self.save(msgspec.structs.replace(self.state, paused=False))
+
+    def unpause_at_end(self) -> None:
+        """Never leave a standby behind that we have paused."""
+        if not self.state.paused:
+            return
+        with connect(self.config.source.url, application_name=APPLICATION_NAME) as connection:
+            connection.execute("select pg_wal_replay_resume()")
+        self.save(msgspec.structs.replace(self.state, paused=False))
+
+    def release(self) -> None:
+        """Let the snapshot go; the file says so first, for the load that may look for it."""
+        kept, self.kept = self.kept, None
+        self.point = None
+        if kept is None:
+            return
+        if self.state.snapshot_id:
+            self.save(msgspec.structs.replace(self.state, snapshot_id="", keeper_pid=0))
+        kept.close()
+
+
+def tell_blockers(waited_s: float, blockers: Sequence[slots.Blocker]) -> None:
+    """Say which transactions the making of the slot waits for."""
+    for blocker in blockers:
+        logger.warning(
+            "slot waits for a transaction",
+            waited_s=round(waited_s),
+            transaction=blocker.what,
+            end_it_with=blocker.sql,
+        )

@@ -1,0 +1,157 @@
+"""The handover's state and the decision what to do next: pure, but for reading the file.
+
+Not here: doing it (`handover.py`).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from penstock.control.config import Config, HandoverMode
+from penstock.host import files
+from penstock.host.clock import REAL_CLOCK
+from penstock.load.bulk import Point
+from penstock.log import checkpoint
+from penstock.model import Lsn
+
+STATE_FILE = "handover.json"
+FORMAT_VERSION = 1
+
+
+class Phase(StrEnum):
+    """How far the handover is. Values are kept in the file."""
+
+    NEW = "new"
+    STOPPED = "stopped"
+    CAPTURED = "captured"
+    STARTED = "started"
+    DONE = "done"
+
+
+class Do(StrEnum):
+    """What is to be done next."""
+
+    MAKE_SLOT = "make slot"
+    ADOPT_SLOT = "adopt slot"
+    UNPAUSE = "unpause"
+    PAUSE = "pause"
+    CAPTURE = "capture"
+    WAIT = "wait"
+    LET_EXTRACT = "let extract"
+    NOTE_START = "note start"
+    RESUME = "resume"
+    RELEASE = "release"
+
+
+STEPS = ("Stop Replication", "Capture Position", "Start Change Processes", "Resume Replication")
+
+
+class HandoverStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the four steps, done. at: UTC, ISO 8601. text: what was done, for people."""
+
+    number: int
+    name: str
+    text: str
+    at: str
+
+
+class Handover(msgspec.Struct, frozen=True, kw_only=True):
+    """What handover.json holds.
+
+    slot_position: where the slot's changes begin. position: what the bulk load reads stands here;
+    equal to slot_position in mode snapshot. Both as text, empty until captured. snapshot_id: of
+    the exported snapshot, empty when there is none (any more); snapshot_text: what it holds.
+    """
+
+    version: int = FORMAT_VERSION
+    mode: HandoverMode = HandoverMode.SNAPSHOT
+    phase: Phase = Phase.NEW
+    slot: str = ""
+    slot_position: str = ""
+    position: str = ""
+    snapshot_id: str = ""
+    snapshot_text: str = ""
+    keeper_pid: int = 0
+    paused: bool = False
+    tables: tuple[str, ...] = ()
+    steps: tuple[HandoverStep, ...] = ()
+
+    @property
+    def point(self) -> Point | None:
+        """The point that the bulk load reads at; None without a snapshot."""
+        if not self.snapshot_id:
+            return None
+        return Point(
+            position=Lsn.parse(self.position),
+            snapshot_id=self.snapshot_id,
+            snapshot_text=self.snapshot_text,
+        )
+
+    def with_step(self, number: int, text: str) -> Handover:
+        """With a step done now; one that is done again replaces itself and those behind it."""
+        at = datetime.fromtimestamp(REAL_CLOCK.now_us() / 1e6, UTC).isoformat(timespec="seconds")
+        step = HandoverStep(number=number, name=STEPS[number - 1], text=text, at=at)
+        kept = tuple(done for done in self.steps if done.number < number)
+        return msgspec.structs.replace(self, steps=(*kept, step))
+
+    def as_dict(self) -> dict[str, Any]:
+        """As `penstock status --json` prints it."""
+        shown: dict[str, Any] = msgspec.to_builtins(self)
+        return shown
+
+
+# What `penstock status` and the live view show of it.
+HandoverView = Handover
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What is the case now. snapshot_held: by this process. paused: the standby's replay."""
+
+    slot_exists: bool = False
+    slot_active: bool = False
+    paused: bool = False
+    snapshot_held: bool = False
+    bulk_finished: bool = False
+
+
+def decide(state: Handover, seen: Seen) -> Do:
+    """Tell what to do now; do nothing. The same state and facts always give the same answer."""
+    if state.phase is Phase.STARTED:
+        return Do.RESUME
+    if state.phase is Phase.DONE:
+        return Do.RELEASE if seen.bulk_finished and seen.snapshot_held else Do.WAIT
+    if state.mode is HandoverMode.PAUSE:
+        return _decide_paused(state, seen)
+    if state.phase is Phase.CAPTURED:
+        return Do.NOTE_START if seen.slot_active else Do.LET_EXTRACT
+    return Do.ADOPT_SLOT if seen.slot_exists else Do.MAKE_SLOT
+
+
+def _decide_paused(state: Handover, seen: Seen) -> Do:
+    if not state.slot_position:
+        if seen.slot_exists:
+            return Do.ADOPT_SLOT
+        # A slot is made from what is replayed; a run that was killed may have left a pause.
+        return Do.UNPAUSE if seen.paused else Do.MAKE_SLOT
+    if state.phase is Phase.CAPTURED and seen.bulk_finished:
+        return Do.NOTE_START if seen.slot_active else Do.LET_EXTRACT
+    if not seen.paused:
+        return Do.PAUSE
+    if state.phase is Phase.CAPTURED and seen.snapshot_held:
+        return Do.WAIT
+    return Do.CAPTURE
+
+
+def read_handover(config: Config) -> Handover | None:
+    """The handover as it stands; None when none was begun. Raises CheckpointCorrupt."""
+    return checkpoint.load(config.layout.state / STATE_FILE, Handover)
+
+
+def write_handover(config: Config, state: Handover) -> None:
+    """Replace the file whole, durably."""
+    files.REAL_FILES.make_directory(config.layout.state)
+    checkpoint.save(config.layout.state / STATE_FILE, state)

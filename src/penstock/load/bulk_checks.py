@@ -1,0 +1,83 @@
+"""What is settled about a bulk load's tables before the first row: refusals and formats.
+
+Reads the target at most. Not here: whose rows a table holds (`ledger.next_step`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import psycopg
+
+from penstock.load.postgres.target import TargetTable
+from penstock.load.postgres.types import target_name
+from penstock.model import PenstockError, TableDefinition
+
+# Types whose binary form is the same in every version and says everything; others go as text.
+BINARY_TYPES = frozenset(
+    {
+        "boolean", "smallint", "integer", "bigint", "real", "double precision", "uuid", "bytea",
+        "text", "character varying", "character", "date", "numeric", "interval", "json",
+        "timestamp without time zone", "timestamp with time zone", "time without time zone",
+    }
+)  # fmt: skip
+
+
+class NamesCollide(PenstockError):
+    """Two tables can not be told apart in wirekite_progress, or land on one target table."""
+
+    code = "LD45"
+
+
+class TargetFires(PenstockError):
+    """A target table that was there already would run triggers or check foreign keys."""
+
+    code = "LD46"
+
+
+def check_names(definitions: Sequence[TableDefinition], namespaces: Mapping[str, str]) -> None:
+    """Refuse tables whose progress rows or target tables would be the same."""
+    for what, names in (
+        ("in wirekite_progress", [str(d.name) for d in definitions]),
+        ("in the target", [str(target_name(d.name, namespaces)) for d in definitions]),
+    ):
+        double = next((name for name in names if names.count(name) > 1), None)
+        if double is not None:
+            raise NamesCollide(
+                f"two source tables would both be {double} {what}",
+                hint="Rename one, map the schemas apart in [target.map], or leave one out of "
+                "[source] tables.",
+                table=double,
+            )
+
+
+def may_be_replica(connection: psycopg.Connection) -> bool:
+    """Whether we may keep triggers and foreign keys of the target from acting on our rows."""
+    try:
+        with connection.transaction():
+            connection.execute("set local session_replication_role = replica")
+    except psycopg.errors.InsufficientPrivilege:
+        return False
+    return True
+
+
+def check_quiet(table: TargetTable) -> None:
+    """Refuse a table whose triggers or foreign keys would act on rows that come in any order."""
+    if not table.triggers and not table.parents and not table.self_reference:
+        return
+    what = "a foreign key" if table.parents or table.self_reference else "a trigger"
+    raise TargetFires(
+        f"target table {table.name} has {what}, and the role may not set session_replication_role",
+        hint="On 15 and later, as superuser: grant set on parameter session_replication_role to "
+        "ROLE; or drop foreign keys and disable triggers until the load is done.",
+        table=str(table.name),
+    )
+
+
+def goes_binary(definition: TableDefinition) -> bool:
+    """Whether a table may be copied in COPY's binary format.
+
+    The target has the same types: `create_tables` made or checked them.
+    """
+    types = (c.type_text.partition("(") for c in definition.columns if not c.generated)
+    return all(head + rest.partition(")")[2] in BINARY_TYPES for head, _, rest in types)
