@@ -66,7 +66,7 @@ soak: setup ## property tests with many more examples, then the faults, over and
 	for round in 1 2 3 4 5; do $(PYTEST) tests/faults || exit 1; done
 
 fuzz: setup ## the compiled kernel against its plain twin on broken input, for T=10m
-	$(BIN)/python tests/fuzz_pgoutput.py --for $(T)
+	bash .ci/fuzz $(T)
 
 bench: setup ## all benchmarks: JSON lines and a table
 	$(BIN)/python -m bench
