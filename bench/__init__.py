@@ -1,1 +1,1 @@
-"""Benchmarks: one module each, `python -m bench.bench_extraction` and so on; `make bench` for all."""
+"""Benchmarks, one module each: `python -m bench.bench_extraction`; `make bench` runs all."""

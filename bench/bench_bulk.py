@@ -114,9 +114,7 @@ def main() -> None:
                     lambda: contenders.dump_pipe(bindir, source, empty(with_table=False), table),
                 ),
                 side("CREATE SUBSCRIPTION", lambda: subscribe(source, empty(), flags.rows)),
-                side(
-                    "penstock", lambda: penstock(session, source, empty(with_table=False))
-                ),
+                side("penstock", lambda: penstock(session, source, empty(with_table=False))),
             ],
         ).run(flags.rounds).print_table()
 

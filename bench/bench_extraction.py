@@ -30,7 +30,7 @@ PUBLICATION = "bench_publication"
 def extract_once(url: str, directory: str, slot: str, end: int) -> None:
     """Child process: extract until the log holds `end`; prints seconds and rows as JSON."""
     from penstock.model import Lsn
-    from penstock.source.extract import Extractor, ExtractOptions
+    from penstock.source.extract import ExtractOptions, Extractor
     from penstock.source.postgres.catalog import captured_tables, open_catalog
 
     with open_catalog(url) as catalog:
@@ -61,8 +61,16 @@ def penstock(url: str, slot: str, row_count: int) -> Measurement:
     contenders.copy_slot(url, slot, copy)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bench.bench_extraction", "--child", url, directory, copy,
-             str(row_count)],
+            [
+                sys.executable,
+                "-m",
+                "bench.bench_extraction",
+                "--child",
+                url,
+                directory,
+                copy,
+                str(row_count),
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -92,9 +100,7 @@ def compare(name: str, workload: Workload, round_count: int) -> None:
         workload.create(url)
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(f"create publication {PUBLICATION} for table {workload.table}")
-            connection.execute(
-                "select pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,)
-            )
+            connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,))
         row_count = workload.change(url)
         end = contenders.wal_end(url)
         Comparison(

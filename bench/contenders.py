@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
+
 from bench.harness import Measurement, run_process
 
 PLUGIN_OPTIONS = ("proto_version=2",)
@@ -47,8 +48,20 @@ def pg_recvlogical(bindir: Path, url: str, slot: str, publication: str, end: str
     """Stream the slot's changes up to `end` into /dev/null."""
     return run_process(
         [
-            str(bindir / "pg_recvlogical"), "-d", url, "-S", slot, "--start", "-f", "/dev/null",
-            "-E", end, "-o", "proto_version=2", "-o", f"publication_names={publication}",
+            str(bindir / "pg_recvlogical"),
+            "-d",
+            url,
+            "-S",
+            slot,
+            "--start",
+            "-f",
+            "/dev/null",
+            "-E",
+            end,
+            "-o",
+            "proto_version=2",
+            "-o",
+            f"publication_names={publication}",
             "--no-loop",
         ]
     )
@@ -88,9 +101,7 @@ def run_process_reading(arguments: list[str], giver: subprocess.Popen[bytes]) ->
     return Measurement(elapsed_s=time.monotonic() - started, cpu_s=cpu_s, peak_bytes=peak_bytes)
 
 
-def copy_pipe(
-    bindir: Path, source: str, target: str, table: str, *, binary: bool
-) -> Measurement:
+def copy_pipe(bindir: Path, source: str, target: str, table: str, *, binary: bool) -> Measurement:
     """`psql copy to stdout | psql copy from stdin`, then the key, as one figure."""
     form = "(format binary)" if binary else ""
     psql = [str(bindir / "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d"]

@@ -169,7 +169,9 @@ class Comparison:
         """Print one line per contender: best rate, ratio, spread, CPU and memory."""
         unit = self.contenders[0].unit
         header = f"{'contender':<34}{unit + '/s':>12}{'ratio':>8}{'spread':>16}{'cpu s':>9}"
-        print(f"\n{self.bench} ({describe_machine()})\n{header}{'us cpu/' + unit[:-1]:>14}{'MiB':>8}")
+        print(
+            f"\n{self.bench} ({describe_machine()})\n{header}{'us cpu/' + unit[:-1]:>14}{'MiB':>8}"
+        )
         for contender in self.contenders:
             runs = self.results[contender.name]
             times = sorted(m.elapsed_s for m in runs)

@@ -59,9 +59,7 @@ def write_config(
     return path
 
 
-def read_config(
-    directory: Path, source: str, target: str, *, mode: str = "data+change"
-) -> Config:
+def read_config(directory: Path, source: str, target: str, *, mode: str = "data+change") -> Config:
     """The same as `Config`."""
     return load_config(write_config(directory, source, target, mode=mode))
 

@@ -29,7 +29,8 @@ FILL = "insert into {table} select " + ROW.format(id="i") + " from generate_seri
 
 # Inserts go on behind the last id, updates walk through the first rows, deletes follow the
 # inserts at a distance: every statement hits exactly the rows it should.
-CHANGES = """
+CHANGES = (
+    """
 create or replace procedure {procedure}(first_id bigint, transaction_count int,
                                         insert_count int, update_count int, delete_count int)
 language plpgsql as $$
@@ -37,7 +38,9 @@ declare
     next_id bigint := first_id; next_update bigint := 1; next_delete bigint := 200001;
 begin
     for i in 1..transaction_count loop
-        insert into {table} select """ + ROW.format(id="g") + """
+        insert into {table} select """
+    + ROW.format(id="g")
+    + """
           from generate_series(next_id, next_id + insert_count - 1) g;
         update {table} set n = n + 1, amount = amount + 1, note = 'updated ' || i
          where id between next_update and next_update + update_count - 1;
@@ -50,15 +53,19 @@ begin
     end loop;
 end $$
 """
+)
 
-SINGLE = """
+SINGLE = (
+    """
 create or replace procedure {procedure}(first_id bigint, change_count int)
 language plpgsql as $$
 declare next_id bigint := first_id;
 begin
     for i in 1..change_count loop
         if i % 20 < 10 then
-            insert into {table} select """ + ROW.format(id="next_id") + """;
+            insert into {table} select """
+    + ROW.format(id="next_id")
+    + """;
             next_id := next_id + 1;
         elsif i % 20 < 17 then
             update {table} set n = n + 1, note = 'updated ' || i where id = 1 + i % 190000;
@@ -69,6 +76,7 @@ begin
     end loop;
 end $$
 """
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
