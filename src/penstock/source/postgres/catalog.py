@@ -72,14 +72,14 @@ class Exclusion(StrEnum):
 class TableNotCapturable(PenstockError):
     """A table that the configuration names can not be captured, or there is none of that name."""
 
-    code = "PG62"
+    code = "PG42"
     retry = "operator"
 
 
 class PartitionNotSeparable(PenstockError):
     """A pattern takes out a partition of a table that is captured whole."""
 
-    code = "PG63"
+    code = "PG43"
     retry = "operator"
 
 

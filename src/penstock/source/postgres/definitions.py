@@ -26,7 +26,23 @@ from penstock.source.postgres.types import TypeBook, user_types
 
 Row = dict[str, Any]
 
-TABLES = """
+# Partitions come from pg_inherits and not from pg_partition_tree(), which waits for whoever alters
+# one of them; so do sizes and printed expressions, which are left out when `shape_only`.
+TREE = """
+    with recursive tree(root, id) as (
+        select c.oid, c.oid
+          from pg_class as c
+         where c.oid = any(%(ids)s::bigint[]::oid[])
+         union all
+        select t.root, i.inhrelid
+          from tree as t
+          join pg_inherits as i on i.inhparent = t.id
+          join pg_class as c on c.oid = i.inhrelid and c.relispartition
+    )
+"""
+
+TABLES = f"""
+    {TREE}
     select c.oid::bigint as id,
            n.nspname as schema,
            c.relname as name,
@@ -39,17 +55,13 @@ TABLES = """
       join pg_namespace as n on n.oid = c.relnamespace
      cross join lateral (
            select array_agg(l.oid::bigint order by l.oid) as leaves,
-                  sum(pg_table_size(l.oid))::bigint as size_bytes,
+                  sum(case when %(shape_only)s then 0
+                           else pg_table_size(l.oid) end)::bigint as size_bytes,
                   sum(greatest(l.reltuples, 0))::bigint as row_estimate
-             from (select c.oid
-                    where c.relkind <> 'p'
-                    union all
-                   select t.relid
-                     from pg_partition_tree(c.oid) as t
-                    where c.relkind = 'p'
-                      and t.isleaf) as w(oid)
-             join pg_class as l on l.oid = w.oid
-            where l.relkind <> 'p') as s
+             from tree as t
+             join pg_class as l on l.oid = t.id
+            where t.root = c.oid
+              and l.relkind <> 'p') as s
      where c.oid = any(%(ids)s::bigint[]::oid[])
 """
 
@@ -66,7 +78,8 @@ COLUMNS = """
                   and u.contype = 'n'
                   and u.conkey = array[a.attnum]
                   and not u.convalidated) as not_null,
-           pg_get_expr(d.adbin, d.adrelid) as default_sql,
+           case when not %(shape_only)s
+                then pg_get_expr(d.adbin, d.adrelid) end as default_sql,
            a.attgenerated::text as generated,
            a.attidentity::text as identity_kind,
            case when a.attcollation <> t.typcollation
@@ -85,17 +98,16 @@ COLUMNS = """
 """
 
 # A partitioned table has no rows, so only its leaves know what old rows have.
-MISSING_IN_LEAVES = """
-    select r.id,
+MISSING_IN_LEAVES = f"""
+    {TREE}
+    select t.root::bigint as id,
            a.attname as name,
            max((a.attmissingval::text::text[])[1]) as missing
-      from unnest(%(roots)s::bigint[]) as r(id)
-     cross join lateral pg_partition_tree(r.id::oid::regclass) as t
-      join pg_attribute as a on a.attrelid = t.relid
-     where t.isleaf
-       and a.atthasmissing
+      from tree as t
+      join pg_attribute as a on a.attrelid = t.id
+     where a.atthasmissing
        and not a.attisdropped
-     group by r.id, a.attname
+     group by t.root, a.attname
 """
 
 INDEXES = """
@@ -153,7 +165,7 @@ FOREIGN_KEYS = """
 class SettingsWrong(PenstockError):
     """A catalogue connection on which values would be printed in another form (a bug of ours)."""
 
-    code = "PG61"
+    code = "PG41"
     retry = "never"
 
 
@@ -175,33 +187,37 @@ def require_exact_text(connection: psycopg.Connection) -> None:
 
 
 def definitions_of(
-    connection: psycopg.Connection, source_ids: Sequence[int], *, book: TypeBook | None = None
+    connection: psycopg.Connection,
+    source_ids: Sequence[int],
+    *,
+    book: TypeBook | None = None,
+    shape_only: bool = False,
 ) -> dict[int, TableDefinition]:
     """Definitions by oid; an oid that the catalogue does not have is left out.
 
     connection: autocommit or in a transaction, with EXACT_TEXT_SETTINGS. book: types already
-    known. Raises SettingsWrong on a connection without those settings.
+    known. shape_only: without sizes, defaults, user types and foreign keys, so that nothing waits
+    for an ALTER TABLE in progress. Raises SettingsWrong on a connection without those settings.
     """
     require_exact_text(connection)
     ids = sorted(set(source_ids))
     book = book or TypeBook()
+    asked = {"ids": ids, "shape_only": shape_only}
     with connection.cursor(row_factory=dict_row) as cursor:
-        tables = cursor.execute(TABLES, {"ids": ids}).fetchall()
-        columns = _by_table(cursor.execute(COLUMNS, {"ids": ids}).fetchall())
-        indexes = _by_table(cursor.execute(INDEXES, {"ids": ids}).fetchall())
-        foreign = _by_table(cursor.execute(FOREIGN_KEYS, {"ids": ids}).fetchall())
+        tables = cursor.execute(TABLES, asked).fetchall()
+        columns = _by_table(cursor.execute(COLUMNS, asked).fetchall())
+        indexes = _by_table(cursor.execute(INDEXES, asked).fetchall())
+        foreign = _by_table([] if shape_only else cursor.execute(FOREIGN_KEYS, asked).fetchall())
         roots = [row["id"] for row in tables if row["kind"] == "p"]
         if roots:
-            for row in cursor.execute(MISSING_IN_LEAVES, {"roots": roots}).fetchall():
+            for row in cursor.execute(MISSING_IN_LEAVES, {"ids": roots}).fetchall():
                 for column in columns[row["id"]]:
                     if column["name"] == row["name"]:
                         column["missing"] = row["missing"]
-    book.learn(
-        connection, {(c["type_oid"], c["typmod"]) for rows in columns.values() for c in rows}
-    )
-    types = user_types(
-        connection, {id_: [c["type_oid"] for c in rows] for id_, rows in columns.items()}
-    )
+    wanted = {(c["type_oid"], c["typmod"]) for rows in columns.values() for c in rows}
+    book.learn(connection, wanted)
+    type_oids = {id_: [c["type_oid"] for c in rows] for id_, rows in columns.items()}
+    types = {} if shape_only else user_types(connection, type_oids)
     return {
         row["id"]: _table(
             row,

@@ -19,7 +19,7 @@ from penstock.model import PenstockError, TableName
 class PatternInvalid(PenstockError):
     """A table pattern can not be read."""
 
-    code = "PG60"
+    code = "PG40"
     retry = "never"
 
 

@@ -160,7 +160,9 @@ class RelationResolver:
         definition = self._definitions.get(message.source_id)
         live = None
         if definition is None or _unknown(message.columns, definition):
-            found = definitions_of(self.connection, [message.source_id], book=self._book)
+            found = definitions_of(
+                self.connection, [message.source_id], book=self._book, shape_only=True
+            )
             live = found.get(message.source_id)
         if definition is None:
             if live is None or live.name not in self._names:

@@ -104,7 +104,7 @@ STORAGES = """
 class SnapshotGone(PenstockError):
     """The exported snapshot can not be taken over: its keeper ended."""
 
-    code = "PG64"
+    code = "PG44"
     retry = "operator"
 
 
@@ -114,7 +114,7 @@ class TableRewritten(PenstockError):
     Read at that snapshot it would look empty or changed, so a later point is needed.
     """
 
-    code = "PG65"
+    code = "PG45"
     retry = "backoff"
 
 

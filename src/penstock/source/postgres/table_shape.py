@@ -1,0 +1,392 @@
+"""What the catalogue tells of a captured table at one moment, and what a difference means.
+
+Kept from one look to the next, also over restarts, to notice what the server changes without
+sending rows. Comparing is pure; the one question that only rows can answer (did a new partition
+bring rows?) is left to `ddl_watch.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import ClassVar
+
+from penstock.host.connect import quoted
+from penstock.model import PenstockError, TableName
+
+# A transaction id is compared for equality only: a catalogue row with another xmin is another row.
+SHAPES = """
+    with recursive captured(id) as (
+        select c.oid
+          from pg_class as c
+          join pg_namespace as n on n.oid = c.relnamespace
+         where c.oid = any(%(ids)s::bigint[]::oid[])
+            or (n.nspname, c.relname) in (
+                   select w.schema, w.name
+                     from unnest(%(schemas)s::text[], %(names)s::text[]) as w(schema, name))
+    ),
+    tree(root, id, parent, link_xid, link_command) as (
+        select k.id, i.inhrelid, i.inhparent, i.xmin, i.cmin
+          from captured as k
+          join pg_inherits as i on i.inhparent = k.id
+          join pg_class as c on c.oid = i.inhrelid and c.relispartition
+         union all
+        select t.root, i.inhrelid, i.inhparent, i.xmin, i.cmin
+          from tree as t
+          join pg_inherits as i on i.inhparent = t.id
+          join pg_class as c on c.oid = i.inhrelid and c.relispartition
+    ),
+    shape as (
+        select k.id,
+               json_build_object(
+                   'source_id', c.oid::bigint,
+                   'schema', n.nspname,
+                   'name', c.relname,
+                   'kind', c.relkind,
+                   'persistence', c.relpersistence,
+                   'identity', c.relreplident,
+                   'file', c.relfilenode::bigint,
+                   'published', {published},
+                   'keys', (
+                       select json_agg(json_build_array(i.indexrelid::bigint, i.indisprimary,
+                                                        i.indisreplident) order by i.indexrelid)
+                         from pg_index as i
+                        where i.indrelid = k.id
+                          and (i.indisprimary or i.indisreplident)
+                          and i.indisvalid),
+                   'attributes', (
+                       select json_agg(json_build_array(
+                                  a.attnum, a.attname, a.atttypid::bigint, a.atttypmod,
+                                  a.attnotnull, a.attgenerated,
+                                  case when a.attgenerated <> ''
+                                       then (select d.oid::bigint
+                                               from pg_attrdef as d
+                                              where d.adrelid = k.id and d.adnum = a.attnum) end,
+                                  a.xmin::text) order by a.attnum)
+                         from pg_attribute as a
+                        where a.attrelid = k.id
+                          and a.attnum > 0
+                          and not a.attisdropped),
+                   'parts', (
+                       select json_agg(json_build_array(
+                                  t.id::bigint, t.parent::bigint, pn.nspname, p.relname,
+                                  p.relkind, p.relpersistence, p.relfilenode::bigint,
+                                  s.xmin::text, t.link_xid::text,
+                                  t.link_command::text::bigint, p.xmin::text) order by t.id)
+                         from tree as t
+                         join pg_class as p on p.oid = t.id
+                         join pg_namespace as pn on pn.oid = p.relnamespace
+                         -- a system column is as old as its table and never changed
+                         join pg_attribute as s on s.attrelid = t.id and s.attnum = -1
+                        where t.root = k.id)
+               )::text as text
+          from captured as k
+          join pg_class as c on c.oid = k.id
+          join pg_namespace as n on n.oid = c.relnamespace
+    )
+    select id::bigint, md5(text) as digest, {text} as text
+      from shape
+"""
+
+PUBLISHED = """(
+    select case when p.puballtables then 'all' else coalesce(
+               (select 'table ' || r.oid || {narrowed}
+                  from pg_publication_rel as r
+                 where r.prpubid = p.oid and r.prrelid = k.id),
+               {by_schema}) end
+           || case when p.pubinsert and p.pubupdate and p.pubdelete and p.pubtruncate
+                        and p.pubviaroot
+                   then '' else ' narrowed' end
+      from pg_publication as p
+     where p.pubname = %(publication)s)
+"""
+NARROWED_15 = """case when r.prqual is not null or r.prattrs is not null
+                          then ' narrowed' else '' end"""
+BY_SCHEMA_15 = """(select 'schema ' || s.oid
+                    from pg_publication_namespace as s
+                   where s.pnpubid = p.oid and s.pnnspid = c.relnamespace)"""
+
+
+def shapes_sql(server_version: int, *, with_text: bool) -> str:
+    """The query of shapes, or of their digests only; version as libpq gives it (150020)."""
+    since_15 = server_version >= 150000
+    published = PUBLISHED.format(
+        narrowed=NARROWED_15 if since_15 else "''",
+        by_schema=BY_SCHEMA_15 if since_15 else "null",
+    )
+    return SHAPES.format(published=published, text="text" if with_text else "null::text")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttributeShape:
+    """A live column. expression: oid of a generated column's expression, 0 for others."""
+
+    number: int
+    name: str
+    type_oid: int
+    typmod: int
+    not_null: bool
+    generated: str
+    expression: int
+    xid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartShape:
+    """A partition at any depth. kind `p`: partitioned itself, and without rows of its own.
+
+    created_xid: the transaction that made it. link_xid, link_command: the transaction, and the
+    command in it, that made it a partition. changed_xid: the one that last changed its pg_class
+    row, as TRUNCATE does.
+    """
+
+    id: int
+    parent: int
+    name: TableName
+    kind: str
+    persistence: str
+    file: int
+    created_xid: str
+    link_xid: str
+    link_command: int
+    changed_xid: str
+
+    @property
+    def made_in_place(self) -> bool:
+        """Whether it was made as (or in the transaction that made it) a partition."""
+        return self.created_xid == self.link_xid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableShape:
+    """A captured table. published: how it is in the publication; None: it is not."""
+
+    digest: str
+    source_id: int
+    name: TableName
+    kind: str
+    persistence: str
+    identity: str
+    file: int
+    published: str | None
+    keys: tuple[tuple[int, bool, bool], ...]
+    attributes: tuple[AttributeShape, ...]
+    parts: tuple[PartShape, ...]
+
+    @property
+    def leaves(self) -> dict[int, PartShape]:
+        """The partitions that hold rows."""
+        return {part.id: part for part in self.parts if part.kind != "p"}
+
+
+class Reason(StrEnum):
+    """Why a table's contents in the log are no longer the source's."""
+
+    REWRITTEN = "its rows were rewritten with other values (ALTER TABLE)"
+    COLUMN_RENAMED = "a column was renamed"
+    COLUMN_REMADE = "a column was dropped and made again under the same name"
+    COLUMN_UNGENERATED = "a generated column became an ordinary one, or the other way round"
+    PARTITION_ATTACHED = "a partition with rows was attached"
+    PARTITION_GONE = "a partition was detached or dropped"
+    PARTITION_REWRITTEN = "a partition was truncated or rewritten by itself"
+    MADE_ANEW = "it was dropped and made again"
+    NEW = "it is captured from now on"
+    WAS_UNLOGGED = "it was unlogged for a while"
+    WAS_UNPUBLISHED = "it was out of the publication, or published in part, for a while"
+
+
+class TableRenamed(PenstockError):
+    """A captured table has another name or schema now."""
+
+    code = "PG46"
+    retry = "operator"
+
+
+class ChangesNotLogged(PenstockError):
+    """Changes of a captured table, or of a partition of it, are not in the server's log."""
+
+    code = "PG47"
+    retry = "operator"
+
+
+class TableNotPublished(PenstockError):
+    """A captured table is not, or only in part, in the publication: changes are not sent."""
+
+    code = "PG48"
+    retry = "operator"
+
+
+class ExpressionChanged(PenstockError):
+    """A generated column has another expression: values change without being sent."""
+
+    code = "PG49"
+    retry = "operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What two looks at a table come to.
+
+    stop: what can not be carried. reload: why the table must be read again. changed: the shape
+    differs and rows do not. new_leaves: partitions that may have brought rows. truncated_leaves:
+    all that was found is that every leaf has a new file since the same transaction, as TRUNCATE of
+    the whole table does, which is sent.
+    """
+
+    NONE: ClassVar[Difference]
+
+    stop: PenstockError | None = None
+    reload: Reason | None = None
+    changed: bool = False
+    new_leaves: tuple[PartShape, ...] = ()
+    truncated_leaves: bool = False
+
+
+Difference.NONE = Difference()
+
+
+def compare(before: TableShape, after: TableShape) -> Difference:
+    """What must be done about a difference; both of one table, by name or by oid. Pure."""
+    if before.source_id != after.source_id:
+        stop = standing(after)
+        return Difference(stop=stop, reload=None if stop else Reason.MADE_ANEW)
+    stop = _stop(before, after)
+    if stop is not None:
+        return Difference(stop=stop)
+    attributes = _attributes(before, after)
+    if attributes.reload or attributes.stop:
+        return attributes
+    parts = _parts(before, after)
+    return replace(parts, changed=attributes.changed)
+
+
+def standing(shape: TableShape) -> PenstockError | None:
+    """Why a table can not be followed as it stands now, whatever it was before. Pure."""
+    unlogged = [shape.name] if shape.kind == "r" and shape.persistence != "p" else []
+    unlogged += [leaf.name for leaf in shape.leaves.values() if leaf.persistence != "p"]
+    if unlogged:
+        return ChangesNotLogged(
+            f"{unlogged[0]} is unlogged now: its changes are not sent",
+            hint=f"Run: alter table {quoted(*unlogged[0])} set logged; and start again: the table "
+            "is then read again.",
+            table=str(shape.name),
+        )
+    foreign = [leaf.name for leaf in shape.leaves.values() if leaf.kind == "f"]
+    if foreign:
+        return ChangesNotLogged(
+            f"{shape.name} has the partition {foreign[0]} on another server now",
+            hint=f"Run: alter table {quoted(*shape.name)} detach partition {quoted(*foreign[0])}; "
+            "and start again: the table is then read again.",
+            table=str(shape.name),
+        )
+    return _unpublished(shape)
+
+
+def _stop(before: TableShape, after: TableShape) -> PenstockError | None:
+    name = quoted(*after.name)
+    if before.name != after.name:
+        back = f"alter table {name} rename to {quoted(before.name.name)};"
+        if before.name.schema != after.name.schema:
+            back = f"alter table {name} set schema {quoted(before.name.schema)};"
+        return TableRenamed(
+            f"{before.name} is named {after.name} now",
+            hint=f"Undo it ({back}), or let the loader finish, rename the table in the target, "
+            "name it so in [source] tables, and start again.",
+            table=str(before.name),
+        )
+    return standing(after)
+
+
+def _unpublished(after: TableShape) -> PenstockError | None:
+    if after.published is not None and not after.published.endswith("narrowed"):
+        return None
+    name = quoted(*after.name)
+    if after.published is None:
+        what, verb = "is not in the publication any more", "add"
+    else:
+        what, verb = "is published in part only (operations, rows or columns)", "drop and add"
+    return TableNotPublished(
+        f"{after.name} {what}: changes are not sent",
+        hint=f"Run alter publication ... {verb} table {name}; and start again: the table is then "
+        "read again.",
+        table=str(after.name),
+    )
+
+
+def _attributes(before: TableShape, after: TableShape) -> Difference:
+    """Columns, keys and identity."""
+    was_out = before.published is None or before.published != after.published
+    if was_out:
+        return Difference(reload=Reason.WAS_UNPUBLISHED)
+    if before.persistence != "p" or any(p.persistence != "p" for p in before.leaves.values()):
+        return Difference(reload=Reason.WAS_UNLOGGED)
+    old = {attribute.number: attribute for attribute in before.attributes}
+    new = {attribute.number: attribute for attribute in after.attributes}
+    common = [(old[number], new[number]) for number in old.keys() & new.keys()]
+    added = [new[number] for number in new.keys() - old.keys()]
+    dropped_names = {old[number].name for number in old.keys() - new.keys()}
+    if any(a.name != b.name for a, b in common):
+        return Difference(reload=Reason.COLUMN_RENAMED)
+    if any(attribute.name in dropped_names for attribute in added):
+        return Difference(reload=Reason.COLUMN_REMADE)
+    if any(a.generated != b.generated for a, b in common):
+        return Difference(reload=Reason.COLUMN_UNGENERATED)
+    for a, b in common:
+        if a.expression != b.expression:
+            return Difference(stop=_expression_changed(after, b))
+    touched = [b for a, b in common if a.xid != b.xid] + added
+    if _has_new_file(before, after) and any(not attribute.generated for attribute in touched):
+        return Difference(reload=Reason.REWRITTEN)
+    changed = (
+        bool(added or dropped_names)
+        or any(replace(a, xid="") != replace(b, xid="") for a, b in common)
+        or before.identity != after.identity
+        or before.keys != after.keys
+    )
+    return Difference(changed=changed)
+
+
+def _expression_changed(table: TableShape, attribute: AttributeShape) -> PenstockError:
+    return ExpressionChanged(
+        f"generated column {attribute.name} of {table.name} has another expression",
+        hint="Let the loader finish, give the column in the target the same expression "
+        f"(alter table ... alter column {quoted(attribute.name)} set expression as (...), before "
+        "17 drop and add it), and start again.",
+        table=str(table.name),
+    )
+
+
+def _has_new_file(before: TableShape, after: TableShape) -> bool:
+    if before.file != after.file:
+        return True
+    old = before.leaves
+    return any(id_ in old and old[id_].file != part.file for id_, part in after.leaves.items())
+
+
+def _parts(before: TableShape, after: TableShape) -> Difference:
+    """Partitions. A table of its own needs nothing for a new file: TRUNCATE is sent."""
+    old, new = before.leaves, after.leaves
+    if old.keys() - new.keys():
+        return Difference(reload=Reason.PARTITION_GONE)
+    links = {part.id: (part.parent, part.link_xid) for part in before.parts}
+    moved = (p for p in after.parts if p.id in links and links[p.id] != (p.parent, p.link_xid))
+    if any(moved):
+        return Difference(reload=Reason.PARTITION_ATTACHED)
+    new_leaves = tuple(new[id_] for id_ in sorted(new.keys() - old.keys()))
+    replaced = [part for id_, part in new.items() if id_ in old and old[id_].file != part.file]
+    if not replaced:
+        return Difference(new_leaves=new_leaves)
+    if len(replaced) == len(old) and len({part.changed_xid for part in replaced}) == 1:
+        return Difference(new_leaves=new_leaves, truncated_leaves=True)
+    return Difference(reload=Reason.PARTITION_REWRITTEN)
+
+
+def new_links(before: TableShape, after: TableShape, leaf: PartShape) -> Iterable[PartShape]:
+    """The partitions from a leaf upwards whose links are new: itself, perhaps its parent, ..."""
+    known = {part.id for part in before.parts}
+    by_id = {part.id: part for part in after.parts}
+    part: PartShape | None = leaf
+    while part is not None and part.id not in known:
+        yield part
+        part = by_id.get(part.parent)

@@ -1,0 +1,436 @@
+"""Each change of a table that sends no rows, and what is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import psycopg
+import pytest
+
+from penstock.model import Lsn, TableName
+from penstock.source.postgres.catalog import captured_tables, open_catalog
+from penstock.source.postgres.ddl_watch import (
+    Action,
+    DdlWatch,
+    Gone,
+    RelationChanged,
+    Reload,
+    Stop,
+    WatchState,
+)
+from penstock.source.postgres.table_shape import Reason
+
+PUBLICATION = "Watched p"
+SETUP = """
+    create schema other;
+    create table public.t (
+        id int primary key, v varchar(5), n numeric(6,2), i int, d int default 4,
+        g int generated always as (i + 1) stored);
+    insert into public.t select i, 'x', i, i from generate_series(1, 50) as i;
+    create table public.root (id int, v text, w int) partition by list (id);
+    create table public.one partition of public.root for values in (1);
+    create table public.two partition of public.root for values in (2)
+        partition by list (v);
+    create table public.two_a partition of public.two for values in ('a');
+    insert into public.root values (1, 'x'), (2, 'a');
+    create table public.loose (id int, v text, w int);
+    insert into public.loose values (3, 'z');
+    create table public.quiet (id int primary key);
+    create publication "Watched p" for table public.t, public.root, public.quiet
+        with (publish_via_partition_root = true);
+"""
+
+
+@pytest.fixture
+def database(source_url: str) -> Iterator[psycopg.Connection]:
+    """The tables above."""
+    with open_catalog(source_url) as connection:
+        connection.execute(SETUP)
+        yield connection
+
+
+def _watch(
+    url: str, connection: psycopg.Connection, state: WatchState | None = None
+) -> tuple[psycopg.Connection, DdlWatch]:
+    tables = captured_tables(connection, ["public.*", "!public.loose"])
+    own = open_catalog(url)
+    return own, DdlWatch(own, tables, publication=PUBLICATION, state=state)
+
+
+def _all_due(watch: DdlWatch) -> list[Action]:
+    actions = []
+    while (action := watch.due(2**64 - 1)) is not None:
+        actions.append(action)
+        watch.done(action)
+    return actions
+
+
+def _told(actions: list[Action]) -> list[tuple[str, str]]:
+    told = []
+    for action in actions:
+        detail = ""
+        if isinstance(action, Reload):
+            detail = action.reason.name
+        elif isinstance(action, Stop):
+            detail = type(action.error).__name__
+            assert action.error.hint
+        told.append((type(action).__name__, detail))
+    return told
+
+
+RELATION = [("RelationChanged", "")]
+NOTHING: list[tuple[str, str]] = []
+
+
+def _reload(reason: Reason) -> list[tuple[str, str]]:
+    return [("Reload", reason.name)]
+
+
+CASES: list[tuple[str, list[tuple[str, str]]]] = [
+    # The shape alone.
+    ("alter table public.t add x int", RELATION),
+    ("alter table public.t add x text default 'y' not null", RELATION),
+    ("alter table public.t add x timestamptz default now()", RELATION),
+    ("alter table public.t drop i cascade", RELATION),
+    ("alter table public.t alter v type varchar(9)", RELATION),
+    ("alter table public.t alter v type text", RELATION),
+    ("alter table public.t alter n type numeric(9,2)", RELATION),
+    ("alter table public.t alter v set not null", RELATION),
+    ("alter table public.t replica identity full", RELATION),
+    ("alter table public.t drop constraint t_pkey", RELATION),
+    ("alter table public.root add x int default 3", RELATION),
+    # Rows that change and are not sent.
+    ("alter table public.t add x float default random()", _reload(Reason.REWRITTEN)),
+    ("alter table public.t alter d type int using d + 1", _reload(Reason.REWRITTEN)),
+    ("alter table public.t alter n type numeric(6,1)", _reload(Reason.REWRITTEN)),
+    ("alter table public.t alter v type varchar(2)", _reload(Reason.REWRITTEN)),
+    ("alter table public.root alter w type int using w + 1", _reload(Reason.REWRITTEN)),
+    ("alter table public.t rename v to w", _reload(Reason.COLUMN_RENAMED)),
+    (
+        "begin; alter table public.t drop d; alter table public.t add d int; commit",
+        _reload(Reason.COLUMN_REMADE),
+    ),
+    ("alter table public.t alter g drop expression", _reload(Reason.COLUMN_UNGENERATED)),
+    (
+        "alter table public.root attach partition public.loose for values in (3)",
+        _reload(Reason.PARTITION_ATTACHED),
+    ),
+    ("alter table public.root detach partition public.one", _reload(Reason.PARTITION_GONE)),
+    ("alter table public.root detach partition public.two", _reload(Reason.PARTITION_GONE)),
+    ("drop table public.one", _reload(Reason.PARTITION_GONE)),
+    ("truncate public.two_a", _reload(Reason.PARTITION_REWRITTEN)),
+    (
+        "begin; create table public.p3 (id int, v text, w int); "
+        "insert into public.p3 values (4, 'lost'); "
+        "alter table public.root attach partition public.p3 for values in (4); commit",
+        _reload(Reason.PARTITION_ATTACHED),
+    ),
+    (
+        "begin; create table public.p3 (id int, v text, w int) partition by list (v); "
+        "create table public.p3a partition of public.p3 default; "
+        "insert into public.p3 values (4, 'lost'); "
+        "alter table public.root attach partition public.p3 for values in (4); commit",
+        _reload(Reason.PARTITION_ATTACHED),
+    ),
+    (
+        "begin; alter table public.root detach partition public.one; "
+        "insert into public.one values (1, 'lost'); "
+        "alter table public.root attach partition public.one for values in (1); commit",
+        _reload(Reason.PARTITION_ATTACHED),
+    ),
+    # Sent, or without consequence.
+    ("truncate public.t", NOTHING),
+    ("vacuum full public.t", NOTHING),
+    ("cluster public.t using t_pkey", NOTHING),
+    ("alter table public.t set (fillfactor = 50)", NOTHING),
+    ("create index on public.t (v)", NOTHING),
+    ("alter table public.t alter d set default 5", NOTHING),
+    ("update public.t set i = i + 1", NOTHING),
+    ("create table public.three partition of public.root for values in (3)", NOTHING),
+    (
+        "create table public.three partition of public.root for values in (3); "
+        "insert into public.root values (3, 'sent')",
+        NOTHING,
+    ),
+    (
+        "begin; create table public.p3 (id int, v text, w int); "
+        "alter table public.root attach partition public.p3 for values in (3); "
+        "insert into public.root values (3, 'sent'); commit",
+        NOTHING,
+    ),
+    (
+        "create table public.l (id int, v text, w int); "
+        "alter table public.root attach partition public.l for values in (4)",
+        NOTHING,
+    ),
+    ("create table public.unrelated (id int)", NOTHING),
+    # What can not be carried.
+    ("alter table public.t rename to u", [("Stop", "TableRenamed")]),
+    ("alter table public.t set schema other", [("Stop", "TableRenamed")]),
+    ("alter schema public rename to pub", [("Stop", "TableRenamed")] * 3),
+    ('alter publication "Watched p" drop table public.t', [("Stop", "TableNotPublished")]),
+    ("alter table public.one set unlogged", [("Stop", "ChangesNotLogged")]),
+    (
+        'begin; alter publication "Watched p" drop table public.t; '
+        "alter table public.t set unlogged; commit",
+        [("Stop", "ChangesNotLogged")],
+    ),
+    ('drop publication "Watched p"', [("Stop", "TableNotPublished")] * 3),
+    (
+        "alter publication \"Watched p\" set (publish = 'insert')",
+        [("Stop", "TableNotPublished")] * 3,
+    ),
+    ("drop table public.t", [("Gone", "")]),
+    (
+        "begin; drop table public.t; create table public.t (id int primary key); commit",
+        [("Stop", "TableNotPublished")],
+    ),
+    (
+        "begin; drop table public.t; create table public.t (id int primary key); "
+        'alter publication "Watched p" add table public.t; commit',
+        _reload(Reason.MADE_ANEW),
+    ),
+    (
+        'begin; alter publication "Watched p" drop table public.t; '
+        'alter publication "Watched p" add table public.t; commit',
+        _reload(Reason.WAS_UNPUBLISHED),
+    ),
+]
+
+
+@pytest.mark.parametrize(("ddl", "expected"), CASES, ids=[case[0][:60] for case in CASES])
+def test_each_change_has_its_action(
+    source_url: str, database: psycopg.Connection, ddl: str, expected: list[tuple[str, str]]
+) -> None:
+    """Noticed while watching, and as well after a stop during the change."""
+    own, watch = _watch(source_url, database)
+    with own:
+        assert watch.poll() == 0
+        assert watch.changed
+        state = watch.state()
+        assert watch.poll() == 0
+        for statement in ddl.split(";") if not ddl.startswith("begin") else [ddl]:
+            database.execute(statement)
+        watch.poll()
+        told = _told(_all_due(watch))
+        assert told == expected
+        repeated = [t for t in told if t[1] in ("TableNotPublished", "ChangesNotLogged")]
+        assert watch.poll() == len(repeated)
+    kept = msgspec.json.decode(msgspec.json.encode(state), type=WatchState)
+    assert kept == state
+    tables = captured_tables(database, ["public.*", "other.*"])
+    tables = [table for table in tables if table.name.name in ("t", "root", "quiet")]
+    with open_catalog(source_url) as again:
+        late = DdlWatch(again, tables, publication=PUBLICATION, state=kept)
+        late.poll()
+        assert _told(_all_due(late)) == told
+
+
+@pytest.mark.server("postgres >= 17")
+def test_another_expression_of_a_generated_column_can_not_be_carried(
+    source_url: str, database: psycopg.Connection
+) -> None:
+    """The target computes its own value; it is settled once the operator has seen to it."""
+    own, watch = _watch(source_url, database)
+    with own:
+        watch.poll()
+        database.execute("alter table public.t alter g set expression as (i + 2)")
+        watch.poll()
+        assert _told(_all_due(watch)) == [("Stop", "ExpressionChanged")]
+        state = watch.state()
+    again, watch = _watch(source_url, database, state)
+    with again:
+        assert watch.poll() == 0
+
+
+def test_a_truncate_of_the_whole_is_told_from_one_of_its_parts(
+    source_url: str, database: psycopg.Connection
+) -> None:
+    """TRUNCATE of a partitioned table is sent, of a partition it is not."""
+    own, watch = _watch(source_url, database)
+    root = TableName("public", "root")
+    with own:
+        watch.poll()
+        database.execute("truncate public.root")
+        watch.poll()
+        assert watch.pending_count == 1
+        position = watch.next_position
+        assert position is not None
+        assert watch.due(position - 1) is None
+        watch.saw_truncate(root, position - 100)
+        assert watch.due(position) is None
+        assert watch.pending_count == 0
+        # The same again without such a message: both leaves were truncated by themselves.
+        database.execute("truncate public.one, public.two_a")
+        watch.poll()
+        assert _told(_all_due(watch)) == _reload(Reason.PARTITION_REWRITTEN)
+        # And one of them after the whole: the files are of two transactions.
+        database.execute("truncate public.root")
+        database.execute("insert into public.root values (1, 'lost')")
+        database.execute("truncate public.one")
+        watch.poll()
+        position = watch.next_position
+        assert position is not None
+        watch.saw_truncate(root, position - 100)
+        assert _told(_all_due(watch)) == _reload(Reason.PARTITION_REWRITTEN)
+
+
+def test_what_stopped_us_is_looked_at_again_after_a_restart(
+    source_url: str, database: psycopg.Connection
+) -> None:
+    """Not mended: the same stop. Mended: the table is read again."""
+    own, watch = _watch(source_url, database)
+    with own:
+        watch.poll()
+        database.execute('alter publication "Watched p" drop table public.t')
+        watch.poll()
+        assert _told(_all_due(watch)) == [("Stop", "TableNotPublished")]
+        state = watch.state()
+    own, watch = _watch(source_url, database, state)
+    with own:
+        watch.poll()
+        assert _told(_all_due(watch)) == [("Stop", "TableNotPublished")]
+        state = watch.state()
+    database.execute('alter publication "Watched p" add table public.t')
+    own, watch = _watch(source_url, database, state)
+    with own:
+        watch.poll()
+        (action,) = _all_due(watch)
+        assert isinstance(action, Reload)
+        assert action.reason is Reason.WAS_UNPUBLISHED
+        assert action.definition.name == TableName("public", "t")
+        assert watch.poll() == 0
+
+
+def test_a_table_captured_later_is_read(source_url: str, database: psycopg.Connection) -> None:
+    """Made and published while nobody watched: its rows so far were not sent."""
+    own, watch = _watch(source_url, database)
+    with own:
+        watch.poll()
+        state = watch.state()
+    database.execute("create table public.new (id int)")
+    database.execute('alter publication "Watched p" add table public.new')
+    own, watch = _watch(source_url, database, state)
+    with own:
+        watch.poll()
+        (action,) = _all_due(watch)
+    assert isinstance(action, Reload)
+    assert (str(action.table), action.reason) == ("public.new", Reason.NEW)
+
+
+def test_a_table_no_longer_wanted_is_forgotten(
+    source_url: str, database: psycopg.Connection
+) -> None:
+    """It is still there, only not in the configuration."""
+    own, watch = _watch(source_url, database)
+    with own:
+        watch.poll()
+        state = watch.state()
+    tables = captured_tables(database, ["public.t"])
+    database.execute("alter table public.quiet add x int")
+    with open_catalog(source_url) as own:
+        watch = DdlWatch(own, tables, publication=PUBLICATION, state=state)
+        assert watch.poll() == 0
+        assert [shape.name.name for shape in watch.state().shapes].count("root") == 1
+        database.execute("alter table public.root add x int")
+        assert watch.poll() == 0
+        assert {shape.name.name for shape in watch.state().shapes} == {"t"}
+
+
+def test_actions_wait_for_the_stream(source_url: str, database: psycopg.Connection) -> None:
+    """They carry a position behind their change, come in order, and are settled one by one."""
+    own, watch = _watch(source_url, database)
+    with own:
+        watch.poll()
+        database.execute("alter table public.t add x int")
+        committed = database.execute("select pg_current_wal_insert_lsn()").fetchone()
+        watch.poll()
+        first = watch.state()
+        database.execute("alter table public.t add y int")
+        watch.poll()
+        assert watch.pending_count == 2
+        assert committed is not None
+        position = watch.next_position
+        assert position is not None
+        assert position >= Lsn.parse(committed[0]).ordinal - 40
+        assert watch.due(position - 1) is None
+        one = watch.due(position)
+        assert isinstance(one, RelationChanged)
+        assert [c.name for c in one.definition.columns][-1] == "x"
+        assert watch.due(position) is one
+        watch.done(one)
+        with pytest.raises(ValueError, match="in their order"):
+            watch.done(one)
+        half = watch.state()
+        two = watch.due(2**64 - 1)
+        assert isinstance(two, RelationChanged)
+        assert [c.name for c in two.definition.columns][-2:] == ["x", "y"]
+    # A restart with either state comes to the rest of the actions again.
+    for state, columns in ((first, 6), (half, 7)):
+        assert len(next(s for s in state.shapes if s.name.name == "t").attributes) == columns
+        own, late = _watch(source_url, database, state)
+        with own:
+            late.poll()
+            assert _told(_all_due(late)) == RELATION
+
+
+def test_a_dropped_table_that_comes_back_is_noticed(
+    source_url: str, database: psycopg.Connection
+) -> None:
+    """Between two looks it was gone."""
+    own, watch = _watch(source_url, database)
+    with own:
+        watch.poll()
+        database.execute("drop table public.t")
+        watch.poll()
+        (gone,) = _all_due(watch)
+        assert isinstance(gone, Gone)
+        assert watch.poll() == 0
+        database.execute("create table public.t (other text)")
+        database.execute('alter publication "Watched p" add table public.t')
+        watch.poll()
+        (back,) = _all_due(watch)
+        assert isinstance(back, Reload)
+        assert [c.name for c in back.definition.columns] == ["other"]
+
+
+def test_looking_does_not_wait_for_a_change_in_progress(
+    source_url: str, database: psycopg.Connection
+) -> None:
+    """An ALTER TABLE may run for hours; keepalives must go on."""
+    own, watch = _watch(source_url, database)
+    with own, open_catalog(source_url) as other:
+        watch.poll()
+        own.execute("set statement_timeout = '5s'")
+        with other.transaction():
+            other.execute("alter table public.t add x int")
+            other.execute("lock table public.root, public.quiet")
+            assert watch.poll() == 0
+        assert watch.poll() == 1
+        # A new partition that must be looked into, and is locked.
+        database.execute("alter table public.root attach partition public.loose for values in (3)")
+        with other.transaction():
+            other.execute("lock table public.loose")
+            assert watch.poll() == 0
+        watch.poll()
+        assert ("Reload", "PARTITION_ATTACHED") in _told(_all_due(watch))
+
+
+def test_many_tables_are_one_query(source_url: str, database: psycopg.Connection) -> None:
+    """A look at a thousand tables takes well under a second."""
+    database.execute(
+        "do $$ begin for i in 1..1000 loop execute format('create table public.many_%s "
+        "(id int primary key, a text, b int, c date, d numeric)', i); end loop; end $$"
+    )
+    database.execute('drop publication "Watched p"')
+    database.execute(
+        'create publication "Watched p" for all tables with (publish_via_partition_root = true)'
+    )
+    own, watch = _watch(source_url, database)
+    with own:
+        watch.poll()
+        own.execute("set statement_timeout = '2s'")
+        assert watch.poll() == 0
+        database.execute("alter table public.many_500 add e int")
+        assert watch.poll() == 1
