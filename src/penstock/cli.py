@@ -390,7 +390,9 @@ def _fail(error: BaseException, as_json: bool, verbose: bool) -> NoReturn:
     if isinstance(error, PenstockError):
         _show_error(error.as_dict(), as_json)
         sys.exit(EXIT_FAILED)
-    if verbose:
+    from penstock.host.process import under_parent
+
+    if verbose or under_parent():  # a child's standard error is kept in run/*.log
         import traceback
 
         traceback.print_exception(error)

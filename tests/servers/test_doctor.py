@@ -407,7 +407,7 @@ def test_pg13_table_not_published(config: Config, run: Callable[[str], None]) ->
     run("create table a (id int primary key); create table b (id int primary key)")
     assert found(config, "PG13") == []
     run(f"create publication {PUBLICATION} for table a")
-    one(config, "PG13", Severity.WARNING, "public.b", "add table")
+    one(config, "PG13", Severity.ERROR, "public.b", "add table")
 
 
 @pytest.mark.server("postgres >= 15")

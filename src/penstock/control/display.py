@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import IO
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 PLAIN_WIDTH = 200
 
@@ -48,11 +48,12 @@ def human_seconds(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def pairs(rows: list[tuple[str, str]]) -> Table:
-    """Two columns, label and value, without lines."""
-    table = Table(show_header=False, box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for label, value in rows:
-        table.add_row(label, value)
-    return table
+def pairs(rows: list[tuple[str, str]]) -> Text:
+    """Labels and values in two columns, without lines."""
+    width = max((len(label) for label, _ in rows), default=0) + 2
+    text = Text()
+    for number, (label, value) in enumerate(rows):
+        text.append(label.ljust(width), style="dim").append(value)
+        if number < len(rows) - 1:
+            text.append("\n")
+    return text

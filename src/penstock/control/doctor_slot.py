@@ -10,6 +10,7 @@ from penstock.control.identity import check_identity, read_identity, stored_iden
 from penstock.host.connect import literal, quoted
 from penstock.model import PenstockError, TableName
 from penstock.source.postgres.client import open_replication
+from penstock.source.postgres.slot import APPLICATION_NAME
 
 RELOAD = "then take the pipeline to a new directory: everything is loaded anew"
 
@@ -162,7 +163,7 @@ def _other_reader(probe: Probe, pid: object) -> Iterator[Finding]:
         pid=pid,
     )
     name = rows[0]["application_name"] if rows else "unknown"
-    if name == f"penstock {probe.config.pipeline.name} extract":
+    if name == APPLICATION_NAME:
         return
     yield found(
         "PG10",
@@ -259,9 +260,9 @@ def published_tables(probe: Probe) -> Iterator[Finding]:
         if table.name not in published:
             yield found(
                 "PG13",
-                Severity.WARNING,
+                Severity.ERROR,
                 f"{table.name} is not in the publication {_publication(probe)}",
-                "its changes do not arrive until it is, and then it has to be loaded",
+                "its changes would not arrive; once it is, the next run loads it and follows it",
                 f"alter publication {quoted(_publication(probe))} add table {quoted(*table.name)};",
             )
 

@@ -36,11 +36,6 @@ SLOT_STATE = """
       left join pg_replication_slots as s on s.slot_name = %(slot)s
       left join pg_stat_replication as r on r.pid = s.active_pid
 """
-APPLIED_LAG_IN_WORDS = """
-select extract(epoch from now() at time zone 'utc' - max(finish_time)) as lag_seconds
-  from wirekite.wirekite_progress
- where operation = 'CL' and finish_time is not null
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

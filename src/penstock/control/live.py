@@ -151,7 +151,7 @@ class LineView:
         if now_s - self._told_s < LINE_INTERVAL_S:
             return
         common, lines = self._common, []
-        if common.bulk is not None and common.bulk.phase != "done":
+        if common.bulk is not None and common.bulk.phase != "done" and common.bulk.rows_done:
             lines.append(bulk_line(common.bulk))
         if status.mode != "data" and _following(status):
             lines.append(change_line(status, common.log_rate, common.applied_rate))
@@ -263,19 +263,21 @@ class LiveView:
         self._live.stop()
 
 
-def change_rows(status: Status, log_rate: float, applied_rate: float) -> list[tuple[str, str]]:
-    """Label and value of what changes do now."""
+def change_rows(
+    status: Status, log_rate: float | None = None, applied_rate: float | None = None
+) -> list[tuple[str, str]]:
+    """Label and value of what changes do now. Rates in rows/s; None: not known."""
     rows = [
         (
             "  extracted",
             f"{human_count(status.log.end.gsn)} rows in {human_count(status.log.end.trx)} "
-            f"transactions, {human_count(log_rate)} rows/s, up to {Lsn(status.log.end.position)}",
+            f"transactions{_rate(log_rate)}, up to {Lsn(status.log.end.position)}",
         ),
         (
             "  loaded",
             f"{human_count(status.target.applied.gsn)} rows in "
-            f"{human_count(status.target.applied.trx)} transactions, "
-            f"{human_count(applied_rate)} rows/s, up to {Lsn(status.target.applied.position)}",
+            f"{human_count(status.target.applied.trx)} transactions{_rate(applied_rate)}, "
+            f"up to {Lsn(status.target.applied.position)}",
         ),
     ]
     lag = status.lag
@@ -298,6 +300,10 @@ def change_rows(status: Status, log_rate: float, applied_rate: float) -> list[tu
     if status.target.action != "RUN":
         rows.append(("  action", f"{status.target.action} (wirekite.wirekite_action)"))
     return rows
+
+
+def _rate(rows_per_s: float | None) -> str:
+    return "" if rows_per_s is None else f", {human_count(rows_per_s)} rows/s"
 
 
 def bulk_table(bulk: BulkProgress) -> Table:

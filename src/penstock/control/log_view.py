@@ -30,7 +30,7 @@ _UNESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", 
 class LogNotFound(PenstockError):
     """There is no change log where one was named."""
 
-    code = "CT30"
+    code = "CT50"
     retry = "operator"
 
 

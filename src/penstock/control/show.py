@@ -88,7 +88,7 @@ def show_status(status: Status, out: Console | None = None) -> None:
     elif bulk is not None:
         out.print(bulk_table(bulk))
     if status.mode != "data":
-        out.print(pairs(change_rows(status, 0.0, 0.0)))
+        out.print(pairs(change_rows(status)))
         _show_files(status, out)
 
 

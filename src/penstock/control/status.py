@@ -15,7 +15,7 @@ import msgspec
 import psycopg
 
 from penstock.control.config import Config
-from penstock.control.handover import HandoverView, read_handover
+from penstock.control.handover_state import Handover, read_handover
 from penstock.control.identity import SourceIdentity, stored_identity
 from penstock.control.lag import Lag, SourceState, lag_of, read_source_state
 from penstock.control.log_facts import LogEnd, outstanding_commit_us, read_log_end
@@ -79,7 +79,7 @@ class Status:
     directory: Path
     identity: SourceIdentity | None
     processes: tuple[ProcessState, ...]
-    handover: HandoverView | None
+    handover: Handover | None
     log: LogEnd
     target: TargetState
     lag: Lag | None

@@ -1,0 +1,168 @@
+"""The command line: help for strangers, one clear block per error, exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+import penstock
+from fix_pipeline import write_pipeline
+from penstock import cli
+from penstock.model import PenstockError
+
+COMMANDS = ("run", "extract", "load", "status", "lag", "verify", "doctor", "demo")
+LOG_COMMANDS = ("ls", "cat", "check")
+
+
+def commands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Every command that does something, with its path."""
+    for name, command in group.commands.items():
+        full = f"{path} {name}".strip()
+        if isinstance(command, click.Group):
+            yield from commands(command, full)
+        else:
+            yield full, command
+
+
+def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of a command line."""
+    with pytest.raises(SystemExit) as ended:
+        cli.guarded(list(arguments))
+    out, err = capsys.readouterr()
+    code = ended.value.code
+    return (code if isinstance(code, int) else 0), out, err
+
+
+def test_every_command_of_the_design_is_there() -> None:
+    """run, extract, load, status, lag, verify, doctor, demo and the log commands."""
+    names = {name for name, _ in commands(cli.cli)}
+    assert names >= {*COMMANDS, *(f"log {name}" for name in LOG_COMMANDS)}
+
+
+@pytest.mark.parametrize("name", [name for name, _ in commands(cli.cli)])
+def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Help says what it does, shows an example and the exit codes, and that there is --json."""
+    with pytest.raises(SystemExit):
+        cli.guarded([*name.split(), "--help"])
+        sys.exit(0)
+    out = capsys.readouterr().out
+    for wanted in ("Example:", f"penstock {name}", "Exit codes:", "--json"):
+        assert wanted in out, wanted
+    if name in ("run", "extract", "load"):
+        assert "What it changes" in out
+
+
+def test_an_error_is_one_block_on_standard_error(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Code, what, hint; nothing on standard output; exit code 1; no traceback."""
+    code, out, err = called(capsys, "doctor", str(tmp_path / "nowhere.toml"))
+    assert code == 1
+    assert out == ""
+    first, second = err.strip().splitlines()
+    assert first.startswith("error CF01: can not read")
+    assert second.startswith("  next: ")
+
+
+def test_an_error_is_one_object_with_json(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The same as an object, for programs."""
+    path = write_pipeline(tmp_path, "postgresql://u@h/d", "mysql://u@h/d")
+    code, out, err = called(capsys, "lag", str(path), "--json")
+    assert (code, out) == (1, "")
+    error = json.loads(err)
+    assert error["code"] == "CF07"
+    assert "postgresql://" in error["error"]
+    assert error["hint"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["run"], ["nonsense"], ["run", "a.toml", "--wrong"], ["log", "cat"]]
+)
+def test_wrong_usage_is_exit_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    """With and without --json."""
+    code, _, err = called(capsys, *arguments)
+    assert code == 2
+    assert "Usage:" in err
+    code, _, err = called(capsys, *arguments, "--json")
+    assert code == 2
+    assert json.loads(err)["code"] == "usage"
+
+
+def test_an_unexpected_exception_has_a_code_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No traceback without --verbose, one with it, and never exit code 0."""
+
+    def broken(file: Path) -> None:
+        raise ZeroDivisionError("here")
+
+    monkeypatch.setattr(cli, "_config", broken)
+    code, _, err = called(capsys, "lag", str(tmp_path / "x.toml"))
+    assert code == 1
+    assert err.startswith("error PS99: unexpected ZeroDivisionError: here")
+    assert "Traceback" not in err
+    code, _, err = called(capsys, "lag", str(tmp_path / "x.toml"), "--verbose")
+    assert code == 1
+    assert "Traceback" in err
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`penstock log cat ... | head` ends without a word."""
+
+    def broken(file: Path) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(cli, "_config", broken)
+    monkeypatch.setattr(cli.os, "dup2", lambda *_: None)
+    monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)
+    code, _, err = called(capsys, "lag", str(tmp_path / "x.toml"))
+    assert (code, err) == (1, "")
+
+
+def error_classes() -> dict[str, set[str]]:
+    """Code to the classes that have it, of the whole package."""
+    for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    found: dict[str, set[str]] = defaultdict(set)
+    waiting = [PenstockError]
+    while waiting:
+        for kind in waiting.pop().__subclasses__():
+            waiting.append(kind)
+            if kind.__module__.startswith("penstock.") and "code" in kind.__dict__:
+                found[kind.code].add(f"{kind.__module__}.{kind.__name__}")
+    return found
+
+
+def test_each_error_has_a_code_of_its_own_and_is_documented() -> None:
+    """A code means one condition, and docs/errors.md lists it."""
+    found = error_classes()
+    shared = {code: names for code, names in found.items() if len(names) > 1}
+    assert shared == {}
+    page = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")
+    missing = sorted(code for code in (*found, cli.UNEXPECTED_CODE) if code not in page)
+    assert missing == [], "run `make error-page`"
+
+
+def test_findings_of_doctor_are_documented() -> None:
+    """docs/doctor.md lists the code of every check."""
+    from penstock.control import doctor
+    from penstock.control.findings import CHECKS
+
+    assert doctor.examine
+    page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
+    assert [check.code for check in CHECKS if check.code not in page] == []
