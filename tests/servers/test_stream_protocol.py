@@ -23,7 +23,7 @@ from fix_stream import (
     streaming,
 )
 from penstock.host.connect import ConnectionLost, connect
-from penstock.model import FlushPoint
+from penstock.model import FlushPoint, PenstockError
 from penstock.source.postgres.assemble import Limits, PublicationLost
 from penstock.source.postgres.client import open_replication
 from penstock.source.postgres.slot import (

@@ -1,0 +1,45 @@
+"""An extractor in a process of its own, to be killed: `extract_child.py URL DIRECTORY`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from penstock.source.extract import ExtractOptions, Extractor
+from penstock.source.postgres.catalog import captured_tables, open_catalog
+
+
+class Recorder:
+    """Keeps what it hears in memory: being called is what matters."""
+
+    def opened(self, number: int, position: int) -> None:
+        """Nothing to keep."""
+
+    def closed(self, segment: object) -> None:
+        """Nothing to keep."""
+
+
+def main() -> None:
+    """Extract until idle, in many small segments."""
+    url, directory = sys.argv[1:]
+    with open_catalog(url) as catalog:
+        tables = captured_tables(catalog, ["public.*"])
+    Extractor(
+        url,
+        Path(directory),
+        tables=tables,
+        recorder=Recorder(),
+        options=ExtractOptions(
+            slot="penstock_kill",
+            publication="p",
+            exit_when_idle=True,
+            idle_wait_s=0.5,
+            flush_interval_s=0.1,
+            events_per_flush=20,
+            operation_count_max=150,
+        ),
+    ).run()
+
+
+if __name__ == "__main__":
+    main()

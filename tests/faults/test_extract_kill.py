@@ -1,0 +1,155 @@
+"""The extractor is killed at every kind of moment; started again, the log is as if nothing was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fix_stream import changes_of, run_sql
+from penstock.host.connect import connect
+from penstock.log import check, list_segments, open_chain
+from penstock.model import MarkerKind, Run
+from penstock.source.postgres.catalog import captured_tables, open_catalog
+from penstock.source.postgres.client import open_replication
+from penstock.source.postgres.slot import create_slot, ensure_publication
+
+pytestmark = pytest.mark.faults
+CHILD = Path(__file__).with_name("extract_child.py")
+MOMENTS = [
+    "extract.write.after:3",
+    "extract.flush.before:2",
+    "extract.flush.after:2",
+    "extract.acknowledge.after:3",
+    "extract.rotate.before:2",
+    "extract.rotate.after:1",
+    "extract.record.before:1",
+    "extract.record.after:2",
+    "extract.relations.before:1",
+    "extract.done.before:1",
+    "stream.start.before:1",
+    "stream.acknowledge.before:2",
+    "stream.acknowledge.after:1",
+    "spill.append.before:2",
+    "spill.append.after:3",
+    "spill.remove.before:1",
+    "log.create.before:2",
+    "log.create.after:1",
+    "log.flush.before:3",
+    "log.flush.after:1",
+]
+
+
+def _child(url: str, directory: Path, fault: str = "") -> int:
+    environment = {**os.environ, "PENSTOCK_FAULT": f"{fault}:kill" if fault else ""}
+    done = subprocess.run(
+        [sys.executable, str(CHILD), url, str(directory)],
+        env=environment,
+        timeout=120,
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode not in (0, -signal.SIGKILL):
+        pytest.fail(done.stderr.decode()[-3000:])
+    return done.returncode
+
+
+def _set_up(url: str) -> None:
+    with connect(url, application_name="test") as sql:
+        name = sql.info.dbname
+        run_sql(
+            sql,
+            f"""alter database "{name}" set logical_decoding_work_mem = '64kB';;
+            create table t (id int primary key, v text)""",
+        )
+    with open_catalog(url) as catalog:
+        tables = captured_tables(catalog, ["public.*"])
+        ensure_publication(catalog, "p", [table.name for table in tables])
+    with open_replication(url, application_name="test") as replication:
+        create_slot(replication, url, "penstock_kill", snapshot=False)
+
+
+def _work(url: str, directory: Path) -> None:
+    """Small transactions over some time, and one that is streamed and rolled back in part.
+
+    Begins once the extractor runs, so that it meets them one by one.
+    """
+    deadline = time.monotonic() + 20
+    while not (directory / "spill").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    with connect(url, application_name="work", autocommit=False) as sql:
+        for number in range(40):
+            sql.execute("insert into t values (%s, 'a')", (number,))
+            sql.execute("update t set v = 'b' where id = %s", (number,))
+            sql.commit()
+            time.sleep(0.01)
+        sql.execute("insert into t select i, repeat('x', 100) from generate_series(100, 1500) i")
+        sql.execute("savepoint s")
+        sql.execute("insert into t select i, repeat('y', 100) from generate_series(2000, 3000) i")
+        sql.execute("rollback to s")
+        sql.execute("delete from t where id < 20")
+        sql.commit()
+        for number in range(4000, 4040):
+            sql.execute("insert into t values (%s, 'c')", (number,))
+            sql.commit()
+            time.sleep(0.01)
+
+
+def _replayed(directory: Path) -> dict[int, str]:
+    """The table as the log has it: every row applied once, in order; fails on any surprise."""
+    table: dict[int, str] = {}
+    last_gsn = last_trx = 0
+    for segment in open_chain(list_segments(directory / "log")):
+        with segment:
+            changes = changes_of(Run(rows=tuple(segment.rows())))
+            assert not [m for m in segment.markers() if m.kind is MarkerKind.RELOAD]
+        for change in changes:
+            assert change.gsn == last_gsn + 1
+            assert change.trx in (last_trx, last_trx + 1)
+            last_gsn, last_trx = change.gsn, change.trx
+            if change.op == "D":
+                assert change.before is not None
+                del table[change.before["id"]]
+                continue
+            assert change.after is not None
+            key = change.after["id"]
+            assert (key in table) is (change.op == "U")
+            table[key] = change.after["v"]
+    return table
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_and_started_again(source_url: str, tmp_path: Path, moment: str) -> None:
+    """Every row once and in order, whatever the moment; the log passes its own examination."""
+    _set_up(source_url)
+    worker = threading.Thread(target=_work, args=(source_url, tmp_path))
+    worker.start()
+    killed = _child(source_url, tmp_path, moment)
+    worker.join()
+    assert killed == -signal.SIGKILL, f"{moment} was not reached"
+    assert _child(source_url, tmp_path) == 0
+    with connect(source_url, application_name="test") as sql:
+        rows = dict(sql.execute("select id, v from t").fetchall())
+    assert _replayed(tmp_path) == rows
+    assert [f for f in check(tmp_path / "log") if f.severity == "error"] == []
+
+
+def test_killed_again_and_again(source_url: str, tmp_path: Path) -> None:
+    """Ten deaths in a row at ever later moments, while the source is written."""
+    _set_up(source_url)
+    worker = threading.Thread(target=_work, args=(source_url, tmp_path))
+    worker.start()
+    points = ("extract.write.after", "extract.flush.after", "extract.rotate.before")
+    for number in range(9):
+        _child(source_url, tmp_path, f"{points[number % 3]}:{1 + number // 3}")
+    worker.join()
+    assert _child(source_url, tmp_path) == 0
+    with connect(source_url, application_name="test") as sql:
+        rows = dict(sql.execute("select id, v from t").fetchall())
+    assert _replayed(tmp_path) == rows
