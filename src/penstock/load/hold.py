@@ -1,0 +1,79 @@
+"""The hold: how `penstock verify` makes a running loader stand still at one position.
+
+Two small files below state/, plain JSON, replaced whole. verify writes hold.json, the loader
+answers in held.json with the same nonce:
+
+1. hold `{nonce}`: the loader finishes its batch, begins no other, answers `{nonce, gsn, position}`.
+2. hold `{nonce, until}`: it applies exactly the rows with position < until, as soon as the log
+   reaches so far, and answers `{nonce, ..., reached: until}`.
+3. hold.json is gone: it goes on as always.
+
+A hold counts only while its maker holds the lock HOLD.LOCK: one that was killed holds nobody up.
+Positions are ordered numbers. Not here: the loader's loop (`loader.py`) and verify itself.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from penstock.host import files
+from penstock.host.process import holder_of
+
+HOLD_FILE = "hold.json"
+HELD_FILE = "held.json"
+HOLD_LOCK = "HOLD.LOCK"
+
+
+class Hold(msgspec.Struct, frozen=True, kw_only=True):
+    """What verify wants. until: apply rows with a smaller position only; None: apply nothing."""
+
+    nonce: str
+    until: int | None = None
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """What the loader answers. gsn, position: of the last applied row and commit.
+
+    reached: the `until` of the hold, once everything before it is applied.
+    """
+
+    nonce: str
+    gsn: int = 0
+    position: int = 0
+    reached: int | None = None
+
+
+def read_hold(state_directory: Path) -> Hold | None:
+    """In the loader: the hold that counts now, or None. Cheap enough to ask before each batch."""
+    try:
+        hold = msgspec.json.decode((state_directory / HOLD_FILE).read_bytes(), type=Hold)
+    except FileNotFoundError:
+        return None
+    return hold if holder_of(state_directory / HOLD_LOCK) else None
+
+
+def write_hold(state_directory: Path, hold: Hold) -> None:
+    """In verify, with HOLD_LOCK held: ask for a hold, or take it further."""
+    files.replace(state_directory / HOLD_FILE, msgspec.json.encode(hold) + b"\n")
+
+
+def clear_hold(state_directory: Path) -> None:
+    """In verify: let the loader go on. Does nothing when there is no hold."""
+    (state_directory / HOLD_FILE).unlink(missing_ok=True)
+    (state_directory / HELD_FILE).unlink(missing_ok=True)
+
+
+def read_held(state_directory: Path, nonce: str) -> Held | None:
+    """In verify: the loader's answer to the hold of this nonce; None when it has not come yet."""
+    try:
+        held = msgspec.json.decode((state_directory / HELD_FILE).read_bytes(), type=Held)
+    except FileNotFoundError:
+        return None
+    return held if held.nonce == nonce else None
+
+
+def write_held(state_directory: Path, held: Held) -> None:
+    """In the loader: answer."""
+    files.replace(state_directory / HELD_FILE, msgspec.json.encode(held) + b"\n")
