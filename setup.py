@@ -6,17 +6,40 @@ PENSTOCK_REQUIRE_KERNEL=1 makes a failed build an error.
 """
 
 import os
+import tempfile
 from pathlib import Path
 
 from setuptools import Extension, setup
 
 REQUIRED = os.environ.get("PENSTOCK_REQUIRE_KERNEL") == "1"
+PURE = os.environ.get("PENSTOCK_PURE") == "1"
+
+
+def compiler_works() -> bool:
+    """Whether a C file that includes Python.h can be compiled here.
+
+    Asked beforehand, because a wheel that lists an extension it does not hold gets a platform tag.
+    """
+    from distutils.ccompiler import new_compiler
+    from distutils.errors import CCompilerError, DistutilsError
+    from distutils.sysconfig import customize_compiler, get_python_inc
+
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "probe.c"
+        source.write_text("#include <Python.h>\nint probe(void) { return PY_VERSION_HEX; }\n")
+        try:
+            compiler = new_compiler()
+            customize_compiler(compiler)
+            compiler.compile([str(source)], output_dir=folder, include_dirs=[get_python_inc()])
+        except (CCompilerError, DistutilsError):
+            return False
+    return True
 
 
 def kernels() -> list[Extension]:
     """Make one extension for each .pyx under src."""
     sources = sorted(Path("src").rglob("*.pyx"))
-    if os.environ.get("PENSTOCK_PURE") == "1" or not sources:
+    if PURE or not sources or not (REQUIRED or compiler_works()):
         return []
     from Cython.Build import cythonize  # not needed for a pure build
 
