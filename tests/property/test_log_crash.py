@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +19,7 @@ from fix_log import (
     Plain,
     Row,
     end_point,
+    inserts,
     numbered,
     plain_rows,
     plain_segment,
@@ -194,8 +197,21 @@ def test_a_power_cut_at_every_single_operation(
 ) -> None:
     """Not by chance: each write, sync, rename, link and removal of the script in turn."""
     for at in range(operations_of(committed, steps)):
-        world = new_world(committed, seed + at, removes_files=bool(at % 2))
-        run_with_trouble(world, steps, [("cut", at, at % 3 == 0)])
+        for removes, looks in product((False, True), repeat=2):
+            world = new_world(committed, seed + at, removes_files=removes)
+            run_with_trouble(world, steps, [("cut", at, looks)])
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("steps", [["rotate"], ["load"], ["flush", "piecewise", "rotate"]])
+def test_a_loader_that_removes_at_once_can_not_make_the_log_forget(
+    steps: list[str], seed: int
+) -> None:
+    """The segment may be gone before the writer has said anywhere that it was closed."""
+    committed = [inserts(2), inserts(1, first=2), inserts(3, first=3)]
+    for at in range(operations_of(committed, steps)):
+        world = new_world(committed, seed, removes_files=True)
+        run_with_trouble(world, steps, [("cut", at, True)])
 
 
 @given(committed=transactions(max_size=3), steps=STEPS, seed=st.integers(0, 2**32))
