@@ -18,14 +18,7 @@ from penstock.host.connect import connect, server_errors
 from penstock.load.postgres.progress import Applied, read_applied
 from penstock.model import Lsn
 
-# As document 000 prints it, with the slot's name as a parameter.
-SLOT_LAG = """
-    SELECT slot_name,
-           pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn) AS lag_bytes
-    FROM pg_replication_slots
-    WHERE slot_name = %(slot)s
-"""
-# The same for a standby, where there is no current WAL position.
+# The bytes are those of document 000's query; on a standby there is no current WAL position.
 SLOT_STATE = """
     select case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
                 else pg_current_wal_lsn() end as now,
