@@ -236,6 +236,49 @@ def doctor(file: Path, as_json: bool, verbose: bool) -> None:
         sys.exit(EXIT_FAILED)
 
 
+@cli.command()
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=1, max=3600),
+    default=60.0,
+    show_default=True,
+    help="How long the customers keep the shop busy.",
+)
+@common
+def demo(seconds: float, as_json: bool, verbose: bool) -> None:
+    """Copy a busy shop between two throw-away servers, keep it in step, compare.
+
+    Starts two PostgreSQL servers of its own, fills a shop of twelve tables on one of them, and
+    runs a pipeline to the other while customers buy, pay, cancel and browse: the bulk load, the
+    four handover steps, then their changes, with rates and lag. When the customers have gone
+    home, both sides are compared row by row.
+
+    \b
+    What it changes:  nothing that stays: servers and files are temporary and removed
+    Needs:            Java 17; the extras postgres, spark and demo
+    Ctrl-C ends it in order at any moment.
+    Exit codes:       0 source and target are equal, 1 they differ or an error, 2 wrong usage,
+                      130 ended by Ctrl-C
+    """  # noqa: D301 - click wants the character
+    from penstock.control.demo import closing_lines, run_demo
+    from penstock.control.demo_workload import WorkloadOptions
+    from penstock.control.live import make_view
+
+    _diagnostics(verbose)
+    outcome = run_demo(
+        lambda: make_view(_json if as_json else None),
+        lambda text: _say(as_json, text, event=text),
+        options=WorkloadOptions(duration_s=seconds),
+        verbose=verbose,
+    )
+    if as_json:
+        _json(outcome.as_dict())
+    else:
+        print("\n".join(closing_lines(outcome)), flush=True)
+    if not outcome.compared.equal:
+        sys.exit(EXIT_FAILED)
+
+
 @cli.group()
 def log() -> None:
     """Look into a change log: list segments, print changes, check every byte.

@@ -15,18 +15,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from penstock.control.config import Config, load_config
 from penstock.control.demo_workload import Workload, WorkloadOptions, open_shop
+from penstock.control.display import human_count, human_seconds
 from penstock.control.live import View
 from penstock.control.supervisor import run_pipeline
-from penstock.control.verify import VerifyReport, verify_pipeline
+from penstock.control.verify import VerifyResult, verify
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.connect import connect, quoted, server_errors, statement
 from penstock.host.embedded import EmbeddedPostgres
 from penstock.host.process import java_version
 from penstock.log.layout import DONE_NAME
-from penstock.model import PenstockError
+from penstock.model import Lsn, PenstockError
 
 DATABASE = "shop"
 JAVA_VERSION_MIN = 17
@@ -56,17 +58,22 @@ class DemoNeedsJava(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOutcome:
-    """How the demo ended. report: None when it was ended before the comparison."""
+    """How the demo ended. rows_changed: by the customers, without what the server cascaded."""
 
     transactions: int
     rows_changed: int
-    duration_s: float
-    report: VerifyReport | None
+    seconds: float
+    compared: VerifyResult
 
-    @property
-    def equal(self) -> bool:
-        """Whether the comparison took place and found no difference."""
-        return self.report is not None and self.report.equal
+    def as_dict(self) -> dict[str, Any]:
+        """As `penstock demo --json` prints it last."""
+        return {
+            "equal": self.compared.equal,
+            "transactions": self.transactions,
+            "rows_changed": self.rows_changed,
+            "seconds": round(self.seconds, 1),
+            "verify": self.compared.as_dict(),
+        }
 
 
 def run_demo(
@@ -109,14 +116,36 @@ def run_demo(
         if not finished:
             raise KeyboardInterrupt
         say("the customers have gone home; comparing source and target row by row")
-        report = verify_pipeline(config)
-        counts = workload.counts
         return DemoOutcome(
-            transactions=counts.transactions,
-            rows_changed=counts.rows,
-            duration_s=REAL_CLOCK.monotonic_s() - began_s,
-            report=report,
+            transactions=workload.counts.transactions,
+            rows_changed=workload.counts.rows,
+            compared=verify(config, on_waiting=say),
+            seconds=REAL_CLOCK.monotonic_s() - began_s,
         )
+
+
+def closing_lines(outcome: DemoOutcome) -> list[str]:
+    """The end in plain words; the last line is the verdict."""
+    result = outcome.compared
+    rows = sum(table.source_rows for table in result.tables)
+    lines = [
+        f"the customers made {human_count(outcome.transactions)} transactions, which changed "
+        f"{human_count(outcome.rows_changed)} rows; the demo took {human_seconds(outcome.seconds)}",
+    ]
+    for table in result.tables:
+        if not table.equal:
+            lines.append(
+                f"{table.table}: {table.missing} rows missing in the target, {table.surplus} "
+                f"surplus, {table.different} different"
+            )
+    if result.equal:
+        lines.append(
+            f"source and target are equal: {len(result.tables)} tables, {human_count(rows)} rows, "
+            f"compared row by row at position {Lsn(result.position)}"
+        )
+    else:
+        lines.append("SOURCE AND TARGET DIFFER: this is a bug in penstock, please report it")
+    return lines
 
 
 def require_java() -> None:

@@ -1,0 +1,144 @@
+"""`penstock demo` as a user runs it: to its end, and ended by a signal at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+EXIT_INTERRUPTED = 130
+
+
+class Demo:
+    """A demo in a process of its own, with a temporary folder and a mark of its own."""
+
+    def __init__(self, temporary: Path, *options: str) -> None:
+        self.temporary = temporary
+        self.mark = uuid.uuid4().hex
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "penstock", "demo", *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "TMPDIR": str(temporary), "PENSTOCK_TEST_MARK": self.mark},
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.lines.extend(line.rstrip("\n") for line in self.process.stdout)
+
+    def wait_for(self, words: str, seconds: float = 240) -> None:
+        """Wait until a line has these words."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self.process.poll() is None:
+            if any(words in line for line in self.lines):
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"{words!r} was not said:\n" + "\n".join(self.lines))
+
+    def end(self, seconds: float = 300) -> int:
+        """Wait for its end; the exit code."""
+        code = self.process.wait(seconds)
+        self._reader.join(30)
+        return code
+
+    def remains(self) -> list[str]:
+        """Processes and files of this demo that are still there."""
+        left = [str(path) for path in self.temporary.iterdir()]
+        for process in psutil.process_iter(["pid", "cmdline"]):
+            command = " ".join(process.info["cmdline"] or [])
+            try:
+                ours = process.environ().get("PENSTOCK_TEST_MARK") == self.mark
+            except psutil.Error:  # it ended meanwhile
+                continue
+            if ours or str(self.temporary) in command:
+                left.append(f"process {process.info['pid']}: {command[:200]}")
+        return left
+
+    def nothing_remains(self, seconds: float = 20) -> bool:
+        """Whether all of it is gone, soon."""
+        deadline = time.monotonic() + seconds
+        while self.remains() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return not self.remains()
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder that the servers' unprivileged user can enter, unlike pytest's own."""
+    with TemporaryDirectory(prefix="penstock-test-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def test_demo_ends_with_equal_tables(temporary: Path) -> None:
+    """The whole of it: handover steps, live figures, and equality said in plain words."""
+    demo = Demo(temporary, "--seconds", "30")
+    code = demo.end(500)
+    said = "\n".join(demo.lines)
+    assert code == 0, said
+    for step in range(1, 5):
+        assert f"handover {step} of 4" in said
+    assert "lag" in said
+    assert "rows/s" in said or "/s)" in said
+    assert "equal" in demo.lines[-1], said
+    assert demo.nothing_remains(), demo.remains()
+
+
+def test_demo_as_json_ends_with_one_object(temporary: Path) -> None:
+    """With --json every line is an object, and the last one says whether all is equal."""
+    demo = Demo(temporary, "--json", "--seconds", "10")
+    assert demo.end(500) == 0, "\n".join(demo.lines)
+    outcome = [json.loads(line) for line in demo.lines][-1]
+    assert outcome["equal"] is True
+    assert outcome["transactions"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        ("starting two", signal.SIGINT),
+        ("customers are at work", signal.SIGINT),
+        ("handover 3 of 4", signal.SIGTERM),
+        ("extracted", signal.SIGINT),
+    ],
+)
+def test_demo_ends_cleanly_at_any_moment(
+    temporary: Path, words: str, number: signal.Signals
+) -> None:
+    """One Ctrl-C: servers, Spark, both halves and every folder are gone."""
+    demo = Demo(temporary, "--seconds", "120")
+    demo.wait_for(words)
+    demo.process.send_signal(number)
+    assert demo.end(90) == EXIT_INTERRUPTED, "\n".join(demo.lines)
+    assert demo.nothing_remains(), demo.remains()
+
+
+def test_killed_demo_takes_everything_with_it(temporary: Path) -> None:
+    """After kill -9 the servers and both halves notice, and end."""
+    demo = Demo(temporary, "--seconds", "120")
+    demo.wait_for("extracted")
+    demo.process.kill()
+    demo.end()
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if not any(line.startswith("process") for line in demo.remains()):
+            return
+        time.sleep(0.5)
+    raise AssertionError(demo.remains())
