@@ -568,6 +568,37 @@ class TestErrors:
             feed(decoder, begin() + insert(T, ["1", "a"]) + insert(T, ["x", "b"]))
         assert [row["after"]["id"] for row in rows_of(decoder)] == [1]
 
+    def test_nothing_of_a_broken_row_shows_in_the_next(self, kind: type[Decoder]) -> None:
+        """Values stored before the trouble was seen are taken back, in all images and bits."""
+        decoder = kind()
+        shape = relation(
+            column("a", "string"), column("b", "string"), column("n", "int16"), before=(0, 1)
+        )
+        decoder.bind(T, shape)
+        good = update(T, ["new", UNCHANGED, "5"], key=["old", "key", None])
+        good += update(T, [UNCHANGED, UNCHANGED, "6"]) + insert(T, ["in", None, "7"])
+        feed(decoder, begin() + good)
+        for broken in (
+            update(T, ["bad", UNCHANGED, "x"], key=["bad", "bad", None]),
+            update(T, [UNCHANGED, "bad", "x"]),
+            insert(T, ["bad", "bad", "x"]),
+            delete(T, key=["bad", UNCHANGED, None]),
+        ):
+            with pytest.raises(DecodeError):
+                feed(decoder, broken)
+        with pytest.raises(DecodeError):
+            decoder.feed_copy(b"bad\tbad\tx\n", 0, 10, T)
+        feed(decoder, good)
+        rows = [(row["absent"], row["after"], row["before"]) for row in rows_of(decoder)]
+        assert rows[0] == (
+            None,
+            {"a": "new", "b": "key", "n": 5},
+            {"a": "old", "b": "key"},
+        )
+        assert rows[1] == (b"\x03", {"a": None, "b": None, "n": 6}, None)
+        assert rows[2] == (None, {"a": "in", "b": None, "n": 7}, None)
+        assert rows[3:] == rows[:3]
+
 
 class TestCopy:
     def test_lines_become_inserts_of_the_open_transaction(self, decoder: Decoder) -> None:

@@ -1,0 +1,345 @@
+"""Twin and kernel do the same with any bytes: valid streams, cut streams and broken ones."""
+
+from __future__ import annotations
+
+import math
+import string
+import struct
+from datetime import date, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fix_pgoutput import (
+    UNCHANGED,
+    begin,
+    column,
+    commit,
+    delete,
+    frame,
+    insert,
+    keepalive,
+    relation,
+    update,
+    xlog,
+)
+from fix_pgoutput_twins import MODES, NEUTRALS, WORLD, Case, assert_same
+from penstock.codec.pgoutput import DecodeError
+from penstock.model import Identity, Relation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CORPUS = Path(__file__).parent / "corpus" / "pgoutput"
+
+
+def _decimals(precision: int, scale: int) -> st.SearchStrategy[str]:
+    def shown(number: int) -> str:
+        digits = str(abs(number)).rjust(scale + 1, "0")
+        text = f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits
+        return "-" + text if number < 0 else text
+
+    top = 10**precision - 1
+    return st.one_of(
+        st.integers(-top, top).map(shown), st.sampled_from(["NaN", "Infinity", "-Infinity"])
+    )
+
+
+def _dates() -> st.SearchStrategy[str]:
+    def shown(year: int, days: int) -> str:
+        month_day = (date(2000 + year % 400, 1, 1) + timedelta(days)).strftime("-%m-%d")
+        return f"{year:04d}{month_day}" if year > 0 else f"{1 - year:04d}{month_day} BC"
+
+    return st.builds(shown, st.integers(-4712, 300_000), st.integers(0, 364))
+
+
+def _moments(zoned: bool) -> st.SearchStrategy[str]:
+    zones = st.sampled_from(["+00", "-04", "+05:30", "-04:56:02"]) if zoned else st.just("")
+
+    def shown(day: str, seconds: int, micro: int, zone: str) -> str:
+        day, space, era = day.partition(" ")
+        time = str(timedelta(seconds=seconds)).rjust(8, "0")
+        fraction = f".{micro:06d}".rstrip("0") if micro else ""
+        return f"{day} {time}{fraction}{zone}{space}{era}"
+
+    return st.one_of(
+        st.builds(shown, _dates(), st.integers(0, 86_399), st.integers(0, 999_999), zones),
+        st.sampled_from(["infinity", "-infinity"]),
+    )
+
+
+def _floats(width: int) -> st.SearchStrategy[str]:
+    def shown(value: float) -> str:
+        if math.isnan(value):
+            return "NaN"
+        if math.isinf(value):
+            return "Infinity" if value > 0 else "-Infinity"
+        return repr(value)
+
+    return st.floats(width=width).map(shown)  # type: ignore[arg-type]
+
+
+TEXTS: dict[str, st.SearchStrategy[str]] = {
+    "bool": st.sampled_from("tf"),
+    "int16": st.integers(-(2**15), 2**15 - 1).map(str),
+    "int32": st.integers(-(2**31), 2**31 - 1).map(str),
+    "int64": st.integers(-(2**63), 2**63 - 1).map(str),
+    "uint32": st.integers(0, 2**32 - 1).map(str),
+    "uint64": st.integers(0, 2**64 - 1).map(str),
+    "float32": _floats(32),
+    "float64": _floats(64),
+    "decimal(5,2)": _decimals(5, 2),
+    "decimal(38,10)": _decimals(38, 10),
+    "decimal(20,0)": _decimals(20, 0),
+    "date": st.one_of(_dates(), st.sampled_from(["infinity", "-infinity"])),
+    "time": st.times().map(str) | st.just("24:00:00"),
+    "timestamp": _moments(zoned=False),
+    "timestamptz": _moments(zoned=True),
+    "uuid": st.uuids().map(str),
+    "binary": st.binary(max_size=40).map(lambda value: "\\x" + value.hex()),
+    "string": st.text(max_size=40),
+}
+_SPICE = "0123456789-+:. eEBCntfxyN\\/_infinityNaN\0é"
+
+
+@st.composite
+def broken_texts(draw: st.DrawFn, neutral: str) -> str:
+    """A proper text with a few letters changed, put in or taken out."""
+    text = list(draw(TEXTS[neutral]))
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(text)))
+        text[at : at + draw(st.integers(0, 2))] = draw(st.text(_SPICE, max_size=2))
+    return "".join(text)
+
+
+@st.composite
+def relations(draw: st.DrawFn) -> Relation:
+    """A relation of up to twelve columns of any neutral types and any identity."""
+    neutrals = draw(st.lists(st.sampled_from(NEUTRALS), max_size=12))
+    names = st.text(string.ascii_letters + "äß語 ", min_size=1, max_size=8)
+    columns = [column(f"{draw(names)}{index}", neutral) for index, neutral in enumerate(neutrals)]
+    identity = draw(st.sampled_from(Identity))
+    before: tuple[int, ...] = ()
+    if identity is Identity.FULL:
+        before = tuple(range(len(columns)))
+    elif columns and identity is not Identity.NOTHING:
+        before = tuple(draw(st.permutations(range(len(columns))))[: draw(st.integers(1, 3))])
+    return relation(*columns, before=before, identity=identity)
+
+
+Cells = list[Any]
+
+
+@st.composite
+def row_cells(
+    draw: st.DrawFn,
+    shape: Relation,
+    texts: Callable[[str], st.SearchStrategy[str]],
+    unchanged: bool = False,
+) -> Cells:
+    """A value, NULL or "unchanged" per column."""
+    cells: Cells = []
+    for one in shape.columns:
+        choice = draw(st.integers(0, 9))
+        if choice == 0:
+            cells.append(None)
+        elif choice == 1 and unchanged:
+            cells.append(UNCHANGED)
+        else:
+            cells.append(draw(texts(one.neutral)))
+    return cells
+
+
+@st.composite
+def row_frames(
+    draw: st.DrawFn,
+    shapes: dict[int, Relation],
+    texts: Callable[[str], st.SearchStrategy[str]],
+    xid: int | None = None,
+) -> bytes:
+    """One row change of one of the relations."""
+    source_id = draw(st.sampled_from(sorted(shapes)))
+    shape = shapes[source_id]
+    kind = draw(st.sampled_from("IUKOD"))
+    if kind == "I":
+        return insert(source_id, draw(row_cells(shape, texts)), xid)
+    old = draw(row_cells(shape, texts))
+    if kind == "K" or (kind == "D" and shape.identity is not Identity.FULL):
+        old = [cell if index in shape.before else None for index, cell in enumerate(old)]
+    if kind == "D":
+        full = shape.identity is Identity.FULL
+        return delete(source_id, **{"old" if full else "key": old}, xid=xid)  # type: ignore[arg-type]
+    new = draw(row_cells(shape, texts, unchanged=True))
+    before = {"K": {"key": old}, "O": {"old": old}}.get(kind, {})
+    return update(source_id, new, xid=xid, **before)  # type: ignore[arg-type]
+
+
+@st.composite
+def streams(
+    draw: st.DrawFn,
+    shapes: dict[int, Relation],
+    texts: Callable[[str], st.SearchStrategy[str]],
+) -> bytes:
+    """Transactions, empty and open ones too, with keepalives and other messages between."""
+    parts: list[bytes] = []
+    count = draw(st.integers(1, 4))
+    for number in range(count):
+        position = 100 * (number + 1)
+        parts.append(begin(position, draw(st.integers(-(2**60), 2**60)), 7 + number))
+        for _ in range(draw(st.integers(0, 5))):
+            parts.append(
+                draw(
+                    st.one_of(
+                        row_frames(shapes, texts),
+                        row_frames(shapes, texts),
+                        st.just(keepalive()),
+                        st.just(xlog(b"T" + bytes(9))),
+                    )
+                )
+            )
+        if number + 1 < count or draw(st.booleans()):
+            parts.append(commit(position, position + 50))
+    if draw(st.integers(0, 9)) == 0:
+        parts.append(frame(b"", b"c"))
+    return b"".join(parts)
+
+
+def proper(neutral: str) -> st.SearchStrategy[str]:
+    """Texts as PostgreSQL prints them."""
+    return TEXTS[neutral]
+
+
+def spiced(neutral: str) -> st.SearchStrategy[str]:
+    """Texts of which most are broken somewhere."""
+    return broken_texts(neutral)
+
+
+WORLDS = st.dictionaries(st.integers(0, 2**32 - 1), relations(), min_size=1, max_size=4)
+
+
+@given(data=st.data(), shapes=WORLDS)
+def test_valid_streams_decode_equally_however_they_are_cut(
+    data: st.DataObject, shapes: dict[int, Relation]
+) -> None:
+    """Rows, numbers, stops and batches are the same, with any limits and blocks."""
+    block = data.draw(streams(shapes, proper))
+    case = Case(
+        block=block,
+        relations=shapes,
+        cuts=tuple(data.draw(st.lists(st.integers(0, len(block)), max_size=4))),
+        row_limit=data.draw(st.integers(1, 12)),
+        commit_limit=data.draw(st.none() | st.integers(0, 4)),
+        byte_limit=data.draw(st.sampled_from([1, 500, 1 << 20])),
+    )
+    events, _ = assert_same(case)
+    assert not any(isinstance(event[0], type) for event in events), "a valid stream was refused"
+
+
+@given(data=st.data())
+@settings(max_examples=5)  # each decodes a hundred cuts and more
+def test_a_stream_cut_at_every_byte_gives_the_same_rows(data: st.DataObject) -> None:
+    """Every split of a block in two gives the rows of the whole (of a long block, some)."""
+    block = data.draw(streams(WORLD, proper))
+    _, whole = assert_same(Case(block=block))
+    counts = sorted((rows.relation.name, rows.batch.num_rows) for rows in whole)
+    for cut in range(0, len(block) + 1, max(1, len(block) // 150)):
+        _, parts = assert_same(Case(block=block, cuts=(cut,)))
+        assert sorted((rows.relation.name, rows.batch.num_rows) for rows in parts) == counts
+
+
+@given(data=st.data(), shapes=WORLDS)
+def test_broken_values_fail_equally(data: st.DataObject, shapes: dict[int, Relation]) -> None:
+    """Each is right, widened or refused by both, at the same place."""
+    assert_same(Case(block=data.draw(streams(shapes, spiced)), relations=shapes))
+
+
+@given(data=st.data())
+def test_broken_bytes_fail_equally(data: st.DataObject) -> None:
+    """Bytes changed, cut out, doubled or cut off anywhere, lengths too."""
+    block = bytearray(data.draw(streams(WORLD, proper)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(block)))
+        drop = data.draw(st.integers(0, 3))
+        block[at : at + drop] = data.draw(st.binary(max_size=4))
+    cut = data.draw(st.integers(0, len(block)))
+    assert_same(Case(block=bytes(block), cuts=(cut,)))
+
+
+@given(data=st.data())
+def test_a_row_with_any_body_fails_or_decodes_equally(data: st.DataObject) -> None:
+    """The frame is whole and its row message is not: nothing outside the frame is read."""
+    whole = data.draw(row_frames(WORLD, proper))
+    message = bytearray(whole[30:])
+    at = data.draw(st.integers(0, len(message)))
+    message[at : at + data.draw(st.integers(0, 6))] = data.draw(st.binary(max_size=6))
+    after = insert(4, [])
+    assert_same(Case(block=begin() + xlog(bytes(message) or b"I") + after + commit()))
+
+
+@given(data=st.data())
+def test_streamed_rows_replay_equally(data: st.DataObject) -> None:
+    """Rows with xids, some of them rolled back; passing over them stops equally too."""
+    parts = [
+        data.draw(row_frames(WORLD, data.draw(st.sampled_from([proper, spiced])), xid=xid))
+        for xid in data.draw(st.lists(st.integers(7, 12), max_size=6))
+    ]
+    block = bytearray(b"".join(parts))
+    if data.draw(st.booleans()) and block:
+        block[data.draw(st.integers(0, len(block) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    for mode in ("replay", "skip"):
+        assert_same(Case(block=bytes(block), mode=mode, dropped=(8, 9, 12), row_limit=3))
+
+
+@given(data=st.data())
+def test_copy_lines_decode_equally(data: st.DataObject) -> None:
+    """COPY's text format, whole and broken."""
+    source_id = data.draw(st.sampled_from(sorted(WORLD)))
+    texts = data.draw(st.sampled_from([proper, spiced]))
+    lines = []
+    for _ in range(data.draw(st.integers(0, 4))):
+        cells = data.draw(row_cells(WORLD[source_id], texts))
+        lines.append("\t".join(_escaped(cell) for cell in cells) + "\n")
+    block = bytearray("".join(lines).encode())
+    for _ in range(data.draw(st.integers(0, 2))):
+        at = data.draw(st.integers(0, len(block)))
+        block[at : at + 1] = data.draw(st.sampled_from([b"", b"\\", b"\t", b"\n", b"\xff", b"\\N"]))
+    assert_same(
+        Case(
+            block=bytes(block),
+            mode="copy",
+            source_id=source_id,
+            row_limit=data.draw(st.integers(1, 5)),
+            cuts=(data.draw(st.integers(0, len(block))),),
+        )
+    )
+
+
+def _escaped(cell: str | None) -> str:
+    if cell is None:
+        return "\\N"
+    marks = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+    return "".join(marks.get(letter, letter) for letter in cell)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_handled_equally(block: bytes) -> None:
+    """Noise gives a typed error or nothing, in every mode."""
+    for mode in MODES:
+        assert_same(Case(block=block, mode=mode))
+
+
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("*.bin")), ids=lambda path: path.name)
+def test_kept_inputs_are_handled_equally(path: Path) -> None:
+    """Inputs that the fuzzer kept because they reached something or once failed."""
+    assert_same(Case.of(path.read_bytes()))
+
+
+def test_lengths_of_four_gigabytes_are_refused_at_once() -> None:
+    """A broken length asks for no memory and reads nothing."""
+    for length in (2**32 - 1, 2**31, 2**31 - 1, 2**30):
+        cell = xlog(b"I" + struct.pack(">IcH", 3, b"N", 3) + b"t" + struct.pack(">I", length))
+        events, _ = assert_same(Case(block=begin() + cell))
+        assert events[0][0] is DecodeError
