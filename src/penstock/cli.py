@@ -211,6 +211,39 @@ def lag(file: Path, as_json: bool, verbose: bool) -> None:
 @cli.command()
 @pipeline_file
 @common
+def verify(file: Path, as_json: bool, verbose: bool) -> None:
+    """Compare source and target, row by row, at one position, while both are in use.
+
+    Asks the loader to stand still at the position at which the source is read, for as long as it
+    takes to open a snapshot of the target; then reads both by range checksums, narrowing down to
+    the rows that differ. Without a running pipeline everything captured must be applied.
+
+    \b
+    What it changes:  nothing, but for a temporary slot on the source for a moment
+    Example:          penstock verify shop.toml
+    Exit codes:       0 equal, 1 not equal (the differing keys are named) or an error,
+                      2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.show import VerifyBar, show_verify
+    from penstock.control.stopping import StopRequest, stop_on_signals
+    from penstock.control.verify import verify as compare
+
+    config = _config(file)
+    _diagnostics(verbose)
+    stop = StopRequest()
+    with stop_on_signals(stop), VerifyBar(shown=not as_json) as bar:
+        result = compare(config, on_progress=bar.progress, on_waiting=bar.waiting, stop=stop)
+    if as_json:
+        _json(result.as_dict())
+    else:
+        show_verify(result)
+    if not result.equal:
+        sys.exit(EXIT_FAILED)
+
+
+@cli.command()
+@pipeline_file
+@common
 def doctor(file: Path, as_json: bool, verbose: bool) -> None:
     """Check everything that can go wrong, before the first byte moves.
 

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
+from penstock.control.compare import CompareProgress
 from penstock.control.display import console, human_bytes, human_count, human_seconds, pairs
 from penstock.control.doctor import Report
 from penstock.control.findings import Finding, Severity
 from penstock.control.lag import Lag
 from penstock.control.live import bulk_table, change_rows
 from penstock.control.status import Status
+from penstock.control.verify import VerifyResult
 from penstock.log.reader import Finding as LogFinding
 from penstock.model import Lsn
 
@@ -130,3 +143,91 @@ def show_log_findings(findings: Sequence[LogFinding], out: Console | None = None
             out.print(Text(f"        > {finding.hint}"))
     if not any(finding.severity == "error" for finding in findings):
         out.print(Text("the log is whole", style="green"))
+
+
+DIFFERENCES = {
+    "missing": "in the source only",
+    "surplus": "in the target only",
+    "different": "differs",
+}
+
+
+class VerifyBar:
+    """Progress of a comparison, in a terminal; a line for what is waited for, elsewhere too."""
+
+    def __init__(self, out: Console | None = None, *, shown: bool = True) -> None:
+        """shown: False says nothing at all (with --json)."""
+        self._out = out or console()
+        self._shown = shown
+        self._progress: Progress | None = None
+        self._task = TaskID(0)
+
+    def __enter__(self) -> Self:
+        """Nothing is drawn before there is something to tell."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Take the bar away."""
+        if self._progress is not None:
+            self._progress.stop()
+
+    def waiting(self, text: str) -> None:
+        """Say what is waited for."""
+        if self._shown:
+            self._out.print(text)
+
+    def progress(self, seen: CompareProgress) -> None:
+        """Move the bar on. Called from any thread."""
+        if not self._shown or not self._out.is_terminal:
+            return
+        if self._progress is None:
+            self._progress = Progress(
+                TextColumn("comparing {task.fields[table]}"),
+                BarColumn(),
+                TaskProgressColumn(),
+                DownloadColumn(binary_units=True),
+                TransferSpeedColumn(),
+                TimeRemainingColumn(),
+                console=self._out,
+                transient=True,
+            )
+            self._task = self._progress.add_task("", total=seen.bytes_total, table="")
+            self._progress.start()
+        self._progress.update(
+            self._task,
+            completed=seen.bytes_done,
+            total=max(seen.bytes_total, 1),
+            table=str(seen.table),
+        )
+
+
+def show_verify(result: VerifyResult, out: Console | None = None) -> None:
+    """Print what a comparison found; the last line is the verdict."""
+    out = out or console()
+    for table in result.tables:
+        if table.equal:
+            continue
+        out.print(
+            Text(
+                f"{table.table}: {table.missing} rows missing in the target, {table.surplus} "
+                f"surplus, {table.different} different",
+                style="red",
+            )
+        )
+        for difference in table.named:
+            out.print(Text(f"  {DIFFERENCES[difference.kind]}: {difference.key}"))
+        hidden = table.missing + table.surplus + table.different - len(table.named)
+        if hidden > 0:
+            out.print(f"  and {human_count(hidden)} more")
+    rows = sum(table.source_rows for table in result.tables)
+    facts = f"{len(result.tables)} tables, {human_count(rows)} rows, at {Lsn(result.position)}"
+    taken = f"in {human_seconds(result.seconds)}"
+    if result.equal:
+        out.print(Text(f"source and target are equal: {facts}, compared {taken}", style="green"))
+    else:
+        out.print(Text(f"source and target differ: {facts}, compared {taken}", style="bold red"))
