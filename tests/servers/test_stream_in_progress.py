@@ -10,7 +10,7 @@ import pytest
 from fix_stream import PlainShapes, collect, prepare, rows, run_sql, streaming
 from penstock.host.connect import connect
 from penstock.model import MarkerKind
-from penstock.source.postgres.assemble import Limits
+from penstock.source.postgres.assembly import Limits
 
 
 @pytest.fixture

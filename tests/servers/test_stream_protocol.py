@@ -24,18 +24,17 @@ from fix_stream import (
 )
 from penstock.host.connect import ConnectionLost, connect
 from penstock.model import FlushPoint, PenstockError
-from penstock.source.postgres.assemble import Limits, PublicationLost
+from penstock.source.postgres.assembly import Limits, PublicationLost
 from penstock.source.postgres.client import open_replication
 from penstock.source.postgres.slot import (
     PositionAhead,
     PositionGone,
     PublicationMissing,
-    ServerIdentity,
     SlotInUse,
     SlotMissing,
-    SourceReplaced,
     create_slot,
 )
+from penstock.source.postgres.source_identity import ServerIdentity, SourceReplaced
 from penstock.source.postgres.stream import PostgresSource, StreamOptions
 
 DDL = "create table t (id int, v text)"

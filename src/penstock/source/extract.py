@@ -32,7 +32,7 @@ from penstock.source.postgres import slot as slots
 from penstock.source.postgres.catalog import RelationResolver, open_catalog
 from penstock.source.postgres.client import open_replication
 from penstock.source.postgres.shapes import CatalogShapes
-from penstock.source.postgres.slot import ServerIdentity
+from penstock.source.postgres.source_identity import ServerIdentity, identify
 from penstock.source.postgres.stream import PostgresSource, StreamOptions
 
 logger = structlog.get_logger()
@@ -267,7 +267,7 @@ class Extractor:
 
     def _identify(self) -> ServerIdentity:
         with open_replication(self._url, application_name=slots.APPLICATION_NAME) as connection:
-            return slots.identify(connection)
+            return identify(connection)
 
     def _open_writer(self, identity: ServerIdentity) -> Writer:
         options = self._options

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import base64
 import struct
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -31,7 +32,15 @@ from penstock.codec.pgoutput_messages import (
 )
 from penstock.codec.pgwire import ServerMessage, frame_at, server_message
 from penstock.host.connect import ConnectionLost
-from penstock.model import FlushPoint, Marker, MarkerKind, PenstockError, Relation, Run
+from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Run
+from penstock.source.postgres.assembly import (
+    Counted,
+    Limits,
+    PublicationLost,
+    Shapes,
+    StreamUnexpected,
+    Visit,
+)
 from penstock.source.postgres.client import server_error
 from penstock.source.postgres.spill import Spill, SpillBroken, Streamed
 
@@ -42,61 +51,6 @@ _XLOG_HEAD_BYTES = 25
 _ROW_OFFSET = 5 + _XLOG_HEAD_BYTES + 1  # of a row's oid in its frame
 _STREAMED_ROW_OFFSET = _ROW_OFFSET + 4  # behind its xid
 _U64 = struct.Struct(">Q")
-
-
-class StreamUnexpected(PenstockError):
-    """The server sent a message that what we asked for can not give."""
-
-    code = "PG71"
-    retry = "operator"
-
-
-class PublicationLost(PenstockError):
-    """The publication went away while we were reading: rows may be missing."""
-
-    code = "PG72"
-    retry = "operator"
-
-
-class Shapes(Protocol):
-    """What relations look like in the log; asked from the thread that decodes."""
-
-    def resolve(self, message: RelationMessage) -> Relation | None:
-        """The relation version for a Relation message; None: the table is not captured.
-
-        The same shape gives the same version, also in a later connection.
-        """
-        ...
-
-    def widen(self, relation: Relation, column: int) -> Relation:
-        """The version of relation in which one column is kept as text; remembered."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """When a run is cut.
-
-    row_count: rows that make a run, also inside a transaction. byte_count: the same in bytes of
-    the messages; the last row comes on top.
-    """
-
-    row_count: int = 20_000
-    byte_count: int = 32 * 1024 * 1024
-
-
-@dataclass(slots=True, kw_only=True)
-class Counted:
-    """What has gone through, for display. Positions are LSNs."""
-
-    row_count: int = 0
-    transaction_count: int = 0
-    byte_count: int = 0
-    ignored_row_count: int = 0
-    ignored_message_count: int = 0
-    skipped_transaction_count: int = 0
-    received_position: int = 0
-    server_time_us: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +101,9 @@ class Assembler:
         self._limits = limits or Limits()
         self._bound: dict[int, _Bound] = {}
         self._ignored: set[int] = set()
+        self._visits: deque[Visit] = deque()
+        self._waits_for = 0
+        self._starved = False
         self._widened: dict[Relation, Relation] = {}
         self._arrival = 0
         self._markers: list[Marker] = []
@@ -156,7 +113,6 @@ class Assembler:
         self._position = start.position
         self._start = start
         self._unfinished = False
-        self._row_count_before = 0
 
     # -- blocks ------------------------------------------------------------------------------
 
@@ -167,12 +123,13 @@ class Assembler:
         """
         at = start
         while True:
-            before = at
-            if self._known_below:
+            self._go_on_with_visits()
+            self._starved = False
+            if self._known_below or self._waits_for:
                 at = self._feed_checked(block, at, end)
             else:
                 at = self._feed_some(block, at, end)
-            if at == before and self._decoder.stop is Stop.MORE:
+            if self._starved:
                 self.counted.byte_count += at - start
                 return at
 
@@ -181,13 +138,19 @@ class Assembler:
         decoder = self._decoder
         if self._spill.in_block:
             return self._feed_block(block, at, end)
+        # Somebody waits for the end of a transaction: stop at the next.
+        commit_limit = 0 if self._visits else None
         try:
-            at = decoder.feed(block, at, end, self._limits.row_count)
+            at = decoder.feed(block, at, end, self._limits.row_count, commit_limit)
         except DecodeError as error:
             return self._step_over(error, block, end, _ROW_OFFSET)
         stop = decoder.stop
-        if stop in (Stop.LIMIT, Stop.COMMIT) or (
-            stop is Stop.MORE and decoder.byte_count >= self._limits.byte_count
+        if stop is Stop.MORE:
+            self._starved = True
+            if decoder.byte_count >= self._limits.byte_count:
+                self.cut()
+        elif stop is Stop.LIMIT or (
+            stop is Stop.COMMIT and decoder.row_count >= self._limits.row_count
         ):
             self.cut()
         elif stop is Stop.KEEPALIVE:
@@ -195,7 +158,7 @@ class Assembler:
         elif stop is Stop.MESSAGE:
             self._message(block[slice(*decoder.message)])
         elif stop is Stop.WIDEN:
-            self._widen()
+            self.widen()
         elif stop is Stop.OTHER_FRAME:
             return self._other_frame(block, at)
         return at
@@ -239,33 +202,39 @@ class Assembler:
                 self._spill.append(block[at:behind])
         else:
             self._spill.append(block[at:behind])
+            self._starved = True
         return behind
 
     def _feed_checked(self, block: memoryview, at: int, end: int) -> int:
-        """One frame, as long as transactions may come that the log has already.
+        """One frame: transactions may come that the log has already, or that a visit waits for.
 
         The server skips what was committed before the position that START_REPLICATION named; this
         holds also if it should not.
         """
         frame = frame_at(block, at, end)
         if frame is None:
-            # The decoder's stop tells the caller that the rest is not a whole frame.
-            return self._decoder.feed(block, at, at, 1)
+            self._starved = True
+            return at
         letter = 0
         body = frame.start + _XLOG_HEAD_BYTES
         if frame.kind == ord("d") and block[frame.start] == ord("w") and body < frame.end:
             letter = block[body]
-        if self._spill.in_block:
-            return self._feed_some(block, at, frame.end)
-        if letter in (ord("B"), ord("c")):
+        if letter in (ord("B"), ord("c")) and not self._spill.in_block:
             offset = body + (1 if letter == ord("B") else 6)
-            if frame.end - offset >= 8 and _U64.unpack_from(block, offset)[0] < self._known_below:
-                return self._drop_known(block, body, letter, frame.end)
-            self._known_below = 0
+            if frame.end - offset >= 8:
+                position = _U64.unpack_from(block, offset)[0]
+                if position < self._known_below:
+                    return self._drop_known(block, body, letter, frame.end)
+                self._known_below = 0
+                if self._waits_for and position >= self._waits_for:
+                    self._resume_visit()
+                    return at
         if self._in_known and letter not in (0, ord("R")):
             self._in_known = letter != ord("C")
             return frame.end
-        return self._feed_some(block, at, frame.end)
+        at = self._feed_some(block, at, frame.end)
+        self._starved = False
+        return at
 
     def _drop_known(self, block: memoryview, body: int, letter: int, behind: int) -> int:
         self.counted.skipped_transaction_count += 1
@@ -302,6 +271,52 @@ class Assembler:
                 "while it was missing was not sent.",
             )
         logger.info("server notice", severity=said.severity, message=said.message)
+
+    # -- visits ------------------------------------------------------------------------------
+
+    @property
+    def has_visits(self) -> bool:
+        """Whether somebody waits for the end of a transaction or for a position."""
+        return bool(self._visits)
+
+    def visit(self, visit: Visit) -> None:
+        """Let work be done between transactions, as soon as it may; from any thread."""
+        self._visits.append(visit)
+
+    def _go_on_with_visits(self) -> None:
+        """Begin the visit in line, or resume it when the server is past what it waits for."""
+        if (
+            not self._visits
+            or self._decoder.in_transaction
+            or self._spill.in_block
+            or self._in_known
+            or self.counted.received_position < self._waits_for
+        ):
+            return
+        self._resume_visit()
+
+    def _resume_visit(self) -> None:
+        visit = self._visits[0]
+        self.cut()
+        if visit.running is None:
+            visit.running = visit.steps(self)
+        try:
+            self._waits_for = next(visit.running)
+        except StopIteration:
+            self._waits_for = 0
+            self._visits.popleft()
+            visit.trx = self._decoder.trx
+            visit.finished = True
+
+    @property
+    def decoder(self) -> Decoder:
+        """The decoder, for a visit that has rows of its own."""
+        return self._decoder
+
+    @property
+    def row_limit(self) -> int:
+        """Rows that make a run."""
+        return self._limits.row_count
 
     # -- runs --------------------------------------------------------------------------------
 
@@ -391,6 +406,11 @@ class Assembler:
             self._on_relation(message)
         self._bind(message.source_id, relation, arrival)
 
+    def bind(self, source_id: int, relation: Relation) -> None:
+        """Rows of source_id have this relation from now on, until the server tells another."""
+        self._arrival += 1
+        self._bind(source_id, relation, self._arrival)
+
     def _bind(self, source_id: int, relation: Relation | None, arrival: int) -> None:
         while relation is not None and relation in self._widened:
             relation = self._widened[relation]
@@ -401,7 +421,7 @@ class Assembler:
             self._ignored.discard(source_id)
             self._decoder.bind(source_id, relation)
 
-    def _widen(self) -> None:
+    def widen(self) -> None:
         """A value does not fit its column's neutral type: the column is text from this row on."""
         source_id, column = self._decoder.widen
         relation = self._decoder.bindings()[source_id]
@@ -425,13 +445,13 @@ class Assembler:
             if (bound := self._bound.get(source_id)) is not None and bound.relation is not None
         ]
         if relations:
-            self._mark(
+            self.mark(
                 MarkerKind.TRUNCATE,
                 tables=tuple((relation.schema, relation.name) for relation in relations),
                 data={"cascade": message.cascade, "restart_identity": message.restart_identity},
             )
 
-    def _mark(
+    def mark(
         self,
         kind: MarkerKind,
         *,
@@ -465,7 +485,7 @@ class Assembler:
         data = {"prefix": message.prefix, "transactional": message.transactional}
         data |= _message_content(message.content)
         if message.transactional:
-            self._mark(MarkerKind.MESSAGE, data=data)
+            self.mark(MarkerKind.MESSAGE, data=data)
             return
         self._markers.append(
             Marker(
@@ -521,7 +541,7 @@ class Assembler:
             if stop is Stop.LIMIT:
                 self.cut()
             elif stop is Stop.WIDEN:
-                self._widen()
+                self.widen()
             elif stop is Stop.MESSAGE:
                 self._replay_message(piece[slice(*decoder.message)], streamed, arrivals)
             else:

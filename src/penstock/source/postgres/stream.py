@@ -31,9 +31,16 @@ from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
 from penstock.model import FlushPoint, Lsn, PenstockError, Run
 from penstock.source.postgres import slot
-from penstock.source.postgres.assemble import Assembler, Counted, Limits, Shapes
+from penstock.source.postgres.assemble import Assembler
+from penstock.source.postgres.assembly import Counted, Limits, Shapes, Visit
 from penstock.source.postgres.client import ReplicationConnection, open_replication
-from penstock.source.postgres.slot import ServerIdentity
+from penstock.source.postgres.source_identity import (
+    ServerIdentity,
+    check_identity,
+    check_timeline,
+    identify,
+    timeline_history,
+)
 from penstock.source.postgres.spill import Spill
 
 logger = structlog.get_logger()
@@ -183,13 +190,13 @@ class PostgresSource:
 
     def _begin(self, connection: ReplicationConnection) -> None:
         options, position = self._options, self._start.position
-        self.identity = slot.identify(connection)
+        self.identity = identify(connection)
         if self._expected is not None:
-            slot.check_identity(self._expected, self.identity)
-            slot.check_timeline(
+            check_identity(self._expected, self.identity)
+            check_timeline(
                 self._expected.timeline,
                 self.identity.timeline,
-                slot.timeline_history(connection, self.identity.timeline),
+                timeline_history(connection, self.identity.timeline),
                 position,
             )
         slot.check_publication(connection, options.publication)
@@ -273,7 +280,8 @@ class PostgresSource:
         untidy = bool(first)  # something came that is not given out yet
         cut_at_s = 0.0
         while not self._stopping.is_set():
-            start = self._assembler.feed(memoryview(buffer), start, end) if end > start else start
+            if end > start or self._assembler.has_visits:
+                start = self._assembler.feed(memoryview(buffer), start, end)
             buffer, start, end = _make_room(buffer, start, end)
             wait_s = WAIT_S
             if untidy:
@@ -397,6 +405,20 @@ class PostgresSource:
             return None
         self._idle, self._idle_given_s, self._urgent = None, now_s, False
         return Run(end=idle)
+
+    def visit(self, steps: Callable[[Assembler], Iterator[int]]) -> Visit:
+        """Have work done between transactions by the thread that decodes; see Visit.
+
+        What steps raises ends the stream, and is raised by next_run.
+        """
+        visit = Visit(steps=steps)
+        self._assembler.visit(visit)
+        return visit
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the stream is being ended: work that waits should give up."""
+        return self._stopping.is_set()
 
     def ask_for_position(self) -> None:
         """Ask the server for a keepalive, which tells how far it has read its log."""
