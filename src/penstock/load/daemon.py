@@ -21,6 +21,7 @@ PRELOADED = (
     "psycopg",
     "adbc_driver_postgresql.dbapi",
     "pyspark.worker",
+    "penstock.load.job",
 )
 
 

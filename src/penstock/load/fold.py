@@ -182,6 +182,12 @@ class Folded:
             absent=len(self._net.open_places),
         )
 
+    def absent_columns(self) -> frozenset[int]:
+        """Indexes of the columns that some upsert leaves to the target."""
+        if not len(self._net.open_places):
+            return frozenset()
+        return frozenset(np.flatnonzero(self._net.open_bits.any(axis=0)).tolist())
+
     def merge_rows(
         self, frames: Iterable[pa.RecordBatch], *, bucket: int = 0, buckets: int = 1
     ) -> Iterator[pa.RecordBatch]:

@@ -198,7 +198,7 @@ class Session:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        _forget_context()
+        _forget_context(self._gateway)
 
     def __enter__(self) -> Self:
         return self
@@ -258,6 +258,34 @@ class PendingSession:
         if self._session is not None:
             self._session.close()
             self._session = None
+
+
+class SessionKeeper:
+    """Hands out the process's session, and a new one when it is lost."""
+
+    def __init__(self, options: SessionOptions, first: PendingSession | None = None) -> None:
+        self._options = options
+        self._pending = first
+        self.restart_count = 0
+
+    def get(self) -> Session:
+        """The session, started now if it was not. Raises what the start raises."""
+        if self._pending is None:
+            self._pending = PendingSession(self._options)
+        return self._pending.result()
+
+    def renew(self) -> None:
+        """End the session; the next get() starts another."""
+        if self._pending is not None:
+            self._pending.close()
+            self._pending = None
+            self.restart_count += 1
+
+    def close(self) -> None:
+        """End the session."""
+        if self._pending is not None:
+            self._pending.close()
+            self._pending = None
 
 
 def start_session(options: SessionOptions) -> Session:
@@ -411,9 +439,14 @@ def _java_version(java: Path) -> int:
     return int(match[1])
 
 
-def _forget_context() -> None:
-    """Let pyspark make a new JVM: it keeps the last one in class attributes, dead or alive."""
+def _forget_context(gateway: Any = None) -> None:
+    """Let pyspark make a new JVM: it keeps the last one in class attributes, dead or alive.
+
+    gateway: only when it is still this one.
+    """
     with SparkContext._lock:
+        if gateway is not None and SparkContext._gateway is not gateway:
+            return
         SparkContext._active_spark_context = None
         SparkContext._gateway = None
         SparkContext._jvm = None

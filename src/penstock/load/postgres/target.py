@@ -43,6 +43,7 @@ class TargetIndex:
     """A unique index or an exclusion constraint's. columns: empty when it has expressions.
 
     immediate: checked at once (not deferrable). plain: unique over columns, whole table, valid.
+    operators: per column the qualified equality operator that the index goes by.
     """
 
     name: str
@@ -51,6 +52,7 @@ class TargetIndex:
     immediate: bool
     plain: bool
     nulls_not_distinct: bool = False
+    operators: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,16 @@ UNIQUE_INDEXES = """
                    from unnest(i.indkey[0:i.indnkeyatts - 1]) with ordinality as k(attnum, place)
                    join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
                   where i.indexprs is null
+                  order by k.place),
+           array(select quote_ident(s.nspname) || '.' || o.oprname
+                   from unnest(i.indclass[0:i.indnkeyatts - 1]) with ordinality as k(opc, place)
+                   join pg_opclass f on f.oid = k.opc
+                   join pg_amop m on m.amopfamily = f.opcfamily and m.amopstrategy = 3
+                                 and m.amoplefttype = f.opcintype
+                                 and m.amoprighttype = f.opcintype
+                   join pg_operator o on o.oid = m.amopopr
+                   join pg_namespace s on s.oid = o.oprnamespace
+                  where i.indexprs is null and not i.indisexclusion
                   order by k.place)
       from unnest(%s::text[], %s::text[]) as w(schema_name, table_name)
       join pg_namespace n on n.nspname = w.schema_name
@@ -222,6 +234,7 @@ def _index(row: tuple[Any, ...]) -> TargetIndex:
         plain=row[3],
         nulls_not_distinct=row[4],
         columns=tuple(row[5]),
+        operators=tuple(row[6]),
     )
 
 

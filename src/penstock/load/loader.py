@@ -1,0 +1,407 @@
+"""The change loader's loop: segments in, target batches out, until the log is done.
+
+Obeys wirekite_action, a stop request (at a batch's end), and verify's hold. What may be tried
+again is: a lost connection, a killed worker, a dead JVM; each time from the target's own word on
+how far it is applied, so that a COMMIT whose answer was lost counts once. Not here: the batch
+itself (`batch.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import psycopg
+import structlog
+
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.connect import server_errors, statement_error
+from penstock.host.files import REAL_FILES, Files
+from penstock.host.retry import Backoff
+from penstock.load.batch import Batch, BatchOptions, BatchResult
+from penstock.load.hold import Held, Hold, read_held, read_hold, write_held
+from penstock.load.plan import POSITION_MAX
+from penstock.load.postgres import progress
+from penstock.load.postgres.apply import Target, open_target
+from penstock.load.postgres.progress import Applied
+from penstock.load.postgres.staging import StagingArea
+from penstock.load.session import SessionKeeper, SparkJobFailed, SparkLost
+from penstock.log.layout import (
+    DONE_NAME,
+    EXTENSION_DEFAULT,
+    SegmentFile,
+    list_open_segments,
+    list_segments,
+    next_segments,
+)
+from penstock.log.segment import open_segment
+from penstock.log.state import load_state
+from penstock.model import PenstockError, TableName
+
+logger = structlog.get_logger(__name__)
+
+POLL_S = 0.05
+PAUSE_CHECK_S = 5.0
+STATE_INTERVAL_S = 1.0
+BATCH_BYTES_MAX = 512 * 2**20
+STATE_NAME = "load.json"
+
+
+class Actions(Protocol):
+    """Who knows what wirekite_action says."""
+
+    def word(self) -> str:
+        """RUN, PAUSE or STOP; cheap enough to be asked between batches and while waiting."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderOptions:
+    """The loader's settings; those of document 000 under their names there.
+
+    starts: per source table the position from which its changes count, from the bulk load.
+    exit_when_done: end when CHANGE.DONE is there and everything before it is applied.
+    """
+
+    url: str
+    log_directory: Path
+    state_directory: Path
+    run_directory: Path
+    namespaces: Mapping[str, str] = field(default_factory=dict)
+    starts: Mapping[TableName, int] = field(default_factory=dict)
+    max_files_per_batch: int = 30
+    max_threads: int = 5
+    remove_files: bool = False
+    done_directory: Path | None = None
+    change_file_extension: str = EXTENSION_DEFAULT
+    exit_when_done: bool = True
+    allow_triggers: bool = False
+    backoff: Backoff = field(default_factory=lambda: Backoff(attempts=20))
+
+
+class LoaderState(msgspec.Struct, kw_only=True):
+    """What `run/load.json` holds: for displays, never for decisions.
+
+    state: starting, waiting, applying, paused, held, retrying or ended. Rows are changes applied
+    by this process. commit_time_us: of the last applied commit. seconds: of the last batch.
+    """
+
+    pid: int
+    state: str = "starting"
+    updated_us: int = 0
+    batch_count: int = 0
+    row_count: int = 0
+    file_count: int = 0
+    applied_gsn: int = 0
+    applied_segment: int = -1
+    applied_position: int = 0
+    commit_time_us: int = 0
+    batch_rows: int = 0
+    batch_files: int = 0
+    batch_tables: int = 0
+    seconds: dict[str, float] = {}
+    problem: str = ""
+
+
+class Loader:
+    """Applies the change log to the target; run() is all there is to it."""
+
+    def __init__(
+        self,
+        options: LoaderOptions,
+        sessions: SessionKeeper,
+        *,
+        stop: Callable[[], bool],
+        actions: Actions,
+        clock: Clock = REAL_CLOCK,
+        files: Files = REAL_FILES,
+    ) -> None:
+        """Wire it. stop: whether to end at the next batch boundary. Nothing happens yet."""
+        self._options = options
+        self._sessions = sessions
+        self._stop = stop
+        self._actions = actions
+        self._clock = clock
+        self._files = files
+        self._target: Target | None = None
+        self._area: StagingArea | None = None
+        self._applied = Applied()
+        self._log_id = ""
+        self._log_end = 0  # position up to which whole segments are applied
+        self.state = LoaderState(pid=os.getpid())
+        self._written_s = float("-inf")
+
+    @property
+    def applied(self) -> Applied:
+        """How far the target is, as last read or written."""
+        return self._applied
+
+    def run(self) -> LoaderState:
+        """Load until the log is done, STOP, or stop(); then the last state.
+
+        Raises what can not be tried again, and what was tried too often.
+        """
+        waits = self._options.backoff.waits()
+        try:
+            while not self._ended():
+                try:
+                    if self._once():
+                        waits = self._options.backoff.waits()
+                except PenstockError as error:
+                    self._retry(error, next(waits, None))
+                except psycopg.Error as error:
+                    typed = statement_error("loading changes", error)
+                    self._retry(typed, next(waits, None))
+            self._show("ended", at_once=True)
+            return self.state
+        finally:
+            self._disconnect()
+
+    def _ended(self) -> bool:
+        return self._stop() or self._actions.word() == "STOP" or self._is_done()
+
+    def _is_done(self) -> bool:
+        directory, extension = self._options.log_directory, self._options.change_file_extension
+        if not self._options.exit_when_done or not self._files.exists(directory / DONE_NAME):
+            return False
+        if list_open_segments(directory, extension, self._files):
+            return False
+        closed = list_segments(directory, extension, self._files)
+        if self._target is None and closed:
+            return False
+        return not any(file.number > self._applied.segment for file in closed)
+
+    def _once(self) -> bool:
+        """One step: a batch, or a wait. Whether something was applied."""
+        if self._actions.word() == "PAUSE":
+            self._show("paused")
+            self._wait(PAUSE_CHECK_S)
+            return False
+        if not self._connect():
+            self._show("waiting")
+            self._wait(POLL_S)
+            return False
+        hold = read_hold(self._options.state_directory)
+        if hold is not None and self._held(hold):
+            self._show("held")
+            self._wait(POLL_S)
+            return False
+        files = self._next_files()
+        if not files:
+            self._show("waiting")
+            self._wait(POLL_S)
+            return False
+        if hold is None or hold.until is None:
+            self._batch(files, POSITION_MAX)
+        else:
+            self._batch_until(files, hold.until)
+        return True
+
+    def _wait(self, seconds: float) -> None:
+        end = self._clock.monotonic_s() + seconds
+        while not self._stop():
+            left = end - self._clock.monotonic_s()
+            if left <= 0:
+                return
+            self._clock.sleep(min(left, POLL_S))
+
+    # --- batches ----------------------------------------------------------------------------------
+
+    def _next_files(self) -> list[SegmentFile]:
+        found = next_segments(
+            self._options.log_directory,
+            after=self._applied.segment,
+            count_max=self._options.max_files_per_batch,
+            extension=self._options.change_file_extension,
+            files=self._files,
+        )
+        chosen: list[SegmentFile] = []
+        size = 0
+        for file in found:
+            size += file.path.stat().st_size
+            if chosen and size > BATCH_BYTES_MAX:
+                break
+            chosen.append(file)
+        return chosen
+
+    def _batch(self, files: list[SegmentFile], before: int) -> None:
+        assert self._target is not None
+        assert self._area is not None
+        self._show("applying")
+        batch = Batch(
+            BatchOptions(
+                url=self._options.url,
+                log_id=self._log_id,
+                namespaces=self._options.namespaces,
+                threads_max=self._options.max_threads,
+                extension=self._options.change_file_extension,
+                starts=self._options.starts,
+            ),
+            self._target,
+            self._area,
+            applied=self._applied,
+            position_before=before,
+            clock=self._clock,
+        )
+        result = batch.run(files, self._sessions.get())
+        self._applied = result.applied
+        if before == POSITION_MAX:
+            self._log_end = result.applied.position
+        self._note(result)
+        self._dispose(result.whole)
+
+    def _batch_until(self, files: list[SegmentFile], until: int) -> None:
+        """Apply what was committed before `until`: whole segments first, then a cut one."""
+        whole = []
+        for file in files:
+            with open_segment(file.path, extension=self._options.change_file_extension) as segment:
+                if segment.end.position > until:
+                    break
+            whole.append(file)
+        if whole:
+            self._batch(whole, POSITION_MAX)
+        else:
+            self._batch(files[:1], until)
+            self._log_end = until
+
+    def _note(self, result: BatchResult) -> None:
+        state = self.state
+        state.batch_count += 1
+        state.row_count += result.counts.changes
+        state.file_count += len(result.whole)
+        state.batch_rows = result.counts.changes
+        state.batch_files = len(result.whole)
+        state.batch_tables = result.tables
+        state.seconds = dict(result.seconds)
+        state.problem = ""
+        logger.info(
+            "batch applied",
+            files=len(result.whole),
+            rows=result.counts.changes,
+            tables=result.tables,
+            gsn=result.applied.gsn,
+            **{f"{name}_s": value for name, value in result.seconds.items()},
+        )
+        self._show("applying")
+
+    def _dispose(self, files: list[SegmentFile]) -> None:
+        """Remove or move files that are applied and committed."""
+        for file in files:
+            if self._options.remove_files:
+                self._files.unlink(file.path)
+            elif self._options.done_directory is not None:
+                self._files.make_directory(self._options.done_directory)
+                self._files.rename(file.path, self._options.done_directory / file.path.name)
+
+    # --- holds ------------------------------------------------------------------------------------
+
+    def _held(self, hold: Hold) -> bool:
+        """Answer a hold; whether to stand still."""
+        reached = hold.until is not None and self._log_end >= hold.until
+        if hold.until is not None and not reached:
+            return False
+        answer = Held(
+            nonce=hold.nonce,
+            gsn=self._applied.gsn,
+            position=self._applied.position,
+            reached=hold.until if reached else None,
+        )
+        if read_held(self._options.state_directory, hold.nonce) != answer:
+            write_held(self._options.state_directory, answer)
+            logger.info("loader held", gsn=answer.gsn, reached=answer.reached)
+        return True
+
+    # --- connection, retries ----------------------------------------------------------------------
+
+    def _connect(self) -> bool:
+        """Have a target connection; False while there is no log yet."""
+        if self._target is not None and not self._target.connection.closed:
+            return True
+        if not self._find_log():
+            return False
+        self._disconnect()
+        target = open_target(
+            self._options.url,
+            self._options.namespaces,
+            allow_triggers=self._options.allow_triggers,
+        )
+        try:
+            with server_errors("reading the applied position"):
+                progress.ensure_tables(target.connection)
+                self._applied = progress.bind_log(target.connection, self._log_id)
+        except BaseException:
+            target.connection.close()
+            raise
+        self._target, self._area = target, StagingArea(target.connection)
+        self._log_end = max(self._log_end, self._applied.position)
+        self._dispose(
+            [
+                file
+                for file in list_segments(
+                    self._options.log_directory, self._options.change_file_extension, self._files
+                )
+                if file.number <= self._applied.segment
+            ]
+        )
+        logger.info(
+            "loader connected", gsn=self._applied.gsn, replica=target.replica, log=self._log_id
+        )
+        return True
+
+    def _find_log(self) -> bool:
+        state = load_state(self._options.log_directory, self._files)
+        if state is None:
+            return False
+        self._log_id = state.log_id
+        return True
+
+    def _disconnect(self) -> None:
+        if self._target is not None:
+            self._target.connection.close()
+        self._target, self._area = None, None
+
+    def _retry(self, error: PenstockError, wait_s: float | None) -> None:
+        """Prepare for another try, or raise."""
+        self._disconnect()
+        if error.retry != "backoff" or wait_s is None:
+            self.state.problem = error.message
+            self._show("ended", at_once=True)
+            raise error
+        if isinstance(error, SparkLost | SparkJobFailed):
+            self._sessions.renew()
+        self.state.problem = error.message
+        logger.warning("batch failed, trying again", wait_s=round(wait_s, 2), reason=error.message)
+        self._show("retrying", at_once=True)
+        self._wait(wait_s)
+
+    # --- state file -------------------------------------------------------------------------------
+
+    def _show(self, state: str, *, at_once: bool = False) -> None:
+        now = self._clock.monotonic_s()
+        changed = state != self.state.state
+        due = now - self._written_s >= STATE_INTERVAL_S
+        if not (due or at_once or (changed and state in ("held", "paused"))):
+            return
+        self._written_s = now
+        self.state.state = state
+        self.state.updated_us = self._clock.now_us()
+        self.state.applied_gsn = self._applied.gsn
+        self.state.applied_segment = self._applied.segment
+        self.state.applied_position = self._applied.position
+        self.state.commit_time_us = self._applied.commit_time_us
+        path = self._options.run_directory / STATE_NAME
+        self._files.make_directory(path.parent)
+        self._files.replace(path, msgspec.json.encode(self.state))
+
+
+def read_loader_state(run_directory: Path, files: Files = REAL_FILES) -> LoaderState | None:
+    """What the loader last wrote, or None."""
+    path = run_directory / STATE_NAME
+    if not files.exists(path):
+        return None
+    state: Any = msgspec.json.decode(files.read_whole(path), type=LoaderState)
+    return state if isinstance(state, LoaderState) else None

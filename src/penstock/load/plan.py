@@ -1,0 +1,329 @@
+"""What to do with a batch of segments: phases, and in each the tasks per table. Pure.
+
+A barrier is a place in the log where a table's shape changes: before it rows have the old shape,
+behind it the new one, and the target is altered in between. Phases are the pieces between
+barriers; all are applied in one target transaction. Truncations and reloads need no barrier: they
+make a table's earlier rows in the phase void and empty it at the phase's start.
+
+Not here: reading frames and folding (`job.py`), SQL (`load/postgres`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+
+from penstock.codec.ckt import FrameEntry
+from penstock.model import FlushPoint, Marker, MarkerKind, PenstockError, Relation, TableName
+
+EMPTYING = (MarkerKind.TRUNCATE, MarkerKind.RELOAD)
+# What a task costs, to share tasks out: a fixed part, and bytes of frames read.
+TASK_COST_BYTES = 200_000
+PARTITION_COST_BYTES = 1_000_000
+BUCKET_BYTES = 48 * 2**20
+POSITION_MAX = 2**64 - 1
+
+
+class PlanImpossible(PenstockError):
+    """The segments of a batch do not fit together."""
+
+    code = "LD20"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelationUse:
+    """A relation version in a segment. gsn: it became current behind this row. id: the frames'."""
+
+    id: int
+    gsn: int
+    relation: Relation
+
+    @property
+    def table(self) -> TableName:
+        """Whose shape it is."""
+        return TableName(self.relation.schema, self.relation.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentView:
+    """What planning must know of a segment: no rows. frames: of rows, in file order."""
+
+    number: int
+    path: Path
+    start: FlushPoint
+    end: FlushPoint
+    relations: tuple[RelationUse, ...]
+    frames: tuple[FrameEntry, ...]
+    markers: tuple[Marker, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameRef:
+    """One rows frame: where it is."""
+
+    path: Path
+    entry: FrameEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Fold and stage one table of one phase, or one bucket of it.
+
+    Rows count with gsn_after < gsn <= gsn_upto and position >= position_from. bucket: this task
+    writes every buckets-th row of the result. staging: the merge table.
+    """
+
+    phase: int
+    relation: Relation
+    frames: tuple[FrameRef, ...]
+    gsn_after: int
+    gsn_upto: int
+    position_from: int = 0
+    bucket: int = 0
+    buckets: int = 1
+    staging: str = ""
+
+    @property
+    def table(self) -> TableName:
+        """The source table."""
+        return TableName(self.relation.schema, self.relation.name)
+
+    @property
+    def cost_bytes(self) -> int:
+        """What it costs, in bytes read: to share tasks out."""
+        return TASK_COST_BYTES + sum(f.entry.length_bytes for f in self.frames) // self.buckets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A piece of the batch between barriers: rows with gsn_after < gsn <= gsn_upto.
+
+    truncated, reloaded: source tables emptied at its start. relations: shapes current in it.
+    """
+
+    gsn_after: int
+    gsn_upto: int
+    truncated: tuple[TableName, ...] = ()
+    reloaded: tuple[TableName, ...] = ()
+    relations: tuple[Relation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A batch: its phases and all their tasks."""
+
+    phases: tuple[Phase, ...]
+    tasks: tuple[Task, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing happens to any table."""
+        return not self.tasks and not any(
+            phase.truncated or phase.reloaded or phase.relations for phase in self.phases
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Which part of the segments: gsn_after < gsn <= gsn_upto, position < position_before.
+
+    starts: per source table the position from which its rows count (from the bulk load).
+    """
+
+    gsn_after: int
+    gsn_upto: int
+    position_before: int = POSITION_MAX
+    starts: Mapping[TableName, int] = field(default_factory=dict)
+
+    def start(self, table: TableName) -> int:
+        """The position from which this table's rows count."""
+        return self.starts.get(table, 0)
+
+
+@dataclass(slots=True)
+class _Table:
+    """One table's story in the batch."""
+
+    frames: list[tuple[FrameRef, Relation]] = field(default_factory=list)
+    versions: list[tuple[int, Relation]] = field(default_factory=list)
+    emptied: list[tuple[int, MarkerKind]] = field(default_factory=list)
+
+
+def plan_batch(segments: Sequence[SegmentView], window: Window, *, buckets_max: int = 1) -> Plan:
+    """Plan a batch. Raises PlanImpossible when the segments are not one after the other."""
+    _check_chain(segments)
+    stories = _stories(segments, window)
+    barriers = sorted(
+        {
+            gsn
+            for story in stories.values()
+            for gsn, _ in story.versions[1:]
+            if window.gsn_after < gsn <= window.gsn_upto
+        }
+    )
+    # A change of shape behind the last row makes a last phase without rows.
+    edges = [window.gsn_after, *barriers, window.gsn_upto]
+    phases = []
+    tasks: list[Task] = []
+    for number, (after, upto) in enumerate(pairwise(edges)):
+        last = number == len(edges) - 2
+        phase = Phase(gsn_after=after, gsn_upto=upto)
+        for table, story in sorted(stories.items()):
+            phase = _tell(phase, table, story, first=number == 0, last=last)
+            tasks += _tasks(number, phase, table, story, window, buckets_max)
+        phases.append(phase)
+    return Plan(phases=tuple(phases), tasks=tuple(tasks))
+
+
+def _check_chain(segments: Sequence[SegmentView]) -> None:
+    for before, segment in pairwise(segments):
+        if segment.number != before.number + 1 or segment.start != before.end:
+            raise PlanImpossible(
+                f"segment {segment.path.name} does not follow {before.path.name}: it starts at "
+                f"gsn {segment.start.gsn}, expected {before.end.gsn}",
+                hint="Run `penstock log check`.",
+            )
+
+
+def _stories(segments: Sequence[SegmentView], window: Window) -> dict[TableName, _Table]:
+    stories: dict[TableName, _Table] = {}
+    for segment in segments:
+        by_id = {use.id: use for use in segment.relations}
+        used: set[int] = set()
+        for entry in segment.frames:
+            if entry.relation_id not in by_id:
+                raise PlanImpossible(
+                    f"{segment.path.name} has rows of relation {entry.relation_id}, which it does "
+                    "not describe",
+                    hint="Run `penstock log check`.",
+                )
+            use = by_id[entry.relation_id]
+            if not _counts(entry, use.table, window):
+                continue
+            used.add(use.id)
+            story = stories.setdefault(use.table, _Table())
+            story.frames.append((FrameRef(path=segment.path, entry=entry), use.relation))
+        for use in segment.relations:
+            if use.id in used or _is_news(use, segment, window):
+                stories.setdefault(use.table, _Table()).versions.append((use.gsn, use.relation))
+        for marker in segment.markers:
+            if marker.kind in EMPTYING and marker.gsn >= window.gsn_after:
+                _empty(stories, marker, window)
+    for table, story in stories.items():
+        story.versions = _changes(story)
+        if not story.versions and not story.emptied:
+            raise PlanImpossible(f"no shape is known of table {table}")
+    return stories
+
+
+def _counts(entry: FrameEntry, table: TableName, window: Window) -> bool:
+    return (
+        entry.gsn_last > window.gsn_after
+        and entry.gsn_first <= window.gsn_upto
+        and entry.position_first < window.position_before
+        and entry.position_last >= window.start(table)
+    )
+
+
+def _is_news(use: RelationUse, segment: SegmentView, window: Window) -> bool:
+    """Whether a shape without rows counts: only when it is certainly newer than the bulk load."""
+    has_rows = any(entry.relation_id == use.id for entry in segment.frames)
+    if has_rows or window.position_before != POSITION_MAX:
+        return False
+    return segment.start.position >= window.start(use.table) and use.gsn >= window.gsn_after
+
+
+def _empty(stories: dict[TableName, _Table], marker: Marker, window: Window) -> None:
+    if marker.gsn > window.gsn_upto or marker.position >= window.position_before:
+        return
+    for schema, name in marker.tables:
+        table = TableName(schema, name)
+        if marker.position >= window.start(table):
+            stories.setdefault(table, _Table()).emptied.append((marker.gsn, marker.kind))
+
+
+def _changes(story: _Table) -> list[tuple[int, Relation]]:
+    """Where the shape really changes; moved to the emptying that goes with the change."""
+    result: list[tuple[int, Relation]] = []
+    for gsn, relation in sorted(story.versions, key=lambda item: item[0]):
+        if result and result[-1][1].same_shape(relation):
+            continue
+        before = max(
+            (r.entry.gsn_last for r, _ in story.frames if r.entry.gsn_last <= gsn), default=0
+        )
+        emptied = [at for at, _ in story.emptied if before <= at <= gsn]
+        result.append((max(emptied, default=gsn), relation))
+    return result
+
+
+def _tell(phase: Phase, table: TableName, story: _Table, *, first: bool, last: bool) -> Phase:
+    """Add what happens to this table at the phase's start."""
+
+    def here(gsn: int) -> bool:
+        return phase.gsn_after <= gsn < phase.gsn_upto or (last and gsn == phase.gsn_upto)
+
+    relations = [relation for gsn, relation in story.versions if here(gsn)]
+    if first and not relations:
+        # The first shape may have become current before this batch.
+        relations = [r for gsn, r in story.versions[:1] if gsn < phase.gsn_after]
+    kinds = [kind for gsn, kind in story.emptied if here(gsn)]
+    if kinds:
+        if MarkerKind.TRUNCATE in kinds:
+            phase = replace(phase, truncated=(*phase.truncated, table))
+        else:
+            phase = replace(phase, reloaded=(*phase.reloaded, table))
+    return replace(phase, relations=(*phase.relations, *relations)) if relations else phase
+
+
+def _tasks(
+    number: int,
+    phase: Phase,
+    table: TableName,
+    story: _Table,
+    window: Window,
+    buckets_max: int,
+) -> list[Task]:
+    void = [gsn for gsn, _ in story.emptied if phase.gsn_after <= gsn <= phase.gsn_upto]
+    after = max([phase.gsn_after, *void])
+    chosen = [
+        (ref, relation)
+        for ref, relation in story.frames
+        if ref.entry.gsn_last > after and ref.entry.gsn_first <= phase.gsn_upto
+    ]
+    if not chosen or after >= phase.gsn_upto:
+        return []
+    relation = chosen[-1][1]
+    if not all(other.same_shape(relation) for _, other in chosen):
+        raise PlanImpossible(f"rows of two shapes of {table} in one phase")
+    frames = tuple(ref for ref, _ in chosen)
+    size = sum(ref.entry.length_bytes for ref in frames)
+    buckets = max(1, min(buckets_max, size // BUCKET_BYTES))
+    return [
+        Task(
+            phase=number,
+            relation=relation,
+            frames=frames,
+            gsn_after=after,
+            gsn_upto=phase.gsn_upto,
+            position_from=window.start(table),
+            bucket=bucket,
+            buckets=buckets,
+        )
+        for bucket in range(buckets)
+    ]
+
+
+def share_out(tasks: Iterable[Task], *, partitions_max: int) -> list[list[Task]]:
+    """Group tasks into partitions of about equal cost; small batches get few partitions."""
+    ordered = sorted(tasks, key=lambda task: task.cost_bytes, reverse=True)
+    total = sum(task.cost_bytes for task in ordered)
+    count = min(len(ordered), partitions_max, 1 + total // PARTITION_COST_BYTES)
+    loads = [0] * count
+    result: list[list[Task]] = [[] for _ in range(count)]
+    for task in ordered:
+        lightest = loads.index(min(loads))
+        loads[lightest] += task.cost_bytes
+        result[lightest].append(task)
+    return result

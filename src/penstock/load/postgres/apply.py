@@ -1,0 +1,457 @@
+"""One batch into the target, inside one transaction: tables in order, phase by phase.
+
+Two modes. With the right to set session_replication_role, foreign keys and ordinary triggers are
+off, and only the net result counts. Without it every statement must please the foreign keys:
+deletes of rows on which nothing hangs come first, then upserts with parents first, then deletes
+of the others with children first; what can not be carried that way is refused with the GRANT to
+type, and the target stays at the batch before. Not here: the statements (`merge.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import structlog
+
+from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted, statement_error
+from penstock.load.fold import Counts
+from penstock.load.postgres import progress
+from penstock.load.postgres.alter import alterations, shape_of
+from penstock.load.postgres.merge import Merge, MergeSql, Way
+from penstock.load.postgres.progress import SCHEMA, TableRecord
+from penstock.load.postgres.target import TargetTable, read_target_tables, require
+from penstock.model import PenstockError, Relation, TableName
+
+logger = structlog.get_logger(__name__)
+
+LOCK_TIMEOUT_MS = 10_000
+ANALYZE_ROWS_MIN = 5_000
+APPLICATION_NAME = "penstock loader"
+
+
+class ForeignKeyBlocked(PenstockError):
+    """A foreign key of the target refuses the net change of a batch."""
+
+    code = "TG30"
+
+
+class UniqueBlocked(PenstockError):
+    """A unique or exclusion constraint of the target refuses the net change of a batch."""
+
+    code = "TG31"
+
+
+class ValueRefused(PenstockError):
+    """The target refuses a value: a check, a domain, a length, or NOT NULL."""
+
+    code = "TG32"
+
+
+class TargetRowMissing(PenstockError):
+    """The target lacks rows that the log changes: somebody else writes there, or it drifted."""
+
+    code = "TG33"
+
+
+class TriggersWouldFire(PenstockError):
+    """Triggers or rules of the target would act on rows that the source's have acted on already."""
+
+    code = "TG34"
+
+
+class TruncateBlocked(PenstockError):
+    """A table was truncated at the source, and in the target rows of others hang on it."""
+
+    code = "TG35"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeSpec:
+    """One filled merge table. table: the target's name; see `Merge`."""
+
+    relation: Relation
+    table: TableName
+    staging: str
+    counts: Counts
+    absent_columns: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseSpec:
+    """What happens between two barriers, in this order. Names are the target's.
+
+    truncated: emptied together. reloaded: emptied alone, their rows follow as inserts.
+    relations: shapes that are current from here on.
+    """
+
+    truncated: tuple[TableName, ...] = ()
+    reloaded: tuple[TableName, ...] = ()
+    relations: tuple[Relation, ...] = ()
+    merges: tuple[MergeSpec, ...] = ()
+
+
+@dataclass(slots=True)
+class Target:
+    """The loader's connection to the target and what it knows of it.
+
+    replica: session_replication_role is set. catalogue and records are read once and again after
+    changes of shape; `forget()` drops them after a failure.
+    """
+
+    connection: psycopg.Connection
+    namespaces: Mapping[str, str]
+    replica: bool
+    allow_triggers: bool = False
+    tables: dict[TableName, TargetTable] = field(default_factory=dict)
+    records: dict[TableName, TableRecord] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        """Read catalogue and records again when next needed."""
+        self.tables.clear()
+        self.records.clear()
+
+    def need(self, names: Iterable[TableName]) -> None:
+        """Have the catalogue of these tables. Raises TargetTableMissing, TriggersWouldFire."""
+        missing = [name for name in names if name not in self.tables]
+        if missing:
+            found = read_target_tables(self.connection, missing)
+            for name in missing:
+                self._check_triggers(require(found, name))
+            self.tables |= found
+
+    def _check_triggers(self, table: TargetTable) -> None:
+        if self.replica or self.allow_triggers:
+            return
+        names = [name for name, enabled in table.triggers if enabled in ("O", "A")]
+        if not names and not table.rules:
+            return
+        user = self.connection.info.user
+        said = ", ".join([*names, *table.rules])
+        raise TriggersWouldFire(
+            f"target table {table.name} has triggers or rules that would act a second time: {said}",
+            hint=f"{grant_replica(user)} or: alter table {table.sql_name} disable trigger user;",
+            table=str(table.name),
+        )
+
+    def record(self, source: TableName, target: TableName) -> TableRecord:
+        """The record of a captured table, made when it is the first time."""
+        if not self.records:
+            self.records = progress.read_tables(self.connection)
+        if source not in self.records:
+            taken = {r.merge_name: r.target for r in self.records.values()}
+            record = TableRecord(
+                source=source,
+                target=target,
+                merge_name=progress.merge_name(target, taken),
+                made=False,
+                columns=None,
+            )
+            progress.write_tables(self.connection, [record])
+            self.records[source] = record
+        return self.records[source]
+
+
+def grant_replica(user: str) -> str:
+    """The statement that lets a role switch foreign keys and triggers off for its session."""
+    return (
+        f"As a superuser, run: grant set on parameter session_replication_role to {quoted(user)}; "
+        "(PostgreSQL 15 or newer)"
+    )
+
+
+def open_target(url: str, namespaces: Mapping[str, str], *, allow_triggers: bool = False) -> Target:
+    """Connect for applying: exact text, a lock timeout, replica role where allowed."""
+    settings = {**EXACT_TEXT_SETTINGS, "lock_timeout": str(LOCK_TIMEOUT_MS), "jit": "off"}
+    connection = connect(url, application_name=APPLICATION_NAME, options=settings)
+    replica = True
+    try:
+        connection.execute("set session_replication_role = replica")
+    except psycopg.errors.InsufficientPrivilege:
+        replica = False
+        logger.info("session_replication_role may not be set", user=connection.info.user)
+    return Target(
+        connection=connection,
+        namespaces=namespaces,
+        replica=replica,
+        allow_triggers=allow_triggers,
+    )
+
+
+def apply_phases(target: Target, phases: Sequence[PhaseSpec]) -> None:
+    """Apply all phases. Call inside the batch's transaction; roll it back on any error."""
+    if not target.replica:
+        target.connection.execute("set constraints all deferred")
+    for phase in phases:
+        _PhaseApply(target, phase).run()
+
+
+class _PhaseApply:
+    """One phase on its way into the target."""
+
+    def __init__(self, target: Target, phase: PhaseSpec) -> None:
+        self.target = target
+        self.phase = phase
+
+    def run(self) -> None:
+        """Empty, alter, then merge."""
+        specs = self.phase.merges
+        names = {spec.table for spec in specs} | {*self.phase.truncated, *self.phase.reloaded}
+        names |= {self._target_name(relation) for relation in self.phase.relations}
+        self.target.need(names)
+        self._empty()
+        self._alter()
+        merges = [
+            MergeSql(
+                Merge(
+                    relation=spec.relation,
+                    table=self.target.tables[spec.table],
+                    staging=spec.staging,
+                    counts=spec.counts,
+                    absent_columns=spec.absent_columns,
+                ),
+                replica=self.target.replica,
+            )
+            for spec in specs
+            if spec.counts.upserts or spec.counts.deletes
+        ]
+        self._merge(parents_first(merges))
+
+    def _target_name(self, relation: Relation) -> TableName:
+        schema = self.target.namespaces.get(relation.schema, relation.schema)
+        return TableName(schema, relation.name)
+
+    # --- emptying ---------------------------------------------------------------------------------
+
+    def _empty(self) -> None:
+        together = sorted({*self.phase.truncated, *self.phase.reloaded})
+        if not together:
+            return
+        hung = [
+            name
+            for name in together
+            if any(key.child not in together for key in self.target.tables[name].children)
+        ]
+        plain = [name for name in together if name not in hung]
+        for name in hung:
+            if not self.target.replica:
+                key = next(k for k in self.target.tables[name].children if k.child not in together)
+                raise TruncateBlocked(
+                    f"target table {name} is emptied at the source, but {key.child} refers to it "
+                    f"by foreign key {key.name}",
+                    hint=f"{grant_replica(self.target.connection.info.user)} or drop the foreign "
+                    f"key: alter table {quoted(*key.child)} drop constraint {quoted(key.name)};",
+                    table=str(name),
+                )
+            self._run(f"delete from {quoted(*name)}", name)
+        if plain:
+            listed = ", ".join(quoted(*name) for name in plain)
+            self._run(f"truncate {listed}", plain[0])
+
+    # --- changes of shape -------------------------------------------------------------------------
+
+    def _alter(self) -> None:
+        emptied = {*self.phase.truncated, *self.phase.reloaded}
+        changed: set[TableName] = set()
+        for relation in self.phase.relations:
+            name = self._target_name(relation)
+            source = TableName(relation.schema, relation.name)
+            record = self.target.record(source, name)
+            if record.columns == shape_of(relation):
+                continue
+            steps = alterations(
+                record.columns,
+                relation,
+                self.target.tables[name],
+                self.target.namespaces,
+                emptied=name in emptied,
+            )
+            for step in steps:
+                self._run(step.sql, name)
+                logger.info("target table altered", table=str(name), change=step.what)
+                changed.add(name)
+            new = TableRecord(
+                source=source,
+                target=name,
+                merge_name=record.merge_name,
+                made=record.made,
+                columns=shape_of(relation),
+            )
+            progress.write_tables(self.target.connection, [new])
+            self.target.records[source] = new
+        for name in changed:
+            del self.target.tables[name]
+        self.target.need(changed)
+
+    # --- rows -------------------------------------------------------------------------------------
+
+    def _merge(self, merges: list[MergeSql]) -> None:
+        for merge in merges:
+            counts = merge.merge.counts
+            if counts.upserts + counts.deletes >= ANALYZE_ROWS_MIN:
+                self._run(f"analyze {merge.staging}", merge.table.name)
+        in_place = {id(merge): self._fill(merge) for merge in merges}
+        late = [merge for merge in merges if self._is_late(merge)]
+        for merge in reversed(merges):
+            if merge not in late:
+                self._delete(merge)
+        for merge in merges:
+            self._upsert(merge, in_place[id(merge)])
+        for merge in reversed(late):
+            if merge.merge.counts.deletes:
+                self._run(merge.delete_gone(late=True), merge.table.name)
+
+    def _is_late(self, merge: MergeSql) -> bool:
+        """Whether rows of other tables may hang on the rows to delete until those are updated."""
+        hung_on = bool(merge.table.children) or merge.table.self_reference
+        return hung_on and not self.target.replica and merge.way is not Way.COUNT
+
+    def _fill(self, merge: MergeSql) -> int:
+        """Fill unsent columns; how many rows are left to be updated in place."""
+        fill = merge.fill_absent()
+        if fill is None:
+            return 0
+        filled, in_place = self._counts(merge.count_absent(), merge.table.name)
+        if filled:
+            self._expect(merge, fill, filled)
+        return in_place
+
+    def _delete(self, merge: MergeSql) -> None:
+        if merge.way is Way.COUNT:
+            copies, _ = self._counts(merge.count_copies(), merge.table.name)
+            if copies:
+                self._expect(merge, merge.delete_copies(), copies)
+        elif merge.way is Way.REPLACE:
+            self._run(merge.delete_affected(), merge.table.name)
+        elif merge.merge.counts.deletes:
+            self._run(merge.delete_gone(), merge.table.name)
+
+    def _upsert(self, merge: MergeSql, in_place: int) -> None:
+        if merge.way is Way.COUNT:
+            _, copies = self._counts(merge.count_copies(), merge.table.name)
+            if copies:
+                self._expect(merge, merge.insert_copies(), copies)
+            return
+        update = merge.update_in_place()
+        if update is not None and in_place:
+            self._expect(merge, update, in_place)
+        wanted = merge.merge.counts.upserts - in_place
+        if not wanted:
+            return
+        if merge.way is Way.PLACE:
+            self._place(merge, wanted)
+        elif merge.counts_all_rows:
+            self._expect(merge, merge.insert(), wanted)
+        else:
+            self._run(merge.insert(), merge.table.name)
+
+    def _place(self, merge: MergeSql, wanted: int) -> None:
+        """Upsert in one go, or, when a unique constraint objects, in an order that pleases it."""
+        connection = self.target.connection
+        try:
+            with connection.transaction():
+                connection.execute(merge.insert())
+                return
+        except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation) as error:
+            objection = error
+        except psycopg.Error as error:
+            raise self._error(error, merge.table.name) from error
+        harmless = all(key.on_delete in ("a", "r") for key in merge.table.children)
+        if merge.merge.counts.deletes and harmless and not merge.table.self_reference:
+            self._run(merge.delete_gone(), merge.table.name)
+        waiting = wanted
+        while waiting:
+            self._run(merge.insert(extra=merge.without_conflict()), merge.table.name)
+            self._run(merge.mark_done(), merge.table.name)
+            (left,) = self._counts(merge.count_waiting(), merge.table.name)
+            if left >= waiting:
+                raise self._error(objection, merge.table.name) from objection
+            waiting = left
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def _counts(self, sql: str, table: TableName) -> tuple[int, ...]:
+        row = self._run(sql, table).fetchone()
+        assert row is not None
+        return tuple(int(value) for value in row)
+
+    def _expect(self, merge: MergeSql, sql: str, rows: int) -> None:
+        found = self._run(sql, merge.table.name).rowcount
+        if found != rows:
+            name = merge.table.name
+            raise TargetRowMissing(
+                f"target table {name}: {rows} rows were to be changed, {found} were found",
+                hint="Somebody else writes to the table, or its rows are not the source's: run "
+                f"`penstock verify`, then load the table afresh with `penstock resend {name}`.",
+                table=str(name),
+                expected=rows,
+                actual=found,
+            )
+
+    def _run(self, sql: str, table: TableName) -> psycopg.Cursor[Any]:
+        try:
+            return self.target.connection.execute(sql)
+        except psycopg.Error as error:
+            raise self._error(error, table) from error
+
+    def _error(self, error: psycopg.Error, table: TableName) -> PenstockError:
+        return apply_error(error, table, user=self.target.connection.info.user)
+
+
+def apply_error(error: psycopg.Error, table: TableName, *, user: str) -> PenstockError:
+    """The typed error for what the target said to an apply statement."""
+    state, said = error.sqlstate, error.diag.message_primary or type(error).__name__
+    fields = {"table": str(table), "sqlstate": state}
+    message = f"applying to {table}: {said}"
+    if state == "23503":
+        return ForeignKeyBlocked(message, hint=grant_replica(user), **fields)
+    if state in ("23505", "23P01"):
+        return UniqueBlocked(
+            message,
+            hint=f"{grant_replica(user)}; if the role has it, the target holds rows of its own: "
+            "run `penstock verify`.",
+            **fields,
+        )
+    if state is not None and (state.startswith("22") or state in ("23502", "23514", "42804")):
+        return ValueRefused(
+            message,
+            hint=f"Make the column or constraint of {quoted(*table)} as it is in the source, then "
+            "run again: nothing of the batch was applied.",
+            **fields,
+        )
+    if state == "42501":
+        return statement_error_with_grant(error, table, user)
+    return statement_error(f"applying to {table}", error)
+
+
+def statement_error_with_grant(error: psycopg.Error, table: TableName, user: str) -> PenstockError:
+    """PrivilegeMissing that names the GRANT."""
+    plain = statement_error(f"applying to {table}", error)
+    plain.hint = (
+        f"Run: grant usage on schema {quoted(table.schema)} to {quoted(user)}; grant select, "
+        f"insert, update, delete, truncate on {quoted(*table)} to {quoted(user)}; changes of "
+        "shape need the table's owner."
+    )
+    return plain
+
+
+def parents_first(merges: Sequence[MergeSql]) -> list[MergeSql]:
+    """Order by foreign keys, parents before children; tables in a cycle come in name order."""
+    waiting = {merge.table.name: merge for merge in sorted(merges, key=lambda m: m.table.name)}
+    result: list[MergeSql] = []
+    while waiting:
+        free = [
+            name
+            for name, merge in waiting.items()
+            if not any(key.parent in waiting for key in merge.table.parents)
+        ]
+        for name in free or [next(iter(waiting))]:
+            result.append(waiting.pop(name))
+    return result
+
+
+def drop_merge_table(name: str) -> str:
+    """The statement that drops a merge table of another shape."""
+    return f"drop table if exists {quoted(SCHEMA, name)}"
