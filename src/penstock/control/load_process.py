@@ -6,24 +6,36 @@ Wires configuration, Spark, handover and action to the loaders. Not here: copyin
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from types import TracebackType
+from typing import Self
 
 import structlog
 
+from penstock.control.actions import ActionWatch
 from penstock.control.bulk_load import bulk_load, bulk_options, source_tables
 from penstock.control.config import Config, Mode
 from penstock.control.diagnostics import configure_diagnostics, open_diagnostics
 from penstock.control.doctor import examine
 from penstock.control.handover import bulk_planner, wait_for_point
+from penstock.control.log_facts import read_log_end
 from penstock.control.running import LOAD_LOCK, check_not_running, take_lock
 from penstock.control.source_planner import SourcePlanner
 from penstock.control.stopping import StopRequest, stop_on_signals
+from penstock.host.connect import connect
 from penstock.host.files import REAL_FILES
-from penstock.load.bulk import BulkStopped, finish_foreign_keys
-from penstock.load.session import PendingSession, Session, SessionOptions
+from penstock.load.bulk import BulkResult, BulkStopped, finish_foreign_keys
+from penstock.load.ledger import read_ledger
+from penstock.load.loader import Loader, LoaderOptions
+from penstock.load.postgres.progress import read_applied
+from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
+from penstock.model import PenstockError, TableDefinition, TableName
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock load"
+KEYS_INTERVAL_S = 2.0
 
 
 def session_options(config: Config) -> SessionOptions:
@@ -54,34 +66,138 @@ def load_changes(config: Config, *, verbose: bool = False, checked: bool = False
         if not checked:
             file = stack.enter_context(open_diagnostics(config.layout.run / "load.log"))
             configure_diagnostics(verbose=verbose, file=file)
-        session = PendingSession(session_options(config))
-        stack.callback(session.close)
-        try:
-            _load(config, session, stop)
-        except BulkStopped as stopped:
-            if not stop():
-                raise
-            logger.info("bulk load stopped", message=stopped.message)
+        options = session_options(config)
+        sessions = SessionKeeper(options, PendingSession(options))
+        stack.callback(sessions.close)
+        actions = ActionWatch(config.target.url, name=f"{APPLICATION_NAME} action")
+        stack.callback(actions.close)
+        _Load(config, sessions, actions, stop).run()
 
 
-def _load(config: Config, session: PendingSession, stop: StopRequest) -> None:
-    if config.pipeline.mode is Mode.DATA:
-        with SourcePlanner(config) as planner:
-            _bulk(config, session.result(), planner, stop)
-        return
-    if config.pipeline.mode is Mode.DATA_CHANGE:
-        if wait_for_point(config, stop=stop) is None:
+class _Load:
+    """The load process's work, in order."""
+
+    def __init__(
+        self, config: Config, sessions: SessionKeeper, actions: ActionWatch, stop: StopRequest
+    ) -> None:
+        self.config = config
+        self.sessions = sessions
+        self.actions = actions
+        self.stop = stop
+
+    def run(self) -> None:
+        """Bulk load and changes, as the mode says, until done or told to stop."""
+        mode = self.config.pipeline.mode
+        positions: Mapping[TableName, int] = {}
+        if mode is Mode.DATA_CHANGE and wait_for_point(self.config, stop=self.ended) is None:
             return
-        with bulk_planner(config) as planner:
-            _bulk(config, session.result(), planner, stop)
+        if mode.has_data:
+            done = self.bulk()
+            if done is None:
+                return
+            positions = done.positions
+        if mode.has_change:
+            self.follow(positions)
 
+    def ended(self) -> bool:
+        """Whether an end was asked for, by signal or by the action STOP."""
+        return self.stop() or self.actions.word() == "STOP"
 
-def _bulk(config: Config, session: Session, planner: SourcePlanner, stop: StopRequest) -> None:
-    tables = source_tables(config)
-    result = bulk_load(config, session, planner, definitions=tables, stop=stop)
-    for note in result.notes:
-        logger.warning("bulk load", note=note)
-    positions = set(result.positions.values())
-    if result.foreign_keys_pending and len(positions) == 1:
-        for note in finish_foreign_keys(bulk_options(config), tables):
+    def bulk(self) -> BulkResult | None:
+        """Load what is not loaded yet; None when told to stop before all of it was."""
+        config = self.config
+        tables = source_tables(config)
+        handed = config.pipeline.mode is Mode.DATA_CHANGE
+        with bulk_planner(config) if handed else SourcePlanner(config) as planner:
+            try:
+                result = bulk_load(
+                    config, self.sessions.get(), planner, definitions=tables, stop=self.ended
+                )
+            except BulkStopped as stopped:
+                if not self.ended():
+                    raise
+                logger.info("bulk load stopped", message=stopped.message)
+                return None
+        for note in result.notes:
+            logger.warning("bulk load", note=note)
+        # At one position the foreign keys hold already; else once the changes are applied.
+        if result.foreign_keys_pending and len(set(result.positions.values())) <= 1:
+            self.add_foreign_keys(tables)
+        return result
+
+    def follow(self, positions: Mapping[TableName, int]) -> None:
+        """Apply the change log until it is done or told to stop."""
+        config, section = self.config, self.config.change_loader
+        done = section.done_directory
+        options = LoaderOptions(
+            url=config.target.url,
+            log_directory=config.layout.log,
+            state_directory=config.layout.state,
+            run_directory=config.layout.run,
+            namespaces=config.target.map,
+            starts=positions,
+            max_files_per_batch=section.max_files_per_batch,
+            max_threads=section.max_threads,
+            remove_files=section.remove_files,
+            done_directory=(config.path.parent / done) if done else None,
+            change_file_extension=section.change_file_extension,
+            exit_when_done=config.change_extractor.exit_when_idle,
+        )
+        pending = bool(positions) and not read_ledger(config.layout.state).foreign_keys_done
+        latest = max(positions.values(), default=0)
+        with _LateKeys(self, latest) if pending else nullcontext():
+            Loader(options, self.sessions, stop=self.stop, actions=self.actions).run()
+
+    def add_foreign_keys(self, tables: Sequence[TableDefinition]) -> None:
+        """Add the foreign keys of tables that penstock made."""
+        for note in finish_foreign_keys(bulk_options(self.config), tables):
             logger.warning("foreign keys", note=note)
+
+
+class _LateKeys:
+    """Adds foreign keys beside the loader, once every table stands at one position.
+
+    That is when everything before the latest table's consistent point is applied.
+    """
+
+    def __init__(self, load: _Load, latest: int) -> None:
+        self._load = load
+        self._latest = latest
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="foreign-keys", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """The loader has ended: it may have reached the position just now."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            last = self._ended.wait(KEYS_INTERVAL_S)
+            try:
+                if self._reached():
+                    self._load.add_foreign_keys(source_tables(self._load.config))
+                    return
+            except PenstockError as error:
+                # Tried again here, and by the next start.
+                logger.warning("foreign keys not added yet", error=error.message)
+            if last:
+                return
+
+    def _reached(self) -> bool:
+        config = self._load.config
+        with connect(config.target.url, application_name=APPLICATION_NAME) as connection:
+            applied = read_applied(connection)
+        if applied.position >= self._latest:
+            return True
+        log = read_log_end(config, look_into_open=False)
+        return log.end.position >= self._latest and applied.gsn >= log.end.gsn
