@@ -1,0 +1,134 @@
+"""Loader tests: a log written by hand, a target, and batches applied to it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fix_changes import Change, batch
+from penstock.load.batch import Batch, BatchOptions, BatchResult
+from penstock.load.job import run_tasks
+from penstock.load.plan import POSITION_MAX
+from penstock.load.postgres import progress
+from penstock.load.postgres.apply import Target, open_target
+from penstock.load.postgres.staging import StagingArea
+from penstock.log.layout import next_segments
+from penstock.log.writer import Writer, WriterOptions
+from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Rows, Run, TableName
+
+
+class LogMaker:
+    """Writes segments of changes given as tuples; numbers and positions come by themselves."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.writer = Writer.open(
+            directory, log_id="test-log", source={"engine": "postgresql"}, options=WriterOptions()
+        )
+        self.gsn, self.trx, self.position = 0, 0, 1000
+
+    def transaction(
+        self,
+        *changes: tuple[Relation, Change] | tuple[MarkerKind, Sequence[TableName]],
+        relations: Sequence[Relation] = (),
+    ) -> int:
+        """Write one transaction; its position."""
+        self.trx += 1
+        self.position += 100
+        rows: dict[int, tuple[Relation, list[Change]]] = defaultdict(lambda: (None, []))  # type: ignore[arg-type,return-value]
+        markers = []
+        for kind, content in changes:
+            if isinstance(kind, MarkerKind):
+                markers.append(
+                    Marker(
+                        kind=kind,
+                        gsn=self.gsn,
+                        trx=self.trx,
+                        position=self.position,
+                        commit_time_us=self.trx,
+                        tables=tuple(tuple(table) for table in content),  # type: ignore[arg-type,union-attr]
+                    )
+                )
+                continue
+            assert isinstance(content, Change)
+            self.gsn += 1
+            change = replace(content, gsn=self.gsn, trx=self.trx, position=self.position)
+            rows[id(kind)] = (kind, [*rows[id(kind)][1], change])
+        self.writer.write(
+            Run(
+                rows=tuple(
+                    Rows(relation=shape, batch=batch(shape, some)) for shape, some in rows.values()
+                ),
+                markers=tuple(markers),
+                relations=tuple(relations),
+                end=FlushPoint(
+                    position=self.position + 50,
+                    gsn=self.gsn,
+                    trx=self.trx,
+                    commit_time_us=self.trx,
+                ),
+            )
+        )
+        return self.position
+
+    def close_segment(self) -> None:
+        """Rotate."""
+        self.writer.flush()
+        self.writer.rotate()
+
+
+class LocalSession:
+    """Runs the tasks in this process: what Spark does with them is tested elsewhere."""
+
+    def run(self, partitions: Sequence[Sequence[Any]], work: Any) -> list[Any]:
+        assert work is run_tasks
+        return [result for tasks in partitions for result in work(iter(tasks))]
+
+
+class Applying:
+    """Applies what is in a log directory, batch by batch."""
+
+    def __init__(self, url: str, directory: Path, **more: Any) -> None:
+        self.url = url
+        self.directory = directory
+        self.namespaces = more.get("namespaces", {})
+        self.starts = more.get("starts", {})
+        self.target: Target = open_target(
+            url, self.namespaces, allow_triggers=more.get("allow_triggers", False)
+        )
+        progress.ensure_tables(self.target.connection)
+        self.applied = progress.bind_log(self.target.connection, "test-log")
+        self.area = StagingArea(self.target.connection)
+
+    def batch(self, *, before: int = POSITION_MAX, threads: int = 2) -> BatchResult:
+        """Apply all closed segments that are there."""
+        files = next_segments(self.directory, after=self.applied.segment, count_max=100)
+        one = Batch(
+            BatchOptions(
+                url=self.url,
+                log_id="test-log",
+                namespaces=self.namespaces,
+                threads_max=threads,
+                extension="ckt",
+                starts=self.starts,
+            ),
+            self.target,
+            self.area,
+            applied=self.applied,
+            position_before=before,
+        )
+        result = one.run(files, LocalSession())  # type: ignore[arg-type]
+        self.applied = result.applied
+        assert progress.read_applied(self.target.connection) == self.applied
+        return result
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """What the target has."""
+        return self.target.connection.execute(query).fetchall()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.target.connection.close()

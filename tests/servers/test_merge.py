@@ -1,0 +1,690 @@
+"""Batches applied to a real target: every way a table goes, with and without replica role."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from fix_changes import Change, relation
+from fix_loader import Applying, LogMaker
+from fix_postgres import Server
+from penstock.load.fold import Counts
+from penstock.load.postgres import apply as applying
+from penstock.load.postgres.merge import Merge, MergeSql, Way, _arbiter
+from penstock.model import Identity, MarkerKind, PenstockError, Relation, TableName
+
+Start = Callable[..., Applying]
+ITEM = relation(("id", "integer", "int32"), ("name", "text", "string"), ("n", "integer", "int32"))
+OWNER, POOR = "postgres", "poor_loader"
+
+
+def insert(shape: Relation, *row: Any) -> tuple[Relation, Change]:
+    """An inserted row."""
+    return shape, Change(op="I", gsn=0, after=row)
+
+
+def update(
+    shape: Relation, *row: Any, old: tuple[Any, ...] | None = None, absent: tuple[int, ...] = ()
+) -> tuple[Relation, Change]:
+    """An updated row; old: the before image, where the source sends one."""
+    return shape, Change(op="U", gsn=0, after=row, before=old, absent=frozenset(absent))
+
+
+def delete(shape: Relation, *row: Any) -> tuple[Relation, Change]:
+    """A deleted row."""
+    return shape, Change(op="D", gsn=0, before=row)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[LogMaker]:
+    """An empty change log."""
+    maker = LogMaker(tmp_path / "log")
+    yield maker
+    maker.writer.close()
+
+
+@pytest.fixture
+def start(target_url: str, log: LogMaker, postgres: Server) -> Iterator[Start]:
+    """Make tables and a loader; poor: as a role that may not set session_replication_role."""
+    opened: list[Applying] = []
+    database = target_url.rpartition("/")[2]
+
+    def begin(ddl: str, *, poor: bool = False, **more: Any) -> Applying:
+        with psycopg.connect(target_url, autocommit=True) as connection:
+            connection.execute(ddl)  # type: ignore[arg-type]
+        url = target_url
+        if poor:
+            postgres.execute(f"drop owned by {POOR}", database)
+            postgres.execute(
+                f"grant create on database {database} to {POOR};"
+                f"grant select, insert, update, delete, truncate on all tables in schema public"
+                f" to {POOR}; grant usage on schema public to {POOR}",
+                database,
+            )
+            url = postgres.url(database, POOR, "p")
+        opened.append(Applying(url, log.directory, **more))
+        return opened[-1]
+
+    postgres.execute(
+        f"do $$ begin if to_regrole('{POOR}') is null then create role {POOR} login password 'p';"
+        " end if; end $$"
+    )
+    yield begin
+    for one in opened:
+        one.close()
+
+
+TABLE = "create table public.t (id int primary key, name text, n int)"
+
+
+@pytest.mark.parametrize("poor", [False, True])
+def test_inserts_updates_deletes_in_one_batch(start: Start, log: LogMaker, poor: bool) -> None:
+    """The plain way; the batch's files are recorded as done."""
+    target = start(TABLE + "; insert into public.t values (1, 'a', 1), (2, 'b', 2)", poor=poor)
+    assert target.target.replica is not poor
+    log.transaction(insert(ITEM, 3, "c", 3), update(ITEM, 1, "A", 1))
+    log.close_segment()
+    log.transaction(delete(ITEM, 2, None, None), update(ITEM, 3, None, 4))
+    log.close_segment()
+    result = target.batch()
+    assert target.rows("select * from public.t order by id") == [(1, "A", 1), (3, None, 4)]
+    assert result.counts.changes == 4
+    files = target.rows(
+        "select source, mark, finish_time is not null from wirekite.wirekite_progress order by 1"
+    )
+    assert files == [("0.ckt", "4", True), ("1.ckt", "4", True)]
+
+
+def test_nothing_is_applied_twice(start: Start, log: LogMaker) -> None:
+    """A loader that starts again goes on behind what is applied."""
+    first = start(TABLE)
+    log.transaction(insert(ITEM, 1, "a", 1))
+    log.close_segment()
+    first.batch()
+    log.transaction(insert(ITEM, 2, "b", 1))
+    log.close_segment()
+    again = Applying(first.url, log.directory)
+    try:
+        assert again.applied == first.applied
+        assert [file.number for file in again.batch().whole] == [1]
+        assert again.rows("select id from public.t order by 1") == [(1,), (2,)]
+        with pytest.raises(PenstockError) as caught:
+            first.batch()
+        assert caught.value.code == "TG04"
+    finally:
+        again.close()
+
+
+BIG = "x" * 5000
+DOC = relation(("id", "integer", "int32"), ("n", "integer", "int32"), ("doc", "text", "string"))
+
+
+@pytest.mark.parametrize("unique", ["", ", unique (n)"])
+def test_absent_columns_keep_the_targets_value(start: Start, log: LogMaker, unique: str) -> None:
+    """Same key, changed key, a key that another row takes over, and values sent in the batch."""
+    target = start(
+        f"create table public.t (id int primary key, n int, doc text not null {unique});"
+        f"insert into public.t select i, i, repeat(i::text, 5000) from generate_series(1, 5) i"
+    )
+    log.transaction(
+        update(DOC, 1, 10, None, absent=(2,)),
+        update(DOC, 20, 2, None, old=(2, None, None), absent=(2,)),
+        update(DOC, 30, 3, "new", old=(3, None, None)),
+        update(DOC, 30, 33, None, absent=(2,)),
+        delete(DOC, 4, None, None),
+        insert(DOC, 4, 4, "four"),
+        update(DOC, 4, 44, None, absent=(2,)),
+        update(DOC, 6, 5, None, old=(5, None, None), absent=(2,)),
+        update(DOC, 5, 1, "five", old=(1, None, None)),
+    )
+    log.close_segment()
+    target.batch()
+    rows = target.rows("select id, n, left(doc, 4), length(doc) from public.t order by id")
+    assert rows == [
+        (4, 44, "four", 4),
+        (5, 1, "five", 4),
+        (6, 5, "5555", 5000),
+        (20, 2, "2222", 5000),
+        (30, 33, "new", 3),
+    ]
+
+
+def test_absent_row_missing_in_the_target_is_an_error(start: Start, log: LogMaker) -> None:
+    """A value that nobody has can not be made up; nothing is applied."""
+    target = start(TABLE)
+    log.transaction(insert(ITEM, 5, "e", 5), update(ITEM, 1, None, 2, absent=(1,)))
+    log.close_segment()
+    with pytest.raises(applying.TargetRowMissing) as caught:
+        target.batch()
+    assert caught.value.fields["table"] == "public.t"
+    assert target.rows("select * from public.t") == []
+    assert target.rows("select applied_gsn from wirekite.wirekite_log") == [(0,)]
+
+
+def test_unique_values_may_swap_inside_a_batch(start: Start, log: LogMaker) -> None:
+    """Constraints hold at the batch's end only: deleted and inserted anew."""
+    target = start(
+        "create table public.t (id int primary key, name text unique, n int);"
+        "insert into public.t values (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)"
+    )
+    log.transaction(
+        update(ITEM, 1, "-", 1),
+        update(ITEM, 2, "a", 2),
+        update(ITEM, 1, "b", 1),
+        update(ITEM, 7, "c", 3, old=(3, None, None)),
+    )
+    log.close_segment()
+    target.batch()
+    rows = target.rows("select * from public.t order by id")
+    assert rows == [(1, "b", 1), (2, "a", 2), (7, "c", 3)]
+
+
+def test_swapped_keys(start: Start, log: LogMaker) -> None:
+    """Two rows exchange their primary keys through a third value."""
+    target = start(TABLE + "; insert into public.t values (1, 'a', 1), (2, 'b', 2)")
+    log.transaction(
+        update(ITEM, 9, None, 1, old=(1, None, None), absent=(1,)),
+        update(ITEM, 1, None, 2, old=(2, None, None), absent=(1,)),
+        update(ITEM, 2, None, 1, old=(9, None, None), absent=(1,)),
+    )
+    log.close_segment()
+    target.batch()
+    assert target.rows("select * from public.t order by id") == [(1, "b", 2), (2, "a", 1)]
+
+
+def test_deferrable_key_and_exclusion_constraint(start: Start, log: LogMaker) -> None:
+    """Neither can be an arbiter of on conflict."""
+    target = start(
+        "create table public.t (id int primary key deferrable, name text, n int,"
+        " exclude using btree (n with =));"
+        "insert into public.t values (1, 'a', 1), (2, 'b', 2)"
+    )
+    table = applying.read_target_tables(target.target.connection, [TableName("public", "t")])
+    assert _arbiter(table[TableName("public", "t")], ("id",)) is None
+    log.transaction(update(ITEM, 1, "a", 9), update(ITEM, 2, "b", 1), insert(ITEM, 3, "c", 2))
+    log.close_segment()
+    target.batch()
+    assert target.rows("select * from public.t order by id") == [
+        (1, "a", 9),
+        (2, "b", 1),
+        (3, "c", 2),
+    ]
+
+
+def test_identity_and_generated_columns(start: Start, log: LogMaker) -> None:
+    """ALWAYS identities take our values, key or not; generated ones are computed here."""
+    target = start("""
+        create table public.t (
+            id int generated always as identity primary key,
+            name text,
+            n int generated always as identity,
+            twice int generated always as (id * 2) stored)
+    """)
+    log.transaction(insert(ITEM, 5, "a", 7))
+    log.close_segment()
+    log.transaction(update(ITEM, 5, "b", 8), insert(ITEM, 6, "c", 1))
+    log.close_segment()
+    target.batch()
+    assert target.rows("select * from public.t order by id") == [(5, "b", 8, 10), (6, "c", 1, 12)]
+
+
+def test_columns_of_the_targets_own_are_kept(start: Start, log: LogMaker) -> None:
+    """A target column that the source lacks survives updates, also beside unique constraints."""
+    target = start(
+        "create table public.t (id int primary key, name text unique, n int, own text default 'd');"
+        "insert into public.t values (1, 'a', 1, 'mine'), (2, 'b', 2, 'too')"
+    )
+    log.transaction(update(ITEM, 1, "x", 1), update(ITEM, 2, "a", 2), insert(ITEM, 3, "b", 3))
+    log.close_segment()
+    target.batch()
+    assert target.rows("select * from public.t order by id") == [
+        (1, "x", 1, "mine"),
+        (2, "a", 2, "too"),
+        (3, "b", 3, "d"),
+    ]
+
+
+KEYLESS = relation(
+    ("a", "integer", "int32"),
+    ("b", "text", "string"),
+    ("c", "numeric(6,2)", "decimal(6,2)"),
+    ("d", "double precision", "float64"),
+    ("e", "json", "string"),
+    key=(),
+    identity=Identity.FULL,
+)
+
+
+def test_table_without_key_counts_copies(start: Start, log: LogMaker) -> None:
+    """Duplicates go one by one; nulls, minus zero and types without equality are exact."""
+    target = start(
+        "create table public.t (a int, b text, c numeric(6,2), d double precision, e json);"
+        """insert into public.t select 1, 'x', 1.10, 0, '{"a": 1}' from generate_series(1, 3);"""
+        "insert into public.t values (null, null, null, null, null), (2, 'y', 5, '-0', '1')"
+    )
+    one = (1, "x", Decimal("1.10"), 0.0, '{"a": 1}')
+    nothing = (None,) * 5
+    zero = (2, "y", Decimal("5.00"), -0.0, "1")
+    log.transaction(
+        delete(KEYLESS, *one),
+        delete(KEYLESS, *nothing),
+        insert(KEYLESS, *nothing),
+        insert(KEYLESS, *nothing),
+        update(KEYLESS, 2, "y", Decimal("5.00"), 0.0, "1", old=zero),
+        insert(KEYLESS, *one),
+        delete(KEYLESS, *one),
+    )
+    log.close_segment()
+    target.batch()
+    rows = target.rows(
+        "select a, b, c::text, d::text, e::text, count(*) from public.t"
+        " group by 1, 2, 3, 4, 5 order by 1 nulls last"
+    )
+    assert rows == [
+        (1, "x", "1.10", "0", '{"a": 1}', 2),
+        (2, "y", "5.00", "0", "1", 1),
+        (None, None, None, None, None, 2),
+    ]
+    log.transaction(delete(KEYLESS, 9, None, None, None, None))
+    log.close_segment()
+    with pytest.raises(applying.TargetRowMissing):
+        target.batch()
+
+
+PARENT = relation(("id", "integer", "int32"), ("code", "text", "string"), name="parent")
+CHILD = relation(("id", "integer", "int32"), ("parent", "integer", "int32"), name="child")
+FAMILY = """
+    create table public.parent (id int primary key, code text {unique});
+    create table public.child (id int primary key,
+        parent int references public.parent on delete {action} {deferrable});
+    insert into public.parent values (1, 'a'), (2, 'b');
+    insert into public.child values (10, 1), (11, 1), (20, 2);
+"""
+
+
+@pytest.mark.parametrize("poor", [False, True])
+@pytest.mark.parametrize("action", ["no action", "cascade", "restrict", "set null"])
+def test_foreign_keys_hold_and_eat_nothing(
+    start: Start, log: LogMaker, poor: bool, action: str
+) -> None:
+    """Parents deleted, re-keyed and updated; children moved; untouched children stay."""
+    target = start(FAMILY.format(unique="", action=action, deferrable=""), poor=poor)
+    log.transaction(
+        insert(PARENT, 3, "c"),
+        update(CHILD, 10, 3),
+        delete(CHILD, 11, None),
+        delete(PARENT, 1, None),
+        update(PARENT, 2, "B"),
+        insert(PARENT, 4, "d"),
+        insert(CHILD, 40, 4),
+    )
+    log.close_segment()
+    target.batch()
+    assert target.rows("select * from public.parent order by 1") == [(2, "B"), (3, "c"), (4, "d")]
+    assert target.rows("select * from public.child order by 1") == [(10, 3), (20, 2), (40, 4)]
+
+
+@pytest.mark.parametrize("action", ["no action", "cascade"])
+def test_referenced_parent_with_other_unique_constraint(
+    start: Start, log: LogMaker, action: str
+) -> None:
+    """Without replica role it is updated in place, in an order that pleases the constraint."""
+    target = start(FAMILY.format(unique="unique", action=action, deferrable=""), poor=True)
+    log.transaction(update(PARENT, 1, "z"), update(PARENT, 2, "a"), insert(PARENT, 3, "b"))
+    log.close_segment()
+    target.batch()
+    assert target.rows("select * from public.parent order by 1") == [(1, "z"), (2, "a"), (3, "b")]
+    assert target.rows("select id from public.child order by 1") == [(10,), (11,), (20,)]
+
+
+@pytest.mark.parametrize("poor", [False, True])
+def test_a_cycle_of_unique_values_in_a_referenced_parent(
+    start: Start, log: LogMaker, poor: bool
+) -> None:
+    """With replica role it is carried; without it is refused with the GRANT, nothing applied."""
+    target = start(FAMILY.format(unique="unique", action="cascade", deferrable=""), poor=poor)
+    log.transaction(
+        update(PARENT, 1, "-"), update(PARENT, 2, "a"), update(PARENT, 1, "b"), insert(CHILD, 30, 2)
+    )
+    log.close_segment()
+    if poor:
+        with pytest.raises(applying.UniqueBlocked) as caught:
+            target.batch()
+        assert "grant set on parameter session_replication_role" in caught.value.hint
+        assert target.rows("select * from public.parent order by 1") == [(1, "a"), (2, "b")]
+    else:
+        target.batch()
+        assert target.rows("select * from public.parent order by 1") == [(1, "b"), (2, "a")]
+    assert len(target.rows("select * from public.child")) == (3 if poor else 4)
+
+
+def test_deferrable_foreign_keys_in_a_circle(start: Start, log: LogMaker) -> None:
+    """Two tables that refer to each other; each batch is whole, so the end is consistent."""
+    target = start(
+        """
+        create table public.parent (id int primary key, code int);
+        create table public.child (id int primary key,
+            parent int references public.parent deferrable);
+        alter table public.parent add foreign key (code) references public.child deferrable;
+        """,
+        poor=True,
+    )
+    parent = relation(("id", "integer", "int32"), ("code", "integer", "int32"), name="parent")
+    log.transaction(insert(parent, 1, 10), insert(CHILD, 10, 1))
+    log.close_segment()
+    target.batch()
+    log.transaction(delete(parent, 1, None), delete(CHILD, 10, None))
+    log.close_segment()
+    target.batch()
+    assert target.rows("select * from public.parent") == []
+
+
+def test_foreign_key_that_can_not_hold_is_refused_with_the_grant(
+    start: Start, log: LogMaker
+) -> None:
+    """The target's own key to a row the source does not have."""
+    target = start(FAMILY.format(unique="", action="no action", deferrable=""), poor=True)
+    log.transaction(insert(CHILD, 99, 77))
+    log.close_segment()
+    with pytest.raises(applying.ForeignKeyBlocked) as caught:
+        target.batch()
+    assert POOR in caught.value.hint
+
+
+@pytest.mark.parametrize("poor", [False, True])
+def test_truncate_is_a_barrier(start: Start, log: LogMaker, poor: bool) -> None:
+    """Rows before it are void, rows behind it stay; the tables go together."""
+    target = start(FAMILY.format(unique="", action="no action", deferrable=""), poor=poor)
+    both = [TableName("public", "parent"), TableName("public", "child")]
+    log.transaction(
+        insert(PARENT, 5, "e"),
+        insert(CHILD, 50, 5),
+        (MarkerKind.TRUNCATE, both),
+        insert(PARENT, 6, "f"),
+        insert(CHILD, 60, 6),
+    )
+    log.close_segment()
+    target.batch()
+    assert target.rows("select id from public.parent") == [(6,)]
+    assert target.rows("select id from public.child") == [(60,)]
+    log.transaction((MarkerKind.TRUNCATE, both))
+    log.close_segment()
+    target.batch()
+    assert target.rows("select id from public.parent") == []
+
+
+def test_truncate_under_a_foreign_key_of_others(start: Start, log: LogMaker) -> None:
+    """Refused with what to do without replica role; carried with it."""
+    ddl = FAMILY.format(unique="", action="cascade", deferrable="")
+    log.transaction((MarkerKind.TRUNCATE, [TableName("public", "parent")]))
+    log.close_segment()
+    poor = start(ddl, poor=True)
+    with pytest.raises(applying.TruncateBlocked) as caught:
+        poor.batch()
+    assert "child_parent_fkey" in caught.value.hint
+    rich = start("select 1")
+    rich.batch()
+    assert rich.rows("select count(*) from public.parent") == [(0,)]
+    assert rich.rows("select count(*) from public.child") == [(3,)]
+
+
+def test_reload_replaces_a_table_whole(start: Start, log: LogMaker) -> None:
+    """What stood before is gone, with a new type that has no cast from the old one."""
+    target = start(TABLE + "; insert into public.t values (1, 'a', 1), (2, 'b', 2)")
+    log.transaction(update(ITEM, 1, "b", 1))
+    changed = relation(
+        ("id", "integer", "int32"),
+        ("name", "jsonb", "string"),
+        ("n", "integer", "int32"),
+        version=2,
+    )
+    log.transaction(
+        (MarkerKind.RELOAD, [TableName("public", "t")]),
+        insert(changed, 1, '{"a": 1}', 1),
+        insert(changed, 3, "null", 3),
+    )
+    log.transaction(update(changed, 3, None, 4))
+    log.close_segment()
+    target.batch()
+    rows = target.rows("select id, name::text, n from public.t order by 1")
+    assert rows == [(1, '{"a": 1}', 1), (3, None, 4)]
+
+
+def test_shape_changes_between_rows_of_one_batch(start: Start, log: LogMaker) -> None:
+    """Added with the old rows' value, widened, dropped: three shapes in one target transaction."""
+    target = start(TABLE + "; insert into public.t values (1, 'a', 1), (2, 'b', 2)")
+    columns = [("id", "integer", "int32"), ("name", "text", "string"), ("n", "bigint", "int64")]
+    wide = relation(*columns, version=2)
+    first, second, third = wide.columns
+    added = Relation(
+        schema="public",
+        name="t",
+        columns=(
+            first,
+            second,
+            third,
+            second.__class__(name="Ä", source_type="text", neutral="string", missing="it's"),
+        ),
+        key=(0,),
+        before=(0,),
+        version=3,
+    )
+    dropped = Relation(
+        schema="public",
+        name="t",
+        columns=(first, *added.columns[2:]),
+        key=(0,),
+        before=(0,),
+        version=4,
+    )
+    log.transaction(update(ITEM, 1, "x", 5))
+    log.transaction(insert(wide, 3, "c", 2**40))
+    log.transaction(update(added, 2, None, 2, "new", absent=(1,)), insert(added, 4, "d", 4, None))
+    log.transaction(insert(dropped, 5, 5, "five"), update(dropped, 1, 6, "it's"))
+    log.close_segment()
+    target.batch()
+    assert target.rows("select * from public.t order by id") == [
+        (1, 6, "it's"),
+        (2, 2, "new"),
+        (3, 2**40, "it's"),
+        (4, 4, None),
+        (5, 5, "five"),
+    ]
+    assert target.rows("select count(*) from pg_tables where tablename ~ '_wkm\\d'") == [(0,)]
+    log.transaction(update(dropped, 5, 6, "six"))
+    log.close_segment()
+    target.batch()
+    assert target.rows("select * from public.t where id = 5") == [(5, 6, "six")]
+
+
+def test_shape_change_without_rows(start: Start, log: LogMaker) -> None:
+    """A column added to a table that is not written reaches the target all the same."""
+    target = start(TABLE + "; insert into public.t values (1, 'a', 1)")
+    log.transaction(update(ITEM, 1, "b", 1))
+    more = relation(
+        *[(c.name, c.source_type, c.neutral) for c in ITEM.columns],
+        ("x", "date", "date"),
+        version=2,
+    )
+    log.transaction(insert(PARENT, 1, "a"), relations=[more])
+    log.close_segment()
+    target.target.connection.execute("create table public.parent (id int primary key, code text)")
+    target.batch()
+    assert target.rows("select * from public.t") == [(1, "b", 1, None)]
+
+
+def test_column_kept_as_text_after_a_value_its_type_could_not_hold(
+    start: Start, log: LogMaker
+) -> None:
+    """Infinity widens the column's kept form; the target's type stays."""
+    shape = relation(("id", "integer", "int32"), ("at", "date", "date"))
+    wide = shape.with_text_column(1)
+    target = start("create table public.t (id int primary key, at date)")
+    log.transaction(insert(shape, 1, dt.date(2024, 1, 2)))
+    log.transaction(insert(wide, 2, "infinity"), update(wide, 1, "0044-03-15 BC"))
+    log.close_segment()
+    target.batch()
+    assert target.rows("select id, at::text from public.t order by 1") == [
+        (1, "0044-03-15 BC"),
+        (2, "infinity"),
+    ]
+
+
+def test_tables_start_at_their_own_positions(start: Start, log: LogMaker) -> None:
+    """Rows that a bulk load has already, its shapes too, are left out table by table."""
+    target = start(TABLE + "; insert into public.t values (1, 'bulk', 1)")
+    old = relation(
+        *[(c.name, c.source_type, c.neutral) for c in ITEM.columns], ("gone", "text", "string")
+    )
+    log.transaction(insert(old, 1, "a", 1, "g"))
+    position = log.transaction(update(ITEM, 1, "new", 1))
+    log.close_segment()
+    later = start("select 1", starts={TableName("public", "t"): position + 1})
+    later.batch()
+    assert later.rows("select * from public.t") == [(1, "bulk", 1)]
+    log.transaction(update(ITEM, 1, "newer", 1))
+    log.close_segment()
+    later.batch()
+    assert later.rows("select * from public.t") == [(1, "newer", 1)]
+    assert not target.rows("select 1 from pg_attribute where attname = 'gone'")
+
+
+def test_a_cut_applies_what_was_committed_before_a_position(start: Start, log: LogMaker) -> None:
+    """Inside a segment: whole transactions, the file left open, then the rest."""
+    target = start(TABLE)
+    for number in range(1, 6):
+        position = log.transaction(insert(ITEM, number, "r", number))
+        if number == 3:
+            cut = position
+    log.close_segment()
+    result = target.batch(before=cut)
+    assert target.rows("select id from public.t order by 1") == [(1,), (2,)]
+    assert result.whole == []
+    assert result.applied.gsn == 2
+    row = target.rows("select mark, finish_time from wirekite.wirekite_progress")
+    assert row == [("2", None)]
+    assert [file.number for file in target.batch().whole] == [0]
+    assert target.rows("select count(*) from public.t") == [(5,)]
+
+
+def test_triggers_do_not_fire_twice(start: Start, log: LogMaker) -> None:
+    """Off with replica role; an error without it, unless they are wanted or always on."""
+    ddl = (
+        TABLE
+        + """;
+        create function public.f() returns trigger language plpgsql as
+            $$ begin new.n = -1; return new; end $$;
+        create trigger g before insert on public.t for each row execute function public.f();
+    """
+    )
+    log.transaction(insert(ITEM, 1, "a", 1))
+    log.close_segment()
+    poor = start(ddl, poor=True)
+    with pytest.raises(applying.TriggersWouldFire) as caught:
+        poor.batch()
+    assert "disable trigger user" in caught.value.hint
+    rich = start("select 1")
+    rich.batch()
+    assert rich.rows("select n from public.t") == [(1,)]
+
+
+def test_values_the_target_refuses(start: Start, log: LogMaker) -> None:
+    """A value is never cut short or rounded to fit."""
+    target = start("create table public.t (id int primary key, name varchar(3), n int)")
+    log.transaction(insert(ITEM, 1, "abcd", 1))
+    log.close_segment()
+    with pytest.raises(applying.ValueRefused) as caught:
+        target.batch()
+    assert caught.value.fields["table"] == "public.t"
+    assert "abcd" not in caught.value.message
+
+
+def test_a_locked_table_is_waited_for(
+    start: Start, log: LogMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock timeout interrupts the apply; the same staged rows are applied later."""
+    monkeypatch.setattr(applying, "LOCK_TIMEOUT_MS", 200)
+    target = start(TABLE)
+    log.transaction(insert(ITEM, 1, "a", 1))
+    log.close_segment()
+    with psycopg.connect(target.url) as other:
+        other.execute("lock table public.t in access exclusive mode")
+        timer = threading.Timer(0.7, other.rollback)
+        timer.start()
+        target.batch()
+        timer.join()
+    assert target.rows("select count(*) from public.t") == [(1,)]
+
+
+def test_names_of_any_kind(start: Start, log: LogMaker) -> None:
+    """Quotes, capitals, letters beyond ASCII, the longest names, and our own column names."""
+    long = "ß" * 31
+    shape = relation(
+        ('i"d', "integer", "int32"),
+        ("wk$n", "integer", "int32"),
+        ("Ü", "text", "string"),
+        name=long,
+        schema='S"x',
+    )
+    same = relation(("id", "integer", "int32"), ("c", "text", "string"), name=long)
+    target = start(
+        f'create schema "S""x"; create table "S""x"."{long}" ("i""d" int primary key, "wk$n" int,'
+        f' "Ü" text); create table public."{long}" (id int primary key, c text)',
+    )
+    log.transaction(insert(shape, 1, 2, "ü"), insert(same, 1, "x"))
+    log.close_segment()
+    log.transaction(update(shape, 1, 2, None, absent=(2,)))
+    log.close_segment()
+    target.batch()
+    assert target.rows(f'select * from "S""x"."{long}"') == [(1, 2, "ü")]
+    assert target.rows(f'select * from public."{long}"') == [(1, "x")]
+
+
+def test_key_types_that_compare_loosely(start: Start, log: LogMaker) -> None:
+    """1.0 and 1.00 are one key to the target and two texts to the log."""
+    shape = relation(("id", "numeric", "string"), ("c", "text", "string"))
+    target = start(
+        "create table public.t (id numeric primary key, c text);"
+        "insert into public.t values (1.0, 'a'), (2.0, 'b')"
+    )
+    log.transaction(
+        update(shape, "1.00", None, old=("1.0", None), absent=(1,)),
+        delete(shape, "2.0", None),
+        insert(shape, "2.000", "new"),
+    )
+    log.close_segment()
+    target.batch()
+    rows = target.rows("select id::text, c from public.t order by 1")
+    assert rows == [("1.00", "a"), ("2.000", "new")]
+
+
+def test_buckets_share_one_merge_table(
+    start: Start, log: LogMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large table is folded by several tasks, each staging its share."""
+    monkeypatch.setattr("penstock.load.plan.BUCKET_BYTES", 100)
+    target = start(TABLE)
+    log.transaction(*[insert(ITEM, i, str(i), i) for i in range(200)])
+    log.transaction(*[delete(ITEM, i, None, None) for i in range(0, 200, 3)])
+    log.close_segment()
+    result = target.batch(threads=3)
+    assert target.rows("select count(*), sum(n) from public.t") == [
+        (133, sum(i for i in range(200) if i % 3))
+    ]
+    assert result.tables == 1
+
+
+def test_way_of_a_plain_table_is_upsert(start: Start) -> None:
+    """The cheap way is taken where it is right."""
+    target = start(TABLE)
+    name = TableName("public", "t")
+    table = applying.read_target_tables(target.target.connection, [name])[name]
+    merge = Merge(relation=ITEM, table=table, staging="t_wkm", counts=Counts())
+    assert MergeSql(merge, replica=True).way is Way.UPSERT
