@@ -13,7 +13,6 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,18 +24,31 @@ from penstock.host.connect import connect, server_errors
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
 from penstock.log import ClosedSegment, PipelineLayout, Writer, WriterOptions, checkpoint
-from penstock.log.layout import EXTENSION_DEFAULT
 from penstock.model import FlushPoint, Lsn, PenstockError, Relation, Run, TableDefinition
 from penstock.source.bookkeeping import Chores, Poll, StatusFile
+from penstock.source.extract_options import ControlGate, Ended, ExtractOptions, Progress
 from penstock.source.postgres import slot as slots
 from penstock.source.postgres.catalog import RelationResolver, open_catalog
 from penstock.source.postgres.client import open_replication
+from penstock.source.postgres.ddl_watch import DdlWatch, WatchState
 from penstock.source.postgres.shapes import CatalogShapes
 from penstock.source.postgres.source_identity import ServerIdentity, identify
 from penstock.source.postgres.stream import PostgresSource, StreamOptions
+from penstock.source.postgres.table_actions import TableActions, is_begun_only
+
+__all__ = [
+    "ControlGate",
+    "Ended",
+    "ExtractOptions",
+    "Extractor",
+    "Outcome",
+    "Progress",
+    "ProgressRecorder",
+]
 
 logger = structlog.get_logger()
 RELATIONS_FILE = "relations.json"
+WATCH_FILE = "tables.json"
 STREAM_FILE = "stream.json"
 STATUS_FILE = "extract.json"
 ACTION_INTERVAL_S = 5.0  # document 000: the action is looked at every five seconds
@@ -83,65 +95,12 @@ class ProgressRecorder(Protocol):
         ...
 
 
-class ControlGate(Protocol):
-    """What the operator wants: the word in the action table."""
-
-    def word(self) -> str:
-        """RUN, PAUSE or STOP; called about every five seconds, from one thread."""
-        ...
-
-
-class Ended(StrEnum):
-    """Why an extraction ended."""
-
-    IDLE = "idle"
-    STOPPED = "stopped"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtractOptions:
-    """The parameters of document 000, and what belongs to PostgreSQL.
-
-    events_per_flush: rows after which what was read is made durable and acknowledged.
-    flush_interval_s: the longest that rows wait for that, and the age at which a segment is
-    rotated. idle_wait_s: how long nothing must come before exit_when_idle ends the extraction.
-    slot_wait_s: patience with a slot that somebody else reads.
-    """
-
-    slot: str = "wirekite_replication_slot"
-    publication: str = "wirekite_publication"
-    flush_interval_s: float = 5.0
-    events_per_flush: int = 5000
-    exit_when_idle: bool = False
-    idle_wait_s: float = 3.0
-    process_commits: bool = False
-    keep_messages: bool = False
-    origin: str = "any"
-    operation_count_max: int = 150_000
-    extension: str = EXTENSION_DEFAULT
-    slot_wait_s: float = 90.0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How it ended. end: the last flush point, all of it in closed segments."""
 
     ended: Ended
     end: FlushPoint
-
-
-@dataclass(slots=True, kw_only=True)
-class Progress:
-    """Counters of one extraction, kept for display."""
-
-    state: str = "connecting"
-    reconnect_count: int = 0
-    segment_count: int = 0
-    row_count: int = 0
-    transaction_count: int = 0
-    byte_count: int = 0
-    last_error: str = ""
-    started_us: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -199,6 +158,8 @@ class Extractor:
         self._action: Poll | None = None
         self._server: Poll | None = None
         self._source: PostgresSource | None = None
+        self._actions: TableActions | None = None
+        self._shapes: CatalogShapes | None = None
         self._pace = _Pace()
         self._status = StatusFile(self._layout.run / STATUS_FILE, files=files, clock=clock)
 
@@ -234,8 +195,9 @@ class Extractor:
         while True:
             began_s = self._clock.monotonic_s()
             try:
-                with open_catalog(self._url) as catalog:
+                with open_catalog(self._url) as catalog, open_catalog(self._url) as watched:
                     resolver = self._resolver(catalog, resolver)
+                    self._watch_tables(watched, resolver)
                     with self._connect(writer, resolver, identity) as source:
                         self._source = source
                         identity = self._keep_identity(source, identity)
@@ -262,6 +224,30 @@ class Extractor:
         before.connection = catalog
         before.forget()
         return before
+
+    def _watch_tables(self, connection: psycopg.Connection, resolver: RelationResolver) -> None:
+        if self._actions is None:
+            path = self._layout.state / WATCH_FILE
+            watch = DdlWatch(
+                connection,
+                self._tables,
+                publication=self._options.publication,
+                state=checkpoint.load(path, WatchState, self._files),
+            )
+            self._actions = TableActions(
+                self._url,
+                watch,
+                resolver,
+                save=self._save_watch,
+                interval_s=self._options.table_interval_s,
+                clock=self._clock,
+            )
+        self._actions.connected(connection)
+        self._actions.look(at_once=True)
+
+    def _save_watch(self, state: WatchState) -> None:
+        self._files.make_directory(self._layout.state)
+        checkpoint.save(self._layout.state / WATCH_FILE, state, self._files)
 
     # -- opening -----------------------------------------------------------------------------
 
@@ -300,7 +286,7 @@ class Extractor:
         start = writer.durable
         if start.position == 0 and self._start_position:
             start = FlushPoint(position=self._start_position)
-        shapes = CatalogShapes(resolver, save=self._save_relations)
+        self._shapes = shapes = CatalogShapes(resolver, save=self._save_relations)
         return PostgresSource(
             self._url,
             options=StreamOptions(
@@ -358,6 +344,7 @@ class Extractor:
                 self._write(writer, run)
             if writer.at_commit:
                 self._make_durable(writer, source, quiet=run is None)
+                self._tend_tables(writer, source)
             if run is None and self._is_idle(writer, source):
                 return self._finish(writer, source, Ended.IDLE)
             self._report(writer)
@@ -365,6 +352,8 @@ class Extractor:
     def _write(self, writer: Writer, run: Run) -> None:
         writer.write(run)
         point("extract.write.after")
+        if self._actions is not None:
+            self._actions.saw(run)
         count = sum(rows.batch.num_rows for rows in run.rows)
         self._pace.rows_since_flush += count
         self.progress.row_count += count
@@ -392,6 +381,22 @@ class Extractor:
             self._flush(writer, source)
         if writer.due():
             self._rotate(writer, source)
+
+    def _tend_tables(self, writer: Writer, source: PostgresSource) -> None:
+        """Carry out what has to be done about tables that changed without sending rows."""
+        actions = self._actions
+        if actions is None or not actions.look():
+            return
+        while (action := actions.next_due(writer.durable)) is not None:
+            self._flush(writer, source)
+            relation = actions.carry_out(action, source)
+            if relation is not None and self._shapes is not None:
+                self._shapes.keep()
+                self._write(writer, Run(relations=(relation,), end=writer.durable))
+                self._flush(writer, source)
+            if is_begun_only(action):
+                return
+            actions.settle(action)
 
     def _flush(self, writer: Writer, source: PostgresSource | None) -> None:
         point("extract.flush.before")
@@ -473,7 +478,7 @@ class Extractor:
         quiet_s = self._clock.monotonic_s() - pace.data_s
         if not self._options.exit_when_idle or quiet_s < self._options.idle_wait_s:
             return False
-        if not writer.at_commit:
+        if not writer.at_commit or (self._actions and self._actions.look(at_once=True)):
             return False
         if pace.target_position == 0:
             pace.target_position = self._read_server_position()

@@ -7,6 +7,7 @@ a Relation message becomes a relation (`relations.py`).
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 from penstock.codec.pgoutput_messages import RelationMessage
@@ -16,7 +17,7 @@ from penstock.source.postgres.relations import RelationResolver
 
 
 class CatalogShapes:
-    """The `Shapes` of a pipeline. Used by the thread that decodes."""
+    """The `Shapes` of a pipeline. `keep` may be called from two threads."""
 
     def __init__(
         self, resolver: RelationResolver, *, save: Callable[[Sequence[Relation]], None]
@@ -25,6 +26,7 @@ class CatalogShapes:
         self._resolver = resolver
         self._save = save
         self._saved = resolver.relations()
+        self._keeping = threading.Lock()
 
     def resolve(self, message: RelationMessage) -> Relation | None:
         """See Shapes."""
@@ -37,7 +39,8 @@ class CatalogShapes:
 
     def keep(self) -> None:
         """Make new versions durable; called before rows of them are given out."""
-        relations = self._resolver.relations()
-        if relations != self._saved:
-            self._save(relations)
-            self._saved = relations
+        with self._keeping:
+            relations = self._resolver.relations()
+            if relations != self._saved:
+                self._save(relations)
+                self._saved = relations

@@ -1,0 +1,67 @@
+"""What an extraction is asked to do, and what it counts.
+
+Not here: doing it (`extract.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from penstock.source.postgres.ddl_watch import POLL_INTERVAL_S
+
+
+class ControlGate(Protocol):
+    """What the operator wants: the word in the action table."""
+
+    def word(self) -> str:
+        """RUN, PAUSE or STOP; called about every five seconds, from one thread."""
+        ...
+
+
+class Ended(StrEnum):
+    """Why an extraction ended."""
+
+    IDLE = "idle"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractOptions:
+    """The parameters of document 000, and what belongs to PostgreSQL.
+
+    events_per_flush: rows after which what was read is made durable and acknowledged.
+    flush_interval_s: the longest that rows wait for that, and the age at which a segment is
+    rotated. idle_wait_s: how long nothing must come before exit_when_idle ends the extraction.
+    slot_wait_s: patience with a slot that somebody else reads. table_interval_s: how often the
+    catalogue is looked at for changes that send no rows.
+    """
+
+    slot: str = "wirekite_replication_slot"
+    publication: str = "wirekite_publication"
+    flush_interval_s: float = 5.0
+    events_per_flush: int = 5000
+    exit_when_idle: bool = False
+    idle_wait_s: float = 3.0
+    process_commits: bool = False
+    keep_messages: bool = False
+    origin: str = "any"
+    operation_count_max: int = 150_000
+    extension: str = "ckt"
+    slot_wait_s: float = 90.0
+    table_interval_s: float = POLL_INTERVAL_S
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """Counters of one extraction, kept for display."""
+
+    state: str = "connecting"
+    reconnect_count: int = 0
+    segment_count: int = 0
+    row_count: int = 0
+    transaction_count: int = 0
+    byte_count: int = 0
+    last_error: str = ""
+    started_us: int = 0

@@ -1,0 +1,137 @@
+"""What the server changes without sending rows ends equal: relations and reloads in the log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from fix_extract import QUICK, Stop, extractor_of, running, segments_of, set_up, until
+from fix_stream import changes_of, run_sql
+from penstock.host.connect import connect
+from penstock.model import Marker, MarkerKind, Run
+
+WATCHFUL = replace(QUICK, exit_when_idle=False, table_interval_s=0.1)
+
+
+def _contents(directory: Path, table: str) -> list[dict[str, Any]]:
+    """The table as the log has it at its end, keyed by `id`; RELOAD and TRUNCATE empty it."""
+    rows: dict[int, dict[str, Any]] = {}
+    with segments_of(directory) as segments:
+        for segment in segments:
+            steps: list[Any] = [
+                *((c.gsn, 1, c) for c in changes_of(Run(rows=tuple(segment.rows())))),
+                *((m.gsn + 0.5, 0, m) for m in segment.markers()),
+            ]
+            for _, _, step in sorted(steps, key=lambda s: (s[0], s[1])):
+                if isinstance(step, Marker):
+                    if ("public", table) in step.tables:
+                        rows.clear()
+                elif step.table == table:
+                    _apply(rows, step)
+    return [rows[key] for key in sorted(rows)]
+
+
+def _apply(rows: dict[int, dict[str, Any]], change: Any) -> None:
+    if change.op == "I":
+        assert change.after["id"] not in rows
+    if change.op == "D":
+        del rows[change.before["id"]]
+    else:
+        rows[change.after["id"]] = change.after
+
+
+def _rows(sql: psycopg.Connection[Any], table: str) -> list[dict[str, Any]]:
+    cursor = sql.execute(f"select * from {table} order by id".encode())
+    names = [column.name for column in cursor.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def test_added_column_reaches_the_log_without_rows(source_url: str, tmp_path: Path) -> None:
+    """ADD COLUMN DEFAULT sends nothing: the relation with its missing value is written."""
+    set_up(source_url, "create table t (id int primary key)")
+    stop = Stop()
+    extractor = extractor_of(source_url, tmp_path, options=WATCHFUL, stop=stop)
+    with connect(source_url, application_name="test") as sql, running(extractor):
+        sql.execute("insert into t values (1)")
+        until(lambda: extractor.progress.segment_count >= 1)
+        sql.execute("alter table t add b int default 7")
+        until(lambda: extractor.progress.segment_count >= 2)
+        stop.asked.set()
+    with segments_of(tmp_path) as segments:
+        relations = [relation for segment in segments for _, relation in segment.relations()]
+    assert [(r.version, len(r.columns)) for r in relations] == [(1, 1), (2, 2)]
+    assert relations[1].columns[1].missing == "7"
+
+
+def test_rewritten_rows_are_read_again_while_the_source_is_written(
+    source_url: str, tmp_path: Path
+) -> None:
+    """ALTER TYPE USING changes every row and sends none; the reload stands at one exact place."""
+    set_up(
+        source_url,
+        """create table t (id int primary key, n int);;
+        create table u (id int primary key, n int);;
+        insert into t select i, i from generate_series(1, 500) i""",
+    )
+    stop = Stop()
+    extractor = extractor_of(source_url, tmp_path, options=WATCHFUL, stop=stop)
+    with connect(source_url, application_name="test") as sql, running(extractor):
+        run_sql(sql, "update t set n = n + 1;; insert into u values (1, 1)")
+        until(lambda: extractor.progress.segment_count >= 1)
+        run_sql(sql, "alter table t alter n type bigint using n * 10")
+        for number in range(600, 900):
+            sql.execute("insert into t values (%s, 5)", (number,))
+            sql.execute("update t set n = n + 1 where id = %s", (number - 590,))
+            sql.execute("update u set n = n + 1")
+            sql.execute("delete from t where id = %s", (number - 300,))
+        until(lambda: _has_reload(tmp_path), 30)
+        sql.execute("insert into t values (1000, 1)")
+        expected, other = _rows(sql, "t"), _rows(sql, "u")
+        until(lambda: _last(tmp_path, "t") == 1000, 30)
+        stop.asked.set()
+    assert _contents(tmp_path, "t") == expected
+    assert _contents(tmp_path, "u") == other
+    with segments_of(tmp_path) as segments:
+        markers = [m for segment in segments for m in segment.markers()]
+    assert [m.kind for m in markers] == [MarkerKind.RELOAD]
+
+
+def _has_reload(directory: Path) -> bool:
+    with segments_of(directory) as segments:
+        return any(m.kind is MarkerKind.RELOAD for s in segments for m in s.markers())
+
+
+def _last(directory: Path, table: str) -> int:
+    found = _contents(directory, table)
+    return int(found[-1]["id"]) if found else 0
+
+
+def test_change_while_nobody_extracted_is_noticed(source_url: str, tmp_path: Path) -> None:
+    """The watch's state is kept: a rewrite between two runs is made good by the second."""
+    set_up(
+        source_url,
+        """create table t (id int primary key, n int);;
+        insert into t select i, i from generate_series(1, 100) i""",
+    )
+    with connect(source_url, application_name="test") as sql:
+        sql.execute("update t set n = n + 1")
+        extractor_of(source_url, tmp_path).run()
+        sql.execute("alter table t alter n type bigint using n * 10")
+        extractor_of(source_url, tmp_path).run()
+        expected = _rows(sql, "t")
+    assert _contents(tmp_path, "t") == expected
+
+
+def test_reload_of_an_emptied_table_is_a_marker_alone(source_url: str, tmp_path: Path) -> None:
+    """No rows, and yet a transaction of the log: the table is known to be empty."""
+    set_up(source_url, "create table t (id int primary key, n int)")
+    with connect(source_url, application_name="test") as sql:
+        sql.execute("insert into t values (1, 1)")
+        extractor_of(source_url, tmp_path).run()
+        run_sql(sql, "delete from t;; alter table t alter n type bigint using n * 10")
+        outcome = extractor_of(source_url, tmp_path).run()
+    assert _contents(tmp_path, "t") == []
+    assert outcome.end.gsn == 2
