@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from penstock.codec.ckt import FrameEntry
+from penstock.log.recovery import continues
 from penstock.model import FlushPoint, Marker, MarkerKind, PenstockError, Relation, TableName
 
 EMPTYING = (MarkerKind.TRUNCATE, MarkerKind.RELOAD)
@@ -179,7 +180,7 @@ def plan_batch(segments: Sequence[SegmentView], window: Window, *, buckets_max: 
 
 def _check_chain(segments: Sequence[SegmentView]) -> None:
     for before, segment in pairwise(segments):
-        if segment.number != before.number + 1 or segment.start != before.end:
+        if segment.number != before.number + 1 or not continues(before.end, segment.start):
             raise PlanImpossible(
                 f"segment {segment.path.name} does not follow {before.path.name}: it starts at "
                 f"gsn {segment.start.gsn}, expected {before.end.gsn}",
