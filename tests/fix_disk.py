@@ -177,7 +177,8 @@ class Disk:
         """Turn one bit of a file, on the platter and in memory."""
         inode = self._inode(path)
         for content in (inode.current, inode.durable):
-            content[bit // 8] ^= 1 << bit % 8
+            if bit // 8 < len(content):
+                content[bit // 8] ^= 1 << bit % 8
 
     def content(self, path: Path) -> bytes:
         """What a process reads."""

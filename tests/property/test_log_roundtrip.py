@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fix_disk import Disk
 from fix_log import (
     RELATIONS,
     SOURCE,
@@ -109,21 +110,21 @@ def test_markers_stand_between_the_rows_they_were_put_between(
     """Behind row gsn, before row gsn + 1; those of one place in the order in which they came."""
     rows = numbered([inserts(12)])[0]
     markers = [truncate(gsn, 1, f"t{number}") for number, gsn in enumerate(places)]
-    with tempfile.TemporaryDirectory() as name:
-        with Writer.open(Path(name), log_id=None, source=SOURCE) as log:
-            start = 0
-            for size in [*splits, 12]:
-                part = rows[start : start + size]
-                if not part:
-                    break
-                first = part[0].gsn - (start == 0)
-                these = [m for m in markers if first <= m.gsn <= part[-1].gsn]
-                log.write(run_of(part, ended=part[-1].gsn == 12, markers=these))
-                start += size
-            log.rotate()
-        with open_segment(Path(name) / "0.ckt") as segment:
-            found = list(segment.in_order())
-            assert len(list(segment.markers())) == len(markers)
+    disk = Disk()
+    with Writer.open(Path("/log"), log_id=None, source=SOURCE, files=disk) as log:
+        start = 0
+        for size in [*splits, 12]:
+            part = rows[start : start + size]
+            if not part:
+                break
+            first = part[0].gsn - (start == 0)
+            these = [m for m in markers if first <= m.gsn <= part[-1].gsn]
+            log.write(run_of(part, ended=part[-1].gsn == 12, markers=these))
+            start += size
+        log.rotate()
+    with open_segment(Path("/log/0.ckt"), files=disk) as segment:
+        found = list(segment.in_order())
+        assert len(list(segment.markers())) == len(markers)
     gsn = 0
     seen = []
     for item in found:
@@ -157,37 +158,33 @@ def small_segment(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list
 
 
 def test_no_flipped_bit_of_a_closed_segment_becomes_rows(
-    small_segment: tuple[bytes, list[Any]], tmp_path: Path
+    small_segment: tuple[bytes, list[Any]],
 ) -> None:
     """Reading finds it or gives what was written; check always finds it."""
     content, expected = small_segment
-    path = tmp_path / "0.ckt"
-    unnoticed = []
-    for bit in _bits(content, path):
-        path.write_bytes(_flipped(content, bit))
+    disk = Disk()
+    disk.make_directory(Path("/log"))
+    path = Path("/log/0.ckt")
+    disk.create(path).append([content])
+    unnoticed = 0
+    for bit in _bits(content, disk, path):
+        disk.flip(path, bit)
         try:
-            with open_segment(path) as segment:
+            with open_segment(path, files=disk) as segment:
                 assert plain_batches(segment.rows()) == expected
+            # What rows() does not touch (markers, flush points, transactions) it can not notice.
+            findings = check(path.parent, files=disk)
+            assert [f for f in findings if f.severity == "error"], f"bit {bit} is harmless"
+            unnoticed += 1
         except (SegmentCorrupt, FormatUnknown):
-            continue
-        unnoticed.append(bit)
-    # What rows() does not touch (markers, flush points, transactions) it can not notice.
+            pass
+        disk.flip(path, bit)
     assert unnoticed
-    for bit in unnoticed:
-        path.write_bytes(_flipped(content, bit))
-        assert [f for f in check(tmp_path) if f.severity == "error"], f"bit {bit} is harmless"
 
 
-def _flipped(content: bytes, bit: int) -> bytes:
-    damaged = bytearray(content)
-    damaged[bit // 8] ^= 1 << bit % 8
-    return bytes(damaged)
-
-
-def _bits(content: bytes, path: Path) -> list[int]:
-    """Every bit of magic, frame heads and trailer; one bit of every other byte."""
-    path.write_bytes(content)
-    with open_segment(path) as segment:
+def _bits(content: bytes, disk: Disk, path: Path) -> list[int]:
+    """Every bit of magic, frame heads and trailer; of the rest one bit of each byte."""
+    with open_segment(path, files=disk) as segment:
         heads = [entry.offset_bytes for entry in segment.entries]
         footer = max(entry.offset_bytes + 16 + entry.length_bytes for entry in segment.entries)
     dense = set(range(8)) | set(range(len(content) - 32, len(content)))

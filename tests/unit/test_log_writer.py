@@ -1,0 +1,611 @@
+"""Writer: order of runs, flush, rotation, bounds, failures, recovery, on real files and not."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fix_disk import Disk
+from fix_log import (
+    EVENT,
+    ITEM,
+    SOURCE,
+    Change,
+    batch_of,
+    end_point,
+    inserts,
+    numbered,
+    plain_rows,
+    plain_segment,
+    run_of,
+    truncate,
+)
+from penstock.codec import ckt
+from penstock.host import faults
+from penstock.host.files import DiskFull, FileFailed
+from penstock.log import (
+    LogBehindSource,
+    LogForeign,
+    LogLocked,
+    SegmentCorrupt,
+    Writer,
+    WriterBroken,
+    WriterOptions,
+    check,
+    load_done,
+    load_state,
+    open_segment,
+)
+from penstock.log.checkpoint import CheckpointCorrupt
+from penstock.log.closing import SegmentPresent
+from penstock.log.recovery import ChainBroken, LeftoverUnexpected
+from penstock.log.sequence import RunInvalid
+from penstock.log.writer import TransactionOpen
+from penstock.model import FlushPoint, Marker, MarkerKind, Op, Relation, Run
+
+LOG = Path("/log")
+GROUPS = numbered([inserts(3), inserts(2, first=3), inserts(4, first=5)])
+
+
+class Hands:
+    """A clock that tests turn."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def now_us(self) -> int:
+        return int(self.seconds * 1e6)
+
+    def monotonic_s(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+def opened(disk: Disk, **options: object) -> Writer:
+    """A writer on a simulated disk."""
+    made = WriterOptions(**options)  # type: ignore[arg-type]
+    return Writer.open(LOG, log_id=None, source=SOURCE, options=made, files=disk)
+
+
+# --- rotation and flush --------------------------------------------------------------------------
+
+
+def test_steps_of_a_rotation_come_in_the_order_that_recovery_relies_on() -> None:
+    """Rows durable, footer durable, state durable, then the name, durable; then a new file."""
+    disk = Disk()
+    with opened(disk) as log:
+        log.write(run_of(GROUPS[0]))
+        disk.trace.clear()
+        log.rotate()
+    assert disk.trace == [
+        "write 0.ckt_",
+        "fdatasync 0.ckt_",
+        "write 0.ckt_",
+        "fdatasync 0.ckt_",
+        "create LOG.json.1.tmp",
+        "write LOG.json.1.tmp",
+        "fsync LOG.json.1.tmp",
+        "rename LOG.json",
+        "fsync_directory log",
+        "rename 0.ckt",
+        "fsync_directory log",
+    ]
+    assert sorted(disk.listdir(LOG)) == ["0.ckt", "LOG.json"]
+
+
+def test_a_flush_is_one_write_and_one_fdatasync() -> None:
+    """However many runs came since; and none when nothing came."""
+    disk = Disk()
+    with opened(disk) as log:
+        log.write(run_of(GROUPS[0]))
+        log.flush()
+        log.write(run_of(GROUPS[1]))
+        log.write(run_of(GROUPS[2]))
+        assert log.has_unflushed
+        disk.trace.clear()
+        assert log.flush() == end_point(3, 9)
+        assert log.flush() == end_point(3, 9)
+    assert disk.trace == ["write 0.ckt_", "fdatasync 0.ckt_"]
+
+
+def test_the_next_segment_is_opened_by_data_only() -> None:
+    """An idle log has no open file and makes no empty segments."""
+    disk = Disk()
+    with opened(disk) as log:
+        assert log.rotate() is None
+        log.write(run_of(GROUPS[0]))
+        assert log.segment_number == 0
+        assert log.rotate() is not None
+        assert log.segment_number == 1
+        assert log.rotate() is None
+        for number in range(5):
+            log.write(Run(end=FlushPoint(position=500 + number, gsn=3, trx=1)))
+            assert log.flush().position == 500 + number
+            assert log.rotate() is None
+        assert not log.due()
+    assert sorted(disk.listdir(LOG)) == ["0.ckt", "LOG.json"]
+    with opened(disk) as log:
+        assert log.resume == FlushPoint(position=504, gsn=3, trx=1)
+        log.write(run_of([]))
+        log.write(
+            Run(
+                rows=run_of(GROUPS[1]).rows,
+                end=FlushPoint(position=600, gsn=5, trx=2),
+            )
+        )
+        closed = log.rotate()
+    assert closed is not None
+    assert closed.start.position == 504
+    assert not [f for f in check(LOG, files=disk) if f.severity == "error"]
+
+
+def test_a_position_that_moves_while_a_segment_is_open_is_a_flush_point_in_it() -> None:
+    """Recovery yields the newest, wherever it was kept."""
+    disk = Disk()
+    log = opened(disk)
+    log.write(run_of(GROUPS[0]))
+    log.flush()
+    log.write(Run(end=FlushPoint(position=400, gsn=3, trx=1)))
+    assert log.flush().position == 400
+    disk.power_cut()
+    with opened(disk) as log:
+        assert log.resume == FlushPoint(position=400, gsn=3, trx=1)
+        assert [c.number for c in log.recovered] == [0]
+
+
+def test_rotation_is_due_by_operations_size_or_time_and_only_at_a_commit() -> None:
+    """Document 000: about 150,000 operations or the flush interval, at a COMMIT."""
+    hands = Hands()
+    disk = Disk()
+    with opened(disk, operation_count_max=4, flush_interval_s=5.0, clock=hands) as log:
+        assert not log.due()
+        hands.sleep(60)
+        assert not log.due(), "an empty log is never due"
+        log.write(run_of(GROUPS[0]))
+        assert not log.due()
+        log.write(run_of(GROUPS[1][:1], ended=False))
+        assert log.operation_count == 4
+        assert not log.due(), "inside a transaction"
+        log.write(run_of(GROUPS[1][1:]))
+        assert log.due()
+        log.rotate()
+        assert not log.due()
+        log.write(run_of(GROUPS[2][:2], ended=False))
+        hands.sleep(5)
+        assert not log.due()
+        log.write(run_of(GROUPS[2][2:]))
+        assert log.due()
+    with opened(Disk(), segment_size_bytes_max=6000) as log:
+        log.write(run_of(GROUPS[0]))
+        assert log.due() == (log.segment_size_bytes >= 6000)
+
+
+def test_flush_rotate_and_done_are_refused_inside_a_transaction() -> None:
+    """A flush point there would make half a transaction whole."""
+    with opened(Disk()) as log:
+        log.write(run_of(GROUPS[0][:1], ended=False))
+        assert not log.at_commit
+        for act in (log.flush, log.rotate, log.done):
+            with pytest.raises(TransactionOpen):
+                act()
+        log.write(run_of(GROUPS[0][1:]))
+        log.flush()
+
+
+def test_a_giant_transaction_is_written_out_in_bounded_pieces() -> None:
+    """Memory holds at most the stated buffer and one frame, not the transaction."""
+    disk = Disk()
+    rows = numbered([inserts(5000)])[0]
+    with opened(disk, buffer_size_bytes_max=10_000, compression=None) as log:
+        for start in range(0, 5000, 100):
+            log.write(run_of(rows[start : start + 100], ended=start == 4900))
+            unwritten = log.segment_size_bytes - len(disk.content(LOG / "0.ckt_"))
+            assert unwritten <= 10_000
+        assert disk.trace.count("fdatasync 0.ckt_") == 1, "the header's only"
+        log.rotate()
+    with open_segment(LOG / "0.ckt", files=disk) as segment:
+        assert plain_segment(segment) == plain_rows(rows)
+        assert segment.totals.flush_points == 1
+
+
+def test_a_large_transaction_that_never_ends_leaves_nothing() -> None:
+    """A crash inside it: the open file goes, the number is used again."""
+    disk = Disk()
+    log = opened(disk, buffer_size_bytes_max=100)
+    for row in GROUPS[0][:2]:
+        log.write(run_of([row], ended=False))
+    assert len(disk.content(LOG / "0.ckt_")) > 5000
+    disk.process_died()
+    with opened(disk) as log:
+        assert log.resume == FlushPoint(position=0)
+        assert log.recovered == ()
+        assert log.segment_number == 0
+    assert disk.listdir(LOG) == ["LOG.json"]
+
+
+def test_rewind_forgets_what_no_flush_point_covers() -> None:
+    """The source's connection broke: the transaction comes again from its start."""
+    disk = Disk()
+    with opened(disk, buffer_size_bytes_max=10) as log:
+        log.write(run_of(GROUPS[0]))
+        log.flush()
+        log.write(run_of(GROUPS[1][:1], ended=False))
+        assert log.rewind() == end_point(1, 3)
+        assert [closed.number for closed in log.recovered] == [0]
+        log.write(run_of(GROUPS[1]))
+        log.rotate()
+    with open_segment(LOG / "1.ckt", files=disk) as segment:
+        assert plain_segment(segment) == plain_rows(GROUPS[1])
+
+
+def test_each_segment_repeats_the_relations_it_uses() -> None:
+    """A segment is readable alone."""
+    disk = Disk()
+    with opened(disk) as log:
+        for group in GROUPS:
+            log.write(run_of(group))
+            log.rotate()
+    for number in range(3):
+        with open_segment(LOG / f"{number}.ckt", files=disk) as segment:
+            assert [r for _, r in segment.relations()] == [ITEM]
+
+
+def test_a_shape_without_rows_is_content() -> None:
+    """A column added to a table nobody writes must reach the target."""
+    disk = Disk()
+    with opened(disk) as log:
+        log.write(Run(relations=(EVENT,), end=FlushPoint(position=50)))
+        closed = log.rotate()
+    assert closed is not None
+    assert [(table.name, table.rows) for table in closed.tables] == [("événement", 0)]
+
+
+def test_done_is_durable_and_gone_once_extraction_goes_on(tmp_path: Path) -> None:
+    """A loader must not take a log for finished that is being written again."""
+    with Writer.open(tmp_path, log_id=None, source=SOURCE) as log:
+        log.write(run_of(GROUPS[0]))
+        with pytest.raises(TransactionOpen, match="segment is open"):
+            log.done()
+        log.rotate()
+        log.done()
+        done = load_done(tmp_path)
+        assert done is not None
+        assert (done.number_last, done.end) == (0, end_point(1, 3))
+    assert (tmp_path / "CHANGE.DONE").exists()
+    with Writer.open(tmp_path, log_id=None, source=SOURCE):
+        assert load_done(tmp_path) is None
+
+
+# --- runs that do not follow ---------------------------------------------------------------------
+
+
+def test_runs_that_do_not_continue_the_log_are_refused_before_anything_is_written() -> None:
+    """A hole in the numbers would be loaded as if nothing were missing."""
+    first, second = GROUPS[0], GROUPS[1]
+    wrong = [
+        run_of(second),  # rows missing
+        run_of(first[1:]),
+        Run(rows=run_of(first).rows, end=end_point(1, 4)),  # says more than it has
+        Run(rows=run_of(first).rows, end=end_point(0, 3)),
+        Run(rows=(batch_of(ITEM, [first[0], first[2], first[1]]),), end=end_point(1, 3)),
+        Run(rows=(batch_of(ITEM, first[:2]), batch_of(EVENT, [])), end=end_point(1, 2)),
+        Run(rows=run_of(first[:2]).rows * 2, end=end_point(1, 4)),  # rows twice
+        Run(markers=(truncate(1, 1, "item"),), end=end_point(1, 0)),
+    ]
+    disk = Disk()
+    with opened(disk) as log:
+        disk.trace.clear()
+        for run in wrong:
+            with pytest.raises(RunInvalid):
+                log.write(run)
+        assert disk.trace == []
+        log.write(run_of(first))
+        with pytest.raises(RunInvalid, match="transaction 1"):
+            log.write(Run(rows=run_of(numbered([inserts(4)])[0][3:]).rows, end=end_point(2, 4)))
+        with pytest.raises(RunInvalid, match="position"):
+            log.write(Run(end=FlushPoint(position=10, gsn=3, trx=1)))
+        log.flush()
+
+
+def test_rows_of_interleaved_tables_may_come_in_any_order() -> None:
+    """One run holds a batch per table; together they are dense."""
+    rows = numbered([[*inserts(2), change_of(EVENT), *inserts(2), change_of(EVENT)]])[0]
+    disk = Disk()
+    with opened(disk) as log:
+        run = run_of(rows)
+        log.write(Run(rows=run.rows[::-1], end=run.end))
+        log.rotate()
+    with open_segment(LOG / "0.ckt", files=disk) as segment:
+        assert plain_segment(segment) == plain_rows(rows)
+
+
+def change_of(relation: Relation) -> Change:
+    """An insert of NULLs."""
+    return Change(relation=relation, op=Op.INSERT, after=(None,) * len(relation.columns))
+
+
+def test_heartbeats_between_transactions_are_markers_like_others() -> None:
+    """They carry the numbers of what stands before them."""
+    disk = Disk()
+    beat = Marker(kind=MarkerKind.HEARTBEAT, gsn=3, trx=1, position=160, commit_time_us=1)
+    with opened(disk) as log:
+        log.write(run_of(GROUPS[0]))
+        log.write(Run(markers=(beat,), end=FlushPoint(position=160, gsn=3, trx=1)))
+        log.rotate()
+    with open_segment(LOG / "0.ckt", files=disk) as segment:
+        assert list(segment.markers()) == [beat]
+        assert list(segment.in_order())[-1] == beat
+
+
+# --- whose log it is -----------------------------------------------------------------------------
+
+
+def test_two_writers_on_one_directory_are_told_apart_by_the_lock(tmp_path: Path) -> None:
+    """The error names the process that has it."""
+    script = (
+        "import sys; from pathlib import Path; from penstock.log import Writer, LogLocked\n"
+        f"try: Writer.open(Path(sys.argv[1]), log_id=None, source={SOURCE!r})\n"
+        "except LogLocked as error: print(error.code, error.fields['holder_pid'])"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    with Writer.open(tmp_path, log_id=None, source=SOURCE):
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert found.stdout.split() == [LogLocked.code, str(os.getpid())]
+    again = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert again.stdout == ""
+
+
+@pytest.mark.parametrize("key", [*SOURCE, "extra"])
+def test_a_directory_of_another_source_is_refused_and_left_alone(tmp_path: Path, key: str) -> None:
+    """Every key of the identity counts, and nothing is changed."""
+    with Writer.open(tmp_path, log_id=None, source=SOURCE) as log:
+        log.write(run_of(GROUPS[0]))
+        log.flush()
+    before = sorted((p.name, p.read_bytes()) for p in tmp_path.iterdir() if p.name != "LOCK")
+    with pytest.raises(LogForeign) as caught:
+        Writer.open(tmp_path, log_id=None, source={**SOURCE, key: "other"})
+    assert caught.value.fields["key"] == key
+    after = sorted((p.name, p.read_bytes()) for p in tmp_path.iterdir() if p.name != "LOCK")
+    assert before == after
+
+
+def test_a_given_log_id_must_be_the_one_that_is_there() -> None:
+    """None takes it as it is."""
+    disk = Disk()
+    wanted = "9b0e2b2e-6a5e-4c9a-9a53-2f3c33a1d1aa"
+    with Writer.open(LOG, log_id=wanted, source=SOURCE, files=disk) as log:
+        assert log.log_id == wanted
+    with opened(disk) as log:
+        assert log.log_id == wanted
+    with pytest.raises(LogForeign, match="log id"):
+        Writer.open(LOG, log_id="another", source=SOURCE, files=disk)
+    with opened(disk):
+        pass  # the failed start gave the lock back
+
+
+def test_a_log_behind_what_the_source_was_told_to_forget_is_an_error() -> None:
+    """The server would start later than the log ends, without a word."""
+    disk = Disk()
+    with opened(disk) as log:
+        log.write(run_of(GROUPS[0]))
+        log.flush()
+        log.check_acknowledged(150)
+        with pytest.raises(LogBehindSource, match="ends at position 150"):
+            log.check_acknowledged(151)
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, DiskFull), (errno.EIO, FileFailed)])
+def test_after_any_failure_the_writer_refuses_to_go_on(number: int, kind: type) -> None:
+    """An fdatasync that is tried again succeeds without having written anything."""
+    disk = Disk()
+    log = opened(disk)
+    log.write(run_of(GROUPS[0]))
+    disk.fail_at = (disk.operation_count + 1, number)
+    with pytest.raises(kind):
+        log.flush()
+    for act in (log.flush, log.rotate, log.rewind, lambda: log.write(run_of(GROUPS[1]))):
+        with pytest.raises(WriterBroken, match="failed before"):
+            act()
+    assert log.durable == FlushPoint(position=0)
+    log.close()
+    with opened(disk) as log:
+        assert log.resume == end_point(1, 3)
+    disk.power_cut()
+    with opened(disk) as log:
+        assert log.resume == end_point(1, 3)
+
+
+def test_a_full_disk_names_path_and_free_space(tmp_path: Path) -> None:
+    """On a real full file system: /dev/full stands for one."""
+    with Writer.open(tmp_path, log_id=None, source=SOURCE) as log:
+        log.write(run_of(GROUPS[0]))
+        with (
+            faults.armed("log.write.before:1:error=ENOSPC"),
+            pytest.raises(OSError, match="No space left"),
+        ):
+            log.flush()
+        with pytest.raises(WriterBroken):
+            log.flush()
+
+
+# --- recovery ------------------------------------------------------------------------------------
+
+
+def left_over(*, flushes: int = 2) -> Disk:
+    """A disk with a closed segment and an open one of some flushes, and a dead process."""
+    disk = Disk()
+    log = opened(disk)
+    log.write(run_of(GROUPS[0]))
+    log.rotate()
+    log.write(run_of(GROUPS[1]))
+    if flushes:
+        log.flush()
+    log.write(run_of(GROUPS[2]))
+    if flushes > 1:
+        log.flush()
+    disk.process_died()
+    return disk
+
+
+def test_a_tail_torn_at_any_byte_is_cut_at_the_last_flush_point() -> None:
+    """Whatever part of the last flush reached the disk."""
+    base = left_over()
+    whole = base.content(LOG / "1.ckt_")
+    with open_segment(LOG / "1.ckt_", files=base) as segment:
+        heads = [e.offset_bytes for e in segment.entries]
+        first, second = (
+            e.offset_bytes + 80 for e in segment.entries if e.kind == ckt.FrameKind.FLUSH_POINT
+        )
+    assert second == len(whole)
+    # Every byte near a frame's head; of long payloads every fifth.
+    near = {head + step for head in heads for step in range(-3, 20)}
+    for size in range(first, second + 1):
+        if size % 5 and size not in near and size not in (second, second - 1):
+            continue
+        disk = copy.deepcopy(base)
+        disk.open_append(LOG / "1.ckt_").truncate(size)
+        with opened(disk) as log:
+            assert log.resume == (end_point(3, 9) if size == second else end_point(2, 5))
+        assert not [f for f in check(LOG, files=disk) if f.severity == "error"]
+
+
+def test_damage_to_durable_bytes_of_an_open_segment_is_corruption_not_a_torn_tail() -> None:
+    """The later flush point proves that those bytes were on the disk: nothing is cut away."""
+    disk = left_over()
+    with open_segment(LOG / "1.ckt_", files=disk) as segment:
+        rows = next(iter(segment.row_frames()))
+    disk.flip(LOG / "1.ckt_", (rows.offset_bytes + 100) * 8)
+    before = disk.content(LOG / "1.ckt_")
+    with pytest.raises(SegmentCorrupt, match=f"byte {rows.offset_bytes}"):
+        opened(disk)
+    assert disk.content(LOG / "1.ckt_") == before
+    assert (SegmentCorrupt.code, "1.ckt_") in [(f.code, f.file) for f in check(LOG, files=disk)]
+
+
+def test_a_damaged_header_in_front_of_rows_is_corruption() -> None:
+    """The header was durable before any row."""
+    disk = left_over()
+    disk.flip(LOG / "1.ckt_", 30 * 8)
+    with pytest.raises(SegmentCorrupt):
+        opened(disk)
+
+
+@pytest.mark.parametrize("size", [0, 8, 4095, 4096])
+def test_an_open_segment_without_anything_in_it_is_discarded(size: int) -> None:
+    """Torn or whole, a header alone holds no changes."""
+    disk = left_over()
+    content = disk.content(LOG / "1.ckt_")[:size]
+    disk.unlink(LOG / "1.ckt_")
+    disk.create(LOG / "1.ckt_").append([content])
+    with opened(disk) as log:
+        assert log.resume == end_point(1, 3)
+        assert log.segment_number == 1
+    assert "1.ckt_" not in disk.listdir(LOG)
+
+
+def test_state_is_made_again_from_the_segments() -> None:
+    """The segments are the truth."""
+    for flushes, expected in ((0, end_point(1, 3)), (1, end_point(2, 5))):
+        disk = left_over(flushes=flushes)
+        disk.unlink(LOG / "LOG.json")
+        with opened(disk) as log:
+            assert log.resume == expected
+    disk = left_over()
+    disk.unlink(LOG / "LOG.json")
+    disk.unlink(LOG / "0.ckt")
+    with opened(disk) as log:
+        assert log.resume == end_point(3, 9)
+        assert [closed.number for closed in log.recovered] == [1]
+
+
+def test_a_damaged_state_file_is_refused() -> None:
+    """Half believed it would give numbers twice."""
+    disk = left_over()
+    disk.flip(LOG / "LOG.json", 40 * 8)
+    with pytest.raises(CheckpointCorrupt):
+        opened(disk)
+
+
+def test_a_state_older_than_the_segments_gives_way() -> None:
+    """A directory put together from copies: the segments are newer."""
+    disk = Disk()
+    with opened(disk) as log:
+        log.write(run_of(GROUPS[0]))
+        log.rotate()
+        old = disk.content(LOG / "LOG.json")
+        log.write(run_of(GROUPS[1]))
+        log.rotate()
+    disk.replace(LOG / "LOG.json", old)
+    with opened(disk) as log:
+        assert log.resume == end_point(2, 5)
+        assert log.segment_number == 2
+
+
+def test_the_log_goes_on_after_the_loader_removed_every_segment() -> None:
+    """removeFiles: numbers and positions live in the state."""
+    disk = Disk()
+    with opened(disk) as log:
+        log.write(run_of(GROUPS[0]))
+        log.rotate()
+    disk.unlink(LOG / "0.ckt")
+    with opened(disk) as log:
+        assert log.resume == end_point(1, 3)
+        log.write(run_of(GROUPS[1]))
+        closed = log.rotate()
+    assert closed is not None
+    assert (closed.number, closed.gsn_first) == (1, 4)
+
+
+def test_a_crash_between_state_and_name_is_finished() -> None:
+    """The state says that 0 is closed; the file still has its old name."""
+    disk = Disk()
+    log = opened(disk)
+    log.write(run_of(GROUPS[0]))
+    with faults.armed("log.rename.before:1:error"), pytest.raises(faults.FaultInjected):
+        log.rotate()
+    disk.process_died()
+    state = load_state(LOG, disk)
+    assert state is not None
+    assert state.number_next == 1
+    assert "0.ckt_" in disk.listdir(LOG)
+    with opened(disk) as log:
+        assert [closed.number for closed in log.recovered] == [0]
+        assert log.resume == end_point(1, 3)
+
+
+def test_files_that_do_not_belong_there_stop_the_start() -> None:
+    """Another number, another history, or both names at once: never guessed about."""
+    content = left_over().content(LOG / "1.ckt_")
+    disk = left_over()
+    disk.create(LOG / "5.ckt_").append([content])
+    with pytest.raises(LeftoverUnexpected):
+        opened(disk)
+    disk = left_over()
+    disk.unlink(LOG / "1.ckt_")
+    other = left_over()
+    disk.create(LOG / "1.ckt_").append([other.content(LOG / "1.ckt_")])
+    with pytest.raises((ChainBroken, LogForeign)):
+        opened(disk)
+    disk = left_over()
+    disk.create(LOG / "0.ckt_").append([disk.content(LOG / "0.ckt")])
+    with pytest.raises(SegmentPresent):
+        opened(disk)
+
+
+def test_left_overs_of_replaced_files_are_removed() -> None:
+    """A crash inside a replacement leaves a temporary file."""
+    disk = left_over()
+    disk.create(LOG / "LOG.json.77.tmp")
+    with opened(disk):
+        assert "LOG.json.77.tmp" not in disk.listdir(LOG)
