@@ -24,11 +24,17 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-UNEXPECTED_CODE = "PS99"
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 PIPELINE_FILE = click.Path(path_type=Path)
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Unexpected(PenstockError):
+    """A defect in penstock: an exception that nobody foresaw. The message names it."""
+
+    code = "PS99"
+    retry = "never"
 
 
 def pipeline_file(function: F) -> F:
@@ -289,6 +295,7 @@ def demo(seconds: float, as_json: bool, verbose: bool) -> None:
     \b
     What it changes:  nothing that stays: servers and files are temporary and removed
     Needs:            Java 17; the extras postgres, spark and demo
+    Example:          penstock demo --seconds 30
     Ctrl-C ends it in order at any moment.
     Exit codes:       0 source and target are equal, 1 they differ or an error, 2 wrong usage,
                       130 ended by Ctrl-C
@@ -472,15 +479,12 @@ def _fail(error: BaseException, as_json: bool, verbose: bool) -> NoReturn:
         import traceback
 
         traceback.print_exception(error)
-    _show_error(
-        {
-            "code": UNEXPECTED_CODE,
-            "error": f"unexpected {type(error).__name__}: {error}",
-            "hint": "This is a bug in penstock: run the command again with --verbose and report "
-            "what it prints.",
-        },
-        as_json,
+    unexpected = Unexpected(
+        f"unexpected {type(error).__name__}: {error}",
+        hint="This is a bug in penstock: run the command again with --verbose and report what it "
+        "prints.",
     )
+    _show_error(unexpected.as_dict(), as_json)
     sys.exit(EXIT_FAILED)
 
 

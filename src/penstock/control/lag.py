@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 
 from penstock.control.config import Config
+from penstock.control.handover_state import read_handover
 from penstock.control.log_facts import LogEnd, outstanding_commit_us, read_log_end
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.connect import connect, server_errors
@@ -106,13 +107,15 @@ def lag_of(
     *,
     outstanding_us: int | None,
     now_us: int,
+    begin: int = 0,
 ) -> Lag:
     """Put the three together. Pure.
 
     outstanding_us: commit time of the first row in the log that is not applied; None: there is
     none. With nothing in the log and no reader on the slot it is not known whether what the
     source has written since concerns this pipeline: then the age of the last applied commit is
-    told, which is the most it can be.
+    told, which is the most it can be. begin: the position where the log begins, for as long as
+    nothing is applied.
     """
     seconds = 0.0
     if outstanding_us is not None:
@@ -123,6 +126,7 @@ def lag_of(
         seconds = max((now_us - applied.commit_time_us) / 1e6, 0.0)
     # Once everything in the log is applied, the target is where the log is.
     at = max(applied.position, log.end.position) if outstanding_us is None else applied.position
+    at = max(at, begin)
     return Lag(
         seconds=seconds,
         slot_bytes=source.slot_lag_bytes,
@@ -149,4 +153,11 @@ def read_lag(config: Config, clock: Clock = REAL_CLOCK) -> Lag:
         applied,
         outstanding_us=outstanding_commit_us(config, applied.gsn),
         now_us=clock.now_us(),
+        begin=log_begin(config),
     )
+
+
+def log_begin(config: Config) -> int:
+    """Where the handover says that the log begins; 0 without one."""
+    handover = read_handover(config)
+    return Lsn.parse(handover.slot_position).ordinal if handover and handover.slot_position else 0

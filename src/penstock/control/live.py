@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -79,6 +80,9 @@ class _Common:
         self._clock = clock
         self._steps_told = 0
         self._bulk_told = False
+        self._first = True
+        started = datetime.fromtimestamp(clock.now_us() // 1_000_000, UTC)
+        self._started = started.isoformat(timespec="seconds")
         self._change_rates = ChangeRates()
         self._bulk_rates = Rates()
         self.log_rate = 0.0
@@ -92,12 +96,28 @@ class _Common:
         bulk = status.target.bulk
         self.bulk = self._bulk_rates.add(now_s, bulk) if bulk is not None else None
         steps = status.handover.steps if status.handover else ()
+        if self._first:
+            self._first = False
+            self._take_up(status, tell)
         for step in steps[self._steps_told :]:
             tell(f"handover {step.number} of 4: {step.text}")
         self._steps_told = max(self._steps_told, len(steps))
         if bulk is not None and bulk.phase == "done" and not self._bulk_told:
             self._bulk_told = True
             tell(f"bulk load done: {human_count(bulk.rows_done)} rows in {len(bulk.tables)} tables")
+
+    def _take_up(self, status: Status, tell: Callable[[str], None]) -> None:
+        """What an earlier run has done is told in a line, not as if it happened now."""
+        steps = status.handover.steps if status.handover else ()
+        earlier = [step for step in steps if step.at < self._started]
+        self._steps_told = len(earlier)
+        if earlier:
+            tell(f"goes on from an earlier run; handover {len(earlier)} of 4: {earlier[-1].text}")
+        bulk = status.target.bulk
+        if bulk is not None and bulk.phase == "done":
+            self._bulk_told = True
+            rows = human_count(bulk.rows_done)
+            tell(f"the bulk load was done before: {rows} rows in {len(bulk.tables)} tables")
 
 
 def bulk_line(bulk: BulkProgress) -> str:
@@ -126,8 +146,8 @@ def change_line(status: Status, log_rate: float, applied_rate: float) -> str:
 
 
 def _following(status: Status) -> bool:
-    bulk = status.target.bulk
-    return bool(status.log.end.gsn) or bulk is None or bulk.phase == "done"
+    """Whether there is a log to tell of."""
+    return status.mode != "data" and status.log.end.position > 0
 
 
 class LineView:
@@ -153,7 +173,7 @@ class LineView:
         common, lines = self._common, []
         if common.bulk is not None and common.bulk.phase != "done" and common.bulk.rows_done:
             lines.append(bulk_line(common.bulk))
-        if status.mode != "data" and _following(status):
+        if _following(status):
             lines.append(change_line(status, common.log_rate, common.applied_rate))
         if lines and "\n".join(lines) != self._last:
             self._last = "\n".join(lines)
@@ -243,7 +263,7 @@ class LiveView:
         parts: list[RenderableType] = [Text("")]
         if common.bulk is not None and common.bulk.phase != "done":
             parts += [bulk_table(common.bulk), Text("")]
-        if status.mode != "data" and _following(status):
+        if _following(status):
             parts.append(pairs(change_rows(status, common.log_rate, common.applied_rate)))
         running = [process.name for process in status.processes if process.pid]
         waiting = "" if len(parts) > 1 else "  Spark and the source are being prepared"

@@ -17,7 +17,7 @@ import psycopg
 from penstock.control.config import Config
 from penstock.control.handover_state import Handover, read_handover
 from penstock.control.identity import SourceIdentity, stored_identity
-from penstock.control.lag import Lag, SourceState, lag_of, read_source_state
+from penstock.control.lag import Lag, SourceState, lag_of, log_begin, read_source_state
 from penstock.control.log_facts import LogEnd, outstanding_commit_us, read_log_end
 from penstock.control.running import ProcessState, processes
 from penstock.host.clock import REAL_CLOCK, Clock
@@ -186,7 +186,15 @@ class StatusReader:
             return None, error.message
         outstanding = outstanding_commit_us(self._config, applied.gsn)
         now_us = self._clock.now_us()
-        return lag_of(state, log, applied, outstanding_us=outstanding, now_us=now_us), ""
+        lag = lag_of(
+            state,
+            log,
+            applied,
+            outstanding_us=outstanding,
+            now_us=now_us,
+            begin=log_begin(self._config),
+        )
+        return lag, ""
 
     def close(self) -> None:
         """Let go of both connections."""
