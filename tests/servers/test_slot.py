@@ -1,0 +1,132 @@
+"""Publication, slot and consistent point on a real server."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from fix_postgres import Server
+from fix_stream import run_sql
+from penstock.host.connect import PenstockError, connect
+from penstock.model import TableName
+from penstock.source.postgres.client import open_replication
+from penstock.source.postgres.slot import (
+    PublicationMissing,
+    PublicationUnfit,
+    SlotNameInvalid,
+    check_publication,
+    consistent_point,
+    create_slot,
+    drop_slot,
+    ensure_publication,
+    read_slot,
+)
+
+
+def test_publication_is_made_and_then_found(source_url: str) -> None:
+    """With awkward names too; by root for partitioned tables, for every operation."""
+    table = TableName('Sche ma"', "tä.ble")
+    with connect(source_url, application_name="test") as sql:
+        run_sql(sql, 'create schema "Sche ma""";; create table "Sche ma"""."tä.ble" (i int)')
+        assert ensure_publication(sql, 'pub "x"', [table])
+        assert not ensure_publication(sql, 'pub "x"', [table])
+        row = sql.execute(
+            "select pubviaroot, pubinsert and pubupdate and pubdelete and pubtruncate"
+            " from pg_publication"
+        ).fetchone()
+    assert row == (True, True)
+    with open_replication(source_url, application_name="test") as replication:
+        check_publication(replication, 'pub "x"')
+        with pytest.raises(PublicationMissing):
+            check_publication(replication, "other")
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["publish = 'insert, update, delete'", "publish_via_partition_root = false"],
+)
+def test_unfit_publication_names_the_statement_that_mends_it(source_url: str, options: str) -> None:
+    """The SQL in the hint does mend it."""
+    with connect(source_url, application_name="test") as sql:
+        run_sql(sql, "create table t (i int);; create table u (i int)")
+        sql.execute(f"create publication p for table t with ({options})".encode())
+        tables = [TableName("public", "t"), TableName("public", "u")]
+        for _ in range(2):
+            with pytest.raises(PublicationUnfit) as caught:
+                ensure_publication(sql, "p", tables)
+            sql.execute(caught.value.hint.encode())
+        assert not ensure_publication(sql, "p", tables)
+
+
+def test_slot_is_made_read_and_dropped(source_url: str) -> None:
+    """What pg_replication_slots shows, on every version."""
+    with open_replication(source_url, application_name="test") as replication:
+        created = create_slot(replication, source_url, "one", snapshot=False)
+        state = read_slot(replication, "one")
+        assert state is not None
+        assert (state.plugin, state.slot_type) == ("pgoutput", "logical")
+        assert state.confirmed_flush == created.position
+        with pytest.raises(PenstockError) as caught:
+            create_slot(replication, source_url, "one", snapshot=False)
+        assert caught.value.fields["sqlstate"] == "42710"
+        assert drop_slot(replication, "one")
+        assert not drop_slot(replication, "one")
+        assert read_slot(replication, "one") is None
+        with pytest.raises(SlotNameInvalid):
+            create_slot(replication, source_url, "Not-Good", snapshot=False)
+
+
+def test_consistent_point_shows_the_database_exactly_there(source_url: str) -> None:
+    """Rows committed before are seen by every importer, later ones by none, until it is closed."""
+    with connect(source_url, application_name="test") as sql:
+        run_sql(sql, "create table t (i int);; insert into t values (1)")
+        with consistent_point(source_url, "point") as held:
+            sql.execute("insert into t values (2)")
+            assert _count(source_url, held.snapshot_id) == 1
+            held.ping()
+            assert _count(source_url, held.snapshot_id) == 1
+            snapshot = held.snapshot_id
+        with pytest.raises(psycopg.Error):
+            _count(source_url, snapshot)
+        row = sql.execute(
+            "select confirmed_flush_lsn - '0/0'::pg_lsn from pg_replication_slots"
+            " where slot_name = 'point'"
+        ).fetchone()
+    assert row is not None
+    assert row[0] == held.position
+
+
+def _count(url: str, snapshot: str) -> int:
+    with connect(url, application_name="test") as sql:
+        sql.execute("begin isolation level repeatable read read only")
+        sql.execute(f"set transaction snapshot '{snapshot}'".encode())
+        row = sql.execute("select count(*) from t").fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+def test_temporary_slot_goes_with_its_block(source_url: str, postgres: Server) -> None:
+    """Nothing is left on the server."""
+    with consistent_point(source_url, "passing", temporary=True) as held:
+        assert held.position > 0
+    for _ in range(100):
+        if not postgres.execute("select 1 from pg_replication_slots where slot_name = 'passing'"):
+            break
+    else:
+        pytest.fail("the temporary slot is still there")
+
+
+def test_slot_whose_snapshot_could_not_be_kept_is_dropped(
+    source_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slot nobody knows of would hold the server's WAL for ever."""
+    from penstock.host import faults
+
+    with (
+        faults.armed("slot.snapshot.before:1:error"),
+        pytest.raises(faults.FaultInjected),
+        consistent_point(source_url, "half"),
+    ):
+        pass
+    with open_replication(source_url, application_name="test") as replication:
+        assert read_slot(replication, "half") is None
