@@ -49,10 +49,12 @@ def attribute(node: ast.ClassDef, name: str) -> str | None:
 def main() -> None:
     """Gather the classes that set a code, and write the page."""
     classes: dict[str, ast.ClassDef] = {}
+    every: list[ast.ClassDef] = []  # a name may be used in two modules
     for path in sorted((ROOT / "src").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 classes[node.name] = node
+                every.append(node)
 
     def inherited(node: ast.ClassDef, name: str, default: str) -> str:
         own = attribute(node, name)
@@ -64,7 +66,7 @@ def main() -> None:
         return default
 
     coded = sorted(
-        ((code, node) for node in classes.values() if (code := attribute(node, "code"))),
+        ((code, node) for node in every if (code := attribute(node, "code"))),
         key=lambda pair: (pair[0], pair[1].name),
     )
     lines, room = [HEAD], ""
