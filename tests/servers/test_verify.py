@@ -149,6 +149,7 @@ def test_changes_in_the_log_that_are_not_applied_are_not_called_differences(
         tables=source_tables(config),
         options=ExtractOptions(exit_when_idle=True, idle_wait_s=0.3),
     ).run()
+    (config.layout.log / "LOCK").write_text("")  # as if the extractor's process had ended
     with pytest.raises(ChangesUnapplied, match="1 changes in the log"):
         verify(config)
     with connect(config.target.url, application_name="test") as connection:
