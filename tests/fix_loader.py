@@ -132,3 +132,30 @@ class Applying:
     def close(self) -> None:
         """Close the connection."""
         self.target.connection.close()
+
+
+class Word:
+    """wirekite_action as a variable."""
+
+    def __init__(self) -> None:
+        self.text = "RUN"
+
+    def word(self) -> str:
+        """The action."""
+        return self.text
+
+
+class LocalKeeper:
+    """A session keeper without Spark."""
+
+    def __init__(self) -> None:
+        self.session = LocalSession()
+        self.renewed = 0
+
+    def get(self) -> LocalSession:
+        """The session."""
+        return self.session
+
+    def renew(self) -> None:
+        """Count."""
+        self.renewed += 1

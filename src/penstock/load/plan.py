@@ -21,7 +21,7 @@ from penstock.model import FlushPoint, Marker, MarkerKind, PenstockError, Relati
 
 EMPTYING = (MarkerKind.TRUNCATE, MarkerKind.RELOAD)
 # What a task costs, to share tasks out: a fixed part, and bytes of frames read.
-TASK_COST_BYTES = 200_000
+TASK_COST_BYTES = 60_000
 PARTITION_COST_BYTES = 1_000_000
 BUCKET_BYTES = 48 * 2**20
 POSITION_MAX = 2**64 - 1
