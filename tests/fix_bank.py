@@ -120,7 +120,7 @@ class Bank:
                     (-giver, taker, giver, -giver, -taker),
                 )
             elif roll < 0.32:
-                connection.execute("delete from transfer where id % 7 = %s", (giver % 7,))
+                connection.execute("delete from transfer where mod(id, 7) = %s", (giver % 7,))
 
 
 @dataclass(slots=True)
