@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import threading
 from collections import Counter
 from collections.abc import Iterator
 
@@ -11,7 +10,7 @@ import psycopg
 import pytest
 
 from fix_peek import capturing
-from penstock.host.connect import connect
+from fix_writer import Writer
 from penstock.model import TableDefinition
 from penstock.source.postgres.catalog import captured_tables, open_catalog
 from penstock.source.postgres.snapshot import (
@@ -44,32 +43,6 @@ def _read(connection: psycopg.Connection, chunks: list[Chunk], *columns: str) ->
         with connection.cursor().copy(copy_sql(chunk, columns)) as copy:
             lines.extend(b"".join(copy).splitlines())
     return lines
-
-
-class Writer(threading.Thread):
-    """Updates, deletes and inserts rows without a pause until stopped."""
-
-    def __init__(self, url: str, *statements: str) -> None:
-        super().__init__(daemon=True)
-        self.url = url
-        self.statements = statements
-        self.stopped = threading.Event()
-        self.round_count = 0
-
-    def run(self) -> None:
-        with connect(self.url, application_name="writer") as connection:
-            while not self.stopped.is_set():
-                for statement in self.statements:
-                    connection.execute(statement)
-                self.round_count += 1
-
-    def __enter__(self) -> Writer:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stopped.set()
-        self.join()
 
 
 def test_chunks_hold_every_row_once_while_others_write(

@@ -217,6 +217,18 @@ class RelationResolver:
             return None
         return self._settled(relation)
 
+    def reshaped(self, definition: TableDefinition) -> Relation:
+        """The relation for reading the whole table as it is where the stream is now.
+
+        Whatever was known before: all rows follow, in the shape that the definition has.
+        """
+        with self._lock:
+            self._replace_incarnation(definition)
+            self._definitions[definition.source_id] = definition
+            self._names.add(definition.name)
+            self._messages.pop(definition.source_id, None)
+            return self._settled(relation_of(definition))
+
     def widen(self, relation: Relation, column: int) -> Relation:
         """The version of relation in which one column is kept as exact text; remembered."""
         with self._lock:
