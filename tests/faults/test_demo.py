@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Self
 
 import psutil
 import pytest
@@ -39,9 +40,20 @@ class Demo:
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """A test that failed leaves nothing behind either."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join()
+
     def _read(self) -> None:
         assert self.process.stdout is not None
-        self.lines.extend(line.rstrip("\n") for line in self.process.stdout)
+        with self.process.stdout as stream:
+            self.lines.extend(line.rstrip("\n") for line in stream)
 
     def wait_for(self, words: str, seconds: float = 240) -> None:
         """Wait until a line has these words."""
@@ -89,25 +101,25 @@ def temporary() -> Iterator[Path]:
 
 def test_demo_ends_with_equal_tables(temporary: Path) -> None:
     """The whole of it: handover steps, live figures, and equality said in plain words."""
-    demo = Demo(temporary, "--seconds", "30")
-    code = demo.end(500)
-    said = "\n".join(demo.lines)
-    assert code == 0, said
-    for step in range(1, 5):
-        assert f"handover {step} of 4" in said
-    assert "lag" in said
-    assert "rows/s" in said or "/s)" in said
-    assert "equal" in demo.lines[-1], said
-    assert demo.nothing_remains(), demo.remains()
+    with Demo(temporary, "--seconds", "30") as demo:
+        code = demo.end(500)
+        said = "\n".join(demo.lines)
+        assert code == 0, said
+        for step in range(1, 5):
+            assert f"handover {step} of 4" in said
+        assert "bulk load done" in said
+        assert "/s), lag" in said
+        assert demo.lines[-1].startswith("source and target are equal: 12 tables"), said
+        assert demo.nothing_remains(), demo.remains()
 
 
 def test_demo_as_json_ends_with_one_object(temporary: Path) -> None:
     """With --json every line is an object, and the last one says whether all is equal."""
-    demo = Demo(temporary, "--json", "--seconds", "10")
-    assert demo.end(500) == 0, "\n".join(demo.lines)
-    outcome = [json.loads(line) for line in demo.lines][-1]
-    assert outcome["equal"] is True
-    assert outcome["transactions"] > 0
+    with Demo(temporary, "--json", "--seconds", "10") as demo:
+        assert demo.end(500) == 0, "\n".join(demo.lines)
+        outcome = [json.loads(line) for line in demo.lines][-1]
+        assert outcome["equal"] is True
+        assert outcome["transactions"] > 0
 
 
 @pytest.mark.parametrize(
@@ -116,29 +128,28 @@ def test_demo_as_json_ends_with_one_object(temporary: Path) -> None:
         ("starting two", signal.SIGINT),
         ("customers are at work", signal.SIGINT),
         ("handover 3 of 4", signal.SIGTERM),
-        ("extracted", signal.SIGINT),
+        ("bulk load done", signal.SIGINT),
     ],
 )
 def test_demo_ends_cleanly_at_any_moment(
     temporary: Path, words: str, number: signal.Signals
 ) -> None:
     """One Ctrl-C: servers, Spark, both halves and every folder are gone."""
-    demo = Demo(temporary, "--seconds", "120")
-    demo.wait_for(words)
-    demo.process.send_signal(number)
-    assert demo.end(90) == EXIT_INTERRUPTED, "\n".join(demo.lines)
-    assert demo.nothing_remains(), demo.remains()
+    with Demo(temporary, "--seconds", "120") as demo:
+        demo.wait_for(words)
+        demo.process.send_signal(number)
+        assert demo.end(90) == EXIT_INTERRUPTED, "\n".join(demo.lines)
+        assert demo.nothing_remains(), demo.remains()
 
 
 def test_killed_demo_takes_everything_with_it(temporary: Path) -> None:
     """After kill -9 the servers and both halves notice, and end."""
-    demo = Demo(temporary, "--seconds", "120")
-    demo.wait_for("extracted")
-    demo.process.kill()
-    demo.end()
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if not any(line.startswith("process") for line in demo.remains()):
-            return
-        time.sleep(0.5)
-    raise AssertionError(demo.remains())
+    with Demo(temporary, "--seconds", "120") as demo:
+        demo.wait_for("bulk load done")
+        demo.process.kill()
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if not any(line.startswith("process") for line in demo.remains()):
+                return
+            time.sleep(0.5)
+        raise AssertionError(demo.remains())

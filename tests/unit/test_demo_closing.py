@@ -1,0 +1,33 @@
+"""The demo's last words are the verdict, whatever it is."""
+
+from __future__ import annotations
+
+from penstock.control.compare import TableResult
+from penstock.control.demo import DemoOutcome, closing_lines
+from penstock.control.verify import VerifyResult
+from penstock.model import TableName
+
+
+def outcome(**differences: int) -> DemoOutcome:
+    """A demo of one table that ended with these differences."""
+    name = TableName("public", "purchase")
+    table = TableResult(table=name, target=name, source_rows=7, target_rows=7, **differences)
+    compared = VerifyResult(position=256, tables=(table,), seconds=1.0)
+    return DemoOutcome(transactions=3, rows_changed=5, seconds=61.0, compared=compared)
+
+
+def test_equal_is_said_with_rows_and_position() -> None:
+    """Equality names what was compared and where."""
+    assert closing_lines(outcome())[-1] == (
+        "source and target are equal: 1 tables, 7 rows, compared row by row at position 0/100"
+    )
+    assert outcome().as_dict()["equal"] is True
+
+
+def test_a_difference_is_never_called_equal() -> None:
+    """One differing row changes the verdict and names its table."""
+    for kind in ("missing", "surplus", "different"):
+        lines = closing_lines(outcome(**{kind: 1}))
+        assert lines[-1].startswith("SOURCE AND TARGET DIFFER")
+        assert any(line.startswith("public.purchase: ") for line in lines)
+        assert outcome(**{kind: 1}).as_dict()["equal"] is False
