@@ -23,12 +23,12 @@ from fix_log import SOURCE, inserts, numbered, run_of
 from penstock.log import Writer, WriterOptions
 options = WriterOptions(consumers=Path(sys.argv[2]))
 log = Writer.open(Path(sys.argv[1]), log_id=None, source=SOURCE, options=options)
-print(log.resume.gsn, flush=True)
+print("gsn", log.resume.gsn, flush=True)
 groups = numbered([inserts(1, first=n) for n in range(40)])
 for group in groups[log.resume.trx:]:
     log.write(run_of(group))
     if group[0].trx % 3:
-        print(log.flush().gsn, flush=True)
+        print("gsn", log.flush().gsn, flush=True)
     else:
         log.rotate()
 log.rotate()
@@ -55,8 +55,8 @@ def test_a_process_killed_at_any_named_point_loses_nothing_it_flushed(
         done = subprocess.run(
             command, env={**environment, **fault}, capture_output=True, text=True, check=False
         )
-        lines = done.stdout.split()
-        numbers = [int(line) for line in lines if line != "end"]
+        lines = done.stdout.splitlines()  # diagnostics, too
+        numbers = [int(line.split()[1]) for line in lines if line.startswith("gsn ")]
         assert all(number >= flushed for number in numbers), "resumed before what was flushed"
         flushed = max([flushed, *numbers])
         if fault:

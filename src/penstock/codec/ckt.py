@@ -298,7 +298,7 @@ def _relation_of(body: bytes, text_length: int) -> Relation:
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(body)[text_length:])
         matches = schema.equals(batch_schema(relation))
-    except (pa.ArrowInvalid, KeyError, OSError) as error:
+    except (pa.ArrowException, KeyError, OSError, EOFError) as error:
         raise FrameInvalid(f"unreadable schema of {relation.full_name}: {error}") from error
     if not matches:
         raise FormatUnknown(
@@ -386,7 +386,7 @@ def decode_batch(message: pa.Buffer, schema: pa.Schema, row_count: int) -> pa.Re
     """Read an Arrow message of a verified frame. Raises FrameInvalid when it does not fit."""
     try:
         batch = pa.ipc.read_record_batch(message, schema)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError, EOFError) as error:
         raise FrameInvalid(f"unreadable record batch: {error}") from error
     if batch.num_rows != row_count:
         raise FrameInvalid(f"record batch of {batch.num_rows} rows, expected {row_count}")

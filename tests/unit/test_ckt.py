@@ -1,0 +1,233 @@
+"""The frame codec, byte by byte as docs/ckt-format.md says, and the reader in the docs."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import google_crc32c
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fix_log import (
+    EVENT,
+    ITEM,
+    ITEM_2,
+    SOURCE,
+    batch_of,
+    end_point,
+    inserts,
+    numbered,
+    run_of,
+    transactions_batch,
+    truncate,
+)
+from penstock.codec import ckt
+from penstock.codec.columns import TRANSACTIONS_SCHEMA, batch_schema
+from penstock.log import Writer, open_segment
+from penstock.model import FlushPoint, Marker, MarkerKind
+
+FILE_ID = "00112233-4455-6677-8899-aabbccddeeff"
+SALT = ckt.checksum_salt(FILE_ID)
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def payload(parts: ckt.Parts) -> pa.Buffer:
+    """Parts as a reader sees them."""
+    return pa.py_buffer(b"".join(bytes(memoryview(part)) for part in parts))
+
+
+def framed(kind: ckt.FrameKind, parts: ckt.Parts, offset: int = 4096) -> bytes:
+    """A whole frame."""
+    return b"".join(bytes(memoryview(p)) for p in ckt.frame(kind, SALT, offset, parts))
+
+
+def test_a_frame_is_laid_out_as_documented() -> None:
+    """Head of 16 bytes; checksum over file id, offset, head and payload."""
+    data = framed(ckt.FrameKind.MARKER, [b"abcdefgh"], offset=4096)
+    kind, flags, reserved, crc, length = struct.unpack("<BBHIQ", data[:16])
+    assert (kind, flags, reserved, length, data[16:]) == (4, 0, 0, 8, b"abcdefgh")
+    covered = bytes.fromhex(FILE_ID.replace("-", "")) + struct.pack("<QBBHQ", 4096, 4, 0, 0, 8)
+    assert crc == google_crc32c.value(covered + b"abcdefgh")
+
+
+def test_every_flipped_bit_of_a_frame_is_noticed() -> None:
+    """And a frame at another place, or with another file's salt."""
+    data = framed(ckt.FrameKind.MARKER, [b"abcdefgh"])
+    assert ckt.verify_frame(data, SALT, 4096)[1].to_pybytes() == b"abcdefgh"
+    for bit in range(len(data) * 8):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ckt.FrameInvalid):
+            ckt.verify_frame(bytes(damaged), SALT, 4096)
+    with pytest.raises(ckt.FrameInvalid, match="bad checksum"):
+        ckt.verify_frame(data, SALT, 4104)
+    with pytest.raises(ckt.FrameInvalid, match="bad checksum"):
+        ckt.verify_frame(data, SALT + 1, 4096)
+
+
+def test_an_unknown_kind_or_version_is_never_skipped() -> None:
+    """A later version may hold changes in frames that this one does not know."""
+    head = struct.pack("<QBBHQ", 4096, 99, 0, 0, 0)
+    data = struct.pack("<BBHIQ", 99, 0, 0, google_crc32c.extend(SALT, head), 0)
+    with pytest.raises(ckt.FormatUnknown, match="unknown frame kind 99"):
+        ckt.verify_frame(data, SALT, 4096)
+    with pytest.raises(ckt.FormatUnknown, match="format version 2"):
+        ckt.decode_header(pa.py_buffer(b'{"format":2}'))
+
+
+@given(data=st.binary(max_size=200))
+def test_any_bytes_give_a_typed_error_or_a_value(data: bytes) -> None:
+    """No parser fails with IndexError or struct.error, whatever the bytes."""
+    buffer = pa.py_buffer(data)
+    for parse in (
+        ckt.decode_header,
+        ckt.decode_marker,
+        ckt.decode_relation,
+        ckt.decode_transactions,
+        ckt.decode_flush_point,
+        ckt.decode_footer,
+        lambda buffer: ckt.decode_rows_prefix(buffer, 0),
+        lambda buffer: ckt.decode_batch(buffer, TRANSACTIONS_SCHEMA, 1),
+        lambda buffer: ckt.decode_trailer(buffer.to_pybytes(), 0, 100),
+        lambda buffer: ckt.verify_frame(buffer.to_pybytes(), 0, 0),
+    ):
+        try:
+            parse(buffer)
+        except (ckt.FrameInvalid, ckt.FormatUnknown):
+            continue
+
+
+def test_payloads_come_back_as_they_were() -> None:
+    """Each kind of frame."""
+    header = ckt.SegmentHeader(
+        format=1,
+        log_id=FILE_ID,
+        file_id=FILE_ID,
+        number=7,
+        start=FlushPoint(position=2**64 - 1, gsn=2**62, trx=3, commit_time_us=-5),
+        previous_file_id="",
+        source=SOURCE,
+        created_us=1,
+    )
+    assert ckt.decode_header(payload(ckt.encode_header(header))) == header
+    for relation in (ITEM, ITEM_2, EVENT):
+        found = ckt.decode_relation(payload(ckt.encode_relation(9, relation)))
+        assert found == (9, relation)
+    marker = Marker(
+        kind=MarkerKind.DDL,
+        gsn=1,
+        trx=2,
+        position=2**64 - 1,
+        commit_time_us=4,
+        tables=(("ä", "t\n"),),
+        data={"sql": "alter", "n": [1, None, {"x": 0.5}]},
+    )
+    assert ckt.decode_marker(payload(ckt.encode_marker(marker))) == marker
+    flush = ckt.FlushFrame(
+        point=end_point(4, 9), durable_bytes=5, row_count=6, marker_count=7, written_us=8
+    )
+    assert ckt.decode_flush_point(payload(ckt.encode_flush_point(flush))) == flush
+    batch = transactions_batch(numbered([inserts(2), inserts(1)]))
+    assert ckt.decode_transactions(payload(ckt.encode_transactions(batch))).equals(batch)
+
+
+def test_a_source_identity_that_does_not_fit_the_header_is_refused() -> None:
+    """The header frame ends at byte 4096, always."""
+    header = ckt.SegmentHeader(
+        format=1,
+        log_id=FILE_ID,
+        file_id=FILE_ID,
+        number=0,
+        start=FlushPoint(position=0),
+        previous_file_id="",
+        source={"x": "y" * 5000},
+        created_us=1,
+    )
+    with pytest.raises(ValueError, match="at most 4072"):
+        ckt.encode_header(header)
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd", None])
+@pytest.mark.parametrize("count", [1, 10, 5000])
+def test_batches_are_messages_that_pyarrow_reads(count: int, compression: str | None) -> None:
+    """One encoder for many batches, slices too; small ones stay uncompressed."""
+    encoder = ckt.MessageEncoder(batch_schema(ITEM), compression)
+    whole = batch_of(ITEM, numbered([inserts(count + 3)])[0]).batch
+    for batch in (whole.slice(0, count), whole.slice(3), whole.slice(1, 1)):
+        message = payload(encoder.encode(batch))
+        assert message.size % 8 == 0
+        assert ckt.decode_batch(message, batch_schema(ITEM), batch.num_rows).equals(batch)
+    with pytest.raises(ckt.FrameInvalid, match="expected 2"):
+        ckt.decode_batch(message, batch_schema(ITEM), 2)
+    with pytest.raises(ValueError, match="schema"):
+        encoder.encode(batch_of(EVENT, []).batch)
+
+
+def test_rows_of_another_layout_are_refused() -> None:
+    """A relation frame whose Arrow schema is not the one its types stand for."""
+    parts = ckt.encode_relation(1, ITEM)
+    other = ckt.encode_relation(1, EVENT)
+    with pytest.raises(ckt.FormatUnknown, match="laid out"):
+        ckt.decode_relation(payload([parts[0], parts[1], other[2]]))
+
+
+@pytest.fixture(scope="module")
+def segment_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed segment on the real disk."""
+    directory = tmp_path_factory.mktemp("log")
+    with Writer.open(directory, log_id=None, source=SOURCE) as log:
+        log.write(run_of(numbered([inserts(1000)])[0], markers=[truncate(10, 1, "item")]))
+        log.rotate()
+    return directory / "0.ckt"
+
+
+def test_the_file_is_laid_out_as_documented(segment_path: Path) -> None:
+    """Header to 4096, frames back to back, footer, trailer."""
+    data = segment_path.read_bytes()
+    assert data[:8] == b"\x89CKT\r\n\x1a\n"
+    offset, kinds = 8, []
+    while offset < len(data) - 32:
+        kind, _, _, _, length = struct.unpack_from("<BBHIQ", data, offset)
+        kinds.append((offset, kind))
+        offset += 16 + length
+    assert [kind for _, kind in kinds] == [1, 2, 3, 4, 6, 7]
+    assert kinds[1][0] == 4096
+    footer, size, zero, _, magic = struct.unpack("<QQII8s", data[-32:])
+    assert (footer, size, zero, magic) == (kinds[-1][0], len(data), 0, b"CKT-END\n")
+    count, _ = struct.unpack_from("<II", data, footer + 16)
+    entry = struct.unpack_from("<BBHIQQIIqqQQ", data, footer + 24 + 2 * 64)
+    assert count == 5
+    assert entry[:2] + entry[3:5] == (3, 0, 1, kinds[2][0])
+    with open_segment(segment_path) as segment:
+        assert len(segment.entries) == 5
+
+
+def test_the_reader_in_the_docs_reads_with_pyarrow_alone(segment_path: Path) -> None:
+    """Thirty lines, nothing of penstock imported, every row printed."""
+    script = DOCS / "examples" / "read_ckt.py"
+    source = script.read_text()
+    assert len(source.splitlines()) <= 30
+    assert "penstock" not in source
+    done = subprocess.run(
+        [sys.executable, str(script), str(segment_path)], capture_output=True, text=True, check=True
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 1000
+    assert lines[0].startswith("1 I public item ")
+    assert "note 999" in lines[-1]
+
+
+def test_the_format_page_names_every_kind_flag_and_size() -> None:
+    """The page and the code can not drift apart in numbers."""
+    page = (DOCS / "ckt-format.md").read_text()
+    for kind in ckt.FrameKind:
+        assert f"| {kind.value} | {kind.name.lower().replace('_', ' ')} |" in page
+    for marker in MarkerKind:
+        assert f"| `{marker}` |" in page
+    assert ckt.HEADER_REGION_SIZE == 4096
+    assert (ckt.HEAD.size, ckt.FLUSH_POINT_SIZE, ckt.TRAILER_SIZE) == (16, 64, 32)
