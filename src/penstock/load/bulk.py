@@ -58,6 +58,7 @@ from penstock.model import Lsn, PenstockError, TableDefinition, TableName
 logger = structlog.get_logger(__name__)
 
 APPLICATION_NAME = "penstock bulk driver"
+FRESH_POINTS_MAX = 10  # a table that is truncated every few seconds is met in between
 ROUNDS_MAX = 6
 SMALL_TASK_BYTES = 16 * 2**20  # smaller chunks share a task: a task has its price too
 INDEX_MEMORY = "256MB"
@@ -332,7 +333,9 @@ class _Load:
             return
         point = None if fresh else self.living_first_point()
         plans, unfit = self.plans_at(point, tables) if point is not None else ([], list(tables))
-        if unfit:
+        for _ in range(FRESH_POINTS_MAX):
+            if not unfit:
+                break
             point = self.planner.fresh_point()
             if plans or any(self.ledger.plan_of(name) for name in unfit):
                 self.note(f"{len(unfit)} tables are loaded at a later point, {point.position}")
@@ -340,8 +343,9 @@ class _Load:
             plans += later
         if unfit:
             raise BulkUnsettled(
-                f"{unfit[0]} was truncated or rewritten again while its load was planned",
-                hint="Run the same command again.",
+                f"{unfit[0]} was truncated or rewritten again while its load was planned, "
+                f"{FRESH_POINTS_MAX} times in a row",
+                hint="Stop what truncates or rewrites this table, then run the same command again.",
             )
         self.ledger.put(plans)
         self.ledger.foreign_keys_done = False
