@@ -20,6 +20,7 @@ from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.source.postgres.definitions import definitions_of
 from penstock.source.postgres.patterns import Selection, TablePattern
 from penstock.source.postgres.relations import RelationResolver, relation_of
+from penstock.source.postgres.table_shape import IDENTITY_COLUMNS, identity_covers
 
 __all__ = [
     "Excluded",
@@ -38,13 +39,15 @@ TAKE_OUT = "Take the entry out of [source] tables."
 OWN_SCHEMA = "wirekite"  # progress, actions and merge tables, when a source is a target as well
 
 # Names that begin with pg_ are PostgreSQL's: catalogue, TOAST, temporary tables of all sessions.
-CANDIDATES = """
+CANDIDATES = f"""
     select c.oid::bigint as id,
            n.nspname as schema,
            c.relname as name,
            c.relkind::text as kind,
            c.relpersistence::text as persistence,
-           p.inhparent::bigint as parent
+           p.inhparent::bigint as parent,
+           case when c.relispartition or c.relkind = 'p'
+                then {IDENTITY_COLUMNS.format(table="c")} else array[]::text[] end as identity
       from pg_class as c
       join pg_namespace as n on n.oid = c.relnamespace
       left join pg_inherits as p on p.inhrelid = c.oid and c.relispartition
@@ -66,6 +69,7 @@ class Exclusion(StrEnum):
     PARTITION = "it is a partition: its rows are captured under the partitioned table's name"
     PART_FOREIGN = "it has a partition that is a foreign table: its rows are on another server"
     PART_UNLOGGED = "it has an unlogged partition, whose changes are not in the server's log"
+    PART_IDENTITY = "it has a partition whose replica identity lacks columns of its own"
     OWN = "it is one of penstock's own tables"
 
 
@@ -126,6 +130,7 @@ class _Candidate:
     kind: str
     persistence: str
     parent: int | None
+    identity: tuple[str, ...]
 
 
 def open_catalog(url: str, *, application_name: str = "penstock catalog") -> psycopg.Connection:
@@ -180,6 +185,7 @@ def survey(connection: psycopg.Connection, patterns: Sequence[str]) -> Survey:
                 kind=row["kind"],
                 persistence=row["persistence"],
                 parent=row["parent"],
+                identity=tuple(row["identity"]),
             )
             for row in cursor.execute(CANDIDATES).fetchall()
         }
@@ -225,7 +231,7 @@ class _Pick:
             return
         if excluded is not None:
             self.excluded.append(excluded)
-        out = excluded if excluded and excluded.reason is Exclusion.PATTERN else above
+        out = excluded or above
         for child in self._children.get(candidate.id, ()):
             self._visit(child, out)
 
@@ -238,7 +244,7 @@ class _Pick:
         if self._selection.excluded_by(candidate.name):
             return Excluded(name=candidate.name, reason=Exclusion.PATTERN, is_named=named)
         if above is not None and not named:
-            return Excluded(name=candidate.name, reason=Exclusion.PATTERN, related=above.name)
+            return Excluded(name=candidate.name, reason=above.reason, related=above.name)
         if candidate.name.schema == OWN_SCHEMA:
             return Excluded(name=candidate.name, reason=Exclusion.OWN, is_named=named)
         return self._unfit(candidate, named)
@@ -261,6 +267,9 @@ class _Pick:
             elif leaf.persistence != "p":
                 reason = Exclusion.PART_UNLOGGED
                 mend = f"alter table {quoted(*leaf.name)} set logged;"
+            elif not identity_covers(leaf.identity, candidate.identity):
+                reason = Exclusion.PART_IDENTITY
+                mend = f"alter table {quoted(*leaf.name)} replica identity full;"
             else:
                 continue
             return Excluded(name=name, reason=reason, related=leaf.name, mend=mend, is_named=named)

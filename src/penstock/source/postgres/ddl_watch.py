@@ -25,6 +25,7 @@ from penstock.source.postgres.table_shape import (
     AttributeShape,
     ChangesNotLogged,
     Difference,
+    PartitionIdentityDiffers,
     PartShape,
     Reason,
     TableRenamed,
@@ -400,7 +401,7 @@ class DdlWatch:
 def _left_by_itself(difference: Difference | None) -> bool:
     """Whether a table is no longer among the captured ones for another reason than their names."""
     stop = difference.stop if difference is not None else None
-    return isinstance(stop, ChangesNotLogged | TableRenamed)
+    return isinstance(stop, ChangesNotLogged | PartitionIdentityDiffers | TableRenamed)
 
 
 def _shape(digest: str, text: str) -> TableShape:
@@ -412,6 +413,7 @@ def _shape(digest: str, text: str) -> TableShape:
         kind=raw["kind"],
         persistence=raw["persistence"],
         identity=raw["identity"],
+        identity_columns=tuple(raw["identity_columns"]),
         file=raw["file"],
         published=raw["published"],
         keys=tuple((key[0], key[1], key[2]) for key in raw["keys"] or ()),
@@ -440,6 +442,7 @@ def _shape(digest: str, text: str) -> TableShape:
                 link_xid=p[8],
                 link_command=p[9],
                 changed_xid=p[10],
+                identity_columns=tuple(p[11]),
             )
             for p in raw["parts"] or ()
         ),

@@ -15,6 +15,20 @@ from typing import ClassVar
 from penstock.host.connect import quoted
 from penstock.model import PenstockError, TableName
 
+# The columns of a table's replica identity, `*` for all. Also used by catalog.py.
+IDENTITY_COLUMNS = """
+    case {table}.relreplident when 'f' then array['*'] else array(
+        select ia.attname::text
+          from pg_index as ix
+          join pg_attribute as ia
+            on ia.attrelid = ix.indrelid and ia.attnum = any(ix.indkey::int2[])
+         where ix.indrelid = {table}.oid
+           and ix.indisvalid
+           and ({table}.relreplident = 'd' and ix.indisprimary and ix.indimmediate
+                or {table}.relreplident = 'i' and ix.indisreplident)
+         order by 1) end
+"""
+
 # A transaction id is compared for equality only: a catalogue row with another xmin is another row.
 SHAPES = """
     with recursive captured(id) as (
@@ -46,6 +60,7 @@ SHAPES = """
                    'kind', c.relkind,
                    'persistence', c.relpersistence,
                    'identity', c.relreplident,
+                   'identity_columns', {root_identity},
                    'file', c.relfilenode::bigint,
                    'published', {published},
                    'keys', (
@@ -73,7 +88,8 @@ SHAPES = """
                                   t.id::bigint, t.parent::bigint, pn.nspname, p.relname,
                                   p.relkind, p.relpersistence, p.relfilenode::bigint,
                                   s.xmin::text, t.link_xid::text,
-                                  t.link_command::text::bigint, p.xmin::text) order by t.id)
+                                  t.link_command::text::bigint, p.xmin::text,
+                                  {part_identity}) order by t.id)
                          from tree as t
                          join pg_class as p on p.oid = t.id
                          join pg_namespace as pn on pn.oid = p.relnamespace
@@ -115,7 +131,12 @@ def shapes_sql(server_version: int, *, with_text: bool) -> str:
         narrowed=NARROWED_15 if since_15 else "''",
         by_schema=BY_SCHEMA_15 if since_15 else "null",
     )
-    return SHAPES.format(published=published, text="text" if with_text else "null::text")
+    return SHAPES.format(
+        published=published,
+        root_identity=IDENTITY_COLUMNS.format(table="c"),
+        part_identity=IDENTITY_COLUMNS.format(table="p"),
+        text="text" if with_text else "null::text",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +172,7 @@ class PartShape:
     link_xid: str
     link_command: int
     changed_xid: str
+    identity_columns: tuple[str, ...]
 
     @property
     def made_in_place(self) -> bool:
@@ -168,6 +190,7 @@ class TableShape:
     kind: str
     persistence: str
     identity: str
+    identity_columns: tuple[str, ...]
     file: int
     published: str | None
     keys: tuple[tuple[int, bool, bool], ...]
@@ -190,6 +213,7 @@ class Reason(StrEnum):
     PARTITION_ATTACHED = "a partition with rows was attached"
     PARTITION_GONE = "a partition was detached or dropped"
     PARTITION_REWRITTEN = "a partition was truncated or rewritten by itself"
+    PARTITION_IDENTITY = "a partition had a lesser replica identity for a while"
     MADE_ANEW = "it was dropped and made again"
     NEW = "it is captured from now on"
     WAS_UNLOGGED = "it was unlogged for a while"
@@ -207,6 +231,13 @@ class ChangesNotLogged(PenstockError):
     """Changes of a captured table, or of a partition of it, are not in the server's log."""
 
     code = "PG47"
+    retry = "operator"
+
+
+class PartitionIdentityDiffers(PenstockError):
+    """A partition's replica identity lacks columns of the partitioned table's."""
+
+    code = "PG31"
     retry = "operator"
 
 
@@ -261,6 +292,24 @@ def compare(before: TableShape, after: TableShape) -> Difference:
     return replace(parts, changed=attributes.changed)
 
 
+def identity_covers(part: Iterable[str], root: Iterable[str]) -> bool:
+    """Whether what a partition's before images hold is all that the root's should. Pure.
+
+    The server sends changes of a partition under the root with the values that the PARTITION's
+    replica identity has put into its log, and NULL for others, without a word.
+    """
+    has, needs = set(part), set(root)
+    return "*" in has or ("*" not in needs and needs <= has)
+
+
+def _wrong_identity(shape: TableShape) -> PartShape | None:
+    leaves = shape.leaves.values()
+    needs = shape.identity_columns
+    return next(
+        (leaf for leaf in leaves if not identity_covers(leaf.identity_columns, needs)), None
+    )
+
+
 def standing(shape: TableShape) -> PenstockError | None:
     """Why a table can not be followed as it stands now, whatever it was before. Pure."""
     unlogged = [shape.name] if shape.kind == "r" and shape.persistence != "p" else []
@@ -278,6 +327,15 @@ def standing(shape: TableShape) -> PenstockError | None:
             f"{shape.name} has the partition {foreign[0]} on another server now",
             hint=f"Run: alter table {quoted(*shape.name)} detach partition {quoted(*foreign[0])}; "
             "and start again: the table is then read again.",
+            table=str(shape.name),
+        )
+    wrong = _wrong_identity(shape)
+    if wrong is not None:
+        return PartitionIdentityDiffers(
+            f"partition {wrong.name} has a lesser replica identity than {shape.name}: what its "
+            "changes are sent with is incomplete",
+            hint=f"Run: alter table {quoted(*wrong.name)} replica identity full; and start again: "
+            "the table is then read again.",
             table=str(shape.name),
         )
     return _unpublished(shape)
@@ -321,6 +379,8 @@ def _attributes(before: TableShape, after: TableShape) -> Difference:
         return Difference(reload=Reason.WAS_UNPUBLISHED)
     if before.persistence != "p" or any(p.persistence != "p" for p in before.leaves.values()):
         return Difference(reload=Reason.WAS_UNLOGGED)
+    if _wrong_identity(before) is not None:
+        return Difference(reload=Reason.PARTITION_IDENTITY)
     old = {attribute.number: attribute for attribute in before.attributes}
     new = {attribute.number: attribute for attribute in after.attributes}
     common = [(old[number], new[number]) for number in old.keys() & new.keys()]
