@@ -79,7 +79,8 @@ def config(source_url: str, target_url: str, tmp_path: Path) -> Config:
         source_url,
         create,
         fill,
-        f"create publication {PUBLICATION} for table public.t",
+        f"create publication {PUBLICATION} for table public.t "
+        "with (publish_via_partition_root = true)",
         f"select pg_create_logical_replication_slot('{SLOT}', 'pgoutput')",
     )
     made = make_config(tmp_path, source_url, target_url, "data+change")

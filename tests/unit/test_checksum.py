@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,15 +19,21 @@ from penstock.control.checksum import (
     bucket_count,
     differing_buckets,
 )
-from penstock.control.compare import PART_BYTES, HashedRow, cut, merged
+from penstock.control.compare import PART_BYTES, cut
+from penstock.control.hashed_rows import Hashes, merge
 from penstock.model import TableName
 
 T = TableName("public", "t")
 
 
-def hashed(rows: Counter[tuple[int, int]]) -> list[HashedRow]:
-    """Rows `(key, value)` as a server would send them."""
-    return sorted((key, key * 7, value, -value, f"({key})") for key, value in rows.elements())
+def hashed(rows: Counter[tuple[int, int]], size: int) -> Iterator[Hashes]:
+    """Rows `(key, value)` as a server would send them, in arrays of `size` rows.
+
+    Keys 0 and 1 share their first hash, so that the second one has to tell them apart.
+    """
+    found = sorted((key // 2, key, value, -value) for key, value in rows.elements())
+    for start in range(0, len(found), size):
+        yield np.array(found[start : start + size], dtype=np.int64)
 
 
 rows = st.dictionaries(
@@ -33,25 +41,32 @@ rows = st.dictionaries(
 ).map(Counter)
 
 
-@given(rows, rows)
+@given(rows, rows, st.integers(1, 5), st.integers(1, 5))
 def test_merge_counts_each_row_that_has_no_equal_on_the_other_side(
-    source: Counter[tuple[int, int]], target: Counter[tuple[int, int]]
+    source: Counter[tuple[int, int]],
+    target: Counter[tuple[int, int]],
+    source_size: int,
+    target_size: int,
 ) -> None:
     """Missing, surplus and different add up to the difference of the two multisets, per key."""
-    found = Counter(d.kind for d in merged(hashed(source), hashed(target)))
-    expected: Counter[str] = Counter()
+    found = merge(hashed(source, source_size), hashed(target, target_size), 1000)
+    expected: Counter[tuple[str, int]] = Counter()
     for key in {k for k, _ in source | target}:
         only_source = sum(n for (k, _), n in (source - target).items() if k == key)
         only_target = sum(n for (k, _), n in (target - source).items() if k == key)
         both = min(only_source, only_target)
-        expected.update(different=both, missing=only_source - both, surplus=only_target - both)
-    assert found == +expected
+        expected["different", key] = both
+        expected["missing", key] = only_source - both
+        expected["surplus", key] = only_target - both
+    assert Counter((kind, key) for kind, _, key in found.named or ()) == +expected
+    for kind in ("missing", "surplus", "different"):
+        assert getattr(found, kind) == sum(n for (k, _), n in expected.items() if k == kind)
 
 
-def test_equal_sides_have_no_difference() -> None:
-    """Equal streams, duplicates included, merge to nothing."""
-    side = hashed(Counter({(1, 1): 2, (2, 5): 1}))
-    assert list(merged(side, side)) == []
+def test_counts_are_exact_beyond_what_is_named() -> None:
+    """Only the first differences are named."""
+    found = merge(hashed(Counter({(i, 1): 1 for i in range(50)}), 7), iter(()), 3)
+    assert (found.missing, len(found.named or ())) == (50, 3)
 
 
 def test_parts_cover_every_block_once() -> None:

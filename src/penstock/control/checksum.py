@@ -183,34 +183,52 @@ def bucket_query(image: Image, part: Part, buckets: int, hasher: Hasher) -> str:
 def rows_query(
     image: Image, parts: Sequence[Part], buckets: int, differing: Sequence[int], hasher: Hasher
 ) -> str:
-    """SQL for the rows of the differing buckets, in the order of their keys' hashes.
+    """SQL for the rows of the differing buckets, ordered by the first hash of their keys.
 
-    Rows `(key hash 1, key hash 2, row hash 1, row hash 2, key text cut to KEY_TEXT_LENGTH_MAX)`.
-    differing: bucket numbers, all of them ours, hence safe as literals.
+    Rows `(key hash 1, key hash 2, row hash 1, row hash 2)`. differing: bucket numbers, all of
+    them ours, hence safe as literals.
     """
-    wanted = ""
+    wanted = "true"
     if len(differing) < buckets:
-        numbers = ", ".join(map(str, differing))
-        bucket = f"{_hash(hasher, image.key, 1)} & {buckets - 1}"
-        wanted = f"and ({bucket}) = any(array[{numbers}]::bigint[])"
-    pieces = "\n union all\n".join(
+        wanted = f"{_hash(hasher, image.key, 1)} & {buckets - 1} = any({_numbers(differing)})"
+    return f"""
+        select {_hash(hasher, "key", 1)} as key1,
+               {_hash(hasher, "key", 2)},
+               {_hash(hasher, "image", 1)},
+               {_hash(hasher, "image", 2)}
+          from ({_union(image, parts, wanted)}) as rows
+         order by key1
+    """
+
+
+def names_query(image: Image, parts: Sequence[Part], hashes: Sequence[int], hasher: Hasher) -> str:
+    """SQL for keys as text: rows `(key hash 1, key hash 2, text cut to KEY_TEXT_LENGTH_MAX)`.
+
+    hashes: first hashes of the keys that are wanted.
+    """
+    wanted = f"{_hash(hasher, image.key, 1)} = any({_numbers(hashes)})"
+    return f"""
+        select {_hash(hasher, "key", 1)},
+               {_hash(hasher, "key", 2)},
+               left(key, {KEY_TEXT_LENGTH_MAX})
+          from ({_union(image, parts, wanted)}) as rows
+    """
+
+
+def _union(image: Image, parts: Sequence[Part], wanted: str) -> str:
+    return "\n union all\n".join(
         f"""
         (select {image.key} as key, {image.row} as image
            from only {quoted(*part.relation)}
-          where {part.condition} {wanted}
+          where {part.condition} and {wanted}
          offset 0)
         """
         for part in parts
     )
-    return f"""
-        select {_hash(hasher, "key", 1)} as key1,
-               {_hash(hasher, "key", 2)} as key2,
-               {_hash(hasher, "image", 1)},
-               {_hash(hasher, "image", 2)},
-               left(key, {KEY_TEXT_LENGTH_MAX})
-          from ({pieces}) as rows
-         order by key1, key2
-    """
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return f"array[{', '.join(map(str, numbers))}]::bigint[]"
 
 
 Sums = dict[int, tuple[int, int, int]]

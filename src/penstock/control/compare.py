@@ -8,16 +8,14 @@ are. Not here: which position the snapshots stand at (`verify.py`).
 
 from __future__ import annotations
 
-import itertools
 import queue
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Self
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -33,10 +31,12 @@ from penstock.control.checksum import (
     bucket_query,
     differing_buckets,
     key_columns,
+    names_query,
     rows_query,
     source_image,
     target_image,
 )
+from penstock.control.hashed_rows import Hashes, Kind, Tally, merge, read_hashes
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, literal, quoted, server_errors
 from penstock.model import PenstockError, Retry, TableDefinition, TableName
 
@@ -45,7 +45,6 @@ BLOCK_BYTES_DEFAULT = 8192
 PART_BYTES = 256 * 2**20
 NAMED_MAX = 20
 CANCEL_TIMEOUT_S = 5.0
-FETCH_ROWS = 5_000
 QUEUED_BATCHES_MAX = 4
 
 BEGIN = "begin isolation level repeatable read read only"
@@ -101,9 +100,6 @@ class TablePair:
 
     source: TableDefinition
     target: TableName
-
-
-Kind = Literal["missing", "surplus", "different"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,28 +354,23 @@ def _sums(side: Side, query: str, doing: str) -> Sums:
 def _result(work: _Work, sides: tuple[Side, Side], hasher: Hasher, named_max: int) -> TableResult:
     source_rows, target_rows = (sum(s[0] for s in sums.values()) for sums in work.sums)
     differing = differing_buckets(*work.sums)
-    counts = {"missing": 0, "surplus": 0, "different": 0}
-    named: list[Difference] = []
-    if differing:
-        found = _merge(work, sides, hasher, differing)
-        for difference in found:
-            counts[difference.kind] += 1
-            if len(named) < named_max:
-                named.append(difference)
+    tally = _merge(work, sides, hasher, differing, named_max) if differing else Tally(named_max)
     return TableResult(
         table=work.pair.source.name,
         target=work.pair.target,
         source_rows=source_rows,
         target_rows=target_rows,
         has_key=bool(key_columns(work.pair.source)),
-        named=tuple(named),
-        **counts,
+        missing=tally.missing,
+        surplus=tally.surplus,
+        different=tally.different,
+        named=_names(work, sides, hasher, tally),
     )
 
 
 def _merge(
-    work: _Work, sides: tuple[Side, Side], hasher: Hasher, differing: list[int]
-) -> Iterator[Difference]:
+    work: _Work, sides: tuple[Side, Side], hasher: Hasher, differing: list[int], named_max: int
+) -> Tally:
     with ExitStack() as stack:
         streams = []
         for which, side in enumerate(sides):
@@ -388,65 +379,28 @@ def _merge(
             )
             name = str(work.pair.source.name)
             streams.append(stack.enter_context(_Stream(side, query, f"narrowing down {name}")))
-        yield from merged(streams[0], streams[1])
+        return merge(iter(streams[0]), iter(streams[1]), named_max)
 
 
-HashedRow = tuple[int, int, int, int, str]
-"""Key hash 1 and 2, row hash 1 and 2, the key's text."""
-
-
-def merged(source: Iterable[HashedRow], target: Iterable[HashedRow]) -> Iterator[Difference]:
-    """Merge two streams in key order into their differences.
-
-    Rows of one key are matched as multisets: equal ones cancel out, then one of each side makes a
-    `different`, and what is left over is missing or surplus.
-    """
-    groups = (_groups(source), _groups(target))
-    heads = [next(group, None) for group in groups]
-    while any(heads):
-        least = min(head.key for head in heads if head is not None)
-        here: list[_Images] = [Counter(), Counter()]
-        text = ""
-        for which, head in enumerate(heads):
-            if head is not None and head.key == least:
-                here[which] = head.images
-                text = text or head.text
-                heads[which] = next(groups[which], None)
-        yield from _unmatched(text, here[0], here[1])
-
-
-_Images = Counter[tuple[int, int]]
-
-
-class _Group(NamedTuple):
-    """All rows of one key: a thousand equal rows of a keyless table are one count."""
-
-    key: tuple[int, int]
-    text: str
-    images: _Images
-
-
-def _groups(rows: Iterable[HashedRow]) -> Iterator[_Group]:
-    for key, group in itertools.groupby(rows, key=lambda row: row[:2]):
-        text = ""
-        images: _Images = Counter()
-        for row in group:
-            text = text or row[4]
-            images[row[2:4]] += 1
-        yield _Group(key, text, images)
-
-
-def _unmatched(key: str, source: _Images, target: _Images) -> Iterator[Difference]:
-    only_source = (source - target).total()
-    only_target = (target - source).total()
-    both = min(only_source, only_target)
-    counts: tuple[tuple[Kind, int], ...] = (
-        ("different", both),
-        ("missing", only_source - both),
-        ("surplus", only_target - both),
-    )
-    for kind, count in counts:
-        yield from itertools.repeat(Difference(kind=kind, key=key), count)
+def _names(
+    work: _Work, sides: tuple[Side, Side], hasher: Hasher, tally: Tally
+) -> tuple[Difference, ...]:
+    """The keys of the named differences as text, read from a side that has the row."""
+    named = tally.named or []
+    texts: dict[tuple[int, int], str] = {}
+    for which, side in enumerate(sides):
+        wanted = sorted({one for kind, one, _ in named if (kind == "surplus") == (which == 1)})
+        if not wanted:
+            continue
+        query = names_query(work.images[which], work.parts[which], wanted, hasher)
+        connection = side.borrow()
+        try:
+            with server_errors(f"reading the keys that differ in {work.pair.source.name}"):
+                found = connection.execute(query).fetchall()
+        finally:
+            side.give_back(connection)
+        texts |= {(int(one), int(two)): str(text) for one, two, text in found}
+    return tuple(Difference(kind=kind, key=texts[one, two]) for kind, one, two in named)
 
 
 class _Stream:
@@ -456,25 +410,24 @@ class _Stream:
         self._side = side
         self._query = query
         self._doing = doing
-        self._batches: queue.Queue[list[Any] | BaseException] = queue.Queue(QUEUED_BATCHES_MAX)
+        self._batches: queue.Queue[Hashes | BaseException | None] = queue.Queue(QUEUED_BATCHES_MAX)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._fetch, daemon=True)
 
     def _fetch(self) -> None:
         connection = self._side.borrow()
         try:
-            with server_errors(self._doing), connection.cursor(name="penstock_rows") as cursor:
-                cursor.execute(self._query)
-                while batch := cursor.fetchmany(FETCH_ROWS):
-                    if not self._put(batch):
-                        return
-            self._put([])
+            for rows in read_hashes(connection, self._query, self._doing):
+                if not self._put(rows):
+                    connection.cancel_safe(timeout=CANCEL_TIMEOUT_S)
+                    return
+            self._put(None)
         except BaseException as error:
             self._put(error)
         finally:
             self._side.give_back(connection)
 
-    def _put(self, item: list[Any] | BaseException) -> bool:
+    def _put(self, item: Hashes | BaseException | None) -> bool:
         while not self._stop.is_set():
             try:
                 self._batches.put(item, timeout=0.2)
@@ -483,14 +436,14 @@ class _Stream:
             return True
         return False
 
-    def __iter__(self) -> Iterator[HashedRow]:
+    def __iter__(self) -> Iterator[Hashes]:
         while True:
-            batch = self._batches.get()
-            if isinstance(batch, BaseException):
-                raise batch
-            if not batch:
+            rows = self._batches.get()
+            if isinstance(rows, BaseException):
+                raise rows
+            if rows is None:
                 return
-            yield from batch
+            yield rows
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -1,0 +1,198 @@
+"""Rows as four hashes, streamed out of a server and merged: numbers only, whole arrays at a time.
+
+When everything differs, every row of both sides passes here, so nothing is done row by row.
+A row is `(key hash 1, key hash 2, row hash 1, row hash 2)`. Not here: the queries (`checksum.py`)
+and who reads which side (`compare.py`).
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import psycopg
+from psycopg import pq
+
+from penstock.host.connect import ConnectionLost, statement_error
+
+Kind = Literal["missing", "surplus", "different"]
+Hashes = npt.NDArray[np.int64]
+"""Shape (rows, 4)."""
+
+ARRAY_ROWS = 50_000
+WAIT_S = 60.0
+_HEADER_BYTES = 19  # signature, flags, length of an empty extension
+_ROW = np.dtype(
+    [
+        ("fields", ">i2"),
+        *(
+            (f"{part}{i}", f">i{size}")
+            for i in range(4)
+            for part, size in (("length", 4), ("hash", 8))
+        ),
+    ]
+)
+_EMPTY: Hashes = np.empty((0, 4), dtype=np.int64)
+
+
+def read_hashes(connection: psycopg.Connection, query: str, doing: str) -> Iterator[Hashes]:
+    """Yield the rows of a query of four bigint columns as arrays, in the query's order.
+
+    Raises the typed errors of `host.connect`.
+    """
+    raw = connection.pgconn
+    begun = raw.exec_(f"copy ({query}) to stdout (format binary)".encode())
+    if begun.status != pq.ExecStatus.COPY_OUT:
+        raise statement_error(doing, psycopg.errors.error_from_result(begun))
+    parts: list[bytes | memoryview] = []
+    first = True
+    while True:
+        length, data = raw.get_copy_data(1)
+        if length > 0:
+            parts.append(data)
+        elif length == 0:
+            _wait(raw, doing)
+            raw.consume_input()
+        if parts and (length < 0 or len(parts) >= ARRAY_ROWS):
+            block = b"".join(parts)
+            parts.clear()
+            yield _decoded(block[_HEADER_BYTES:] if first else block)
+            first = False
+        if length < 0:
+            break
+    while (result := raw.get_result()) is not None:
+        if result.status == pq.ExecStatus.FATAL_ERROR:
+            raise statement_error(doing, psycopg.errors.error_from_result(result))
+
+
+def _wait(raw: pq.abc.PGconn, doing: str) -> None:
+    poll = select.poll()
+    poll.register(raw.socket, select.POLLIN)
+    while not poll.poll(WAIT_S * 1000):
+        if raw.status != pq.ConnStatus.OK:
+            raise ConnectionLost(f"{doing}: the connection broke")
+
+
+def _decoded(block: bytes) -> Hashes:
+    rows = np.frombuffer(block, dtype=_ROW, count=len(block) // _ROW.itemsize)
+    return np.stack([rows[f"hash{i}"].astype(np.int64) for i in range(4)], axis=1)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a merge counted. named: the first differences, as `(kind, key hash 1, key hash 2)`."""
+
+    named_max: int
+    missing: int = 0
+    surplus: int = 0
+    different: int = 0
+    named: list[tuple[Kind, int, int]] | None = None
+
+    def add(self, kind: Kind, keys: Hashes, counts: Hashes) -> None:
+        """Count differences of one kind. keys: shape (n, 2); counts: how often each, n."""
+        total = int(counts.sum())
+        setattr(self, kind, getattr(self, kind) + total)
+        self.named = self.named if self.named is not None else []
+        for (one, two), count in zip(keys.tolist(), counts.tolist(), strict=True):
+            room = self.named_max - len(self.named)
+            if room <= 0:
+                return
+            self.named += [(kind, one, two)] * min(count, room)
+
+
+def merge(source: Iterator[Hashes], target: Iterator[Hashes], named_max: int) -> Tally:
+    """Merge two streams ordered by key hash 1.
+
+    Rows of one key are matched as multisets: equal ones cancel out, then one of each side makes a
+    `different`, and what is left over is missing or surplus.
+    """
+    tally = Tally(named_max)
+    sides = (_Side(source), _Side(target))
+    while sides[0].fill() | sides[1].fill():  # not `or`: both have to be filled
+        ends = [side.last for side in sides if not side.ended]
+        # A key may go on in the next array, so rows of the smallest last key have to wait.
+        limit = min(ends) if ends else None
+        pieces = [side.take_below(limit) for side in sides]
+        if len(pieces[0]) or len(pieces[1]):
+            _count(pieces[0], pieces[1], tally)
+        else:
+            for side in sides:
+                if not side.ended and side.last == limit:
+                    side.extend()
+    return tally
+
+
+class _Side:
+    """A stream with the rows that were read and not yet taken."""
+
+    def __init__(self, stream: Iterator[Hashes]) -> None:
+        self._stream = stream
+        self._rows = _EMPTY
+        self.ended = False
+
+    def fill(self) -> bool:
+        """Have rows; False when there are none any more."""
+        while not len(self._rows) and not self.ended:
+            self.extend()
+        return bool(len(self._rows))
+
+    def extend(self) -> None:
+        """Read another array behind what is there."""
+        more = next(self._stream, None)
+        if more is None:
+            self.ended = True
+        elif len(more):
+            self._rows = np.concatenate([self._rows, more]) if len(self._rows) else more
+
+    @property
+    def last(self) -> int:
+        """The greatest key hash 1 that was read."""
+        return int(self._rows[-1, 0])
+
+    def take_below(self, limit: int | None) -> Hashes:
+        """The rows whose key hash 1 is smaller than limit; all without one."""
+        count = (
+            len(self._rows)
+            if limit is None
+            else int(np.searchsorted(self._rows[:, 0], limit, side="left"))
+        )
+        taken, self._rows = self._rows[:count], self._rows[count:]
+        return taken
+
+
+def _count(source: Hashes, target: Hashes, tally: Tally) -> None:
+    rows = np.concatenate([source, target])
+    signs = np.ones(len(rows), dtype=np.int64)
+    signs[len(source) :] = -1
+    order = np.lexsort((rows[:, 3], rows[:, 2], rows[:, 1], rows[:, 0]))
+    rows, signs = rows[order], signs[order]
+    # Equal rows of both sides cancel out; what is left stands on one side only.
+    net = np.add.reduceat(signs, starts := _starts(rows))
+    keys = rows[starts][:, :2]
+    left = net != 0
+    if not left.any():
+        return
+    net, keys = net[left], keys[left]
+    starts = _starts(keys)
+    only_source = np.add.reduceat(np.maximum(net, 0), starts)
+    only_target = np.add.reduceat(np.maximum(-net, 0), starts)
+    keys = keys[starts]
+    both = np.minimum(only_source, only_target)
+    counts: tuple[tuple[Kind, Hashes], ...] = (
+        ("different", both),
+        ("missing", only_source - both),
+        ("surplus", only_target - both),
+    )
+    for kind, count in counts:
+        some = count > 0
+        tally.add(kind, keys[some], count[some])
+
+
+def _starts(rows: Hashes) -> npt.NDArray[np.intp]:
+    """Where a new value begins in sorted rows."""
+    changed = np.any(rows[1:] != rows[:-1], axis=1)
+    return np.concatenate([[0], np.flatnonzero(changed) + 1]).astype(np.intp)
