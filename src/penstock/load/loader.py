@@ -301,7 +301,7 @@ class Loader:
 
     def _held(self, hold: Hold) -> bool:
         """Answer a hold; whether to stand still."""
-        reached = hold.until is not None and self._log_end >= hold.until
+        reached = hold.until is not None and self._covered() >= hold.until
         if hold.until is not None and not reached:
             return False
         answer = Held(
@@ -314,6 +314,16 @@ class Loader:
             write_held(self._options.state_directory, answer)
             logger.info("loader held", gsn=answer.gsn, reached=answer.reached)
         return True
+
+    def _covered(self) -> int:
+        """The position before which everything is applied.
+
+        An idle source moves the log's end on without a segment.
+        """
+        state = load_state(self._options.log_directory, self._files)
+        if state is not None and state.number_next - 1 <= self._applied.segment:
+            self._log_end = max(self._log_end, state.end.position)
+        return self._log_end
 
     # --- connection, retries ----------------------------------------------------------------------
 
