@@ -112,7 +112,7 @@ PUBLISHED = """(
                  where r.prpubid = p.oid and r.prrelid = k.id),
                {by_schema}) end
            || case when p.pubinsert and p.pubupdate and p.pubdelete and p.pubtruncate
-                        and p.pubviaroot
+                        and (p.pubviaroot or c.relkind <> 'p')
                    then '' else ' narrowed' end
       from pg_publication as p
      where p.pubname = %(publication)s)
