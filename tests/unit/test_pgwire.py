@@ -8,6 +8,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock.codec import pgwire
 from penstock.codec.pgwire import WireError
 from penstock.model import PenstockError

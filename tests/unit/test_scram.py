@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 
 import pytest
+
 from penstock.codec.scram import ScramClient, ScramError, saslprep
 
 # RFC 7677, section 3; PostgreSQL sends an empty user name, so the example is checked through a

@@ -53,11 +53,17 @@ def read(path: Path) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """A Python module of the project as a tree, parsed once."""
+    return ast.parse(read(path))
+
+
 def sources(folder: str = "") -> Iterator[tuple[Path, ast.Module]]:
     """Every Python module below a folder, parsed."""
     for path in files():
         if path.suffix == ".py" and path.as_posix().startswith(folder):
-            yield path, ast.parse(read(path))
+            yield path, parsed(path)
 
 
 def named(path: Path) -> str:
