@@ -191,7 +191,7 @@ def test_recovery_keeps_what_was_flushed_and_nothing_partial(
 
 
 @given(committed=transactions(max_size=4), steps=STEPS, seed=st.integers(0, 2**32))
-@settings(max_examples=4)
+@settings(max_examples=2)
 def test_a_power_cut_at_every_single_operation(
     committed: list[list[Change]], steps: list[str], seed: int
 ) -> None:

@@ -1,0 +1,111 @@
+"""Consumers' hard links: isolation, limits, holes, and what frees the disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fix_log import SOURCE, inserts, numbered, run_of
+from penstock.log import SegmentMissing, Writer, WriterOptions, links, open_segment
+
+GROUPS = numbered([inserts(2, first=2 * n) for n in range(12)])
+
+
+def rotate_once(log: Writer) -> None:
+    """One more transaction, one more segment."""
+    log.write(run_of(GROUPS[log.durable.trx]))
+    assert log.rotate() is not None
+
+
+def names(directory: Path) -> list[str]:
+    """Segments in a directory, by number."""
+    return sorted((p.name for p in directory.glob("*.ckt")), key=lambda name: int(name[:-4]))
+
+
+def open_log(root: Path) -> Writer:
+    """A log whose consumers live beside it."""
+    options = WriterOptions(consumers=root / "cdc")
+    return Writer.open(root / "log", log_id=None, source=SOURCE, options=options)
+
+
+def test_enabled_consumers_get_a_link_at_each_rotation(tmp_path: Path) -> None:
+    """The same file under a second name; consumers know nothing of each other."""
+    with open_log(tmp_path) as log:
+        rotate_once(log)
+        links.enable(tmp_path / "cdc" / "lake")
+        rotate_once(log)
+        links.enable(tmp_path / "cdc" / "audit")
+        rotate_once(log)
+        links.disable(tmp_path / "cdc" / "lake")
+        rotate_once(log)
+    assert names(tmp_path / "cdc" / "lake") == ["1.ckt", "2.ckt"]
+    assert names(tmp_path / "cdc" / "audit") == ["2.ckt", "3.ckt"]
+    (tmp_path / "cdc" / "no-consumer").mkdir()
+    (tmp_path / "cdc" / "file").write_text("")
+    assert links.enabled_consumers(tmp_path / "cdc") == ["audit"]
+    linked = tmp_path / "cdc" / "audit" / "3.ckt"
+    assert os.stat(linked).st_ino == os.stat(tmp_path / "log" / "3.ckt").st_ino  # noqa: PTH116
+
+
+def test_a_segment_lives_until_its_last_link_goes(tmp_path: Path) -> None:
+    """The loader removed it from the log; the consumer still reads it."""
+    links.enable(tmp_path / "cdc" / "lake")
+    with open_log(tmp_path) as log:
+        rotate_once(log)
+        rotate_once(log)
+    for path in (tmp_path / "log").glob("*.ckt"):
+        path.unlink()
+    lake = tmp_path / "cdc" / "lake"
+    found = links.next_links(lake, after=-1, count_max=10)
+    assert [file.number for file in found] == [0, 1]
+    with open_segment(found[0].path) as segment:
+        assert segment.totals.rows == 2
+    assert links.release(lake, through=0) == 1
+    assert [file.number for file in links.next_links(lake, after=0, count_max=10)] == [1]
+
+
+def test_a_consumer_at_its_size_limit_is_skipped_and_meets_the_hole(tmp_path: Path) -> None:
+    """Never silently: the next segment it gets is not the next number."""
+    lake = tmp_path / "cdc" / "lake"
+    with open_log(tmp_path) as log:
+        rotate_once(log)
+        size = (tmp_path / "log" / "0.ckt").stat().st_size
+        links.enable(lake, size_bytes_max=size * 5 // 2)
+        for _ in range(3):
+            rotate_once(log)
+        assert names(lake) == ["1.ckt", "2.ckt"]
+        links.release(lake, through=2)
+        rotate_once(log)
+    assert names(lake) == ["4.ckt"]
+    with pytest.raises(SegmentMissing, match="last segment 2, next 4"):
+        links.next_links(lake, after=2, count_max=10)
+
+
+def test_links_before_the_last_hole_are_deleted_as_document_002_says(tmp_path: Path) -> None:
+    """Of 2 3 8 10 11 the first three go."""
+    for number in (2, 3, 8, 10, 11):
+        (tmp_path / f"{number}.ckt").write_text("")
+    assert [file.number for file in links.delete_lost(tmp_path)] == [2, 3, 8]
+    assert names(tmp_path) == ["10.ckt", "11.ckt"]
+    assert links.delete_lost(tmp_path) == []
+
+
+def test_without_a_hole_no_link_is_deleted(tmp_path: Path) -> None:
+    """Also with one link, and with none."""
+    assert links.delete_lost(tmp_path) == []
+    (tmp_path / "5.ckt").write_text("")
+    assert links.delete_lost(tmp_path) == []
+    assert names(tmp_path) == ["5.ckt"]
+
+
+def test_linking_again_changes_nothing(tmp_path: Path) -> None:
+    """As recovery does when it can not know."""
+    with open_log(tmp_path) as log:
+        rotate_once(log)
+        links.enable(tmp_path / "cdc" / "lake")
+        for _ in range(2):
+            assert links.link_segment(tmp_path / "cdc" / "lake", tmp_path / "log" / "0.ckt")
+    assert names(tmp_path / "cdc" / "lake") == ["0.ckt"]
+    assert not links.link_segment(tmp_path / "log", tmp_path / "log" / "0.ckt")
