@@ -1,0 +1,361 @@
+"""`penstock run` on real servers: its whole life, and every way to end it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from fix_pipeline import penstock, write_pipeline
+from penstock.control.config import load_config
+from penstock.control.running import processes
+from penstock.host.process import process_alive
+
+WAIT_S = 120.0
+LIVELY = {"flushIntervalSeconds": 0.3, "idleWaitSeconds": 1.5}
+
+
+@contextmanager
+def running(path: Path, command: str = "run") -> Iterator[subprocess.Popen[str]]:
+    """The command in a process of its own, killed in the end if it still runs."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock", command, str(path), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    lines: list[str] = []
+
+    def read() -> None:
+        assert process.stdout is not None
+        lines.extend(iter(process.stdout.readline, ""))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    process.lines = lines  # type: ignore[attr-defined]
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        reader.join(5)
+        for stream in (process.stdout, process.stderr):
+            assert stream is not None
+            stream.close()
+
+
+def events(process: subprocess.Popen[str]) -> list[str]:
+    """What the run has told so far."""
+    objects = [json.loads(line) for line in process.lines]  # type: ignore[attr-defined]
+    return [item["event"] for item in objects if "event" in item]
+
+
+def until(condition: Callable[[], Any], what: str, process: subprocess.Popen[str]) -> None:
+    """Wait for a condition while the process runs."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        if process.poll() is not None:
+            assert process.stderr is not None
+            raise AssertionError(f"ended with {process.returncode}: {process.stderr.read()}")
+        assert time.monotonic() < deadline, f"not within {WAIT_S:.0f} s: {what}"
+        time.sleep(0.1)
+
+
+def ended(process: subprocess.Popen[str], code: int, within_s: float = WAIT_S) -> None:
+    """Wait for the end and check the exit code."""
+    assert process.wait(within_s) == code, process.stderr.read() if process.stderr else ""
+
+
+def pids(path: Path) -> dict[str, int]:
+    """The process ids of run, extract and load; 0 for one that does not run."""
+    return {process.name: process.pid for process in processes(load_config(path))}
+
+
+class Shop:
+    """A source and a target with a small table and customers."""
+
+    def __init__(self, source_url: str, target_url: str) -> None:
+        self.source = psycopg.connect(source_url, autocommit=True)
+        self.target = psycopg.connect(target_url, autocommit=True)
+        self.source.execute("create table item (id int primary key, n int not null, t text)")
+        self.source.execute(
+            "insert into item select g, 0, repeat('x', 40) from generate_series(1, 2000) as g"
+        )
+        self.source.execute("create table note (t text)")
+        self.source.execute("alter table note replica identity full")
+        self.next_id = 10_000
+
+    def buy(self, count: int = 20) -> None:
+        """A few transactions: inserts, updates, a key change, deletes, rows without key."""
+        for _ in range(count):
+            self.next_id += 1
+            with self.source.transaction():
+                self.source.execute("insert into item values (%s, 1, 'new')", (self.next_id,))
+                self.source.execute(
+                    "update item set n = n + 1 where id = %s", (self.next_id % 1000 + 1,)
+                )
+                self.source.execute(
+                    "update item set id = -id where id = %s", (self.next_id % 700 + 1000,)
+                )
+                self.source.execute("insert into note values ('same'), (%s)", (str(self.next_id),))
+                if self.next_id % 3 == 0:
+                    self.source.execute(
+                        "delete from note where ctid = (select min(ctid) from note)"
+                    )
+
+    SUMS = """
+        select (select row(count(*), sum(id), sum(n), sum(length(t)))::text from item),
+               (select row(count(*), md5(string_agg(t, ',' order by t)))::text from note)
+    """
+
+    def equal(self) -> bool:
+        """Whether both sides have the same sums now."""
+        try:
+            there = self.target.execute(self.SUMS).fetchone()
+        except psycopg.errors.UndefinedTable:
+            return False
+        return there == self.source.execute(self.SUMS).fetchone()
+
+    def close(self) -> None:
+        """Let go of both."""
+        self.source.close()
+        self.target.close()
+
+
+@pytest.fixture
+def shop(source_url: str, target_url: str) -> Iterator[Shop]:
+    """A shop with two thousand items."""
+    made = Shop(source_url, target_url)
+    yield made
+    made.close()
+
+
+def shop_file(folder: Path, source: str, target: str, **options: Any) -> Path:
+    """A pipeline over the shop that flushes often."""
+    sections = {"changeExtractor": {**LIVELY, **options.pop("extractor", {})}}
+    return write_pipeline(folder, source, target, sections=sections, **options)
+
+
+def gone(numbers: list[int]) -> bool:
+    """Whether none of these processes runs any more."""
+    return not any(process_alive(pid) for pid in numbers)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_life_of_a_pipeline(
+    shop: Shop, tmp_path: Path, source_url: str, target_url: str
+) -> None:
+    """Bulk load, handover, changes, kills, pause, verify, stop, and on from there to the end."""
+    path = shop_file(tmp_path, source_url, target_url)
+    with running(path) as run:
+        while_loading(shop, run)
+        watched_by_sql(shop, path)
+        refused_beside(path, run)
+        survives_kills(shop, path, run)
+        paused(shop, run)
+        shop.buy()
+        verified = penstock("verify", path, "--json")
+        assert (verified.code, verified.result["equal"]) == (0, True), verified
+        halves = [pid for pid in pids(path).values() if pid]
+        assert len(halves) == 3
+        run.send_signal(signal.SIGTERM)
+        ended(run, 0)
+        assert gone(halves)
+    shop.buy(5)  # while nothing runs
+    path = shop_file(tmp_path, source_url, target_url, extractor={"exitWhenIdle": True})
+    with running(path) as run:
+        ended(run, 0)
+        assert any(event.startswith("goes on from an earlier run") for event in events(run))
+    assert shop.equal()
+    assert (tmp_path / "shop" / "log" / "CHANGE.DONE").exists()
+    shop.target.execute("update item set t = 'wrong' where id = 5")
+    verified = penstock("verify", path, "--json")
+    assert (verified.code, verified.result["equal"]) == (1, False)
+    assert "5" in json.dumps(verified.result["tables"])
+
+
+def while_loading(shop: Shop, run: subprocess.Popen[str]) -> None:
+    """Customers buy from the first moment on; the four steps are told in order."""
+    until(lambda: (shop.buy(3), applied(shop) > 0)[1], "changes are applied", run)
+    until(shop.equal, "the target follows", run)
+    steps = [event for event in events(run) if event.startswith("handover")]
+    assert [step[:15] for step in steps] == [f"handover {number} of 4" for number in range(1, 5)]
+
+
+def watched_by_sql(shop: Shop, path: Path) -> None:
+    """The published queries run as printed; status and lag say the same."""
+    for operation in ("CE", "CL"):
+        rows = shop.target.execute(
+            f"""
+            SELECT source, mark, start_time, finish_time
+            FROM wirekite.wirekite_progress
+            WHERE operation = '{operation}'
+            ORDER BY start_time DESC
+            LIMIT 5;
+            """
+        ).fetchall()
+        assert rows
+        assert all(row[1] for row in rows if row[3] is not None)
+    row = shop.source.execute(
+        """
+        SELECT slot_name,
+               pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn) AS lag_bytes
+        FROM pg_replication_slots
+        WHERE slot_name = 'wirekite_replication_slot';
+        """
+    ).fetchone()
+    assert row is not None
+    assert row[1] >= 0
+    found = penstock("status", path, "--json").result
+    assert found["processes"].keys() == {"run", "extract", "load"}
+    assert all(found["processes"].values())
+    assert found["bulk"]["phase"] == "done"
+    assert [step["number"] for step in found["handover"]["steps"]] == [1, 2, 3, 4]
+    assert found["log"]["gsn"] > 0
+    lag = penstock("lag", path, "--json").result
+    assert lag["lag_seconds"] < 30
+    assert lag["extracting"] is True
+
+
+def refused_beside(path: Path, run: subprocess.Popen[str]) -> None:
+    """Neither a second run nor a half of its own may work on the same directory."""
+    for command in ("run", "extract", "load"):
+        ran = penstock(command, path, "--json")
+        assert (ran.code, ran.error["code"]) == (1, "CT02")
+    assert run.poll() is None
+
+
+def survives_kills(shop: Shop, path: Path, run: subprocess.Popen[str]) -> None:
+    """A half that is killed is started again, and nothing is lost or applied twice."""
+    for half in ("extract", "load"):
+        before = pids(path)[half]
+        os.kill(before, signal.SIGKILL)
+        shop.buy()
+        until(lambda: pids(path)[half] not in (0, before), f"{half} runs again", run)  # noqa: B023
+        until(shop.equal, "the target follows again", run)
+        assert any(f"{half} was killed by SIGKILL" in event for event in events(run))
+    restarts = shop.target.execute("select sum(restarts) from wirekite.wirekite_progress")
+    row = restarts.fetchone()
+    assert row is not None
+    assert row[0] >= 0
+
+
+def paused(shop: Shop, run: subprocess.Popen[str]) -> None:
+    """PAUSE holds both halves, RUN lets them go on."""
+    act = "update wirekite.wirekite_action set action = %s"
+    shop.target.execute(act, ("PAUSE",))
+    time.sleep(11)  # both look every five seconds
+    applied = "select applied_gsn from wirekite.wirekite_log"
+    before = shop.target.execute(applied).fetchone()
+    shop.buy()
+    time.sleep(3)
+    assert shop.target.execute(applied).fetchone() == before
+    assert run.poll() is None
+    shop.target.execute(act, ("RUN",))
+    until(shop.equal, "the target follows after the pause", run)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_halves_end_when_the_run_is_killed(
+    shop: Shop, tmp_path: Path, source_url: str, target_url: str
+) -> None:
+    """Kill -9 on `penstock run` leaves nothing behind that works on; the next run goes on."""
+    path = shop_file(tmp_path, source_url, target_url)
+    with running(path) as run:
+        until(lambda: all(pids(path).values()), "both halves run", run)
+        halves = [pids(path)["extract"], pids(path)["load"]]
+        time.sleep(2)
+        run.kill()
+        run.wait()
+        deadline = time.monotonic() + 60
+        while not gone(halves):
+            assert time.monotonic() < deadline, "the halves outlive their parent"
+            time.sleep(0.2)
+    shop.buy()
+    path = shop_file(tmp_path, source_url, target_url, extractor={"exitWhenIdle": True})
+    with running(path) as run:
+        ended(run, 0)
+    assert shop.equal()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_stop_and_nonsense_in_the_action_table(
+    shop: Shop, tmp_path: Path, source_url: str, target_url: str
+) -> None:
+    """STOP ends a run well; a word that is none ends it with the error of the half."""
+    path = shop_file(tmp_path, source_url, target_url, mode="change")
+    act = "update wirekite.wirekite_action set action = %s"
+    with running(path) as run:
+        until(lambda: all(pids(path).values()), "both halves run", run)
+        until(lambda: (tmp_path / "shop/log/LOG.json").exists(), "the log is there", run)
+        shop.buy(1)
+        until(lambda: applied(shop) > 0, "changes are applied", run)
+        shop.target.execute(act, ("STOP",))
+        ended(run, 0)
+    shop.target.execute(act, ("NONSENSE",))
+    ran = penstock("run", path, "--json")
+    assert ran.code == 1
+    assert ran.error["code"] == "CT40"
+    assert ran.error["process"] == "load"
+    assert "NONSENSE" in ran.error["error"]
+
+
+def applied(shop: Shop) -> int:
+    """The last GSN that is applied; 0 before any."""
+    try:
+        row = shop.target.execute("select applied_gsn from wirekite.wirekite_log").fetchone()
+    except psycopg.errors.UndefinedTable:
+        return 0
+    return int(row[0]) if row else 0
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_mode_data_copies_once(
+    shop: Shop, tmp_path: Path, source_url: str, target_url: str
+) -> None:
+    """Mode data makes no slot and no publication, and ends with 0; again there is nothing to do."""
+    path = shop_file(tmp_path, source_url, target_url, mode="data")
+    ran = penstock("run", path, timeout_s=WAIT_S)
+    assert ran.code == 0, ran
+    assert "everything is loaded: done" in ran.out
+    assert shop.equal()
+    assert shop.source.execute("select count(*) from pg_publication").fetchone() == (0,)
+    assert shop.source.execute(
+        "select count(*) from pg_replication_slots where database = current_database()"
+    ).fetchone() == (0,)
+    again = penstock("load", path, timeout_s=WAIT_S)
+    assert again.code == 0, again
+    assert shop.equal()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_interrupt_before_anything_has_begun(
+    shop: Shop, tmp_path: Path, source_url: str, target_url: str
+) -> None:
+    """Ctrl-C at any early moment ends with 0 and can be taken up again."""
+    path = shop_file(tmp_path, source_url, target_url, extractor={"exitWhenIdle": True})
+    for wait_s in (1.5, 3.5, 6.0):
+        with running(path) as run:
+            time.sleep(wait_s)
+            run.send_signal(signal.SIGINT)
+            ended(run, 0)
+    with running(path) as run:
+        ended(run, 0)
+    assert shop.equal()
