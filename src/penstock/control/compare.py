@@ -45,6 +45,7 @@ BLOCK_BYTES_DEFAULT = 8192
 PART_BYTES = 256 * 2**20
 NAMED_MAX = 20
 CANCEL_TIMEOUT_S = 5.0
+WORK_MEMORY = "64MB"  # for the sums of 65,536 buckets, and for sorting hashes
 QUEUED_BATCHES_MAX = 4
 
 BEGIN = "begin isolation level repeatable read read only"
@@ -168,7 +169,12 @@ class Side:
 
     @staticmethod
     def _open(url: str, snapshot_id: str | None, opened: ExitStack) -> psycopg.Connection:
-        settings = {**EXACT_TEXT_SETTINGS, "synchronize_seqscans": "off", "jit": "off"}
+        settings = {
+            **EXACT_TEXT_SETTINGS,
+            "synchronize_seqscans": "off",
+            "jit": "off",
+            "work_mem": WORK_MEMORY,
+        }
         connection = connect(url, application_name=APPLICATION_NAME, options=settings)
         opened.callback(connection.close)
         with server_errors("importing the snapshot"):
