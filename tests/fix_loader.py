@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,9 +83,15 @@ class LogMaker:
 class LocalSession:
     """Runs the tasks in this process: what Spark does with them is tested elsewhere."""
 
+    def __init__(self, after_job: Callable[[], object] = lambda: None) -> None:
+        self._after_job = after_job
+
     def run(self, partitions: Sequence[Sequence[Any]], work: Any) -> list[Any]:
+        """As Session.run."""
         assert work is run_tasks
-        return [result for tasks in partitions for result in work(iter(tasks))]
+        results = [result for tasks in partitions for result in work(iter(tasks))]
+        self._after_job()
+        return results
 
 
 class Applying:
@@ -103,8 +109,10 @@ class Applying:
         self.applied = progress.bind_log(self.target.connection, "test-log")
         self.area = StagingArea(self.target.connection)
 
-    def batch(self, *, before: int = POSITION_MAX, threads: int = 2) -> BatchResult:
-        """Apply all closed segments that are there."""
+    def batch(
+        self, *, before: int = POSITION_MAX, threads: int = 2, after_job: str = "select 1"
+    ) -> BatchResult:
+        """Apply all closed segments that are there; after_job: SQL between staging and applying."""
         files = next_segments(self.directory, after=self.applied.segment, count_max=100)
         one = Batch(
             BatchOptions(
@@ -120,7 +128,8 @@ class Applying:
             applied=self.applied,
             position_before=before,
         )
-        result = one.run(files, LocalSession())  # type: ignore[arg-type]
+        session: Any = LocalSession(lambda: self.target.connection.execute(after_job))
+        result = one.run(files, session)
         self.applied = result.applied
         assert progress.read_applied(self.target.connection) == self.applied
         return result

@@ -15,6 +15,7 @@ import pytest
 from fix_changes import Change, relation
 from fix_loader import Applying, LogMaker
 from fix_postgres import Server
+from penstock.load.batch import StagingChanged
 from penstock.load.fold import Counts
 from penstock.load.postgres import apply as applying
 from penstock.load.postgres.merge import Merge, MergeSql, Way, _arbiter
@@ -688,3 +689,19 @@ def test_way_of_a_plain_table_is_upsert(start: Start) -> None:
     table = applying.read_target_tables(target.target.connection, [name])[name]
     merge = Merge(relation=ITEM, table=table, staging="t_wkm", counts=Counts())
     assert MergeSql(merge, replica=True).way is Way.UPSERT
+
+
+def test_rows_of_a_late_worker_are_noticed(start: Start, log: LogMaker) -> None:
+    """A worker that Spark gave up may stage once more: the batch must not count its rows."""
+    target = start("create table public.t (a int, b text)")
+    bag = relation(
+        ("a", "integer", "int32"), ("b", "text", "string"), key=(), identity=Identity.FULL
+    )
+    log.transaction(insert(bag, 1, "x"))
+    log.close_segment()
+    for late in ("insert into wirekite.t_wkm values (1, 1, 'x')", "delete from wirekite.t_wkm"):
+        with pytest.raises(StagingChanged) as caught:
+            target.batch(after_job=late)
+        assert caught.value.retry == "backoff"
+    target.batch()
+    assert target.rows("select count(*) from public.t") == [(1,)]

@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import structlog
 
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.connect import StatementInterrupted, server_errors
+from penstock.host.connect import StatementInterrupted, quoted, server_errors
 from penstock.load.fold import Counts
 from penstock.load.job import Outcome, Work, run_tasks
 from penstock.load.merge_rows import MergeLayout
@@ -40,7 +41,7 @@ from penstock.load.postgres.types import target_name
 from penstock.load.session import Session, SparkJobFailed
 from penstock.log.layout import SegmentFile
 from penstock.log.segment import Segment, open_segment
-from penstock.model import PenstockError, TableName
+from penstock.model import PenstockError, Retry, TableName
 
 logger = structlog.get_logger(__name__)
 faults.declare(
@@ -65,6 +66,13 @@ class LogForeign(PenstockError):
     """A segment belongs to another change log."""
 
     code = "LD22"
+
+
+class StagingChanged(PenstockError):
+    """A merge table does not hold what this batch staged: lost in a crash, or a late worker's."""
+
+    code = "LD13"
+    retry: ClassVar[Retry] = "backoff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +322,7 @@ class Batch:
             progress.advance(
                 connection, log_id=self._options.log_id, before=self._applied, after=after
             )
+            self._check_staged(phases)
             apply_phases(self._target, phases)
             faults.point("load.apply.after")
             self._step("apply")
@@ -330,6 +339,28 @@ class Batch:
             faults.point("load.commit.before")
         faults.point("load.commit.after")
         self._step("commit")
+
+    def _check_staged(self, phases: Sequence[PhaseSpec]) -> None:
+        """Lock the merge tables against writers and count their rows.
+
+        A worker of an earlier try, which Spark gave up, may still be sending rows; and a crash
+        of the server empties unlogged tables.
+        """
+        specs = [spec for phase in phases for spec in phase.merges]
+        if not specs:
+            return
+        names = [quoted(progress.SCHEMA, spec.staging) for spec in specs]
+        self._target.connection.execute(f"lock table {', '.join(names)} in share mode")
+        counts = " union all ".join(
+            f"select {place}, count(*) from {name}" for place, name in enumerate(names)
+        )
+        for place, count in self._target.connection.execute(counts).fetchall():
+            expected = specs[place].counts.upserts + specs[place].counts.deletes
+            if count != expected:
+                raise StagingChanged(
+                    f"merge table {names[place]} holds {count} rows, {expected} were staged",
+                    hint="The batch is staged again by itself.",
+                )
 
     def _drop_extra(self, tasks: Sequence[Task]) -> None:
         """Drop the merge tables that only a change of shape in mid-batch needed."""

@@ -1,0 +1,236 @@
+"""Phases, tasks and barriers of a batch, from hand-made segments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fix_changes import relation
+from penstock.codec.ckt import FrameEntry, FrameKind
+from penstock.load.plan import (
+    PlanImpossible,
+    RelationUse,
+    SegmentView,
+    Task,
+    Window,
+    plan_batch,
+    share_out,
+)
+from penstock.model import FlushPoint, Marker, MarkerKind, Relation, TableName
+
+A1 = relation(("id", "integer", "int32"), name="a")
+A2 = relation(("id", "integer", "int32"), ("x", "text", "string"), name="a", version=2)
+B1 = relation(("id", "integer", "int32"), name="b")
+A, B = TableName("public", "a"), TableName("public", "b")
+
+
+def frame(relation_id: int, first: int, last: int, size: int = 100) -> FrameEntry:
+    """A rows frame; positions are ten times the gsn."""
+    count = last - first + 1
+    return FrameEntry(
+        FrameKind.ROWS, 0, 0, relation_id, first, size, count, 0, first, last, first * 10, last * 10
+    )
+
+
+def segment(
+    *frames: FrameEntry,
+    number: int = 0,
+    start: int = 0,
+    end: int = 100,
+    shapes: dict[int, tuple[int, Relation]],
+    markers: tuple[Marker, ...] = (),
+) -> SegmentView:
+    """A segment of rows start + 1 to end."""
+    return SegmentView(
+        number=number,
+        path=Path(f"{number}.ckt"),
+        start=FlushPoint(position=start * 10, gsn=start),
+        end=FlushPoint(position=end * 10, gsn=end),
+        relations=tuple(RelationUse(id=i, gsn=g, relation=r) for i, (g, r) in shapes.items()),
+        frames=frames,
+        markers=markers,
+    )
+
+
+def emptied(kind: MarkerKind, gsn: int, *tables: TableName) -> Marker:
+    """A truncate or reload."""
+    return Marker(
+        kind=kind,
+        gsn=gsn,
+        trx=1,
+        position=gsn * 10 + 5,
+        commit_time_us=0,
+        tables=tuple(tuple(table) for table in tables),  # type: ignore[misc]
+    )
+
+
+def small_shape(number: int) -> Relation:
+    """One more table."""
+    return relation(("id", "integer", "int32"), name=f"s{number}")
+
+
+def spans(tasks: tuple[Task, ...]) -> list[tuple[int, str, int, int]]:
+    """Phase, table and rows of each task."""
+    return [(t.phase, t.table.name, t.gsn_after, t.gsn_upto) for t in tasks]
+
+
+def test_one_phase_when_no_shape_changes() -> None:
+    """A relation restated in the next segment is no barrier."""
+    plan = plan_batch(
+        [
+            segment(frame(1, 1, 60), frame(2, 2, 99), shapes={1: (0, A1), 2: (1, B1)}),
+            segment(frame(7, 101, 120), number=1, start=100, end=120, shapes={7: (100, A1)}),
+        ],
+        Window(gsn_after=0, gsn_upto=120),
+    )
+    assert spans(plan.tasks) == [(0, "a", 0, 120), (0, "b", 0, 120)]
+    (phase,) = plan.phases
+    assert set(phase.relations) == {A1, B1}
+
+
+def test_a_new_shape_is_a_barrier_for_all_tables() -> None:
+    """Foreign keys hold at one place in the log for all tables, so phases are cut through all."""
+    plan = plan_batch(
+        [
+            segment(
+                frame(1, 1, 40),
+                frame(2, 2, 99),
+                frame(3, 51, 98),
+                shapes={1: (0, A1), 2: (1, B1), 3: (50, A2)},
+            )
+        ],
+        Window(gsn_after=0, gsn_upto=100),
+    )
+    assert spans(plan.tasks) == [
+        (0, "a", 0, 50),
+        (0, "b", 0, 50),
+        (1, "a", 50, 100),
+        (1, "b", 50, 100),
+    ]
+    assert plan.phases[1].relations == (A2,)
+
+
+def test_truncate_makes_earlier_rows_void() -> None:
+    """The table is emptied at the start of the phase; only rows behind the marker are staged."""
+    plan = plan_batch(
+        [
+            segment(
+                frame(1, 1, 40),
+                frame(2, 2, 99),
+                shapes={1: (0, A1), 2: (1, B1)},
+                markers=(emptied(MarkerKind.TRUNCATE, 30, A), emptied(MarkerKind.TRUNCATE, 99, B)),
+            )
+        ],
+        Window(gsn_after=0, gsn_upto=100),
+    )
+    assert spans(plan.tasks) == [(0, "a", 30, 100)]
+    assert plan.phases[0].truncated == (A, B)
+
+
+def test_marker_at_the_applied_row_counts_again_and_older_ones_do_not() -> None:
+    """It stands behind that row; applied twice it does the same."""
+    markers = tuple(emptied(MarkerKind.TRUNCATE, gsn, A) for gsn in (9, 10))
+    plan = plan_batch(
+        [segment(frame(1, 1, 100), shapes={1: (0, A1)}, markers=markers)],
+        Window(gsn_after=10, gsn_upto=100),
+    )
+    assert plan.phases[0].truncated == (A,)
+    plan = plan_batch(
+        [segment(frame(1, 1, 100), shapes={1: (0, A1)}, markers=markers[:1])],
+        Window(gsn_after=10, gsn_upto=100),
+    )
+    assert plan.phases[0].truncated == ()
+
+
+def test_reload_with_a_new_shape_is_one_barrier() -> None:
+    """The table is empty when it is altered, however far behind the marker its rows begin."""
+    plan = plan_batch(
+        [
+            segment(
+                frame(1, 1, 20),
+                frame(2, 25, 60),
+                frame(3, 61, 98),
+                shapes={1: (0, A1), 2: (24, B1), 3: (60, A2)},
+                markers=(emptied(MarkerKind.RELOAD, 24, A),),
+            )
+        ],
+        Window(gsn_after=0, gsn_upto=100),
+    )
+    assert [p.gsn_upto for p in plan.phases] == [24, 100]
+    assert plan.phases[1].reloaded == (A,)
+    assert plan.phases[1].relations == (A2, B1)
+    # Rows of the old shape are void, so the first phase has no task.
+    assert spans(plan.tasks) == [(1, "a", 24, 100), (1, "b", 24, 100)]
+
+
+def test_shape_without_rows_is_applied_last() -> None:
+    """And not at all in a batch that is cut, nor when the bulk load may be newer."""
+    one = segment(frame(1, 1, 100), shapes={1: (0, A1), 2: (100, B1)})
+    plan = plan_batch([one], Window(gsn_after=0, gsn_upto=100))
+    assert B1 in plan.phases[-1].relations
+    assert len(plan.phases) == 1
+    cut = plan_batch([one], Window(gsn_after=0, gsn_upto=100, position_before=10**6))
+    assert all(B1 not in phase.relations for phase in cut.phases)
+    later = plan_batch([one], Window(gsn_after=0, gsn_upto=100, starts={B: 5}))
+    assert all(B1 not in phase.relations for phase in later.phases)
+    changed = segment(frame(1, 1, 100), shapes={1: (0, A1), 2: (100, A2)})
+    plan = plan_batch([changed], Window(gsn_after=0, gsn_upto=100))
+    assert [phase.relations for phase in plan.phases] == [(A1,), (A2,)]
+
+
+def test_rows_and_shapes_from_before_a_tables_start_do_not_count() -> None:
+    """The bulk load has them; an old shape must not undo a newer one."""
+    plan = plan_batch(
+        [
+            segment(
+                frame(1, 1, 40),
+                frame(3, 51, 98),
+                shapes={1: (0, A1), 3: (50, A2)},
+                markers=(emptied(MarkerKind.TRUNCATE, 20, A),),
+            )
+        ],
+        Window(gsn_after=0, gsn_upto=100, starts={A: 450}),
+    )
+    assert [phase.relations for phase in plan.phases] == [(A2,)]
+    assert plan.phases[0].truncated == ()
+    assert plan.tasks[0].position_from == 450
+
+
+def test_segments_must_follow_one_another() -> None:
+    """A number or a start that does not fit."""
+    first = segment(frame(1, 1, 100), shapes={1: (0, A1)})
+    for number, start in ((2, 100), (1, 99)):
+        other = segment(number=number, start=start, end=120, shapes={})
+        with pytest.raises(PlanImpossible):
+            plan_batch([first, other], Window(gsn_after=0, gsn_upto=120))
+
+
+def test_nothing_to_do_is_an_empty_plan() -> None:
+    """Segments of heartbeats alone."""
+    plan = plan_batch([segment(shapes={}, end=0)], Window(gsn_after=0, gsn_upto=0))
+    assert plan.is_empty
+
+
+def test_large_tables_are_split_and_small_ones_share() -> None:
+    """Partitions of about equal cost, no more than allowed, few for little work."""
+    plan = plan_batch(
+        [
+            segment(
+                frame(1, 1, 100, size=500_000_000),
+                *[frame(n, n, n + 90) for n in range(2, 8)],
+                shapes={1: (0, A1)}
+                | {n: (n, relation(("id", "integer", "int32"), name=f"s{n}")) for n in range(2, 8)},
+            )
+        ],
+        Window(gsn_after=0, gsn_upto=100),
+        buckets_max=3,
+    )
+    large = [task for task in plan.tasks if task.table == A]
+    assert [(t.bucket, t.buckets) for t in large] == [(0, 3), (1, 3), (2, 3)]
+    partitions = share_out(plan.tasks, partitions_max=5)
+    assert len(partitions) == 5
+    assert sorted(len(p) for p in partitions) == [1, 1, 1, 3, 3]
+    small = [task for task in plan.tasks if task.table != A]
+    assert len(share_out(small[:3], partitions_max=5)) == 1
+    assert share_out([], partitions_max=5) == []
