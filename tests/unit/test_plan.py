@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -204,6 +205,15 @@ def test_segments_must_follow_one_another() -> None:
         other = segment(number=number, start=start, end=120, shapes={})
         with pytest.raises(PlanImpossible):
             plan_batch([first, other], Window(gsn_after=0, gsn_upto=120))
+
+
+def test_an_idle_source_moves_positions_between_segments() -> None:
+    """Heartbeats of an idle source advance the log's end without a segment."""
+    first = segment(frame(1, 1, 100), shapes={1: (0, A1)})
+    second = segment(frame(1, 101, 110), number=1, start=100, end=110, shapes={1: (100, A1)})
+    second = replace(second, start=replace(second.start, position=5000))
+    plan = plan_batch([first, second], Window(gsn_after=0, gsn_upto=110))
+    assert len(plan.tasks[0].frames) == 2
 
 
 def test_nothing_to_do_is_an_empty_plan() -> None:
