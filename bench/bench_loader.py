@@ -26,7 +26,7 @@ from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
 from penstock.log import list_segments
 from penstock.log.segment import open_segment
-from penstock.source.extract import Extractor, ExtractOptions
+from penstock.source.extract import ExtractOptions, Extractor
 from penstock.source.postgres.catalog import captured_tables, open_catalog
 
 SLOT = "bench_loader"
@@ -34,7 +34,7 @@ PUBLICATION = "bench_publication"
 COLUMNS = "id, n, t, amount, at, flag, doc, f, u, note"
 BATCH_CHANGES = 150_000
 
-STAGE = "create unlogged table staged (seq bigint, op \"char\", like w including defaults)"
+STAGE = 'create unlogged table staged (seq bigint, op "char", like w including defaults)'
 APPLY = f"""
     delete from w using staged s where w.id = s.id and s.op = 'D';
     insert into w ({COLUMNS})
@@ -42,8 +42,8 @@ APPLY = f"""
      where op <> 'D'
         on conflict (id) do update
        set ({COLUMNS.removeprefix("id, ")}) = ({
-           ", ".join("excluded." + c for c in COLUMNS.removeprefix("id, ").split(", "))
-       });
+    ", ".join("excluded." + c for c in COLUMNS.removeprefix("id, ").split(", "))
+});
     truncate staged;
 """
 
@@ -165,9 +165,7 @@ def main() -> None:
         workload.create(url)
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(f"create publication {PUBLICATION} for table w")
-            connection.execute(
-                "select pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,)
-            )
+            connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,))
         row_count = workload.change(url)
         make_segments(url, folder / "pipeline", row_count)
         log = folder / "pipeline" / "log"

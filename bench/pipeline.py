@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,3 +80,43 @@ def spark(directory: Path) -> Iterator[Session]:
 def since(began: float, **extra: float) -> Measurement:
     """A measurement of wall time alone."""
     return Measurement(elapsed_s=time.monotonic() - began, extra=extra)
+
+
+class Running:
+    """`penstock run` as a user starts it, for the time of a with block; stopped by SIGTERM."""
+
+    def __init__(self, file: Path) -> None:
+        """file: the pipeline file; `pipeline/run` beside it tells what the halves do."""
+        self._file = file
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Running:
+        """Start, and wait until the loader waits for changes."""
+        began = time.monotonic()
+        with (self._file.parent / "run.out").open("wb") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "penstock", "run", str(self._file)],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
+        state = self._file.parent / "pipeline" / "run" / "load.json"
+        while not (state.exists() and json.loads(state.read_text())["state"] == "waiting"):
+            if self._process.poll() is not None:
+                raise RuntimeError((self._file.parent / "run.out").read_text())
+            time.sleep(0.1)
+        print(f"pipeline ready in {time.monotonic() - began:.1f} s", flush=True)
+        return self
+
+    @property
+    def pid(self) -> int:
+        """Of `penstock run`."""
+        assert self._process is not None
+        return self._process.pid
+
+    def __exit__(self, *_: object) -> None:
+        """Stop it and see that it ended well."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        if self._process.wait(120) != 0:
+            raise RuntimeError((self._file.parent / "run.out").read_text())
