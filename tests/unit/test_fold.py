@@ -130,8 +130,18 @@ def test_wide_tables_keep_their_bits_apart() -> None:
             change("U", 2, after=(1, "b"), before=(3, None)),
         ],
         [change("I", 1, after=(1, None), absent=frozenset([1]))],
+        [
+            change("D", 1, before=(1, None)),
+            change("U", 2, after=(1, None), absent=frozenset([1])),
+        ],
     ],
-    ids=["delete without key", "delete of a moved row", "two rows, one key", "insert not whole"],
+    ids=[
+        "delete without key",
+        "delete of a moved row",
+        "two rows, one key",
+        "insert not whole",
+        "update of a deleted row",
+    ],
 )
 def test_contradictions_stop_the_load(changes: list[Change]) -> None:
     """Better no batch than a wrong one."""
