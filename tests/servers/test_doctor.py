@@ -503,6 +503,17 @@ def test_pg12_replica_identity(
     assert found(config, "PG12") == []
 
 
+def test_pg12_partition_with_a_lesser_identity(config: Config, run: Callable[[str], None]) -> None:
+    """A partition whose identity lacks the root's columns is an error, never left out silently."""
+    run("create table p (id int primary key, n int not null) partition by range (id)")
+    run("create table p1 partition of p default")
+    assert found(config, "PG12") == []
+    run("create unique index other on p1 (n); alter table p1 replica identity using index other")
+    finding = one(config, "PG12", Severity.ERROR, "public.p", "public.p1")
+    run(finding.command)
+    assert found(config, "PG12") == []
+
+
 def test_pg12_does_not_concern_a_mere_copy(
     config: Config, run: Callable[[str], None], tmp_path: Path
 ) -> None:
@@ -666,6 +677,18 @@ def test_pk13_type_the_target_can_not_hold(
     one(config, "PK13", Severity.ERROR, "odd")
     run_in_target('create collation odd from "C"')
     assert found(config, "PK13") == []
+
+
+def test_pk14_tables_in_mode_change(
+    config: Config, run: Callable[[str], None], run_in_target: Callable[[str], None], tmp_path: Path
+) -> None:
+    """Mode change makes no tables, so each must be there; the other modes make them."""
+    run("create table a (id int primary key)")
+    assert found(config, "PK14") == []
+    change = pipeline(tmp_path, config.source.url, config.target.url, mode="change")
+    one(change, "PK14", Severity.ERROR, "public.a", "pg_dump")
+    run_in_target("create table a (id int primary key)")
+    assert found(change, "PK14") == []
 
 
 def test_pg32_identity_and_deferrable_keys(

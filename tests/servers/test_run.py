@@ -299,6 +299,8 @@ def test_stop_and_nonsense_in_the_action_table(
 ) -> None:
     """STOP ends a run well; a word that is none ends it with the error of the half."""
     path = shop_file(tmp_path, source_url, target_url, mode="change")
+    shop.target.execute("create table item (id int primary key, n int not null, t text)")
+    shop.target.execute("create table note (t text)")
     act = "update wirekite.wirekite_action set action = %s"
     with running(path) as run:
         until(lambda: all(pids(path).values()), "both halves run", run)

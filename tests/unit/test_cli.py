@@ -153,6 +153,11 @@ def test_each_error_has_a_code_of_its_own_and_is_documented() -> None:
     found = error_classes()
     shared = {code: names for code, names in found.items() if len(names) > 1}
     assert shared == {}
+    from penstock.control import doctor
+    from penstock.control.findings import CHECKS
+
+    assert doctor.examine
+    assert {check.code for check in CHECKS} & found.keys() == set(), "a finding is no error class"
     page = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")
     missing = sorted(code for code in found if code not in page)
     assert missing == [], "run `make error-page`"

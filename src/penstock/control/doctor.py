@@ -76,11 +76,13 @@ class Report:
         )
 
 
-def examine(config: Config, *, only: Collection[str] = ()) -> Report:
-    """Run every check that concerns this pipeline, or only those with these codes.
+def examine(
+    config: Config, *, only: Collection[str] = (), sides: Collection[Side] = tuple(Side)
+) -> Report:
+    """Run every check that concerns this pipeline, or only those with these codes or sides.
 
-    Changes nothing anywhere. A server that can not be reached is one finding with the code of the connection's error; its
-    checks are counted as skipped.
+    Changes nothing anywhere. A server that can not be reached is one finding with the code of the
+    connection's error; its checks are counted as skipped.
     """
     findings: list[Finding] = []
     counts = {"done": 0, "skipped": 0}
@@ -98,9 +100,9 @@ def examine(config: Config, *, only: Collection[str] = ()) -> Report:
     run(Side.HOST, config)
     with ExitStack() as stack:
         source = stack.enter_context(_source(config, findings))
-        target = stack.enter_context(_target(config, source, findings))
         run(Side.SOURCE, source)
-        run(Side.TARGET, target)
+        if Side.TARGET in sides:
+            run(Side.TARGET, stack.enter_context(_target(config, source, findings)))
     order = list(Severity)
     findings.sort(key=lambda finding: order.index(finding.severity))
     return Report(

@@ -13,6 +13,7 @@ from penstock.host.connect import PrivilegeMissing, quoted, server_errors, state
 from penstock.source.postgres.catalog import Exclusion
 
 NAMES_SHOWN_MAX = 10
+WORTH_TELLING = (Exclusion.FOREIGN, Exclusion.PART_FOREIGN)
 UNLOGGED = (Exclusion.UNLOGGED, Exclusion.PART_UNLOGGED)
 
 # Updates and deletes of a table that is published fail at the source when it has no identity.
@@ -63,12 +64,14 @@ def any_table(probe: Probe) -> Iterator[Finding]:
             listing,
         )
     for left_out in probe.survey.excluded:
-        if left_out.is_named and left_out.reason not in (Exclusion.PATTERN, *UNLOGGED):
+        if left_out.reason in (Exclusion.PATTERN, Exclusion.PART_IDENTITY, *UNLOGGED):
+            continue
+        if left_out.is_named or left_out.reason in WORTH_TELLING:
             yield found(
                 "PK06",
-                Severity.ERROR,
-                f"{left_out} can not be captured",
-                "the configuration names it",
+                Severity.ERROR if left_out.is_named else Severity.WARNING,
+                str(left_out),
+                "the configuration names it" if left_out.is_named else "it is left out",
                 left_out.mend,
             )
     if not probe.tables and not probe.survey.unmatched:
@@ -103,6 +106,15 @@ def identity(probe: Probe) -> Iterator[Finding]:
             "once it is published, every UPDATE and DELETE on it fails at the source",
             mend,
         )
+    for left_out in probe.survey.excluded:
+        if left_out.reason is Exclusion.PART_IDENTITY and left_out.mend:  # the root, not its parts
+            yield found(
+                "PG12",
+                Severity.ERROR,
+                str(left_out),
+                "updates and deletes of its rows come without the key that tells them apart",
+                left_out.mend,
+            )
 
 
 @check("PG14", "unchanged large values", side=Side.SOURCE, change_only=True)
@@ -142,13 +154,13 @@ def _names(names: list[str]) -> str:
 def unlogged(probe: Probe) -> Iterator[Finding]:
     """Changes of unlogged tables are not in the server's log: they are left out, never half."""
     for left_out in probe.survey.excluded:
-        if left_out.reason in UNLOGGED:
+        if left_out.reason in UNLOGGED and left_out.mend:  # the root, not its parts
             yield found(
                 "PG15",
                 Severity.ERROR if left_out.is_named else Severity.WARNING,
                 str(left_out),
                 "the table can not be followed" if left_out.is_named else "it is left out",
-                left_out.mend or f"alter table {quoted(*left_out.name)} set logged;",
+                left_out.mend,
             )
 
 

@@ -127,7 +127,7 @@ def target_namespaces(probe: Probe) -> Iterator[Finding]:
     """Try to make a table in each schema that lacks a wanted table; all is rolled back."""
     user = quoted(probe.user)
     database = quoted(probe.connection.info.dbname)
-    if len(existing_ids(probe)) == len(probe.tables):
+    if len(existing_ids(probe)) == len(probe.tables) or not probe.config.pipeline.mode.has_data:
         return
     for schema in target_schemas(probe):
         exists = probe.value("select true from pg_namespace where nspname = %(name)s", name=schema)
@@ -243,9 +243,32 @@ def shapes(probe: Probe) -> Iterator[Finding]:
             )
 
 
+@check("PK14", "tables to apply changes to", side=Side.TARGET, change_only=True)
+def tables_there(probe: Probe) -> Iterator[Finding]:
+    """Mode change makes no tables: each must be in the target already."""
+    if probe.config.pipeline.mode.has_data:
+        return
+    present = read_target_tables(
+        probe.connection, [mapped(probe, table.name) for table in probe.tables]
+    )
+    for table in probe.tables:
+        name = mapped(probe, table.name)
+        if name not in present:
+            yield _found(
+                "PK14",
+                Severity.ERROR,
+                f"the target has no table {name}",
+                "mode change applies changes to tables that are there; it makes none",
+                f"pg_dump --schema-only --table '{quoted(*table.name)}' SOURCE | psql TARGET  "
+                '# or set mode = "data+change"',
+            )
+
+
 @check("PK13", "types the target can hold", side=Side.TARGET)
 def makeable(probe: Probe) -> Iterator[Finding]:
     """Make each table that the target lacks, one at a time; each is rolled back."""
+    if not probe.config.pipeline.mode.has_data:
+        return
     present = read_target_tables(
         probe.connection, [mapped(probe, table.name) for table in probe.tables]
     )

@@ -16,6 +16,7 @@ from penstock.control.bulk_load import source_tables
 from penstock.control.config import Config, Mode
 from penstock.control.diagnostics import configure_diagnostics, open_diagnostics
 from penstock.control.doctor import examine
+from penstock.control.findings import Side
 from penstock.control.handover import prepared, tell_blockers
 from penstock.control.identity import (
     check_identity,
@@ -77,7 +78,8 @@ def extract_changes(config: Config, *, verbose: bool = False, checked: bool = Fa
         stack.enter_context(stop_on_signals(stop))
         check_not_running(config, "extract")
         if not checked:
-            examine(config).require()
+            # Only progress is written to the target, and extraction goes on without it.
+            examine(config, sides=(Side.HOST, Side.SOURCE)).require()
         check_source(config)
         if stop():
             raise SystemExit(0)

@@ -87,7 +87,7 @@ class Sink(Protocol):
 class TableVanished(PenstockError):
     """The table that should be read again is not there (any more)."""
 
-    code = "PG30"
+    code = "PG62"
     retry = "backoff"
 
 

@@ -237,7 +237,7 @@ class ChangesNotLogged(PenstockError):
 class PartitionIdentityDiffers(PenstockError):
     """A partition's replica identity lacks columns of the partitioned table's."""
 
-    code = "PG31"
+    code = "PG63"
     retry = "operator"
 
 
