@@ -1,0 +1,64 @@
+"""Peak memory of the extractor: one transaction of 5 million rows, in progress and at its commit.
+
+Estimate: the server streams the transaction in blocks of logical_decoding_work_mem; they go into a
+side file as they come. At the commit they are replayed in batches: an 8 MB socket buffer, at most
+128 MiB of decoded runs in the queue, 8 MiB of frames, and some 90 MiB of Python with pyarrow.
+Beside it the same number of rows in transactions of 50. Nothing is compared but the two; the
+limit to keep below is 400 MiB.
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+from bench.bench_extraction import PUBLICATION, SLOT, penstock
+from bench.harness import Comparison, Contender, arguments
+from bench.workload import CREATE_TABLE, ROW, Workload
+from penstock.host.embedded import EmbeddedPostgres
+
+
+def one_transaction(url: str, row_count: int) -> None:
+    """Insert all rows in one transaction."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "insert into w select "
+            + ROW.format(id="i")
+            + f" from generate_series(1, {row_count}) i"
+        )
+
+
+def measure(name: str, row_count: int, round_count: int, *, giant: bool) -> None:
+    """Make the WAL once, extract it in processes of their own."""
+    with EmbeddedPostgres() as server:
+        url = server.url("postgres")
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(CREATE_TABLE.format(table="public.w"))
+            connection.execute(f"create publication {PUBLICATION} for table w")
+            connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,))
+        if giant:
+            one_transaction(url, row_count)
+        else:
+            workload = Workload(base_row_count=0, change_count=row_count)
+            row_count = workload.change(url)
+        Comparison(
+            bench="memory",
+            contenders=[
+                Contender(
+                    name=name,
+                    run=lambda: penstock(url, SLOT, row_count),
+                    unit_count=row_count,
+                )
+            ],
+        ).run(round_count).print_table()
+
+
+def main() -> None:
+    """One giant transaction, then many small ones."""
+    flags = arguments(__doc__ or "", rows=5_000_000)
+    rounds = min(flags.rounds, 2)
+    measure("one transaction", flags.rows, rounds, giant=True)
+    measure("transactions of 50 rows", min(flags.rows, 1_000_000), rounds, giant=False)
+
+
+if __name__ == "__main__":
+    main()
