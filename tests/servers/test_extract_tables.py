@@ -82,15 +82,20 @@ def test_rewritten_rows_are_read_again_while_the_source_is_written(
         run_sql(sql, "update t set n = n + 1;; insert into u values (1, 1)")
         until(lambda: extractor.progress.segment_count >= 1)
         run_sql(sql, "alter table t alter n type bigint using n * 10")
-        for number in range(600, 900):
+        number, reloaded_at = 600, 0
+        # Written on and on: changes commit before, at and behind the point of the reload.
+        while not reloaded_at or number < reloaded_at + 50:
             sql.execute("insert into t values (%s, 5)", (number,))
-            sql.execute("update t set n = n + 1 where id = %s", (number - 590,))
+            sql.execute("update t set n = n + 1 where id = %s", (number % 250 + 1,))
             sql.execute("update u set n = n + 1")
             sql.execute("delete from t where id = %s", (number - 300,))
-        until(lambda: _has_reload(tmp_path), 30)
-        sql.execute("insert into t values (1000, 1)")
+            number += 1
+            if not reloaded_at and number % 20 == 0 and _has_reload(tmp_path):
+                reloaded_at = number
+            assert number < 20_000
+        sql.execute("insert into t values (100000, 1)")
         expected, other = _rows(sql, "t"), _rows(sql, "u")
-        until(lambda: _last(tmp_path, "t") == 1000, 30)
+        until(lambda: _last(tmp_path, "t") == 100000, 30)
         stop.asked.set()
     assert _contents(tmp_path, "t") == expected
     assert _contents(tmp_path, "u") == other

@@ -22,11 +22,8 @@ def small_memory(postgres: object, source_url: str) -> str:
     return source_url
 
 
-def _big(count: int, first: int = 0) -> str:
-    return (
-        f"insert into t select i, repeat(chr(65 + i % 26), 200)"
-        f" from generate_series({first + 1}, {first + count}) i"
-    )
+def _big(count: int, first: int = 0, row: str = "i, repeat(chr(65 + i % 26), 200)") -> str:
+    return f"insert into t select {row} from generate_series({first + 1}, {first + count}) i"
 
 
 DDL = "create table t (id int, v text);; create table u (id int primary key)"
@@ -69,19 +66,23 @@ def test_rolled_back_parts_do_not_show(small_memory: str, tmp_path: Path) -> Non
         sql.execute("savepoint b")
         sql.execute(_big(1000, 2000).encode())
         sql.execute("insert into u values (100)")
+        _wait_for_spill(source, 500_000)  # sent before it is rolled back
         sql.execute("release savepoint b")
         sql.execute("rollback to savepoint a")
         sql.execute("insert into u values (101)")
         sql.execute("savepoint c")
         sql.execute("alter table t add extra int")
         sql.execute("insert into t values (-1, 'gone', 1)")
-        sql.execute(_big(500, 3000).encode())
+        before = source.spilled_byte_count
+        sql.execute(_big(1000, 3000, "i, repeat('z', 200), 1").encode())
+        _wait_for_spill(source, before + 100_000)
         sql.execute("rollback to savepoint c")
         sql.execute("savepoint d")
         sql.execute(_big(1000, 4000).encode())
         sql.execute("release savepoint d")
         sql.commit()
         got = collect(source, rows(2001))
+    assert {r.relation.version for run in got.runs for r in run.rows} == {1}
     ids = [c.after["id"] for c in got.changes if c.after and c.table == "t"]
     assert ids == [*range(1, 1001), *range(4001, 5001)]
     assert [c.after for c in got.changes if c.table == "u"] == [{"id": 101}]

@@ -1,0 +1,361 @@
+"""Runs out of wire bytes that no server sends on demand, and the order in which they are given."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_stream import PlainShapes, changes_of
+from penstock.codec.pgoutput import DecodeError, make_decoder
+from penstock.codec.pgwire import copy_data
+from penstock.host.connect import ConnectionLost, StatementFailed
+from penstock.model import FlushPoint, Run
+from penstock.source.postgres.assemble import Assembler
+from penstock.source.postgres.assembly import Limits, PublicationLost, StreamUnexpected, Visit
+from penstock.source.postgres.spill import Spill, SpillBroken
+from penstock.source.postgres.stream import PostgresSource, StreamOptions
+
+
+def message(body: bytes) -> bytes:
+    """A pgoutput message as CopyData."""
+    return copy_data(b"w" + bytes(24) + body)
+
+
+def begin(position: int) -> bytes:
+    """B."""
+    return message(b"B" + struct.pack(">QqI", position, 0, 7))
+
+
+def commit(position: int, end: int) -> bytes:
+    """C."""
+    return message(b"C" + struct.pack(">BQQq", 0, position, end, 0))
+
+
+def relation(*columns: str, xid: int | None = None, oid: int = 1) -> bytes:
+    """R: table t of text columns, the first one its key."""
+    body = b"R" + (b"" if xid is None else struct.pack(">I", xid))
+    body += struct.pack(">I", oid) + b"s\0t\0d" + struct.pack(">h", len(columns))
+    for index, name in enumerate(columns):
+        body += bytes([index == 0]) + name.encode() + b"\0" + struct.pack(">Ii", 25, -1)
+    return message(body)
+
+
+def insert(*values: str, xid: int | None = None, oid: int = 1) -> bytes:
+    """I."""
+    body = b"I" + (b"" if xid is None else struct.pack(">I", xid)) + struct.pack(">I", oid)
+    body += b"N" + struct.pack(">h", len(values))
+    for value in values:
+        body += b"t" + struct.pack(">i", len(value)) + value.encode()
+    return message(body)
+
+
+def keepalive(position: int, *, reply: bool = False) -> bytes:
+    """K."""
+    return copy_data(b"k" + struct.pack(">QqB", position, 0, reply))
+
+
+def stream(xid: int, *inside: bytes, first: bool) -> bytes:
+    """A block of a transaction in progress."""
+    start = message(b"S" + struct.pack(">IB", xid, first))
+    return start + b"".join(inside) + message(b"E")
+
+
+def stream_commit(xid: int, position: int, end: int) -> bytes:
+    """C."""
+    return message(b"c" + struct.pack(">IBQQq", xid, 0, position, end, 0))
+
+
+class Bench:
+    """An assembler with everything it is given, and what it gave."""
+
+    def __init__(self, directory: Path, start: FlushPoint, limits: Limits) -> None:
+        self.runs: list[Run] = []
+        self.idle: list[FlushPoint] = []
+        self.replies = 0
+        self.assembler = Assembler(
+            decoder=make_decoder(gsn=start.gsn, trx=start.trx),
+            shapes=PlainShapes(),
+            spill=Spill(directory / "spill"),
+            start=start,
+            emit=lambda run, _: self.runs.append(run),
+            on_idle=self.idle.append,
+            on_reply=self._reply,
+            limits=limits,
+        )
+
+    def _reply(self) -> None:
+        self.replies += 1
+
+    def feed(self, *frames: bytes) -> None:
+        """Whole frames at once."""
+        data = b"".join(frames)
+        assert self.assembler.feed(memoryview(data), 0, len(data)) == len(data)
+
+    def rows(self) -> list[tuple[int, int, dict[str, Any]]]:
+        """What came, after a cut."""
+        self.assembler.cut()
+        return [(c.gsn, c.trx, c.after or {}) for run in self.runs for c in changes_of(run)]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """An assembler at the start of a log."""
+    return Bench(tmp_path, FlushPoint(position=0), Limits())
+
+
+def test_a_run_ends_at_the_end_of_its_last_commit(bench: Bench) -> None:
+    """Not where the commit record starts: acknowledging that would bring it again."""
+    bench.feed(begin(100), relation("id"), insert("a"), commit(100, 140))
+    assert bench.rows() == [(1, 1, {"id": "a"})]
+    assert bench.runs[0].end == FlushPoint(
+        position=140, gsn=1, trx=1, commit_time_us=946_684_800_000_000
+    )
+
+
+def test_any_cut_of_the_bytes_gives_the_same(tmp_path: Path) -> None:
+    """Frames arrive in pieces; what comes out does not depend on where they were cut."""
+    data = b"".join(
+        [
+            begin(100),
+            relation("id", "v"),
+            insert("a", "b"),
+            commit(100, 140),
+            keepalive(150),
+            stream(9, relation("id", "v", xid=9), insert("c", "d", xid=9), first=True),
+            begin(200),
+            insert("e", "f"),
+            commit(200, 240),
+            stream(9, insert("g", "h", xid=9), keepalive(250), first=False),
+            stream_commit(9, 300, 340),
+        ]
+    )
+    seen = []
+    for size in (1, 7, 50, len(data)):
+        bench = Bench(tmp_path / str(size), FlushPoint(position=0), Limits())
+        at = 0
+        for end in [*range(size, len(data), size), len(data)]:
+            at = bench.assembler.feed(memoryview(data)[:end], at, end)
+        assert at == len(data)
+        seen.append((bench.rows(), bench.runs[-1].end))
+    assert seen[0][0] == [
+        (1, 1, {"id": "a", "v": "b"}),
+        (2, 2, {"id": "e", "v": "f"}),
+        (3, 3, {"id": "c", "v": "d"}),
+        (4, 3, {"id": "g", "v": "h"}),
+    ]
+    assert seen[0][1] is not None
+    assert seen[0][1].position == 340
+    assert all(other == seen[0] for other in seen)
+
+
+def test_idle_position_only_when_nothing_is_pending(bench: Bench) -> None:
+    """A keepalive inside a transaction moves nothing before its commit."""
+    bench.feed(begin(100), relation("id"), insert("a"), keepalive(90))
+    bench.assembler.cut()
+    assert bench.idle == []
+    assert bench.runs[0].end is None
+    bench.feed(commit(100, 140))
+    bench.assembler.cut()
+    assert [run.end and run.end.position for run in bench.runs] == [None, 140]
+    bench.feed(keepalive(500))
+    bench.assembler.cut()
+    assert [end.position for end in bench.idle] == [500]
+    assert bench.idle[0].gsn == 1
+
+
+def test_shape_that_arrived_last_holds_after_a_streamed_transaction(bench: Bench) -> None:
+    """A shape inside the stream holds for what follows, unless another came after it."""
+    bench.feed(
+        begin(100),
+        relation("id"),
+        insert("a"),
+        commit(100, 110),
+        stream(9, relation("id", "v", xid=9), insert("b", "1", xid=9), first=True),
+        stream_commit(9, 200, 210),
+        begin(300),
+        insert("c", "2"),
+        commit(300, 310),
+        stream(10, relation("id", "old", xid=10), insert("d", "3", xid=10), first=True),
+        begin(400),
+        relation("id", "v", "w"),
+        insert("e", "4", "5"),
+        commit(400, 410),
+        stream_commit(10, 500, 510),
+        begin(600),
+        insert("f", "6", "7"),
+        commit(600, 610),
+    )
+    assert [row for _, _, row in bench.rows()] == [
+        {"id": "a"},
+        {"id": "b", "v": "1"},
+        {"id": "c", "v": "2"},
+        {"id": "e", "v": "4", "w": "5"},
+        {"id": "d", "old": "3"},
+        {"id": "f", "v": "6", "w": "7"},
+    ]
+
+
+def test_known_transactions_are_dropped_whole(tmp_path: Path) -> None:
+    """Plain and streamed ones; their shapes are kept, because they do not come again."""
+    bench = Bench(tmp_path, FlushPoint(position=200, gsn=5, trx=3), Limits())
+    bench.feed(
+        begin(100),
+        relation("id"),
+        insert("old"),
+        commit(100, 110),
+        stream(9, relation("id", xid=9), insert("old", xid=9), first=True),
+        stream_commit(9, 150, 160),
+        keepalive(170),
+        begin(200),
+        insert("new"),
+        commit(200, 210),
+    )
+    assert bench.rows() == [(6, 4, {"id": "new"})]
+    assert bench.assembler.counted.skipped_transaction_count == 2
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_visit_stands_at_its_exact_position(bench: Bench, streamed: bool) -> None:
+    """All that commits before it is decoded, nothing at or behind it, and no keepalive needed."""
+    seen: list[tuple[str, int]] = []
+
+    def steps(assembler: Assembler) -> Iterator[int]:
+        seen.append(("begun", assembler.decoder.gsn))
+        yield 250
+        seen.append(("there", assembler.decoder.gsn))
+        assembler.decoder.begin(249, 0, 0)
+        assembler.decoder.note_marker()
+        assembler.decoder.commit(250)
+
+    bench.feed(begin(50), relation("id"), insert("open"))
+    visit = Visit(steps=steps)
+    bench.assembler.visit(visit)
+    bench.feed(insert("still open"))
+    assert seen == []
+    bench.feed(commit(50, 60), begin(100), insert("before"), commit(100, 240))
+    assert seen == [("begun", 2)]
+    behind = [begin(250), insert("behind"), commit(250, 260)]
+    if streamed:
+        bench.feed(stream(9, relation("id", xid=9), insert("s", xid=9), first=True))
+        behind = [stream_commit(9, 250, 260)]
+    assert not visit.finished
+    bench.feed(*behind)
+    assert seen == [("begun", 2), ("there", 3)]
+    assert visit.finished
+    assert visit.trx == 3
+    assert [(gsn, trx) for gsn, trx, _ in bench.rows()] == [(1, 1), (2, 1), (3, 2), (4, 4)]
+
+
+def test_visit_goes_on_at_a_keepalive_behind_its_position(bench: Bench) -> None:
+    """An idle server sends no commit to stand before."""
+    seen: list[str] = []
+
+    def steps(assembler: Assembler) -> Iterator[int]:
+        yield 250
+        seen.append("there")
+
+    bench.assembler.visit(Visit(steps=steps))
+    bench.feed(keepalive(249))
+    assert seen == []
+    bench.feed(keepalive(250))
+    assert seen == ["there"]
+
+
+def test_server_wants_an_answer(bench: Bench) -> None:
+    """Told at once, inside a transaction too."""
+    bench.feed(begin(100), keepalive(10, reply=True), keepalive(10))
+    assert bench.replies == 1
+
+
+def _other(kind: bytes, body: bytes) -> bytes:
+    return kind + struct.pack(">i", len(body) + 4) + body
+
+
+@pytest.mark.parametrize(
+    ("frames", "error"),
+    [
+        ([insert("a")], DecodeError),
+        ([begin(1), insert("a")], DecodeError),
+        ([_other(b"E", b"VERROR\0C42704\0Mnone\0\0")], StatementFailed),
+        ([_other(b"N", b"VWARNING\0C55000\0Mskipped loading publication\0\0")], PublicationLost),
+        ([_other(b"c", b"")], ConnectionLost),
+        ([_other(b"T", b"")], StreamUnexpected),
+        ([message(b"b" + struct.pack(">QQqI", 1, 2, 0, 3) + b"gid\0")], StreamUnexpected),
+        ([stream_commit(5, 1, 2)], SpillBroken),
+        ([stream(5, first=False)], SpillBroken),
+        ([stream(5, first=True), stream(5, first=True)], SpillBroken),
+        ([message(b"E")], SpillBroken),
+    ],
+)
+def test_what_can_not_be_is_one_typed_error(
+    bench: Bench, frames: list[bytes], error: type[Exception]
+) -> None:
+    """Nothing is passed over."""
+    with pytest.raises(error):
+        bench.feed(*frames)
+
+
+def test_notices_and_settings_pass(bench: Bench) -> None:
+    """A server may send them at any time, inside a block too."""
+    notice = _other(b"N", b"VNOTICE\0C00000\0Mhello\0\0")
+    setting = _other(b"S", b"TimeZone\0UTC\0")
+    bench.feed(
+        notice,
+        setting,
+        stream(9, relation("id", xid=9), notice, insert("a", xid=9), setting, first=True),
+        stream_commit(9, 10, 20),
+    )
+    assert [row for _, _, row in bench.rows()] == [{"id": "a"}]
+
+
+# -- the order in which a stream gives out -----------------------------------------------------
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> PostgresSource:
+    """A stream that is not connected: what it was given it gives."""
+    return PostgresSource(
+        "postgresql://nobody@nowhere/none",
+        options=StreamOptions(slot="s", publication="p", idle_flush_s=0.0),
+        start=FlushPoint(position=0),
+        shapes=PlainShapes(),
+        spill_directory=tmp_path,
+    )
+
+
+def test_idle_position_never_ends_a_run_inside_a_transaction(source: PostgresSource) -> None:
+    """An idle point from before a transaction's first run is not a flush point after it."""
+    source._put(Run(end=FlushPoint(position=100)), 0)
+    source._set_idle(FlushPoint(position=150))
+    source._put(Run(), 0)
+    assert source.next_run(0) == Run(end=FlushPoint(position=100))
+    assert source.next_run(0) == Run()
+    assert source.next_run(0) is None
+    source._put(Run(end=FlushPoint(position=200)), 0)
+    assert source.next_run(0) == Run(end=FlushPoint(position=200))
+    assert source.next_run(0) is None  # 150 is behind us now
+
+
+def test_idle_position_comes_after_everything_before_it(source: PostgresSource) -> None:
+    """Runs first, then the position, once."""
+    source._put(Run(end=FlushPoint(position=100)), 0)
+    source._set_idle(FlushPoint(position=150))
+    ends = [run.end.position for _ in range(3) if (run := source.next_run(0)) and run.end]
+    assert ends == [100, 150]
+
+
+def test_runs_before_an_error_are_given_first(source: PostgresSource) -> None:
+    """What was decoded is not lost by what came after it."""
+    source._put(Run(end=FlushPoint(position=100)), 0)
+
+    def fail() -> None:
+        raise ConnectionLost("gone")
+
+    source._guarded(fail)
+    assert source.next_run(0) == Run(end=FlushPoint(position=100))
+    with pytest.raises(ConnectionLost):
+        source.next_run(0)
