@@ -9,7 +9,7 @@ import re
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["fix_postgres"]
+pytest_plugins = ["fix_postgres", "fix_doctor"]
 
 # Two busy cores: a deadline per example would only measure the neighbours.
 settings.register_profile(

@@ -139,7 +139,7 @@ def _is_of(line: str, table: TableName) -> bool:
 
 
 def as_object(line: str) -> dict[str, Any]:
-    """A line of `printed` as JSON shows it: NULL is null, ABSENT is left as `\\A`."""
+    """A line of `printed` as JSON shows it: NULL is null, ABSENT is left as its sign."""
     sequence, letter, schema, name, *values = line.split("\t")
     return {
         "sequence": int(sequence),

@@ -1,0 +1,270 @@
+"""Doctor's checks of tables and target: each condition made on a real server, and its absence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fix_doctor import as_role, database_of, found, one
+from fix_pipeline import pipeline
+from fix_postgres import Server
+from penstock.control.config import Config
+from penstock.control.findings import Severity
+
+
+# -- tables ------------------------------------------------------------------------------------
+
+
+def test_pk06_tables_wanted(config: Config, run: Callable[[str], None]) -> None:
+    """No table at all, or a named one that is not there, is an error."""
+    one(config, "PK06", Severity.ERROR, "public.*")
+    run('create table "Orders" (id int primary key)')
+    assert found(config, "PK06") == []
+    named = replace(config, source=replace(config.source, tables=("public.orders",)))
+    one(named, "PK06", Severity.ERROR, "public.Orders")
+    run("create view v as select 1 as n")
+    view = replace(config, source=replace(config.source, tables=("public.v",)))
+    assert any("view" in f.what for f in found(view, "PK06"))
+
+
+@pytest.mark.parametrize(
+    ("make", "mend"),
+    [
+        ("create table k (n int)", "replica identity full"),
+        ("create table k (n int not null unique)", 'using index "k_n_key"'),
+        ("create table k (n int primary key); alter table k replica identity nothing", "k_pkey"),
+        ("create table k (n int primary key deferrable)", "replica identity full"),
+    ],
+)
+def test_pg12_replica_identity(
+    config: Config, run: Callable[[str], None], make: str, mend: str
+) -> None:
+    """A table without identity is an error with the ALTER, which then is enough."""
+    run(make)
+    finding = one(config, "PG12", Severity.ERROR, "public.k", mend)
+    run(finding.command)
+    assert found(config, "PG12") == []
+
+
+def test_pg12_partition_with_a_lesser_identity(config: Config, run: Callable[[str], None]) -> None:
+    """A partition whose identity lacks the root's columns is an error, never left out silently."""
+    run("create table p (id int primary key, n int not null) partition by range (id)")
+    run("create table p1 partition of p default")
+    assert found(config, "PG12") == []
+    run("create unique index other on p1 (n); alter table p1 replica identity using index other")
+    finding = one(config, "PG12", Severity.ERROR, "public.p", "public.p1")
+    run(finding.command)
+    assert found(config, "PG12") == []
+
+
+def test_pg12_does_not_concern_a_mere_copy(
+    config: Config, run: Callable[[str], None], tmp_path: Path
+) -> None:
+    """In mode data nothing is published, so keyless tables are no trouble."""
+    run("create table k (n int)")
+    copy = pipeline(tmp_path, config.source.url, config.target.url, mode="data")
+    assert found(copy, "PG12") == []
+
+
+def test_pg14_large_values(config: Config, run: Callable[[str], None]) -> None:
+    """Tables with values out of line are told; with FULL identity they are whole."""
+    run("create table a (id int primary key, t text)")
+    run("alter table a alter t set storage external")
+    assert found(config, "PG14") == []
+    run("insert into a values (1, repeat('x', 10000))")
+    one(config, "PG14", Severity.INFO, "a")
+    run("alter table a replica identity full")
+    assert found(config, "PG14") == []
+
+
+def test_pg15_unlogged(config: Config, run: Callable[[str], None]) -> None:
+    """An unlogged table is left out by a wildcard, and an error when named."""
+    run("create unlogged table u (id int primary key); create table a (id int primary key)")
+    one(config, "PG15", Severity.WARNING, "public.u", "set logged")
+    named = replace(config, source=replace(config.source, tables=("public.u", "public.a")))
+    one(named, "PG15", Severity.ERROR, "public.u")
+    run("alter table u set logged")
+    assert found(config, "PG15") == []
+
+
+def test_pg16_generated(config: Config, run: Callable[[str], None]) -> None:
+    """Generated columns are not carried."""
+    run("create table a (id int primary key)")
+    assert found(config, "PG16") == []
+    run("alter table a add g int generated always as (id * 2) stored")
+    one(config, "PG16", Severity.INFO, "public.a", "g")
+
+
+def test_pg21_right_to_read(
+    config: Config, run: Callable[[str], None], postgres: Server, role: str
+) -> None:
+    """Each table that can not be read is named with the GRANT that is enough."""
+    run("create table a (id int primary key)")
+    least = as_role(config, postgres, role, "source")
+    finding = one(least, "PG21", Severity.ERROR, "public.a")
+    run(finding.command)
+    assert found(least, "PG21") == []
+
+
+def test_pg22_row_security(
+    config: Config, run: Callable[[str], None], postgres: Server, role: str
+) -> None:
+    """A table with policies that we may not pass would be copied in part."""
+    run(f"create table a (id int primary key); grant select on a to {role}")
+    least = as_role(config, postgres, role, "source")
+    assert found(least, "PG22") == []
+    run("alter table a enable row level security")
+    one(least, "PG22", Severity.ERROR, "bypassrls")
+    assert found(least, "PG21") == []
+    assert found(config, "PG22") == []
+
+
+def test_pg24_types(config: Config, run: Callable[[str], None]) -> None:
+    """Money and reg* columns are named with what to do."""
+    run("create table a (id int primary key, t text)")
+    assert found(config, "PG24") == []
+    run("alter table a add p money")
+    one(config, "PG24", Severity.WARNING, "money", "numeric")
+    run("alter table a drop p, add r regclass")
+    one(config, "PG24", Severity.WARNING, "regclass")
+
+
+def test_pg30_what_is_not_replicated(config: Config, run: Callable[[str], None]) -> None:
+    """Large objects and sequences are told."""
+    run("create table a (id int primary key)")
+    assert found(config, "PG30") == []
+    run("create sequence s")
+    one(config, "PG30", Severity.INFO, "1 sequences")
+    run("select lo_create(0)")
+    assert len(found(config, "PG30")) == 2
+
+
+# -- the target --------------------------------------------------------------------------------
+
+
+def test_pk07_target_that_takes_no_writes(
+    config: Config, run_in_target: Callable[[str], None], target_url: str
+) -> None:
+    """A read-only target is an error."""
+    assert found(config, "PK07") == []
+    run_in_target(
+        f"alter database {database_of(target_url)} set default_transaction_read_only = on"
+    )
+    one(config, "PK07", Severity.ERROR, "read-only")
+
+
+def test_pk08_and_pk09_rights_in_the_target(
+    config: Config,
+    run: Callable[[str], None],
+    run_in_target: Callable[[str], None],
+    postgres: Server,
+    role: str,
+    target_url: str,
+) -> None:
+    """Who may not create is told the GRANT, which then is enough."""
+    run("create table a (id int primary key)")
+    run_in_target("revoke create on schema public from public")
+    least = as_role(config, postgres, role, "target")
+    one(least, "PK08", Severity.ERROR, "wirekite")
+    finding = one(least, "PK09", Severity.ERROR, "schema public")
+    run_in_target(finding.command)
+    assert found(least, "PK09") == []
+    run_in_target(f"grant create on database {database_of(target_url)} to {role}")
+    assert found(least, "PK08") == []
+
+
+def test_pk10_right_to_write_tables(
+    config: Config,
+    run: Callable[[str], None],
+    run_in_target: Callable[[str], None],
+    postgres: Server,
+    role: str,
+) -> None:
+    """Tables that are there must take our writes."""
+    run("create table a (id int primary key)")
+    run_in_target("create table a (id int primary key)")
+    least = as_role(config, postgres, role, "target")
+    finding = one(least, "PK10", Severity.ERROR, "public.a")
+    run_in_target(finding.command)
+    assert found(least, "PK10") == []
+
+
+def test_pk11_source_is_target(config: Config, run: Callable[[str], None], tmp_path: Path) -> None:
+    """A database is not copied onto itself; into another schema it may be."""
+    run("create table a (id int primary key)")
+    assert found(config, "PK11") == []
+    url = config.source.url
+    one(pipeline(tmp_path, url, url), "PK11", Severity.ERROR, "onto itself")
+    apart = pipeline(tmp_path, url, url, sections={"target.map": {"public": "copy"}})
+    assert found(apart, "PK11") == []
+
+
+def test_pk12_shape(
+    config: Config, run: Callable[[str], None], run_in_target: Callable[[str], None]
+) -> None:
+    """A target table of another shape is an error that names the column."""
+    run("create table a (id int primary key, t text)")
+    run_in_target("create table a (id int primary key, t text)")
+    assert found(config, "PK12") == []
+    run_in_target("alter table a alter t type int using 1")
+    one(config, "PK12", Severity.ERROR, "public.a", "t is integer, expected text")
+
+
+def test_pk13_type_the_target_can_not_hold(
+    config: Config, run: Callable[[str], None], run_in_target: Callable[[str], None]
+) -> None:
+    """A column whose type the target can not have is an error before anything is made."""
+    run("create table a (id int primary key)")
+    assert found(config, "PK13") == []
+    run('create collation odd from "C"; create table b (id int primary key, t text collate odd)')
+    one(config, "PK13", Severity.ERROR, "odd")
+    run_in_target('create collation odd from "C"')
+    assert found(config, "PK13") == []
+
+
+def test_pk14_tables_in_mode_change(
+    config: Config, run: Callable[[str], None], run_in_target: Callable[[str], None], tmp_path: Path
+) -> None:
+    """Mode change makes no tables, so each must be there; the other modes make them."""
+    run("create table a (id int primary key)")
+    assert found(config, "PK14") == []
+    change = pipeline(tmp_path, config.source.url, config.target.url, mode="change")
+    one(change, "PK14", Severity.ERROR, "public.a", "pg_dump")
+    run_in_target("create table a (id int primary key)")
+    assert found(change, "PK14") == []
+
+
+def test_pg32_identity_and_deferrable_keys(
+    config: Config, run: Callable[[str], None], run_in_target: Callable[[str], None]
+) -> None:
+    """GENERATED ALWAYS and deferrable keys are told."""
+    run("create table a (id int primary key, n int)")
+    run_in_target("create table a (id int primary key, n int)")
+    assert found(config, "PG32") == []
+    run_in_target("alter table a alter id add generated always as identity")
+    run_in_target("alter table a add unique (n) deferrable")
+    assert [f.severity for f in found(config, "PG32")] == [Severity.INFO] * 2
+
+
+def test_pg33_and_pg34_triggers(
+    config: Config,
+    run: Callable[[str], None],
+    run_in_target: Callable[[str], None],
+    postgres: Server,
+    role: str,
+) -> None:
+    """Triggers count only where they fire on our writes, which the role decides."""
+    run("create table a (id int primary key)")
+    run_in_target("create table a (id int primary key)")
+    run_in_target("create function f() returns trigger language plpgsql as 'begin return new; end'")
+    run_in_target("create trigger t before insert on a for each row execute function f()")
+    assert found(config, "PG33") == []
+    assert found(config, "PG34") == []
+    least = as_role(config, postgres, role, "target")
+    one(least, "PG33", Severity.WARNING, "disable trigger")
+    one(least, "PG34", Severity.WARNING, "session_replication_role")
+    run_in_target("alter table a enable always trigger t")
+    one(config, "PG33", Severity.WARNING, "trigger t")
