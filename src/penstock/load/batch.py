@@ -34,7 +34,8 @@ from penstock.load.plan import (
     share_out,
 )
 from penstock.load.postgres import progress
-from penstock.load.postgres.apply import MergeSpec, PhaseSpec, Target, apply_phases
+from penstock.load.postgres.apply import MergeSpec, PhaseSpec, Target, ValueRefused, apply_phases
+from penstock.load.postgres.enums import add_missing_labels
 from penstock.load.postgres.progress import Applied, FileProgress
 from penstock.load.postgres.staging import StagingArea
 from penstock.load.postgres.types import target_name
@@ -130,6 +131,7 @@ class Batch:
             self._check(segments)
             after = self._end(segments)
             views = [view(segment) for segment in segments]
+        progress_rows = [_file_progress(segment, after) for segment in views]
         window = Window(
             gsn_after=self._applied.gsn,
             gsn_upto=after.gsn,
@@ -143,7 +145,7 @@ class Batch:
         result.whole = [file for file in files if file.number in whole]
         tasks = self._named(plan.tasks)
         phases = self._stage(files, plan, tasks, session, result)
-        self._apply(files, phases, after)
+        self._apply(progress_rows, phases, after)
         self._drop_extra(tasks)
         return result
 
@@ -295,12 +297,13 @@ class Batch:
     # --- applying ---------------------------------------------------------------------------------
 
     def _apply(
-        self, files: Sequence[SegmentFile], phases: Sequence[PhaseSpec], after: Applied
+        self, rows: Sequence[FileProgress], phases: Sequence[PhaseSpec], after: Applied
     ) -> None:
         """Apply and commit; what a lock or a deadlock interrupts is done again as it stands."""
+        mended = False
         for attempt in range(1, APPLY_ATTEMPTS_MAX + 1):
             try:
-                self._apply_once(files, phases, after)
+                self._apply_once(rows, phases, after)
                 return
             except StatementInterrupted as error:
                 self._target.forget()
@@ -308,12 +311,23 @@ class Batch:
                     raise
                 logger.warning("apply interrupted", attempt=attempt, reason=error.message)
                 self._clock.sleep(0.1 * 2**attempt * (0.5 + random.random()))  # noqa: S311
+            except ValueRefused as error:
+                self._target.forget()
+                if mended or error.fields.get("sqlstate") != "22P02" or not self._mend(phases):
+                    raise
+                mended = True
             except BaseException:
                 self._target.forget()
                 raise
 
+    def _mend(self, phases: Sequence[PhaseSpec]) -> bool:
+        """Give the target's enums the labels they lack; whether there were any."""
+        merges = [(spec.table, spec.staging) for phase in phases for spec in phase.merges]
+        with server_errors("reading enum labels"):
+            return add_missing_labels(self._target.connection, merges) > 0
+
     def _apply_once(
-        self, files: Sequence[SegmentFile], phases: Sequence[PhaseSpec], after: Applied
+        self, rows: Sequence[FileProgress], phases: Sequence[PhaseSpec], after: Applied
     ) -> None:
         connection = self._target.connection
         faults.point("load.apply.before")
@@ -327,15 +341,7 @@ class Batch:
             faults.point("load.apply.after")
             self._step("apply")
             faults.point("load.progress.before")
-            progress.end_files(
-                connection,
-                [
-                    FileProgress(
-                        file=file.path.name, mark=after.gsn, finished=file.number <= after.segment
-                    )
-                    for file in files
-                ],
-            )
+            progress.end_files(connection, rows)
             faults.point("load.commit.before")
         faults.point("load.commit.after")
         self._step("commit")
@@ -366,6 +372,15 @@ class Batch:
         """Drop the merge tables that only a change of shape in mid-batch needed."""
         names = {task.staging for task in tasks}
         self._area.drop([name for name in names if not name.endswith("_wkm")])
+
+
+def _file_progress(segment: SegmentView, after: Applied) -> FileProgress:
+    """A file's CL row: its own last gsn, or how far the batch goes into it."""
+    return FileProgress(
+        file=segment.path.name,
+        mark=min(segment.end.gsn, after.gsn),
+        finished=segment.number <= after.segment,
+    )
 
 
 def view(segment: Segment) -> SegmentView:
