@@ -17,7 +17,9 @@ from fix_loader import Applying, LogMaker
 from fix_postgres import Server
 from penstock.load.batch import StagingChanged
 from penstock.load.fold import Counts
+from penstock.load.job import StagingFailed
 from penstock.load.postgres import apply as applying
+from penstock.load.postgres.enums import EnumLabelMissing
 from penstock.load.postgres.merge import Merge, MergeSql, Way, _arbiter
 from penstock.model import Identity, MarkerKind, PenstockError, Relation, TableName
 
@@ -705,3 +707,58 @@ def test_rows_of_a_late_worker_are_noticed(start: Start, log: LogMaker) -> None:
         assert caught.value.retry == "backoff"
     target.batch()
     assert target.rows("select count(*) from public.t") == [(1,)]
+
+
+MOODY = relation(
+    ("id", "integer", "int32"), ("m", "public.mood", "string"), ("a", "public.mood[]", "string")
+)
+MOODS = (
+    "create type public.mood as enum ('ok');"
+    "create table public.t (id int primary key, m public.mood, a public.mood[])"
+)
+
+
+def test_labels_added_to_an_enum_at_the_source(start: Start, log: LogMaker) -> None:
+    """No message tells of them but the rows; the target's type follows."""
+    target = start(MOODS)
+    log.transaction(insert(MOODY, 1, "it's new", '{ok,"also new"}'), insert(MOODY, 2, "ok", None))
+    log.close_segment()
+    target.batch()
+    rows = target.rows("select id, m::text, a::text from public.t order by 1")
+    assert rows == [(1, "it's new", '{ok,"also new"}'), (2, "ok", None)]
+
+
+def test_labels_that_may_not_be_added_are_told_with_the_statement(
+    start: Start, log: LogMaker
+) -> None:
+    """The role does not own the type; no value of a row is in the message."""
+    target = start(MOODS, poor=True)
+    log.transaction(insert(MOODY, 1, "new", None))
+    log.close_segment()
+    with pytest.raises(EnumLabelMissing) as caught:
+        target.batch()
+    assert caught.value.hint.endswith("add value if not exists 'new';")
+
+
+def test_no_value_of_a_row_is_in_a_message(start: Start, log: LogMaker) -> None:
+    """The server repeats a value it can not read; the error does not."""
+    target = start(TABLE.replace("name text", "name uuid"))
+    log.transaction(insert(ITEM, 1, "secret", 1))
+    log.close_segment()
+    with pytest.raises(applying.ValueRefused) as caught:
+        target.batch()
+    assert "secret" not in caught.value.message
+
+
+def test_a_copy_that_fails_half_way_leaves_no_lock(start: Start, log: LogMaker) -> None:
+    """A value that no PostgreSQL time stamp can be; the worker's connection is dropped."""
+    shape = relation(("id", "integer", "int32"), ("at", "timestamp", "timestamp"))
+    target = start("create table public.t (id int primary key, at timestamp)")
+    log.transaction(insert(shape, 1, 0), insert(shape, 2, -(2**63) + 1))
+    log.close_segment()
+    with pytest.raises(StagingFailed) as caught:
+        target.batch()
+    assert caught.value.fields["table"] == "public.t"
+    target.rows("select 1")
+    target.target.connection.execute("truncate wirekite.t_wkm")
+    assert target.rows("select count(*) from public.t") == [(0,)]

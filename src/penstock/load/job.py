@@ -213,9 +213,10 @@ def _staging_error(task: Task, error: Exception) -> PenstockError:
     state = getattr(error, "sqlstate", None) or ""
     said = " ".join(str(error).split())
     message = f"staging {task.table} into {quoted(SCHEMA, task.staging)}: {said}"
-    if isinstance(error, adbc_driver_manager.OperationalError) and (
-        not state or state.startswith(("08", "57", "53"))
-    ):
+    # Without a word of the server behind it, this one tells of a value that has no binary form.
+    unsendable = said.endswith("Error occurred writing COPY data:")
+    lost = not state or state.startswith(("08", "57", "53"))
+    if isinstance(error, adbc_driver_manager.OperationalError) and lost and not unsendable:
         return StagingLost(message, hint="It is tried again by itself.")
     return StagingFailed(
         message,

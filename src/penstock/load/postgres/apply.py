@@ -415,8 +415,9 @@ def apply_error(error: psycopg.Error, table: TableName, *, user: str) -> Penstoc
             **fields,
         )
     if state is not None and (state.startswith("22") or state in ("23502", "23514", "42804")):
+        # What follows a colon is the value itself: rows do not belong into messages.
         return ValueRefused(
-            message,
+            f"applying to {table}: {said.partition(':')[0]}",
             hint=f"Make the column or constraint of {quoted(*table)} as it is in the source, then "
             "run again: nothing of the batch was applied.",
             **fields,

@@ -1,0 +1,78 @@
+"""Labels that an enum got at the source after the target's type was made.
+
+The server sends no message for ALTER TYPE ... ADD VALUE; the first row that uses the label tells.
+A label is added behind the others, since its place is not known: that matters only to who sorts
+by the type. Outside a transaction, because a new label can not be used in the one that adds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import psycopg
+import structlog
+
+from penstock.host.connect import literal, quoted
+from penstock.load.postgres.progress import SCHEMA
+from penstock.model import PenstockError, TableName
+
+logger = structlog.get_logger(__name__)
+
+
+class EnumLabelMissing(PenstockError):
+    """The target's enum lacks a label, and this role may not add it."""
+
+    code = "TG36"
+
+
+ENUM_COLUMNS = """
+    select a.attname, e.oid, n.nspname, e.typname, e.oid <> b.oid as is_array
+      from pg_attribute a
+      join pg_type c on c.oid = a.atttypid
+      join pg_type b on b.oid = case when c.typtype = 'd' then c.typbasetype else c.oid end
+      join pg_type e on e.oid in (b.oid, nullif(b.typelem, 0)) and e.typtype = 'e'
+      join pg_namespace n on n.oid = e.typnamespace
+     where a.attrelid = to_regclass(%s) and a.attnum > 0 and not a.attisdropped
+"""
+
+
+def add_missing_labels(
+    connection: psycopg.Connection, merges: Iterable[tuple[TableName, str]]
+) -> int:
+    """Add to the target's enums the labels that filled merge tables use; how many.
+
+    merges: target table and the name of its merge table. Raises EnumLabelMissing with the
+    statement to type when the role does not own the type.
+    """
+    added = 0
+    for table, staging in merges:
+        for column, oid, schema, name, is_array in connection.execute(
+            ENUM_COLUMNS, (quoted(*table),)
+        ).fetchall():
+            source = f"{quoted(SCHEMA, staging)} as m"
+            value = f"m.{quoted(column)}"
+            if is_array:
+                source += f", unnest({value}::text[]) as label"
+                value = "label"
+            labels = connection.execute(
+                f"select distinct {value} from {source} where {value} is not null and not exists"
+                f" (select from pg_enum e where e.enumtypid = %s and e.enumlabel = {value})"
+                " order by 1",
+                (oid,),
+            ).fetchall()
+            for (label,) in labels:
+                _add(connection, quoted(schema, name), label)
+                added += 1
+    return added
+
+
+def _add(connection: psycopg.Connection, enum: str, label: str) -> None:
+    statement = f"alter type {enum} add value if not exists {literal(label)}"
+    try:
+        connection.execute(statement)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise EnumLabelMissing(
+            f"the target's enum {enum} lacks a label that the source has",
+            hint=f"As its owner, run: {statement};",
+        ) from error
+    logger.warning("label added to an enum of the target, behind the others", enum=enum)
