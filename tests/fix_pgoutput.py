@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.codec import pgoutput
+from penstock.codec.columns import batch_schema
 from penstock.codec.pgoutput_outcome import POSTGRES_EPOCH_US
 from penstock.model import Column, Identity, Relation
 
@@ -154,3 +155,22 @@ def assert_same_batch(one: pa.RecordBatch, other: pa.RecordBatch) -> None:
     other.validate(full=True)
     for name, left, right in zip(one.schema.names, one.columns, other.columns, strict=True):
         assert _bits(left).equals(_bits(right)), f"column {name} differs"
+
+
+T = 16_400  # the source id that TWO is bound under
+TWO = relation(column("id", "int64"), column("größe", "string"))
+MANY = 1_000_000
+
+
+def feed(decoder: pgoutput.Decoder, block: bytes, row_limit: int = MANY) -> int:
+    """Feed a whole block."""
+    return decoder.feed(block, 0, len(block), row_limit)
+
+
+def rows_of(decoder: pgoutput.Decoder) -> list[dict[str, Any]]:
+    """Take everything as dicts, all relations together in order of gsn."""
+    taken = decoder.take()
+    for rows in taken:
+        rows.batch.validate(full=True)
+        assert rows.batch.schema.equals(batch_schema(rows.relation))
+    return sorted((row for rows in taken for row in rows.batch.to_pylist()), key=lambda r: r["gsn"])
