@@ -1,164 +1,321 @@
-"""Schema wirekite in a real target: progress, action, the bound log, shapes."""
+"""Progress and control from the extractor's side: CE rows, the action, lag, on real servers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
+import pyarrow as pa
 import pytest
 
-from penstock.host.connect import EXACT_TEXT_SETTINGS, connect
-from penstock.load.postgres import progress
-from penstock.load.postgres.progress import Applied, FileProgress, TableRecord
-from penstock.model import TableName
+from fix_pipeline import pipeline
+from fix_postgres import Server
+from penstock.codec.columns import batch_schema
+from penstock.control.actions import ActionWatch
+from penstock.control.config import Config
+from penstock.control.extract_process import ensure_slot
+from penstock.control.lag import read_lag, read_source_state
+from penstock.control.log_facts import outstanding_commit_us, read_log_end
+from penstock.control.progress import CeRecorder
+from penstock.control.status import read_status
+from penstock.control.stopping import StopRequest
+from penstock.host.connect import ServerUnreachable
+from penstock.load.postgres.progress import ActionUnknown, set_action
+from penstock.log import Writer, WriterOptions
+from penstock.model import Column, FlushPoint, Lsn, Op, Relation, Rows, Run
+from penstock.source.postgres.catalog import captured_tables, open_catalog
+
+RELATION = Relation(
+    schema="public",
+    name="a",
+    columns=(Column(name="id", source_type="integer", neutral="int32"),),
+    key=(0,),
+    before=(0,),
+    source_id=1,
+)
+CE_ROWS = """
+    select source, target, mark, finish_time is not null, restarts
+      from wirekite.wirekite_progress
+     where operation = 'CE'
+     order by length(target), target
+"""
 
 
 @pytest.fixture
-def target(target_url: str) -> Iterator[psycopg.Connection]:
-    """A connection to a fresh target with schema wirekite."""
-    with connect(target_url, application_name="test", options=EXACT_TEXT_SETTINGS) as connection:
-        progress.ensure_tables(connection)
-        yield connection
+def config(tmp_path: Path, source_url: str, target_url: str) -> Config:
+    """A pipeline over both fresh databases."""
+    return pipeline(tmp_path, source_url, target_url, mode="change")
 
 
-def test_tables_are_made_once_and_kept(target: psycopg.Connection) -> None:
-    """A second start finds the tables and their rows as they were."""
-    progress.set_action(target, "PAUSE")
-    progress.ensure_tables(target)
-    assert progress.read_action(target) == "PAUSE"
-    assert target.execute("select count(*) from wirekite.wirekite_action").fetchone() == (1,)
+@pytest.fixture
+def recorder(config: Config) -> Iterator[CeRecorder]:
+    """The recorder of that pipeline."""
+    made = CeRecorder(config)
+    yield made
+    made.close()
 
 
-def test_published_queries_run_as_printed(target: psycopg.Connection) -> None:
-    """The position queries of document 000 give the rows; lag is a few seconds at most."""
-    progress.begin_segment(target, slot="wirekite_replication_slot", file="0.ckt", mark="0/1")
-    progress.end_segment(target, slot="wirekite_replication_slot", file="0.ckt", mark="0/2")
-    progress.begin_files(target, ["0.ckt"])
-    progress.end_files(target, [FileProgress(file="0.ckt", mark=7, finished=True)])
-    query = """
-        SELECT source, mark, start_time, finish_time
-          FROM wirekite.wirekite_progress
-         WHERE operation = %s
-         ORDER BY start_time DESC
-         LIMIT 5
-    """
-    (extract,) = target.execute(query, ("CE",)).fetchall()
-    (load,) = target.execute(query, ("CL",)).fetchall()
-    assert extract[:2] == ("wirekite_replication_slot", "0/2")
-    assert load[:2] == ("0.ckt", "7")
-    assert load[2] <= load[3]
-    lag = target.execute("""
-        select extract(epoch from now() at time zone 'utc' - max(finish_time))
-          from wirekite.wirekite_progress
-         where operation = 'CL' and finish_time is not null
-    """).fetchone()
-    assert lag is not None
-    assert -1 < lag[0] < 30
+class Log:
+    """A change log that is written by hand: one transaction of one row at a time."""
+
+    def __init__(self, config: Config) -> None:
+        self.writer = Writer.open(
+            config.layout.log,
+            log_id=None,
+            source={"engine": "postgresql"},
+            options=WriterOptions(),
+        )
+        self.gsn = 0
+
+    def commit(self, position: int, *, commit_us: int = 1_700_000_000_000_000) -> None:
+        """One row, committed at this position."""
+        self.gsn += 1
+        number = self.gsn
+        batch = pa.RecordBatch.from_arrays(
+            [
+                pa.array([number], pa.int64()),
+                pa.array([number], pa.int64()),
+                pa.array([position], pa.uint64()),
+                pa.array([commit_us], pa.timestamp("us", "UTC")),
+                pa.array([int(Op.INSERT)], pa.uint8()),
+                pa.array([None], pa.binary()),
+                pa.array([{"id": number}], batch_schema(RELATION).field("after").type),
+                pa.array([None], batch_schema(RELATION).field("before").type),
+            ],
+            schema=batch_schema(RELATION),
+        )
+        end = FlushPoint(position=position + 8, gsn=number, trx=number, commit_time_us=commit_us)
+        self.writer.write(Run(rows=(Rows(relation=RELATION, batch=batch),), end=end))
+
+    def close_segment(self, position: int) -> Any:
+        """A segment with one row."""
+        self.commit(position)
+        return self.writer.rotate()
 
 
-def test_a_file_begun_again_after_a_crash_counts_a_restart(target: psycopg.Connection) -> None:
-    """The row left open is kept and its restarts rise; a finished one stays finished."""
-    progress.begin_files(target, ["3.ckt"])
-    progress.begin_files(target, ["3.ckt"])
-    progress.end_files(target, [FileProgress(file="3.ckt", mark=9, finished=True)])
-    row = target.execute(
-        "select mark, restarts, finish_time is not null from wirekite.wirekite_progress"
-    ).fetchone()
-    assert row == ("9", 1, True)
+@pytest.fixture
+def log(config: Config) -> Iterator[Log]:
+    """The pipeline's log."""
+    made = Log(config)
+    yield made
+    made.writer.close()
 
 
-def test_a_file_applied_in_part_has_no_finish_time(target: psycopg.Connection) -> None:
-    """A barrier cut leaves the file open, its mark at the last applied row."""
-    progress.end_files(target, [FileProgress(file="3.ckt", mark=4, finished=False)])
-    row = target.execute(
-        "select mark, finish_time from wirekite.wirekite_progress where operation = 'CL'"
-    ).fetchone()
-    assert row == ("4", None)
+def rows(config: Config) -> list[tuple[Any, ...]]:
+    """The CE rows."""
+    with psycopg.connect(config.target.url) as connection:
+        return connection.execute(CE_ROWS).fetchall()
 
 
-def test_applied_position_is_kept_and_moved_only_from_where_it_stood(
-    target: psycopg.Connection,
+def test_a_segment_is_recorded_when_it_opens_and_when_it_closes(
+    config: Config, recorder: CeRecorder, log: Log
 ) -> None:
-    """Two loaders on one target: the second to commit is refused."""
-    begin = progress.bind_log(target, "log-a")
-    first = Applied(segment=0, gsn=10, trx=2, position=2**63 + 5, commit_time_us=1_700_000_000_1)
-    progress.advance(target, log_id="log-a", before=begin, after=first)
-    assert progress.read_applied(target) == first
-    with pytest.raises(progress.AppliedByAnother):
-        progress.advance(target, log_id="log-a", before=begin, after=first)
+    """mark: first where it can be rebuilt from, then behind its last commit; slot and file name."""
+    slot = "wirekite_replication_slot"
+    recorder.opened(0, 0x10)
+    assert rows(config) == [(slot, "0.ckt", "0/10", False, 0)]
+    recorder.closed(log.close_segment(0x100))
+    assert rows(config) == [(slot, "0.ckt", "0/108", True, 0)]
 
 
-def test_another_log_is_refused(target: psycopg.Connection) -> None:
-    """GSNs of a new log begin at 1 again: applied to an old target they would be skipped."""
-    progress.bind_log(target, "log-a")
-    progress.bind_log(target, "log-a")
-    with pytest.raises(progress.TargetFollowsAnotherLog) as caught:
-        progress.bind_log(target, "log-b")
-    assert "log-a" in caught.value.message
-    progress.forget_log(target)
-    assert progress.bind_log(target, "log-b") == Applied()
+def test_recording_twice_changes_nothing(config: Config, recorder: CeRecorder, log: Log) -> None:
+    """Both calls may be repeated: the extractor tries again what may have succeeded."""
+    closed = log.close_segment(0x100)
+    for _ in range(2):
+        recorder.closed(closed)
+    [row] = rows(config)
+    assert row[2:4] == ("0/108", True)
 
 
-def test_chunk_rows_tell_what_is_done(target: psycopg.Connection) -> None:
-    """Only closed DL rows count, table by table."""
-    table = TableName("public", "a.b")
-    for number in (0, 1, 11):
-        progress.begin_chunk(target, table=table, number=number)
-    progress.end_chunk(target, table=table, number=11, row_count=500)
-    assert progress.finished_chunks(target, table) == {11: 500}
-    progress.forget_chunks(target, table)
-    assert progress.finished_chunks(target, table) == {}
+def test_a_segment_begun_again_counts_a_restart(config: Config, recorder: CeRecorder) -> None:
+    """A row that a crash left open is taken up by the next process."""
+    for _ in range(3):
+        recorder.opened(4, 0x10)
+    [row] = rows(config)
+    assert row[4] == 2
 
 
-def test_unknown_action_is_an_error_not_run(target: psycopg.Connection) -> None:
-    """A misspelt STOP must not be taken for RUN."""
-    target.execute("update wirekite.wirekite_action set action = 'STPO'")
-    with pytest.raises(progress.ActionUnknown):
-        progress.read_action(target)
-    target.execute("delete from wirekite.wirekite_action")
-    assert progress.read_action(target) == "RUN"
+def test_rows_left_out_by_a_crash_are_mended_from_the_segments(
+    config: Config, recorder: CeRecorder, log: Log
+) -> None:
+    """A crash between rename and record: the next process writes what is missing."""
+    recorder.opened(0, 0)
+    for number in range(3):
+        log.close_segment(0x100 * (number + 1))
+    assert [row[3] for row in rows(config)] == [False]
+    recorder.close()
+    recorder.mend()
+    assert [row[1:4] for row in rows(config)] == [
+        ("0.ckt", "0/108", True),
+        ("1.ckt", "0/208", True),
+        ("2.ckt", "0/308", True),
+    ]
 
 
-def test_missing_privilege_names_the_grant(target_url: str, postgres) -> None:
-    """A role that may not create schemas is told what to run."""
-    database = target_url.rpartition("/")[2]
-    postgres.execute("drop role if exists poor")
-    postgres.execute("create role poor login password 'p'")
+def test_a_target_that_is_away_is_a_typed_error_and_comes_back(
+    tmp_path: Path, source_url: str, own_postgres: Server, second_postgres: Server
+) -> None:
+    """The recorder raises, and goes on once the target is there, mending what it missed."""
+    config = pipeline(tmp_path, source_url, own_postgres.url(), mode="change")
+    log, recorder = Log(config), CeRecorder(config)
     try:
-        url = postgres.url(database, "poor", "p")
-        with (
-            connect(url, application_name="test") as connection,
-            pytest.raises(progress.ProgressUnwritable) as caught,
-        ):
-            progress.ensure_tables(connection)
-        assert 'authorization "poor"' in caught.value.hint
+        recorder.closed(log.close_segment(0x100))
+        own_postgres.stop("immediate")
+        closed = log.close_segment(0x200)
+        with pytest.raises(Exception, match=r"(?s).") as caught:
+            recorder.closed(closed)
+        assert getattr(caught.value, "retry", "") == "backoff"
+        with pytest.raises(ServerUnreachable):
+            recorder.closed(closed)
+        own_postgres.start()
+        recorder.opened(2, 0x208)
+        assert [row[3] for row in rows(config)] == [True, True, False]
     finally:
-        postgres.execute("drop role poor")
+        recorder.close()
+        log.writer.close()
 
 
-def test_shapes_round_trip(target: psycopg.Connection) -> None:
-    """Names and types come back as written, non-ASCII ones too."""
-    record = TableRecord(
-        source=TableName("Pübl", 'q"t'),
-        target=TableName("shop", 'q"t'),
-        merge_name='q"t_wkm',
-        made=True,
-        columns=(("ä", "numeric(12,2)"), ("b", '"char"')),
+# -- the action --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def act(config: Config, recorder: CeRecorder) -> Callable[[str], None]:
+    """Set the action, as an operator does."""
+    recorder.mend()  # makes the tables
+
+    def to(word: str) -> None:
+        with psycopg.connect(config.target.url, autocommit=True) as connection:
+            connection.execute("update wirekite.wirekite_action set action = %s", (word,))
+
+    return to
+
+
+def test_the_action_is_read_at_intervals(config: Config, act: Callable[[str], None]) -> None:
+    """RUN at first, without tables too; a change is seen after the interval, or at once."""
+    watch = ActionWatch(config.target.url, name="test", interval_s=60)
+    try:
+        assert watch.word() == "RUN"
+        act("PAUSE")
+        assert watch.word() == "RUN"
+        assert watch.word(at_once=True) == "PAUSE"
+    finally:
+        watch.close()
+
+
+def test_a_word_that_is_none_is_an_error(config: Config, act: Callable[[str], None]) -> None:
+    """With the statement that puts it right."""
+    act("HALT")
+    watch = ActionWatch(config.target.url, name="test")
+    try:
+        with pytest.raises(ActionUnknown, match="HALT") as caught:
+            watch.word()
+        assert "update wirekite.wirekite_action" in caught.value.hint
+    finally:
+        watch.close()
+
+
+def test_a_target_that_is_away_keeps_the_last_word(own_postgres: Server) -> None:
+    """What can not be read must not stop an extraction, nor let a paused one go on."""
+    url = own_postgres.url()
+    watch = ActionWatch(url, name="test", interval_s=0)
+    try:
+        assert watch.word() == "RUN"
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("create schema wirekite")
+            connection.execute("create table wirekite.wirekite_action (action varchar(8))")
+            set_action(connection, "PAUSE")
+        assert watch.word() == "PAUSE"
+        own_postgres.stop()
+        assert watch.word() == "PAUSE"
+        own_postgres.start()
+        with psycopg.connect(url, autocommit=True) as connection:
+            set_action(connection, "STOP")
+        assert watch.word() == "STOP"
+        stop = StopRequest()
+        assert watch.obey(stop)
+        assert stop()
+    finally:
+        watch.close()
+
+
+# -- lag ---------------------------------------------------------------------------------------
+
+
+def test_lag_follows_slot_log_and_target(config: Config, log: Log, recorder: CeRecorder) -> None:
+    """The oldest row in the log that is not applied makes the seconds; its slot the bytes."""
+    recorder.mend()
+    now_us = time.time_ns() // 1000
+    log.commit(0x100, commit_us=now_us - 60_000_000)
+    log.commit(0x200, commit_us=now_us - 20_000_000)
+    log.writer.rotate()
+    log.commit(0x300, commit_us=now_us - 5_000_000)
+    log.writer.flush()
+    assert read_log_end(config).end.gsn == 3
+    assert read_log_end(config, look_into_open=False).end.gsn == 2
+    for applied, age_s in ((0, 60), (1, 20), (2, 5)):
+        found = outstanding_commit_us(config, applied)
+        assert found == now_us - age_s * 1_000_000
+    assert outstanding_commit_us(config, 3) is None
+    lag = read_lag(config)
+    assert 60 <= lag.seconds < 90
+    assert lag.rows == 3
+
+
+def test_source_state_is_that_of_the_published_query(config: Config, postgres: Server) -> None:
+    """Bytes behind the slot as document 000 counts them; no slot, no lag."""
+    with psycopg.connect(config.source.url, autocommit=True) as connection:
+        connection.execute("set synchronous_commit = on")  # its WAL is written at once
+        connection.execute("create table a (id int primary key)")
+        assert not read_source_state(connection, "wirekite_replication_slot").slot_exists
+        with open_catalog(config.source.url) as catalog:
+            position = ensure_slot(config, captured_tables(catalog, config.source.tables))
+        assert position > 0
+        assert ensure_slot(config, []) == 0, "a slot that is there is used from where it stands"
+        connection.execute("insert into a select generate_series(1, 1000)")
+        state = read_source_state(connection, "wirekite_replication_slot")
+        row = connection.execute(
+            """
+            SELECT slot_name,
+                   pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn) AS lag_bytes
+            FROM pg_replication_slots
+            WHERE slot_name = 'wirekite_replication_slot';
+            """
+        ).fetchone()
+        assert row is not None
+        assert 0 < state.slot_lag_bytes <= row[1]
+        assert not state.slot_active
+
+
+def test_the_lag_query_in_postgresqls_words(config: Config, postgres: Server) -> None:
+    """The document's query counts from the last finished file; docs/commands.md has it."""
+    page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
+    query = next(part for part in page.split("```sql")[1:] if "extract(epoch" in part)
+    query = query.split("```")[0]
+    recorder = CeRecorder(config)
+    recorder.mend()
+    recorder.close()
+    name = urlsplit(config.target.url).path.lstrip("/")
+    finished = datetime.fromtimestamp(time.time() - 30, UTC).replace(tzinfo=None)
+    postgres.execute(
+        "insert into wirekite.wirekite_progress"
+        " values ('0.ckt', 'CL', 'CL', 'F', '1', null, %s, %s)",
+        name,
+        (finished, finished),
     )
-    progress.write_tables(target, [record])
-    assert progress.read_tables(target) == {record.source: record}
+    [(lag_seconds,)] = postgres.execute(query, name)
+    assert 30 <= lag_seconds < 60
 
 
-def test_merge_names_are_short_unique_and_stable() -> None:
-    """Same table name in two schemas, names at the limit, and multi-byte ones."""
-    first, second = TableName("a", "t"), TableName("b", "t")
-    assert progress.merge_name(first, {}) == "t_wkm"
-    other = progress.merge_name(second, {"t_wkm": first})
-    assert other.startswith("t_")
-    assert other.endswith("_wkm")
-    assert other != "t_wkm"
-    assert progress.merge_name(first, {"t_wkm": first}) == "t_wkm"
-    long = [TableName("s", "ö" * 31), TableName("s", "x" * 63), TableName("s", "x" * 62 + "y")]
-    names = {progress.merge_name(table, {}) for table in long}
-    assert len(names) == 3
-    assert all(len(name.encode()) <= 60 for name in names)
+def test_status_before_anything_has_begun(config: Config) -> None:
+    """A pipeline that was never run has a status: nothing."""
+    found = read_status(config)
+    assert [process.pid for process in found.processes] == [0, 0, 0]
+    assert found.log.end == FlushPoint(position=0)
+    assert found.as_dict()["handover"] is None
+    assert not config.directory.exists()
+    assert Lsn(found.target.applied.position) == Lsn(0)
