@@ -264,7 +264,9 @@ def test_pg33_and_pg34_triggers(
     assert found(config, "PG33") == []
     assert found(config, "PG34") == []
     least = as_role(config, postgres, role, "target")
-    one(least, "PG33", Severity.WARNING, "disable trigger")
+    one(least, "PG33", Severity.ERROR, "disable trigger")
     one(least, "PG34", Severity.WARNING, "session_replication_role")
+    run_in_target("alter table a add parent int references a (id)")
+    one(least, "PG34", Severity.ERROR, "a_parent_fkey")
     run_in_target("alter table a enable always trigger t")
     one(config, "PG33", Severity.WARNING, "trigger t")

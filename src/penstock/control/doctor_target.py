@@ -344,7 +344,8 @@ def may_set_replica_role(probe: Probe) -> bool:
 @check("PG33", "triggers in the target", side=Side.TARGET)
 def triggers(probe: Probe) -> Iterator[Finding]:
     """Triggers that fire on our writes do their work a second time."""
-    fires = ("A", "R") if may_set_replica_role(probe) else ("O", "A")
+    replica = may_set_replica_role(probe)
+    fires = ("A", "R") if replica else ("O", "A")
     for row in probe.rows(
         """
         select tgrelid::regclass::text as name, tgname as trigger
@@ -359,9 +360,11 @@ def triggers(probe: Probe) -> Iterator[Finding]:
     ):
         yield _found(
             "PG33",
-            Severity.WARNING,
+            # Under the replica role only those fire that somebody wants to fire there.
+            Severity.WARNING if replica else Severity.ERROR,
             f"the trigger {row['trigger']} on {row['name']} fires on the loader's writes",
-            "what it did at the source arrives as rows; it would do it once more",
+            "what it did at the source arrives as rows; it would do it once more"
+            + ("" if replica else ", so the loader refuses"),
             f"alter table {row['name']} disable trigger {quoted(row['trigger'])};",
         )
 
@@ -371,12 +374,26 @@ def replica_role(probe: Probe) -> Iterator[Finding]:
     """Without it the loader orders its statements by foreign keys, and triggers fire."""
     if may_set_replica_role(probe):
         return
+    keys = probe.rows(
+        """
+        select conname as name, conrelid::regclass::text as child
+          from pg_constraint
+         where contype = 'f'
+           and conrelid = any(%(ids)s)
+         order by 2, 1
+        """,
+        ids=existing_ids(probe),
+    )
+    blocked = bool(keys) and probe.config.pipeline.mode.has_data
     mend = f"grant set on parameter session_replication_role to {quoted(probe.user)};"
     yield _found(
         "PG34",
-        Severity.WARNING,
-        f"{probe.user} may not set session_replication_role in the target",
-        "foreign keys are checked and triggers fire while changes are applied: parents are "
-        "written before children, and a cycle of foreign keys has to be deferrable",
+        Severity.ERROR if blocked else Severity.WARNING,
+        f"{probe.user} may not set session_replication_role in the target"
+        + (f", and {keys[0]['child']} has the foreign key {keys[0]['name']}" if blocked else ""),
+        "the bulk load brings tables in any order, which foreign keys would refuse"
+        if blocked
+        else "foreign keys are checked while changes are applied: parents are written before "
+        "children, and a cycle of foreign keys has to be deferrable",
         mend if probe.version >= 150000 else f"alter role {quoted(probe.user)} superuser;",
     )
