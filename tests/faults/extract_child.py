@@ -1,4 +1,7 @@
-"""An extractor in a process of its own, to be killed: `extract_child.py URL DIRECTORY`."""
+"""An extractor in a process of its own, to be killed.
+
+Arguments: URL, directory, and the WAL in bytes from which on it catches up by COPY.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ class Recorder:
 
 def main() -> None:
     """Extract until idle, in many small segments."""
-    url, directory = sys.argv[1:]
+    url, directory, *more = sys.argv[1:]
     with open_catalog(url) as catalog:
         tables = captured_tables(catalog, ["public.*"])
     Extractor(
@@ -37,6 +40,8 @@ def main() -> None:
             flush_interval_s=0.1,
             events_per_flush=20,
             operation_count_max=150,
+            catch_up_bytes=int(more[0]) if more else 0,
+            catch_up_range_bytes=100_000,
         ),
     ).run()
 

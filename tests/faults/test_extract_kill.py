@@ -39,6 +39,8 @@ MOMENTS = [
     "spill.append.before:2",
     "spill.append.after:3",
     "spill.remove.before:1",
+    "catchup.advance.before:1",
+    "catchup.advance.after:2",
     "log.create.before:2",
     "log.create.after:1",
     "log.flush.before:3",
@@ -49,7 +51,7 @@ MOMENTS = [
 def _child(url: str, directory: Path, fault: str = "") -> int:
     environment = {**os.environ, "PENSTOCK_FAULT": f"{fault}:kill" if fault else ""}
     done = subprocess.run(
-        [sys.executable, str(CHILD), url, str(directory)],
+        [sys.executable, str(CHILD), url, str(directory), "1" if "catchup" in fault else "0"],
         env=environment,
         timeout=120,
         capture_output=True,
@@ -130,6 +132,9 @@ def test_killed_and_started_again(source_url: str, tmp_path: Path, moment: str) 
     _set_up(source_url)
     worker = threading.Thread(target=_work, args=(source_url, tmp_path))
     worker.start()
+    if "catchup" in moment:  # there must be something to catch up with
+        (tmp_path / "spill").mkdir()
+        worker.join()
     killed = _child(source_url, tmp_path, moment)
     worker.join()
     assert killed == -signal.SIGKILL, f"{moment} was not reached"

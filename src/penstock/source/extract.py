@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,9 +25,18 @@ from penstock.host.files import REAL_FILES, Files
 from penstock.log import ClosedSegment, PipelineLayout, Writer, WriterOptions, checkpoint
 from penstock.model import FlushPoint, Lsn, PenstockError, Relation, Run, TableDefinition
 from penstock.source.bookkeeping import Chores, Poll, StatusFile
-from penstock.source.extract_options import ControlGate, Ended, ExtractOptions, Progress
+from penstock.source.extract_options import (
+    ControlGate,
+    Ended,
+    ExtractOptions,
+    Outcome,
+    Pace,
+    Progress,
+)
+from penstock.source.extract_report import facts_of
 from penstock.source.postgres import slot as slots
 from penstock.source.postgres.catalog import RelationResolver, open_catalog
+from penstock.source.postgres.catchup import CatchUp
 from penstock.source.postgres.client import open_replication
 from penstock.source.postgres.ddl_watch import DdlWatch, WatchState
 from penstock.source.postgres.shapes import CatalogShapes
@@ -95,25 +103,6 @@ class ProgressRecorder(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How it ended. end: the last flush point, all of it in closed segments."""
-
-    ended: Ended
-    end: FlushPoint
-
-
-@dataclass(slots=True, kw_only=True)
-class _Pace:
-    """What the loop remembers between two runs; times are monotonic seconds."""
-
-    rows_since_flush: int = 0
-    flushed_s: float = 0.0
-    data_s: float = 0.0
-    segment_open: int = -1
-    target_position: int = 0
-
-
 class Extractor:
     """One extraction into one directory.
 
@@ -160,7 +149,7 @@ class Extractor:
         self._source: PostgresSource | None = None
         self._actions: TableActions | None = None
         self._shapes: CatalogShapes | None = None
-        self._pace = _Pace()
+        self._pace = Pace()
         self._status = StatusFile(self._layout.run / STATUS_FILE, files=files, clock=clock)
 
     # -- the whole ---------------------------------------------------------------------------
@@ -198,6 +187,8 @@ class Extractor:
                 with open_catalog(self._url) as catalog, open_catalog(self._url) as watched:
                     resolver = self._resolver(catalog, resolver)
                     self._watch_tables(watched, resolver)
+                    if self._catch_up(writer, resolver, identity):
+                        return self._finish(writer, None, Ended.STOPPED)
                     with self._connect(writer, resolver, identity) as source:
                         self._source = source
                         identity = self._keep_identity(source, identity)
@@ -282,23 +273,11 @@ class Extractor:
     def _connect(
         self, writer: Writer, resolver: RelationResolver, identity: ServerIdentity
     ) -> PostgresSource:
-        options = self._options
-        start = writer.durable
-        if start.position == 0 and self._start_position:
-            start = FlushPoint(position=self._start_position)
         self._shapes = shapes = CatalogShapes(resolver, save=self._save_relations)
         return PostgresSource(
             self._url,
-            options=StreamOptions(
-                slot=options.slot,
-                publication=options.publication,
-                origin=options.origin,
-                keep_messages=options.keep_messages,
-                record_transactions=options.process_commits,
-                slot_wait_s=options.slot_wait_s,
-                idle_flush_s=options.flush_interval_s,
-            ),
-            start=start,
+            options=self._stream_options(),
+            start=self._start_of(writer),
             shapes=shapes,
             spill_directory=self._layout.spill,
             expected=self._stored_identity() or identity,
@@ -306,6 +285,57 @@ class Extractor:
             files=self._files,
             clock=self._clock,
         )
+
+    def _start_of(self, writer: Writer) -> FlushPoint:
+        if writer.durable.position == 0 and self._start_position:
+            return FlushPoint(position=self._start_position)
+        return writer.durable
+
+    def _stream_options(self) -> StreamOptions:
+        options = self._options
+        return StreamOptions(
+            slot=options.slot,
+            publication=options.publication,
+            origin=options.origin,
+            keep_messages=options.keep_messages,
+            record_transactions=options.process_commits,
+            slot_wait_s=options.slot_wait_s,
+            idle_flush_s=options.flush_interval_s,
+        )
+
+    def _catch_up(
+        self, writer: Writer, resolver: RelationResolver, identity: ServerIdentity
+    ) -> bool:
+        """Read ranges by COPY as long as the source is far ahead; True when asked to stop."""
+        options = self._options
+        if not options.catch_up_bytes:
+            return False
+        self._shapes = shapes = CatalogShapes(resolver, save=self._save_relations)
+        self._pace = Pace(flushed_s=self._clock.monotonic_s())
+        with CatchUp(
+            self._url,
+            options=self._stream_options(),
+            start=self._start_of(writer),
+            shapes=shapes,
+            spill_directory=self._layout.spill,
+            expected=self._stored_identity() or identity,
+            before_run=shapes.keep,
+            range_bytes=options.catch_up_range_bytes,
+            files=self._files,
+        ) as behind:
+            while behind.is_worth_it(options.catch_up_bytes):
+                self.progress.state = "catching up"
+                for run in behind.read_range():
+                    self._write(writer, run)
+                    self._report(writer)
+                    if writer.at_commit and writer.due():
+                        self._rotate(writer, None)
+                    if self._asked_to_stop():
+                        return True
+                self._flush(writer, None)
+                behind.advance()
+                resolver.forget()
+        return self._asked_to_stop()
 
     def _stored_identity(self) -> ServerIdentity | None:
         return checkpoint.load(self._layout.state / STREAM_FILE, ServerIdentity, self._files)
@@ -331,12 +361,12 @@ class Extractor:
 
     def _pump(self, writer: Writer, source: PostgresSource) -> Outcome:
         now_s = self._clock.monotonic_s()
-        self._pace = _Pace(flushed_s=now_s, data_s=now_s)
+        self._pace = Pace(flushed_s=now_s, data_s=now_s)
         self.progress.state = "streaming"
         while True:
             if self._asked_to_stop():
                 return self._finish(writer, source, Ended.STOPPED)
-            if self._paused():
+            if self._word() == "PAUSE":
                 self._pause(writer, source)
                 continue
             run = source.next_run(WAIT_S)
@@ -444,10 +474,10 @@ class Extractor:
     # -- pausing, idling, ending -------------------------------------------------------------
 
     def _asked_to_stop(self) -> bool:
-        return self._stop() or (self._action is not None and self._action.value == "STOP")
+        return self._stop() or self._word() == "STOP"
 
-    def _paused(self) -> bool:
-        return self._action is not None and self._action.value == "PAUSE"
+    def _word(self) -> str:
+        return str(self._action.value) if self._action is not None else "RUN"
 
     def _pause(self, writer: Writer, source: PostgresSource) -> None:
         """Hold at a flush point; the connection lives on and the queue is bounded."""
@@ -463,7 +493,7 @@ class Extractor:
             logger.info("extraction paused")
         self._report(writer)
         self._clock.sleep(WAIT_S)
-        if not self._paused():
+        if self._word() != "PAUSE":
             self.progress.state = "streaming"
             self._pace.data_s = self._clock.monotonic_s()
             logger.info("extraction goes on")
@@ -542,28 +572,18 @@ class Extractor:
 
     def facts(self, writer: Writer) -> dict[str, Any]:
         """What run/extract.json holds; positions as the source writes them."""
-        source, end = self._source, writer.durable
-        server = self._server.value if self._server is not None else 0
-        return {
-            **asdict(self.progress),
-            "now_us": self._clock.now_us(),
-            "slot": self._options.slot,
-            "segment": writer.segment_number,
-            "segment_row_count": writer.operation_count,
-            "gsn": end.gsn,
-            "trx": end.trx,
-            "position": str(Lsn(end.position)),
-            "commit_time_us": end.commit_time_us,
-            "server_position": str(Lsn(server)),
-            "lag_bytes": max(server - end.position, 0) if server and end.position else 0,
-            "spill_bytes": source.spilled_byte_count if source is not None else 0,
-            "received_bytes": source.counted.byte_count if source is not None else 0,
-            "ignored_row_count": source.counted.ignored_row_count if source is not None else 0,
-            "recorder_error": self._chores.error,
-            "recorder_pending": self._chores.pending_count,
-            "source_error": self._server.error if self._server is not None else "",
-            "action": self._action.value if self._action is not None else "RUN",
-        }
+        return facts_of(
+            self.progress,
+            slot=self._options.slot,
+            end=writer.durable,
+            segment=writer.segment_number,
+            segment_row_count=writer.operation_count,
+            source=self._source,
+            chores=self._chores,
+            server=self._server,
+            action=self._action,
+            now_us=self._clock.now_us(),
+        )
 
     def _report(self, writer: Writer, *, force: bool = False) -> None:
         if force or self._status.due():

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from penstock.model import FlushPoint
+from penstock.source.postgres.catchup import RANGE_BYTES
 from penstock.source.postgres.ddl_watch import POLL_INTERVAL_S
 
 
@@ -35,7 +37,8 @@ class ExtractOptions:
     flush_interval_s: the longest that rows wait for that, and the age at which a segment is
     rotated. idle_wait_s: how long nothing must come before exit_when_idle ends the extraction.
     slot_wait_s: patience with a slot that somebody else reads. table_interval_s: how often the
-    catalogue is looked at for changes that send no rows.
+    catalogue is looked at for changes that send no rows. catch_up_bytes: WAL behind the server
+    from which on ranges of catch_up_range_bytes are read by COPY before streaming; 0: never.
     """
 
     slot: str = "wirekite_replication_slot"
@@ -51,6 +54,8 @@ class ExtractOptions:
     extension: str = "ckt"
     slot_wait_s: float = 90.0
     table_interval_s: float = POLL_INTERVAL_S
+    catch_up_bytes: int = 64 * 1024 * 1024
+    catch_up_range_bytes: int = RANGE_BYTES
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,3 +70,22 @@ class Progress:
     byte_count: int = 0
     last_error: str = ""
     started_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How it ended. end: the last flush point, all of it in closed segments."""
+
+    ended: Ended
+    end: FlushPoint
+
+
+@dataclass(slots=True, kw_only=True)
+class Pace:
+    """What the loop remembers between two runs; times are monotonic seconds."""
+
+    rows_since_flush: int = 0
+    flushed_s: float = 0.0
+    data_s: float = 0.0
+    segment_open: int = -1
+    target_position: int = 0

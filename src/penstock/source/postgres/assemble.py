@@ -374,6 +374,10 @@ class Assembler:
         if message.reply_now:
             self._on_reply()
 
+    def reached(self, position: int) -> None:
+        """Everything that commits before position was fed; a run that is cut ends there."""
+        self._received(position)
+
     def _received(self, position: int) -> None:
         self.counted.received_position = max(self.counted.received_position, position)
 

@@ -235,6 +235,30 @@ class ReplicationConnection:
         self._start = self._end = 0
         return data
 
+    def finish_copy(self, unread: bytes, *, doing: str) -> None:
+        """Read on to the end of a COPY TO: the connection takes commands again.
+
+        unread: what was received but not looked at.
+        """
+        if len(unread) > len(self._buffer):
+            self._buffer = bytearray(2 * len(unread))
+        self._buffer[: len(unread)] = unread
+        self._start, self._end = 0, len(unread)
+        failed: ServerMessage | None = None
+        while True:
+            message = self._next(None)
+            if message is None:
+                continue
+            kind, body = message
+            if kind == ord("E"):
+                failed = pgwire.server_message(body)
+            elif kind == ord("Z"):
+                if failed is not None:
+                    raise server_error(doing, failed)
+                return
+            elif kind not in (ord("d"), ord("c"), ord("C")) and not self._common(kind, body):
+                raise WireError(f"unexpected message {chr(kind)!r} while {doing}")
+
     # -- ending ------------------------------------------------------------------------------
 
     def cancel(self) -> None:

@@ -282,7 +282,7 @@ class PostgresSource:
         while not self._stopping.is_set():
             if end > start or self._assembler.has_visits:
                 start = self._assembler.feed(memoryview(buffer), start, end)
-            buffer, start, end = _make_room(buffer, start, end)
+            buffer, start, end = make_room(buffer, start, end)
             wait_s = WAIT_S
             if untidy:
                 wait_s = min(max(cut_at_s - self._clock.monotonic_s(), 0.0), WAIT_S)
@@ -444,7 +444,7 @@ class PostgresSource:
         point("stream.acknowledge.after")
 
 
-def _make_room(buffer: bytearray, start: int, end: int) -> tuple[bytearray, int, int]:
+def make_room(buffer: bytearray, start: int, end: int) -> tuple[bytearray, int, int]:
     """Move an incomplete frame to the front; grow for one that is larger than the buffer."""
     if start == end:
         if len(buffer) > BUFFER_BYTES:

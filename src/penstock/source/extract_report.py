@@ -1,0 +1,56 @@
+"""What an extraction shows of itself in run/extract.json.
+
+Not here: writing the file (`bookkeeping.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from penstock.model import FlushPoint, Lsn
+from penstock.source.bookkeeping import Chores, Poll
+from penstock.source.extract_options import Progress
+from penstock.source.postgres.stream import PostgresSource
+
+
+def facts_of(
+    progress: Progress,
+    *,
+    slot: str,
+    end: FlushPoint,
+    segment: int,
+    segment_row_count: int,
+    source: PostgresSource | None,
+    chores: Chores,
+    server: Poll | None,
+    action: Poll | None,
+    now_us: int,
+) -> dict[str, Any]:
+    """Everything for display, JSON-able; positions as the source writes them.
+
+    end: the last flush point. segment: the number that is open or comes next. server: asks for
+    the server's own position; action: for the operator's word. Times are microseconds since 1970.
+    """
+    position = server.value if server is not None else 0
+    counted = source.counted if source is not None else None
+    return {
+        **asdict(progress),
+        "now_us": now_us,
+        "slot": slot,
+        "segment": segment,
+        "segment_row_count": segment_row_count,
+        "gsn": end.gsn,
+        "trx": end.trx,
+        "position": str(Lsn(end.position)),
+        "commit_time_us": end.commit_time_us,
+        "server_position": str(Lsn(position)),
+        "lag_bytes": max(position - end.position, 0) if position and end.position else 0,
+        "spill_bytes": source.spilled_byte_count if source is not None else 0,
+        "received_bytes": counted.byte_count if counted is not None else 0,
+        "ignored_row_count": counted.ignored_row_count if counted is not None else 0,
+        "recorder_error": chores.error,
+        "recorder_pending": chores.pending_count,
+        "source_error": server.error if server is not None else "",
+        "action": action.value if action is not None else "RUN",
+    }

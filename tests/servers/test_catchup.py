@@ -1,0 +1,176 @@
+"""Catching up by COPY gives the same log as streaming."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_extract import QUICK, SLOT, extractor_of, log_changes, segments_of, set_up
+from fix_stream import run_sql
+from penstock.host.connect import connect
+from penstock.model import Lsn
+from penstock.source.extract import ExtractOptions
+from penstock.source.postgres.assembly import PublicationLost
+from penstock.source.postgres.client import open_replication
+from penstock.source.postgres.slot import create_slot, read_slot
+
+BY_COPY = replace(QUICK, catch_up_bytes=1, catch_up_range_bytes=256 * 1024, process_commits=True)
+STREAMED = replace(QUICK, slot="other", catch_up_bytes=0, process_commits=True)
+
+DDL = """
+    create table t (id int primary key, n int, big text);;
+    alter table t alter big set storage external;;
+    create table "Ü b" (a int, b text);;
+    alter table "Ü b" replica identity full;;
+    create table p (id int primary key, v text) partition by range (id);;
+    create table p1 partition of p for values from (0) to (1000000)
+"""
+
+
+def _work(url: str) -> None:
+    """Something of everything, much of it in one transaction."""
+    with connect(url, application_name="work", autocommit=False) as sql:
+        name = sql.info.dbname
+        sql.execute(f"alter database \"{name}\" set logical_decoding_work_mem = '64kB'".encode())
+        sql.commit()
+        for number in range(60):
+            sql.execute("insert into t values (%s, 1, repeat('x', 3000))", (number,))
+            sql.execute("insert into \"Ü b\" values (%s, null), (%s, 'ü')", (number, number))
+            sql.execute("insert into p values (%s, repeat('y', 50))", (number,))
+            sql.commit()
+            sql.execute("update t set n = 2 where id = %s", (number,))
+            sql.execute('delete from "Ü b" where a = %s and b is null', (number,))
+            sql.commit()
+        sql.execute("insert into t select i, 3, repeat('z', 100) from generate_series(100, 9000) i")
+        sql.execute("savepoint s")
+        sql.execute("insert into t select i, 4, '' from generate_series(10000, 15000) i")
+        sql.execute("rollback to s")
+        sql.execute("select pg_logical_emit_message(true, 'app', 'hello')")
+        sql.commit()
+        sql.execute('truncate "Ü b", p')
+        sql.commit()
+        sql.execute("alter table t add c timestamp")
+        sql.execute("update t set id = -id where id < 50")
+        sql.execute("insert into t values (100000, 5, '', 'infinity')")
+        sql.commit()
+        sql.execute("select pg_switch_wal()")
+        for number in range(200000, 200100):
+            sql.execute("insert into t values (%s, 6, repeat('w', 5000), now())", (number,))
+            sql.commit()
+
+
+def _both(url: str, directory: Path, work: Any) -> tuple[Path, Path]:
+    """The same work extracted in both ways, each into a directory of its own."""
+    set_up(url, DDL)
+    with open_replication(url, application_name="test") as replication:
+        create_slot(replication, url, "other", snapshot=False)
+    work(url)
+    places = directory / "copy", directory / "stream"
+    for place, options in zip(places, (BY_COPY, STREAMED), strict=True):
+        extractor_of(url, place, options=options).run()
+    return places
+
+
+def _marks(directory: Path) -> list[Any]:
+    with segments_of(directory) as segments:
+        return [
+            (m.kind, m.gsn, m.trx, m.position, m.commit_time_us, m.tables, m.data)
+            for segment in segments
+            for m in segment.markers()
+        ]
+
+
+def _transactions(directory: Path) -> list[Any]:
+    with segments_of(directory) as segments:
+        return [r for s in segments for b in s.transactions() for r in b.to_pylist()]
+
+
+def test_both_ways_give_the_same_log(
+    source_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows, markers and transactions are equal, over many ranges; then streaming goes on."""
+    copied, streamed = _both(source_url, tmp_path, _work)
+    assert log_changes(copied) == log_changes(streamed)
+    assert _marks(copied) == _marks(streamed)
+    assert _transactions(copied) == _transactions(streamed)
+    with connect(source_url, application_name="test") as sql:
+        rows = sql.execute("select count(*) from t").fetchone()
+    assert rows is not None
+    assert rows[0] > 9000
+
+
+def test_the_slot_was_moved_by_ranges(
+    source_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the test above compares was indeed read by COPY, and acknowledged range by range."""
+    from penstock.source.postgres import catchup
+
+    positions: list[int] = []
+    advance = catchup.CatchUp.advance
+
+    def counted(self: catchup.CatchUp) -> None:
+        advance(self)
+        state = read_slot(self._connection, SLOT)
+        assert state is not None
+        positions.append(state.confirmed_flush)
+        (row,) = self._connection.query("select pg_current_wal_flush_lsn() as lsn", doing="looking")
+        assert self.end.position <= Lsn.parse(row["lsn"] or "").ordinal
+        assert state.confirmed_flush == self.end.position
+
+    monkeypatch.setattr(catchup.CatchUp, "advance", counted)
+    both = replace(BY_COPY, catch_up_range_bytes=1024 * 1024)
+    monkeypatch.setattr(f"{__name__}.BY_COPY", both)
+    _both(source_url, tmp_path, _work)
+    assert len(positions) >= 2
+    assert positions == sorted(positions)
+
+
+def test_old_open_transaction_ends_the_catching_up(
+    source_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds restart_lsn back: each range would decode everything since; streaming does not."""
+    from penstock.source.postgres import catchup
+
+    ranges: list[int] = []
+    monkeypatch.setattr(
+        catchup.CatchUp,
+        "advance",
+        lambda self, a=catchup.CatchUp.advance: (ranges.append(1), a(self)),
+    )
+    set_up(source_url, DDL)
+    with (
+        connect(source_url, application_name="old", autocommit=False) as old,
+        connect(source_url, application_name="test") as sql,
+    ):
+        old.execute("insert into p values (1, 'open')")
+        for number in range(300):
+            sql.execute("insert into t values (%s, 1, repeat('x', 20000))", (number,))
+            if number % 50 == 0:
+                sql.execute("checkpoint")
+        extractor_of(source_url, tmp_path, options=BY_COPY).run()
+        assert len(ranges) <= 4
+        old.commit()
+        extractor_of(source_url, tmp_path, options=BY_COPY).run()
+    ids = [c.after["id"] for c in log_changes(tmp_path) if c.after]
+    assert ids == [*range(300), 1]
+
+
+def test_lost_publication_is_seen_in_a_range(source_url: str, tmp_path: Path) -> None:
+    """On 18 a notice before the first row, an error before: nothing is passed over."""
+    set_up(source_url, DDL)
+    with connect(source_url, application_name="test") as sql:
+        run_sql(
+            sql, "insert into t values (1, 1, '');; drop publication p;; create table x (i int)"
+        )
+        sql.execute("insert into t values (2, 2, repeat('x', 300000))")
+        sql.execute("create publication p for table t with (publish_via_partition_root = true)")
+        sql.execute("insert into t values (3, 3, '')")
+    options = ExtractOptions(
+        slot=SLOT, publication="p", catch_up_bytes=1, exit_when_idle=True, idle_wait_s=0.5
+    )
+    with pytest.raises(Exception) as caught:
+        extractor_of(source_url, tmp_path, options=options).run()
+    assert isinstance(caught.value, PublicationLost) or "does not exist" in str(caught.value)
