@@ -26,7 +26,7 @@ from penstock.load.merge_rows import MergeLayout
 from penstock.load.postgres.progress import SCHEMA
 from penstock.load.postgres.target import TargetColumn, TargetIndex, TargetTable
 from penstock.load.postgres.types import staged
-from penstock.model import PenstockError, Relation
+from penstock.model import Column, PenstockError, Relation
 
 
 class KeyNotInTarget(PenstockError):
@@ -111,15 +111,15 @@ class MergeSql:
         column, target = next(pair for pair in self._columns if pair[0].name == name)
         text = f"m.{quoted(name)}"
         if exact:
-            return f"{text}::{target.type_text}"
+            return _cast(text, column, target.type_text)
         if staged(column).needs_cast and target.cast_type != "text":
-            return f"{text}::{target.cast_type}"
+            return _cast(text, column, target.cast_type)
         return text
 
     def _origin(self, place: int) -> str:
         column, target = self._columns[self.merge.relation.key[place]]
         text = f"m.{quoted(self.layout.origin[place])}"
-        return f"{text}::{target.cast_type}" if staged(column).needs_cast else text
+        return _cast(text, column, target.cast_type) if staged(column).needs_cast else text
 
     def _operator(self, place: int) -> str:
         if self.arbiter is not None and self.arbiter.operators:
@@ -226,9 +226,10 @@ class MergeSql:
         if late:
             n = quoted(self.layout.count)
             same = " and ".join(
-                f"u.{quoted(name)}::{target.cast_type} {self._operator(place)}"
-                f" m.{quoted(name)}::{target.cast_type}"
-                for place, (name, target) in enumerate(self._key_columns())
+                f"{_cast(f'u.{quoted(column.name)}', column, target.cast_type)}"
+                f" {self._operator(place)}"
+                f" {_cast(f'm.{quoted(column.name)}', column, target.cast_type)}"
+                for place, (column, target) in enumerate(self._key_columns())
             )
             only = f" and not exists (select from {self.staging} as u where u.{n} > 0 and {same})"
         return (
@@ -236,11 +237,8 @@ class MergeSql:
             f"\n where {self._n} < 0 and {self._match()}{only}"
         )
 
-    def _key_columns(self) -> list[tuple[str, TargetColumn]]:
-        return [
-            (self._columns[index][0].name, self._columns[index][1])
-            for index in self.merge.relation.key
-        ]
+    def _key_columns(self) -> list[tuple[Column, TargetColumn]]:
+        return [self._columns[index] for index in self.merge.relation.key]
 
     def delete_affected(self) -> str:
         """REPLACE: delete every key that the merge table names."""
@@ -361,6 +359,16 @@ delete from {self.table.sql_name} as t
             f" coalesce(sum({self._n}) filter (where {self._n} > 0), 0)::bigint"
             f" from {self.staging} as m"
         )
+
+
+def _cast(text: str, column: Column, kind: str) -> str:
+    """Staged text as a value of the target's type.
+
+    The cast from text to regclass is no input function and does not know the value `-`.
+    """
+    if column.base_type == "regclass" or column.source_type == "regclass":
+        text = f"regclassin(textout({text}))"
+    return f"{text}::{kind}"
 
 
 def _arbiter(table: TargetTable, key: tuple[str, ...]) -> TargetIndex | None:
