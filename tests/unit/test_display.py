@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -20,11 +21,11 @@ from penstock.control.doctor import Report
 from penstock.control.findings import Finding, Severity, Side
 from penstock.control.handover_state import Handover
 from penstock.control.lag import Lag, SourceState, lag_of
-from penstock.control.live import JsonView, LineView, LiveView, last_lines
+from penstock.control.live import JsonView, LineView, LiveView, change_line, last_lines
 from penstock.control.log_facts import LogEnd
 from penstock.control.running import ProcessState
 from penstock.control.show import show_lag, show_report, show_status
-from penstock.control.status import Status, TargetState
+from penstock.control.status import Status, TargetState, at_rest
 from penstock.load.bulk_progress import BulkProgress, TableProgress
 from penstock.load.postgres.progress import Applied
 from penstock.model import FlushPoint, TableName
@@ -216,17 +217,26 @@ def test_last_lines_say_whether_it_is_done() -> None:
     """Done when CHANGE.DONE is there and nothing is left; else how to go on."""
     assert "run it again" in last_lines(status(gsn=5))[-1]
     done = status(gsn=5, applied=5)
-    done = msgspec_replace(done)
+    done = with_done(done)
     assert last_lines(done)[-1].endswith("done")
     assert last_lines(None) == ["stopped"]
 
 
-def msgspec_replace(before: Status) -> Status:
-    """The same status with CHANGE.DONE and nothing outstanding."""
-    from dataclasses import replace
-
+def with_done(before: Status, rows: int = 0) -> Status:
+    """The same status with CHANGE.DONE and so many rows outstanding."""
     assert before.lag is not None
-    return replace(before, log=replace(before.log, done=True), lag=replace(before.lag, rows=0))
+    return replace(before, log=replace(before.log, done=True), lag=replace(before.lag, rows=rows))
+
+
+def test_a_run_that_is_done_has_no_lag() -> None:
+    """Its log is closed and applied; the age of the last commit is no lag then."""
+    before = status(gsn=5, applied=5)
+    assert at_rest(before) is before
+    done = with_done(before)
+    assert change_line(done, 0.0, 0.0) != change_line(at_rest(done), 0.0, 0.0)
+    assert "lag 0.0 s" in last_lines(at_rest(done))[0]
+    behind = with_done(before, rows=3)
+    assert at_rest(behind) is behind
 
 
 SOURCE = SourceState(
@@ -254,8 +264,6 @@ def test_lag_is_the_age_of_the_oldest_commit_that_is_not_applied() -> None:
 
 def test_lag_without_a_reader_is_the_most_it_can_be() -> None:
     """Nobody reads the slot: what the source wrote since may concern us or not."""
-    from dataclasses import replace
-
     source = replace(SOURCE, slot_active=False, confirmed=4000)
     applied = Applied(gsn=9, position=4000, commit_time_us=1_000_000)
     log = LogEnd(end=FlushPoint(position=4000, gsn=9))

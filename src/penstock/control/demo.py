@@ -19,7 +19,6 @@ from typing import Any
 
 from penstock.control.config import Config, load_config
 from penstock.control.demo_workload import Workload, WorkloadOptions, open_shop
-from penstock.control.diagnostics import configure_diagnostics
 from penstock.control.display import human_count, human_seconds
 from penstock.control.live import View
 from penstock.control.supervisor import run_pipeline
@@ -111,7 +110,6 @@ def run_demo(
             "shop and follows them"
         )
         run_pipeline(config, make_view(), verbose=verbose)
-        configure_diagnostics(verbose=verbose)  # the run's own file is closed
         finished = (config.layout.log / DONE_NAME).exists()
         workload.stop()
         workload.join()

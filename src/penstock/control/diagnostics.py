@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -62,3 +64,15 @@ def configure_diagnostics(*, verbose: bool, file: IO[str] | None = None) -> None
         logger_factory=structlog.WriteLoggerFactory(file=_Tee(streams)),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
+
+
+@contextmanager
+def diagnostics_to(path: Path, *, verbose: bool) -> Iterator[None]:
+    """Send diagnostics to a file for a while, then again where they went before."""
+    before = structlog.get_config()
+    with open_diagnostics(path) as file:
+        configure_diagnostics(verbose=verbose, file=file)
+        try:
+            yield
+        finally:
+            structlog.configure(**before)

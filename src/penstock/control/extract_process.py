@@ -14,7 +14,7 @@ import structlog
 from penstock.control.actions import ActionWatch
 from penstock.control.bulk_load import source_tables
 from penstock.control.config import Config, Mode
-from penstock.control.diagnostics import configure_diagnostics, open_diagnostics
+from penstock.control.diagnostics import diagnostics_to
 from penstock.control.doctor import examine
 from penstock.control.findings import Side
 from penstock.control.handover import prepared, tell_blockers
@@ -85,8 +85,7 @@ def extract_changes(config: Config, *, verbose: bool = False, checked: bool = Fa
             raise SystemExit(0)
         if not checked:
             REAL_FILES.make_directory(config.layout.run)
-            file = stack.enter_context(open_diagnostics(config.layout.run / "extract.log"))
-            configure_diagnostics(verbose=verbose, file=file)
+            stack.enter_context(diagnostics_to(config.layout.run / "extract.log", verbose=verbose))
         tables = source_tables(config)
         start_position = stack.enter_context(_begun(config, tables, stop))
         recorder = stack.enter_context(_recorder(config))

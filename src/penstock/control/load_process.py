@@ -17,7 +17,7 @@ import structlog
 from penstock.control.actions import ActionWatch
 from penstock.control.bulk_load import bulk_load, bulk_options, source_tables
 from penstock.control.config import Config, Mode
-from penstock.control.diagnostics import configure_diagnostics, open_diagnostics
+from penstock.control.diagnostics import diagnostics_to
 from penstock.control.doctor import examine
 from penstock.control.handover import bulk_planner, wait_for_point
 from penstock.control.log_facts import read_log_end
@@ -64,8 +64,7 @@ def load_changes(config: Config, *, verbose: bool = False, checked: bool = False
         stack.enter_context(take_lock(config, config.layout.state, LOAD_LOCK))
         REAL_FILES.make_directory(config.layout.run)
         if not checked:
-            file = stack.enter_context(open_diagnostics(config.layout.run / "load.log"))
-            configure_diagnostics(verbose=verbose, file=file)
+            stack.enter_context(diagnostics_to(config.layout.run / "load.log", verbose=verbose))
         options = session_options(config)
         sessions = SessionKeeper(options, PendingSession(options))
         stack.callback(sessions.close)

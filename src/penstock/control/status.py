@@ -6,7 +6,7 @@ shown (`display.py`, `live.py`), and the source's side of the lag (`lag.py`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -210,6 +210,19 @@ def read_status(config: Config) -> Status:
         return reader.read()
     finally:
         reader.close()
+
+
+def at_rest(status: Status) -> Status:
+    """The last status of a run that ended because its source was idle: without lag.
+
+    With the slot read by nobody the age of the last commit is told as the most the lag can be;
+    but here CHANGE.DONE has just been written, and everything before it is applied. Any other
+    status is returned as it is.
+    """
+    lag = status.lag
+    if lag is None or lag.rows or not status.log.done:
+        return status
+    return replace(status, lag=replace(lag, seconds=0.0))
 
 
 def read_target_state(connection: psycopg.Connection, config: Config) -> TargetState:

@@ -19,12 +19,12 @@ import msgspec
 import structlog
 
 from penstock.control.config import Config
-from penstock.control.diagnostics import configure_diagnostics, open_diagnostics
+from penstock.control.diagnostics import diagnostics_to, open_diagnostics
 from penstock.control.doctor import examine
 from penstock.control.live import View
 from penstock.control.running import RUN_LOCK, check_not_running, take_lock
-from penstock.control.status import Status, StatusReader
-from penstock.control.stopping import StopRequest, stop_on_signals
+from penstock.control.status import Status, StatusReader, at_rest
+from penstock.control.stopping import HURRIED_EXIT_CODE, StopRequest, stop_on_signals
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.process import Child, this_program
@@ -275,7 +275,7 @@ def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
     """Run a pipeline until it is done or told to stop.
 
     Raises PreflightFailed or AlreadyRunning with nothing changed, HalfFailed with the error of
-    the process that ended.
+    the process that ended, SystemExit after a second signal.
     """
     stop = StopRequest()
     with ExitStack() as stack:
@@ -288,8 +288,7 @@ def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
             return
         REAL_FILES.make_directory(config.layout.run)
         stack.enter_context(take_lock(config, config.layout.run, RUN_LOCK))
-        own = stack.enter_context(open_diagnostics(config.layout.run / "run.log"))
-        configure_diagnostics(verbose=verbose, file=own)
+        stack.enter_context(diagnostics_to(config.layout.run / "run.log", verbose=verbose))
         halves = [
             _Half(
                 name=name,
@@ -310,7 +309,10 @@ def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
 
         Supervisor(halves, stop, on_event=view.event, on_tick=on_tick).run()
         status.close()
-        view.finish(read_last_status(config))
+        if stop.hurried:
+            raise SystemExit(HURRIED_EXIT_CODE)
+        last = read_last_status(config)
+        view.finish(last and at_rest(last))
 
 
 def half_names(config: Config) -> tuple[str, ...]:

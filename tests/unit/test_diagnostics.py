@@ -1,0 +1,36 @@
+"""Where diagnostics go, and for how long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import structlog
+
+from penstock.control.diagnostics import diagnostics_to, open_diagnostics
+
+logger = structlog.get_logger()
+
+
+def test_diagnostics_go_to_a_file_for_a_while(tmp_path: Path) -> None:
+    """Afterwards they go where they went before; the closed file is not written to."""
+    outer, inner = tmp_path / "outer.log", tmp_path / "inner.log"
+    before = structlog.get_config()
+    with diagnostics_to(outer, verbose=False):
+        with diagnostics_to(inner, verbose=False):
+            logger.info("phrase inside", number=1)
+        logger.info("phrase behind", number=2)
+    assert structlog.get_config() == before
+    assert "phrase inside" in inner.read_text()
+    assert "number=1" in inner.read_text()
+    assert "phrase behind" in outer.read_text()
+    assert "inside" not in outer.read_text()
+
+
+def test_a_large_diagnostics_file_is_put_aside(tmp_path: Path) -> None:
+    """Beyond 16 MiB a new file is begun and the old one kept beside it, once."""
+    path = tmp_path / "run.log"
+    path.write_bytes(b"x" * (16 * 2**20 + 1))
+    with open_diagnostics(path) as file:
+        file.write("new\n")
+    assert path.read_text() == "new\n"
+    assert (tmp_path / "run.log.1").stat().st_size == 16 * 2**20 + 1
