@@ -13,7 +13,7 @@ import psycopg
 
 from bench.bench_extraction import PUBLICATION, SLOT, penstock
 from bench.harness import Comparison, Contender, arguments
-from bench.workload import CREATE_TABLE, ROW, Workload
+from bench.workload import ROW, Workload
 from penstock.host.embedded import EmbeddedPostgres
 
 
@@ -31,14 +31,14 @@ def measure(name: str, row_count: int, round_count: int, *, giant: bool) -> None
     """Make the WAL once, extract it in processes of their own."""
     with EmbeddedPostgres() as server:
         url = server.url("postgres")
+        workload = Workload(change_count=row_count)
+        workload.create(url, filled=not giant)
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(CREATE_TABLE.format(table="public.w"))
             connection.execute(f"create publication {PUBLICATION} for table w")
             connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,))
         if giant:
             one_transaction(url, row_count)
         else:
-            workload = Workload(base_row_count=0, change_count=row_count)
             row_count = workload.change(url)
         Comparison(
             bench="memory",
