@@ -1,90 +1,22 @@
-"""Batches applied to a real target: every way a table goes, with and without replica role."""
+"""Batches applied to a real target: every way a table goes, changes of shape, names."""
 
 from __future__ import annotations
 
 import datetime as dt
-import threading
-from collections.abc import Callable, Iterator
 from decimal import Decimal
-from pathlib import Path
-from typing import Any
 
-import psycopg
 import pytest
 
-from fix_changes import Change, relation
+from fix_changes import relation
 from fix_loader import Applying, LogMaker
-from fix_postgres import Server
+from fix_merge import ITEM, PARENT, TABLE, Start, delete, insert, update
 from penstock.load.batch import StagingChanged
 from penstock.load.fold import Counts
 from penstock.load.job import StagingFailed
 from penstock.load.postgres import apply as applying
 from penstock.load.postgres.enums import EnumLabelMissing
-from penstock.load.postgres.merge import Merge, MergeSql, Way, _arbiter
+from penstock.load.postgres.merge import Merge, MergeSql, Way
 from penstock.model import Identity, MarkerKind, PenstockError, Relation, TableName
-
-Start = Callable[..., Applying]
-ITEM = relation(("id", "integer", "int32"), ("name", "text", "string"), ("n", "integer", "int32"))
-OWNER, POOR = "postgres", "poor_loader"
-
-
-def insert(shape: Relation, *row: Any) -> tuple[Relation, Change]:
-    """An inserted row."""
-    return shape, Change(op="I", gsn=0, after=row)
-
-
-def update(
-    shape: Relation, *row: Any, old: tuple[Any, ...] | None = None, absent: tuple[int, ...] = ()
-) -> tuple[Relation, Change]:
-    """An updated row; old: the before image, where the source sends one."""
-    return shape, Change(op="U", gsn=0, after=row, before=old, absent=frozenset(absent))
-
-
-def delete(shape: Relation, *row: Any) -> tuple[Relation, Change]:
-    """A deleted row."""
-    return shape, Change(op="D", gsn=0, before=row)
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[LogMaker]:
-    """An empty change log."""
-    maker = LogMaker(tmp_path / "log")
-    yield maker
-    maker.writer.close()
-
-
-@pytest.fixture
-def start(target_url: str, log: LogMaker, postgres: Server) -> Iterator[Start]:
-    """Make tables and a loader; poor: as a role that may not set session_replication_role."""
-    opened: list[Applying] = []
-    database = target_url.rpartition("/")[2]
-
-    def begin(ddl: str, *, poor: bool = False, **more: Any) -> Applying:
-        with psycopg.connect(target_url, autocommit=True) as connection:
-            connection.execute(ddl)  # type: ignore[arg-type]
-        url = target_url
-        if poor:
-            postgres.execute(f"drop owned by {POOR}", database)
-            postgres.execute(
-                f"grant create on database {database} to {POOR};"
-                f"grant select, insert, update, delete, truncate on all tables in schema public"
-                f" to {POOR}; grant usage on schema public to {POOR}",
-                database,
-            )
-            url = postgres.url(database, POOR, "p")
-        opened.append(Applying(url, log.directory, **more))
-        return opened[-1]
-
-    postgres.execute(
-        f"do $$ begin if to_regrole('{POOR}') is null then create role {POOR} login password 'p';"
-        " end if; end $$"
-    )
-    yield begin
-    for one in opened:
-        one.close()
-
-
-TABLE = "create table public.t (id int primary key, name text, n int)"
 
 
 @pytest.mark.parametrize("poor", [False, True])
@@ -102,7 +34,7 @@ def test_inserts_updates_deletes_in_one_batch(start: Start, log: LogMaker, poor:
     files = target.rows(
         "select source, mark, finish_time is not null from wirekite.wirekite_progress order by 1"
     )
-    assert files == [("0.ckt", "4", True), ("1.ckt", "4", True)]
+    assert files == [("0.ckt", "2", True), ("1.ckt", "4", True)]
 
 
 def test_nothing_is_applied_twice(start: Start, log: LogMaker) -> None:
@@ -171,24 +103,6 @@ def test_absent_row_missing_in_the_target_is_an_error(start: Start, log: LogMake
     assert target.rows("select applied_gsn from wirekite.wirekite_log") == [(0,)]
 
 
-def test_unique_values_may_swap_inside_a_batch(start: Start, log: LogMaker) -> None:
-    """Constraints hold at the batch's end only: deleted and inserted anew."""
-    target = start(
-        "create table public.t (id int primary key, name text unique, n int);"
-        "insert into public.t values (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)"
-    )
-    log.transaction(
-        update(ITEM, 1, "-", 1),
-        update(ITEM, 2, "a", 2),
-        update(ITEM, 1, "b", 1),
-        update(ITEM, 7, "c", 3, old=(3, None, None)),
-    )
-    log.close_segment()
-    target.batch()
-    rows = target.rows("select * from public.t order by id")
-    assert rows == [(1, "b", 1), (2, "a", 2), (7, "c", 3)]
-
-
 def test_swapped_keys(start: Start, log: LogMaker) -> None:
     """Two rows exchange their primary keys through a third value."""
     target = start(TABLE + "; insert into public.t values (1, 'a', 1), (2, 'b', 2)")
@@ -200,25 +114,6 @@ def test_swapped_keys(start: Start, log: LogMaker) -> None:
     log.close_segment()
     target.batch()
     assert target.rows("select * from public.t order by id") == [(1, "b", 2), (2, "a", 1)]
-
-
-def test_deferrable_key_and_exclusion_constraint(start: Start, log: LogMaker) -> None:
-    """Neither can be an arbiter of on conflict."""
-    target = start(
-        "create table public.t (id int primary key deferrable, name text, n int,"
-        " exclude using btree (n with =));"
-        "insert into public.t values (1, 'a', 1), (2, 'b', 2)"
-    )
-    table = applying.read_target_tables(target.target.connection, [TableName("public", "t")])
-    assert _arbiter(table[TableName("public", "t")], ("id",)) is None
-    log.transaction(update(ITEM, 1, "a", 9), update(ITEM, 2, "b", 1), insert(ITEM, 3, "c", 2))
-    log.close_segment()
-    target.batch()
-    assert target.rows("select * from public.t order by id") == [
-        (1, "a", 9),
-        (2, "b", 1),
-        (3, "c", 2),
-    ]
 
 
 def test_identity_and_generated_columns(start: Start, log: LogMaker) -> None:
@@ -299,143 +194,6 @@ def test_table_without_key_counts_copies(start: Start, log: LogMaker) -> None:
     log.close_segment()
     with pytest.raises(applying.TargetRowMissing):
         target.batch()
-
-
-PARENT = relation(("id", "integer", "int32"), ("code", "text", "string"), name="parent")
-CHILD = relation(("id", "integer", "int32"), ("parent", "integer", "int32"), name="child")
-FAMILY = """
-    create table public.parent (id int primary key, code text {unique});
-    create table public.child (id int primary key,
-        parent int references public.parent on delete {action} {deferrable});
-    insert into public.parent values (1, 'a'), (2, 'b');
-    insert into public.child values (10, 1), (11, 1), (20, 2);
-"""
-
-
-@pytest.mark.parametrize("poor", [False, True])
-@pytest.mark.parametrize("action", ["no action", "cascade", "restrict", "set null"])
-def test_foreign_keys_hold_and_eat_nothing(
-    start: Start, log: LogMaker, poor: bool, action: str
-) -> None:
-    """Parents deleted, re-keyed and updated; children moved; untouched children stay."""
-    target = start(FAMILY.format(unique="", action=action, deferrable=""), poor=poor)
-    log.transaction(
-        insert(PARENT, 3, "c"),
-        update(CHILD, 10, 3),
-        delete(CHILD, 11, None),
-        delete(PARENT, 1, None),
-        update(PARENT, 2, "B"),
-        insert(PARENT, 4, "d"),
-        insert(CHILD, 40, 4),
-    )
-    log.close_segment()
-    target.batch()
-    assert target.rows("select * from public.parent order by 1") == [(2, "B"), (3, "c"), (4, "d")]
-    assert target.rows("select * from public.child order by 1") == [(10, 3), (20, 2), (40, 4)]
-
-
-@pytest.mark.parametrize("action", ["no action", "cascade"])
-def test_referenced_parent_with_other_unique_constraint(
-    start: Start, log: LogMaker, action: str
-) -> None:
-    """Without replica role it is updated in place, in an order that pleases the constraint."""
-    target = start(FAMILY.format(unique="unique", action=action, deferrable=""), poor=True)
-    log.transaction(update(PARENT, 1, "z"), update(PARENT, 2, "a"), insert(PARENT, 3, "b"))
-    log.close_segment()
-    target.batch()
-    assert target.rows("select * from public.parent order by 1") == [(1, "z"), (2, "a"), (3, "b")]
-    assert target.rows("select id from public.child order by 1") == [(10,), (11,), (20,)]
-
-
-@pytest.mark.parametrize("poor", [False, True])
-def test_a_cycle_of_unique_values_in_a_referenced_parent(
-    start: Start, log: LogMaker, poor: bool
-) -> None:
-    """With replica role it is carried; without it is refused with the GRANT, nothing applied."""
-    target = start(FAMILY.format(unique="unique", action="cascade", deferrable=""), poor=poor)
-    log.transaction(
-        update(PARENT, 1, "-"), update(PARENT, 2, "a"), update(PARENT, 1, "b"), insert(CHILD, 30, 2)
-    )
-    log.close_segment()
-    if poor:
-        with pytest.raises(applying.UniqueBlocked) as caught:
-            target.batch()
-        assert "grant set on parameter session_replication_role" in caught.value.hint
-        assert target.rows("select * from public.parent order by 1") == [(1, "a"), (2, "b")]
-    else:
-        target.batch()
-        assert target.rows("select * from public.parent order by 1") == [(1, "b"), (2, "a")]
-    assert len(target.rows("select * from public.child")) == (3 if poor else 4)
-
-
-def test_deferrable_foreign_keys_in_a_circle(start: Start, log: LogMaker) -> None:
-    """Two tables that refer to each other; each batch is whole, so the end is consistent."""
-    target = start(
-        """
-        create table public.parent (id int primary key, code int);
-        create table public.child (id int primary key,
-            parent int references public.parent deferrable);
-        alter table public.parent add foreign key (code) references public.child deferrable;
-        """,
-        poor=True,
-    )
-    parent = relation(("id", "integer", "int32"), ("code", "integer", "int32"), name="parent")
-    log.transaction(insert(parent, 1, 10), insert(CHILD, 10, 1))
-    log.close_segment()
-    target.batch()
-    log.transaction(delete(parent, 1, None), delete(CHILD, 10, None))
-    log.close_segment()
-    target.batch()
-    assert target.rows("select * from public.parent") == []
-
-
-def test_foreign_key_that_can_not_hold_is_refused_with_the_grant(
-    start: Start, log: LogMaker
-) -> None:
-    """The target's own key to a row the source does not have."""
-    target = start(FAMILY.format(unique="", action="no action", deferrable=""), poor=True)
-    log.transaction(insert(CHILD, 99, 77))
-    log.close_segment()
-    with pytest.raises(applying.ForeignKeyBlocked) as caught:
-        target.batch()
-    assert POOR in caught.value.hint
-
-
-@pytest.mark.parametrize("poor", [False, True])
-def test_truncate_is_a_barrier(start: Start, log: LogMaker, poor: bool) -> None:
-    """Rows before it are void, rows behind it stay; the tables go together."""
-    target = start(FAMILY.format(unique="", action="no action", deferrable=""), poor=poor)
-    both = [TableName("public", "parent"), TableName("public", "child")]
-    log.transaction(
-        insert(PARENT, 5, "e"),
-        insert(CHILD, 50, 5),
-        (MarkerKind.TRUNCATE, both),
-        insert(PARENT, 6, "f"),
-        insert(CHILD, 60, 6),
-    )
-    log.close_segment()
-    target.batch()
-    assert target.rows("select id from public.parent") == [(6,)]
-    assert target.rows("select id from public.child") == [(60,)]
-    log.transaction((MarkerKind.TRUNCATE, both))
-    log.close_segment()
-    target.batch()
-    assert target.rows("select id from public.parent") == []
-
-
-def test_truncate_under_a_foreign_key_of_others(start: Start, log: LogMaker) -> None:
-    """Refused with what to do without replica role; carried with it."""
-    ddl = FAMILY.format(unique="", action="cascade", deferrable="")
-    log.transaction((MarkerKind.TRUNCATE, [TableName("public", "parent")]))
-    log.close_segment()
-    poor = start(ddl, poor=True)
-    with pytest.raises(applying.TruncateBlocked) as caught:
-        poor.batch()
-    assert "child_parent_fkey" in caught.value.hint
-    rich = start("select 1")
-    rich.batch()
-    assert rich.rows("select count(*) from public.parent") == [(0,)]
-    assert rich.rows("select count(*) from public.child") == [(3,)]
 
 
 def test_reload_replaces_a_table_whole(start: Start, log: LogMaker) -> None:
@@ -575,55 +333,6 @@ def test_a_cut_applies_what_was_committed_before_a_position(start: Start, log: L
     assert row == [("2", None)]
     assert [file.number for file in target.batch().whole] == [0]
     assert target.rows("select count(*) from public.t") == [(5,)]
-
-
-def test_triggers_do_not_fire_twice(start: Start, log: LogMaker) -> None:
-    """Off with replica role; an error without it, unless they are wanted or always on."""
-    ddl = (
-        TABLE
-        + """;
-        create function public.f() returns trigger language plpgsql as
-            $$ begin new.n = -1; return new; end $$;
-        create trigger g before insert on public.t for each row execute function public.f();
-    """
-    )
-    log.transaction(insert(ITEM, 1, "a", 1))
-    log.close_segment()
-    poor = start(ddl, poor=True)
-    with pytest.raises(applying.TriggersWouldFire) as caught:
-        poor.batch()
-    assert "disable trigger user" in caught.value.hint
-    rich = start("select 1")
-    rich.batch()
-    assert rich.rows("select n from public.t") == [(1,)]
-
-
-def test_values_the_target_refuses(start: Start, log: LogMaker) -> None:
-    """A value is never cut short or rounded to fit."""
-    target = start("create table public.t (id int primary key, name varchar(3), n int)")
-    log.transaction(insert(ITEM, 1, "abcd", 1))
-    log.close_segment()
-    with pytest.raises(applying.ValueRefused) as caught:
-        target.batch()
-    assert caught.value.fields["table"] == "public.t"
-    assert "abcd" not in caught.value.message
-
-
-def test_a_locked_table_is_waited_for(
-    start: Start, log: LogMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A lock timeout interrupts the apply; the same staged rows are applied later."""
-    monkeypatch.setattr(applying, "LOCK_TIMEOUT_MS", 200)
-    target = start(TABLE)
-    log.transaction(insert(ITEM, 1, "a", 1))
-    log.close_segment()
-    with psycopg.connect(target.url) as other:
-        other.execute("lock table public.t in access exclusive mode")
-        timer = threading.Timer(0.7, other.rollback)
-        timer.start()
-        target.batch()
-        timer.join()
-    assert target.rows("select count(*) from public.t") == [(1,)]
 
 
 def test_names_of_any_kind(start: Start, log: LogMaker) -> None:
