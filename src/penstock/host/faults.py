@@ -9,6 +9,10 @@ nth counts from 1, per process, and fires once. Actions: `kill` (SIGKILL to ours
 no flush, as a power cut for the process), `error` (raises FaultInjected), `error=ENOSPC` (raises
 that OSError), `sleep` or `sleep=2.5` (seconds, 3600 when not said: for a test that looks or kills
 from outside). Unset, a point costs one comparison.
+
+PENSTOCK_FAULT_ONCE names a folder in which a fault that happens leaves a file `name:nth` before
+it does. A fault whose file is there does not happen: so it comes once, however many processes
+inherit the plan (a worker that dies is followed by another one), and a test sees that it came.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from pathlib import Path
 from penstock.model import PenstockError
 
 VARIABLE = "PENSTOCK_FAULT"
+ONCE_VARIABLE = "PENSTOCK_FAULT_ONCE"
 SLEEP_DEFAULT_S = 3600.0
 
 
@@ -126,8 +131,20 @@ def _reach(name: str) -> None:
         )
     _reached[name] += 1
     for fault in (_plan or {}).get(name, ()):
-        if fault.nth == _reached[name]:
+        if fault.nth == _reached[name] and _is_first(fault):
             _act(fault)
+
+
+def _is_first(fault: Fault) -> bool:
+    """Whether no process has done this before; always so without PENSTOCK_FAULT_ONCE."""
+    folder = os.environ.get(ONCE_VARIABLE)
+    if not folder:
+        return True
+    try:
+        (Path(folder) / f"{fault.name}:{fault.nth}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _act(fault: Fault) -> None:

@@ -15,7 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
+from penstock.host.faults import declare, point
 from penstock.model import PenstockError
+
+# What a disk does to us: `PENSTOCK_FAULT=files.write:5:error=ENOSPC` comes out as DiskFull.
+declare("files.create", "files.write", "files.fdatasync", "files.rename", "files.replace")
 
 FILE_MODE = 0o640  # rows of the captured database: not for everyone
 DIRECTORY_MODE = 0o750
@@ -231,6 +235,7 @@ class _RealAppendFile:
         """See AppendFile. size_bytes counts what was taken even when an error follows."""
         views = [memoryview(part).cast("B") for part in parts]
         with _typed(self.path, "write"):
+            point("files.write")
             for start in range(0, len(views), _BUFFERS_PER_WRITE_MAX):
                 for written in self._written(
                     views[start : start + _BUFFERS_PER_WRITE_MAX], self.size_bytes
@@ -269,6 +274,7 @@ class _RealAppendFile:
     def fdatasync(self) -> None:
         """See AppendFile."""
         with _typed(self.path, "fdatasync"):
+            point("files.fdatasync")
             os.fdatasync(self._file.fileno())
 
     def fsync(self) -> None:
@@ -366,6 +372,7 @@ class RealFiles:
 
     def _open_append(self, path: Path, flags: int, doing: str) -> AppendFile:
         with _typed(path, doing):
+            point("files.create")
             descriptor = os.open(path, os.O_WRONLY | flags, FILE_MODE)
             return _RealAppendFile(path, os.fdopen(descriptor, "wb", buffering=0))
 
@@ -382,6 +389,7 @@ class RealFiles:
     def rename(self, old: Path, new: Path) -> None:
         """See Files."""
         with _typed(old, "rename"):
+            point("files.rename")
             old.replace(new)
 
     def link(self, old: Path, new: Path) -> None:
@@ -426,6 +434,7 @@ class RealFiles:
         """See Files. The temporary file stands beside it: rename works in one file system only."""
         temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
         with _typed(temporary, "replace"):
+            point("files.replace")
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)

@@ -38,6 +38,12 @@ Result = TypeVar("Result")
 JAVA_VERSIONS = (17, 21)
 STOP_WAIT_S = 10.0
 LOCAL_JVM_FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+START_ATTEMPTS_MAX = 3
+# What the JVM says of a Python worker, or of the process that forks them, that is gone.
+_WORKER_GONE = (
+    r"Python worker (exited unexpectedly|failed to connect)|crashed"
+    r"|reading the port number from .* stdout"
+)
 JAVA_HINT = (
     "Install a Java runtime 17 or 21 (on Debian: `apt-get install openjdk-17-jre-headless`) "
     "or set JAVA_HOME to one."
@@ -162,7 +168,7 @@ class Session:
                 "in the run directory and at the machine's memory.",
             )
         text = _java_text(error)
-        if re.search(r"Python worker (exited unexpectedly|failed to connect)|crashed", text):
+        if re.search(_WORKER_GONE, text):
             return WorkerLost(
                 "a Python worker of Spark died in the middle of a task",
                 hint="The batch is done again by itself; if it goes on, look for the kernel's "
@@ -305,18 +311,33 @@ def start_session(options: SessionOptions) -> Session:
     _forget_context()
     conf = SparkConf(loadDefaults=False)
     conf.setAll(sorted(_properties(options).items()))
-    session = _launch(conf, options, began)
-    try:
-        session.run([[0]], _warm)
-    except PenstockError as error:
-        session.close()
-        raise SparkStartFailed(
-            f"the Spark session started, but its first job failed: {error.message}",
-            hint=error.hint,
-        ) from error
+    session = _started(conf, options, began)
     session.started_s = time.monotonic() - began
     logger.info("spark session started", master=options.master, seconds=round(session.started_s, 2))
     return session
+
+
+def _started(conf: SparkConf, options: SessionOptions, began: float) -> Session:
+    """Launch and run a first job. A JVM or a worker may die here as anywhere: then once more."""
+    for attempt in range(1, START_ATTEMPTS_MAX + 1):
+        session: Session | None = None
+        try:
+            session = _launch(conf, options, began)
+            session.run([[0]], _warm)
+            return session
+        except (SparkLost, WorkerLost, SparkJobFailed) as error:
+            if session is not None:
+                session.close()
+            if attempt == START_ATTEMPTS_MAX or isinstance(error, SparkJobFailed):
+                raise SparkStartFailed(_not_started(session, error), hint=error.hint) from error
+            logger.warning("spark is started again", reason=error.message)
+    raise AssertionError("not reached")
+
+
+def _not_started(session: Session | None, error: PenstockError) -> str:
+    if session is None:
+        return error.message
+    return f"the Spark session started, but its first job failed: {error.message}"
 
 
 def _launch(conf: SparkConf, options: SessionOptions, began: float) -> Session:
@@ -335,11 +356,13 @@ def _launch(conf: SparkConf, options: SessionOptions, began: float) -> Session:
         context = SparkContext(conf=conf, gateway=gateway)
         _quieten(context)
     except (Py4JError, PySparkRuntimeError, OSError, ValueError) as error:
+        gone = gateway is None or gateway.proc.poll() is not None
         if gateway is not None and gateway.proc is not None:
             gateway.proc.kill()
             gateway.proc.wait()
         _forget_context()
-        raise SparkStartFailed(
+        kind = SparkLost if gone else SparkStartFailed
+        raise kind(
             f"the Spark session could not be started: {_last_line(_java_text(error))}",
             hint=f"Look at {messages} for Spark's own messages; check [spark] in the pipeline "
             "file.",

@@ -1,0 +1,283 @@
+"""A bank's pipeline as two processes that may be killed, on two servers that may crash.
+
+`BankPipeline` sets it all up, has a reader check the copy's books at every moment, and in the end
+lets the pipeline run dry and compares. Not here: what is killed when (`fix_soak.py`, tests/faults).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from fix_bank import Bank, Reader, differences
+from fix_pipeline import write_pipeline
+from penstock.host.embedded import EmbeddedPostgres
+
+END_TIMEOUT_S = 180.0
+DEATH_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 120.0
+POLL_S = 0.03
+# A signal during start-up, before there is a handler, simply ends the process.
+ENDED_AS_ASKED = (0, -signal.SIGTERM)
+
+
+class Half:
+    """One of the two processes of a pipeline: `extract` or `load`."""
+
+    def __init__(self, command: str, file: Path) -> None:
+        """command: the penstock command; nothing is started yet."""
+        self.command = command
+        self._file = file
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = file.parent / f"{command}.out"
+        self._once = Path(tempfile.mkdtemp(prefix=f"once-{command}-", dir=file.parent))
+        self.start_count = 0
+
+    def start(self, fault: str = "") -> None:
+        """Start the process; fault: as in PENSTOCK_FAULT, happening once in it and its workers."""
+        for told in self._once.iterdir():
+            told.unlink()
+        faulty = {"PENSTOCK_FAULT": fault, "PENSTOCK_FAULT_ONCE": str(self._once)}
+        with self._log.open("ab") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "penstock", self.command, str(self._file), "--json"],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env={**os.environ, **(faulty if fault else {})},
+                start_new_session=True,
+            )
+        self.start_count += 1
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The process."""
+        assert self._process is not None
+        return self._process
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def reached(self) -> bool:
+        """Whether the fault it was started with has happened."""
+        return any(self._once.iterdir())
+
+    def kill(self) -> None:
+        """SIGKILL the process itself; what it started has to notice."""
+        self.process.kill()
+        self.process.wait()
+
+    def descendants(self, name: str) -> list[psutil.Process]:
+        """Its living descendants whose executable's name begins with this."""
+        found = psutil.Process(self.process.pid).children(recursive=True)
+        return [p for p in found if p.name().startswith(name)]
+
+    def kill_descendant(self, name: str, timeout_s: float = DEATH_TIMEOUT_S) -> bool:
+        """SIGKILL the youngest of these descendants; False when there is none for so long."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            try:
+                for victim in reversed(self.descendants(name) if self.running else []):
+                    victim.kill()
+                    return True
+            except psutil.NoSuchProcess:
+                continue
+            time.sleep(0.1)
+        return False
+
+    def finish(self, timeout_s: float = END_TIMEOUT_S) -> int:
+        """Wait for its end; returns the exit code."""
+        return self.process.wait(timeout_s)
+
+    def stop(self, timeout_s: float = END_TIMEOUT_S) -> int:
+        """Ask it to end (SIGTERM) and wait; returns the exit code."""
+        if self.running:
+            self.process.send_signal(signal.SIGTERM)
+        return self.finish(timeout_s)
+
+    def told(self) -> str:
+        """What it has printed so far, all its lives together."""
+        return self._log.read_text(errors="replace")[-4000:]
+
+
+class BankPipeline:
+    """Two servers, a bank on one, `extract` and `load` between them, a reader on the other.
+
+    Leaving the with block kills what still runs.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        *,
+        major: int | None = None,
+        sections: Mapping[str, Mapping[str, Any]] | None = None,
+        source_settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """folder: for the pipeline's files, empty. sections: more keys of the pipeline file."""
+        self._stack = ExitStack()
+        self.folder = folder
+        self.directory = folder / "bank"
+        self._seed = seed
+        self._major = major
+        self._settings = source_settings
+        self._sections = {
+            "changeExtractor": {"flushIntervalSeconds": 0.5, "exitWhenIdle": False},
+            "spark": {"master": "local[2]"},
+            **(sections or {}),
+        }
+
+    def __enter__(self) -> Self:
+        """Start the servers and open the bank; the halves are not started."""
+        with ExitStack() as stack:
+            enter = stack.enter_context
+            self.source = enter(EmbeddedPostgres(major=self._major, settings=self._settings))
+            self.target = enter(EmbeddedPostgres(major=self._major))
+            self.bank = Bank(self.source_url, self._seed)
+            self.configure()
+            self.extract = Half("extract", self.file)
+            self.load = Half("load", self.file)
+            stack.callback(self._end_processes)
+            self.reader = enter(Reader(self.target_url))
+            enter(self.bank)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Kill the processes, stop the servers."""
+        self._stack.__exit__(kind, error, trace)
+
+    @property
+    def source_url(self) -> str:
+        """The bank's database."""
+        return self.source.url("postgres")
+
+    @property
+    def target_url(self) -> str:
+        """The copy."""
+        return self.target.url("postgres")
+
+    def configure(
+        self,
+        *,
+        source: str | None = None,
+        target: str | None = None,
+        sections: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Write the pipeline file (again); the URLs may lead through a proxy."""
+        for name, keys in (sections or {}).items():
+            self._sections[name] = {**self._sections.get(name, {}), **keys}
+        self.file = write_pipeline(
+            self.folder,
+            source or self.source_url,
+            target or self.target_url,
+            name="bank",
+            directory="bank",
+            sections=self._sections,
+            file="bank.toml",
+        )
+
+    # -- what tests wait for -----------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start both halves and wait until the whole bank is in the copy."""
+        self.extract.start()
+        self.load.start()
+        self.until_read()
+
+    def until_read(self) -> None:
+        """Wait until the reader has seen the whole bank; both halves must run meanwhile."""
+        self.until(lambda: self.reader.read_count > 0, "the bank in the target")
+
+    def until(
+        self, condition: Callable[[], Any], what: str, timeout_s: float = READY_TIMEOUT_S
+    ) -> None:
+        """Wait for a condition; no half that was started may end by itself meanwhile."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            for half in (self.extract, self.load):
+                ended = half.start_count and not half.running
+                assert not ended, f"seed {self._seed}: {half.command} ended: {half.told()}"
+            assert time.monotonic() < deadline, (
+                f"seed {self._seed}: not within {timeout_s:.0f} s: {what}: {self.load.told()}"
+            )
+            time.sleep(POLL_S)
+
+    def kill_at(self, half: Half, point: str, timeout_s: float = DEATH_TIMEOUT_S) -> bool:
+        """Start a half that kills itself at `name:nth`; False: not reached in time, killed so.
+
+        A point in a Spark worker kills the worker only: then the half lives on.
+        """
+        half.start(f"{point}:kill")
+        deadline = time.monotonic() + timeout_s
+        while half.running and not half.reached and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        reached = half.reached
+        if not reached:
+            half.kill()
+        elif _is_fatal(point):
+            code = half.finish(5.0)
+            assert code == -signal.SIGKILL, f"{point}: ended with {code}: {half.told()}"
+        return reached
+
+    def transactions_go_on(self, count: int = 20) -> None:
+        """Let the bank work for a moment."""
+        goal = self.bank.transaction_count + count
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while self.bank.transaction_count < goal:
+            assert time.monotonic() < deadline, "the bank does not work"
+            time.sleep(POLL_S)
+
+    # -- the ending --------------------------------------------------------------------------
+
+    def check_books(self) -> None:
+        """Fail if the reader has seen money made or lost, or the bank had to close."""
+        self.bank.check()
+        assert not self.reader.wrong, f"seed {self._seed}: {self.reader.wrong[:3]}"
+
+    def finish(self) -> None:
+        """Let the extractor run dry and the loader apply everything; both sides must be equal."""
+        self.bank.__exit__()
+        if self.extract.running:
+            assert self.extract.stop() in ENDED_AS_ASKED, self.extract.told()
+        if self.load.running:
+            assert self.load.stop() in ENDED_AS_ASKED, self.load.told()
+        self.configure(sections={"changeExtractor": {"exitWhenIdle": True, "idleWaitSeconds": 1.0}})
+        self.extract.start()
+        self.load.start()
+        assert self.extract.finish() == 0, f"seed {self._seed}: {self.extract.told()}"
+        assert self.load.finish() == 0, f"seed {self._seed}: {self.load.told()}"
+        self.check_books()
+        assert self.reader.read_count > 10, f"only {self.reader.read_count} reads of the target"
+        found = differences(self.source_url, self.target_url)
+        assert not found, f"seed {self._seed}: {found}"
+
+    def _end_processes(self) -> None:
+        for half in (self.extract, self.load):
+            if half.running:
+                half.kill()
+
+
+def _is_fatal(point: str) -> bool:
+    """Whether the point is in the process itself, not in one of its Spark workers."""
+    return not point.startswith(("load.copy.", "bulk.chunk."))
