@@ -52,7 +52,7 @@ check: $(VENV)/.dev ## format, lint, types, layers, unit and property tests: und
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTEST) -n $(JOBS) -q tests/unit tests/property
+	$(PYTEST) -n $(JOBS) --dist worksteal -q tests/unit tests/property
 
 test-servers: setup ## the tests on real servers of kind S=postgres and version V=15,18
 	@test "$(S)" = postgres || { echo "no servers of kind $(S) yet: S=postgres"; exit 1; }
