@@ -348,6 +348,22 @@ def test_idle_position_comes_after_everything_before_it(source: PostgresSource) 
     assert ends == [100, 150]
 
 
+def test_a_position_is_given_only_when_all_before_it_was_taken(source: PostgresSource) -> None:
+    """Received is not taken: an extraction that ended then would leave rows behind."""
+    source.counted.received_position = 300
+    assert not source.has_given(300)
+    source._put(Run(), 0)
+    source._put(Run(end=FlushPoint(position=300)), 0)
+    assert not source.has_given(300)
+    source.next_run(0)
+    assert not source.has_given(200)
+    source.next_run(0)
+    assert source.has_given(300)
+    source._set_idle(FlushPoint(position=400))
+    assert source.has_given(400)
+    assert not source.has_given(401)
+
+
 def test_runs_before_an_error_are_given_first(source: PostgresSource) -> None:
     """What was decoded is not lost by what came after it."""
     source._put(Run(end=FlushPoint(position=100)), 0)

@@ -513,7 +513,7 @@ class Extractor:
         if pace.target_position == 0:
             pace.target_position = self._read_server_position()
             source.ask_for_position()
-        return source.counted.received_position >= pace.target_position
+        return source.has_given(pace.target_position)
 
     def _read_server_position(self) -> int:
         with (

@@ -142,6 +142,7 @@ class PostgresSource:
         self._idle_given_s = 0.0
         self._urgent = False
         self._given_end = start.position
+        self._known_end = start.position  # of the last run or idle point that was put here
         self._mid_transaction = False
         self._error: BaseException | None = None
         self._flushed = start.position
@@ -311,11 +312,14 @@ class PostgresSource:
                 self._changed.wait(WAIT_S)
             self._queue.append((run, byte_count))
             self._queued_bytes += byte_count
+            if run.end is not None:
+                self._known_end = run.end.position
             self._changed.notify_all()
 
     def _set_idle(self, end: FlushPoint) -> None:
         with self._changed:
             self._idle = end
+            self._known_end = end.position
             self._changed.notify_all()
 
     def _answer(self) -> None:
@@ -366,6 +370,14 @@ class PostgresSource:
     def has_ready(self) -> bool:
         """Whether a run is ready to be taken."""
         return bool(self._queue)
+
+    def has_given(self, position: int) -> bool:
+        """Whether the server is past position and all that it sent before was taken from here.
+
+        What is received or decoded but not taken yet does not count.
+        """
+        with self._changed:
+            return not self._queue and not self._mid_transaction and self._known_end >= position
 
     def next_run(self, timeout_s: float) -> Run | None:
         """The next run, or None when there is none in time.
