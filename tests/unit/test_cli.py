@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -171,3 +172,17 @@ def test_findings_of_doctor_are_documented() -> None:
     assert doctor.examine
     page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
     assert [check.code for check in CHECKS if check.code not in page] == []
+
+
+def test_hints_name_only_commands_that_exist() -> None:
+    """A hint is typed as it stands: `penstock something` must be a command."""
+    known = {name.split()[0] for name, _ in commands(cli.cli)}
+    root = Path(__file__).parents[2]
+    places = [*root.glob("src/penstock/**/*.py"), *root.glob("docs/**/*.md"), root / "README.md"]
+    unknown = {
+        (path.name, word)
+        for path in places
+        for word in re.findall(r"`penstock ([a-z][a-z-]*)", path.read_text(encoding="utf-8"))
+        if word not in known
+    }
+    assert unknown == set()

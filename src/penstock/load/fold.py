@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.load import LOAD_AFRESH
 from penstock.load.keys import KeyCodes, encode
 from penstock.load.merge_rows import MergeLayout
 from penstock.model import Op, PenstockError, Relation
@@ -125,8 +126,7 @@ class Fold:
     def _inconsistent(self, what: str) -> LogInconsistent:
         return LogInconsistent(
             f"the log holds {what} of table {self.relation.full_name}",
-            hint=f"Load the table afresh: `penstock resend {self.relation.full_name}`; and "
-            "please report it with the output of `penstock log cat`.",
+            hint=f"Please report it with the output of `penstock log cat`. {LOAD_AFRESH}",
             table=self.relation.full_name,
         )
 

@@ -22,6 +22,7 @@ from psycopg import conninfo
 
 from penstock.host import faults
 from penstock.host.connect import connect_error, quoted
+from penstock.load import LOAD_AFRESH
 from penstock.load.fold import Counts, Fold, Folded
 from penstock.load.plan import FrameRef, Task
 from penstock.load.postgres.progress import SCHEMA
@@ -220,7 +221,7 @@ def _staging_error(task: Task, error: Exception) -> PenstockError:
         return StagingLost(message, hint="It is tried again by itself.")
     return StagingFailed(
         message,
-        hint=f"Load the table afresh: `penstock resend {task.table}`; and please report it.",
+        hint=f"Please report it. {LOAD_AFRESH}",
         table=str(task.table),
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.host.connect import literal, quoted
+from penstock.load import LOAD_AFRESH
 from penstock.load.postgres.target import TargetTable
 from penstock.load.postgres.types import map_namespaces, same_type
 from penstock.model import PenstockError, Relation
@@ -69,7 +70,7 @@ def alterations(
                     f"target table {table.name} has no column {column.name}, the source has it as "
                     f"{column.source_type}",
                     hint=f"Run: alter table {table.sql_name} add column {quoted(column.name)} "
-                    f"{kind}; then `penstock resend {relation.full_name}`.",
+                    f"{kind}; then `penstock run`, and `penstock verify`. {LOAD_AFRESH}",
                     table=str(table.name),
                 )
             if old is None:

@@ -17,6 +17,7 @@ import psycopg
 import structlog
 
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted, statement_error
+from penstock.load import LOAD_AFRESH
 from penstock.load.fold import Counts
 from penstock.load.postgres import progress
 from penstock.load.postgres.alter import alterations, shape_of
@@ -384,7 +385,7 @@ class _PhaseApply:
             raise TargetRowMissing(
                 f"target table {name}: {rows} rows were to be changed, {found} were found",
                 hint="Somebody else writes to the table, or its rows are not the source's: run "
-                f"`penstock verify`, then load the table afresh with `penstock resend {name}`.",
+                f"`penstock verify`. {LOAD_AFRESH}",
                 table=str(name),
                 expected=rows,
                 actual=found,
