@@ -1,66 +1,90 @@
-"""A network that breaks: forwards TCP to a server and cuts connections where it is told to."""
+"""A network that breaks: forwards TCP to a server; cuts, stalls, slows and tears as told.
+
+What is cut is reset, not closed politely: both ends find out as from a broken cable behind them.
+"""
 
 from __future__ import annotations
 
 import socket
+import struct
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit, urlunsplit
+
+BLOCK_BYTES = 65536
+STREAM_BLOCK_BYTES = 2000  # a larger block is of a stream of data, not of log-in and commands
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close() sends RST
+
+
+class _Link:
+    """One connection through the proxy."""
+
+    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+        self.client = client
+        self.server = server
+
+    def reset(self) -> None:
+        """Cut it, whatever a thread of ours is doing with it."""
+        for end in (self.client, self.server):
+            with suppress(OSError):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RD)  # wakes recv() in our thread, which closes it
+            end.close()
 
 
 class Proxy:
-    """Cuts each connection after so many bytes from the server; `allowances` are used in turn.
+    """A door to a server on this machine; use as a context manager.
 
-    After the last allowance connections live on. cut_count: connections that were cut.
+    allowances: each connection that streams data is cut after so many bytes from the server; used
+    in turn, then connections live on. cut_count: connections that were cut by any means.
     """
 
-    def __init__(self, port: int, allowances: list[int]) -> None:
+    def __init__(self, port: int, allowances: Sequence[int] = ()) -> None:
         self.cut_count = 0
         self._target = port
-        self._allowances = allowances
+        self._allowances = list(allowances)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
-        self._open: list[socket.socket] = []
+        self._links: list[_Link] = []
         self._threads: list[threading.Thread] = []
         self._closing = False
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self._bytes_per_s = 0
+        self._tear: tuple[bytes, bool, bool] | None = None
+        self.torn = threading.Event()
         self._start(self._accept)
 
-    def _start(self, work: object, *args: object) -> None:
-        thread = threading.Thread(target=work, args=args, daemon=True)  # type: ignore[arg-type]
-        self._threads.append(thread)
-        thread.start()
+    # -- what tests do to it ---------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        while not self._closing:
-            try:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
-            except OSError:
-                continue
-            self._open += [client, server]
-            self._start(self._forward, client, server, None)
-            self._start(self._forward, server, client, True)
+    def cut(self) -> None:
+        """Reset all connections; new ones are let through."""
+        links, self._links = self._links, []
+        for link in links:
+            self.cut_count += 1
+            link.reset()
 
-    def _forward(self, source: socket.socket, target: socket.socket, counted: object) -> None:
-        left = None
-        try:
-            while data := source.recv(65536):
-                # Only a stream of data uses up an allowance: log-in and commands are small.
-                if counted and left is None and len(data) > 2000 and self._allowances:
-                    left = self._allowances.pop(0)
-                if left is not None:
-                    if len(data) >= left:
-                        target.sendall(data[:left])
-                        self.cut_count += 1
-                        break
-                    left -= len(data)
-                target.sendall(data)
-        except OSError:
-            pass
-        finally:
-            for end in (source, target):
-                end.close()
+    def stall(self, seconds: float) -> None:
+        """Let nothing through, in either direction, for so long. Nobody is told."""
+        self._flowing.clear()
+        time.sleep(seconds)
+        self._flowing.set()
+
+    def slow(self, bytes_per_s: int) -> None:
+        """Let through no more than this per connection and direction; 0: all."""
+        self._bytes_per_s = bytes_per_s
+
+    def tear(self, pattern: bytes = b"", *, to_server: bool = False, whole: bool = False) -> None:
+        """Cut the connection on which this goes by next; `torn` is set then.
+
+        pattern: empty means any block of a stream of data. whole: the block is let through first,
+        so that the other end acts on it and only the answer is lost; else half of it is.
+        """
+        self.torn.clear()
+        self._tear = (pattern, to_server, whole)
 
     def url(self, url: str) -> str:
         """The same database, through the proxy."""
@@ -68,23 +92,104 @@ class Proxy:
         address = parts.netloc.rpartition("@")[0]
         return urlunsplit(parts._replace(netloc=f"{address}@127.0.0.1:{self.port}"))
 
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _start(self, work: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=work, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while not self._closing:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:  # the server is down: as if nobody listened
+                client.close()
+                continue
+            for end in (client, server):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link = _Link(client, server)
+            self._links.append(link)
+            self._start(self._forward, link, client, server, True)
+            self._start(self._forward, link, server, client, False)
+
+    def _forward(
+        self, link: _Link, source: socket.socket, target: socket.socket, to_server: bool
+    ) -> None:
+        left: int | None = None
+        try:
+            while data := source.recv(BLOCK_BYTES):
+                self._flowing.wait()
+                is_stream = len(data) > STREAM_BLOCK_BYTES
+                if not to_server and left is None and is_stream and self._allowances:
+                    left = self._allowances.pop(0)
+                passed = min(self._until_torn(data, to_server, is_stream), len(data))
+                if left is not None:
+                    passed, left = min(passed, left), left - len(data)
+                target.sendall(data[:passed])
+                if passed < len(data) or self._is_torn_behind(data, to_server):
+                    self.cut_count += 1
+                    if passed == len(data):
+                        time.sleep(0.2)  # the server acts on it
+                    break
+                if self._bytes_per_s:
+                    time.sleep(len(data) / self._bytes_per_s)
+        except OSError:
+            pass
+        finally:
+            link.reset()
+            if link in self._links:
+                self._links.remove(link)
+
+    def _until_torn(self, data: bytes, to_server: bool, is_stream: bool) -> int:
+        """How much of a block goes through."""
+        if self._tear is None:
+            return len(data)
+        pattern, direction, whole = self._tear
+        matches = pattern in data if pattern else is_stream
+        if whole or direction is not to_server or not matches:
+            return len(data)
+        self._tear = None
+        self.torn.set()
+        return data.index(pattern) + len(pattern) // 2 if pattern else len(data) // 2
+
+    def _is_torn_behind(self, data: bytes, to_server: bool) -> bool:
+        """Whether the connection ends behind a block that went through."""
+        if self._tear is None:
+            return False
+        pattern, direction, whole = self._tear
+        if not whole or direction is not to_server or pattern not in data:
+            return False
+        self._tear = None
+        self.torn.set()
+        return True
+
     def close(self) -> None:
-        """Cut everything."""
+        """Cut everything and stop listening."""
         self._closing = True
+        self._flowing.set()
         # Waking accept() by a connection: closing the listener does not.
         with socket.create_connection(("127.0.0.1", self.port)):
             self._listener.close()
-        for end in self._open:
-            end.close()
+        self.cut()
         for thread in self._threads:
             thread.join(5)
 
+    def __enter__(self) -> Proxy:
+        """The proxy, listening."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
 
 @contextmanager
-def broken_network(port: int, allowances: list[int]) -> Iterator[Proxy]:
+def broken_network(port: int, allowances: Sequence[int]) -> Iterator[Proxy]:
     """A proxy for the length of a with block."""
-    proxy = Proxy(port, allowances)
-    try:
+    with Proxy(port, allowances) as proxy:
         yield proxy
-    finally:
-        proxy.close()

@@ -1,0 +1,120 @@
+"""The network between any two breaks: cut, stalled, slowed, torn in the middle of a message.
+
+A whole pipeline runs through two proxies, one before each server. Neither half is started again
+by hand: both find their way back, and in the end both sides are equal.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from fix_kills import BankPipeline
+from fix_proxy import Proxy
+
+pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+STALL_S = 5.0
+IMPATIENT = {"wal_sender_timeout": "2s"}  # the server gives up a stalled connection
+
+
+class Network:
+    """The two doors, and what can be done to them by name."""
+
+    def __init__(self, pipeline: BankPipeline, source: Proxy, target: Proxy) -> None:
+        self.pipeline = pipeline
+        self.source = source
+        self.target = target
+        self.deeds: dict[str, Callable[[], None]] = {
+            "source cut": source.cut,
+            "source stalled": lambda: source.stall(STALL_S),
+            "source slowed": lambda: self.slowed(source),
+            "source torn": lambda: self.torn(source),
+            "target cut": target.cut,
+            "target stalled": lambda: target.stall(STALL_S),
+            "target slowed": lambda: self.slowed(target),
+            "staged rows torn": lambda: self.torn(target, b"PGCOPY", to_server=True),
+            "commit torn": lambda: self.torn(target, b"COMMIT", to_server=True),
+            "answer to commit lost": lambda: self.torn(
+                target, b"COMMIT", to_server=True, whole=True
+            ),
+            "both cut": self.both_cut,
+        }
+
+    def slowed(self, proxy: Proxy) -> None:
+        """A thin line for a while."""
+        proxy.slow(200_000)
+        time.sleep(STALL_S)
+        proxy.slow(0)
+
+    def torn(self, proxy: Proxy, *pattern: bytes, **how: bool) -> None:
+        """Wait until what is to be torn comes by."""
+        proxy.tear(*pattern, **how)
+        assert proxy.torn.wait(60), f"{pattern} did not come by"
+
+    def both_cut(self) -> None:
+        """All connections at once."""
+        self.source.cut()
+        self.target.cut()
+
+    def copied(self) -> None:
+        """Wait until what the bank does now is in the copy."""
+        number = self._last_transfer(self.pipeline.source_url)
+        self.pipeline.until(
+            lambda: self._last_transfer(self.pipeline.target_url) >= number,
+            f"transfer {number} in the copy",
+        )
+
+    def _last_transfer(self, url: str) -> int:
+        with psycopg.connect(url) as sql:
+            row = sql.execute("select coalesce(max(id), 0) from transfer").fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+def _pipeline_survives(folder: Path, major: int, deeds: list[str], seed: int) -> None:
+    with (
+        BankPipeline(folder, seed, major=major, source_settings=IMPATIENT) as pipeline,
+        Proxy(pipeline.source.port) as source,
+        Proxy(pipeline.target.port) as target,
+    ):
+        pipeline.configure(
+            source=source.url(pipeline.source_url), target=target.url(pipeline.target_url)
+        )
+        network = Network(pipeline, source, target)
+        pipeline.start()
+        for deed in deeds or list(network.deeds):
+            network.deeds[deed]()
+            network.copied()
+            pipeline.check_books()
+        assert pipeline.extract.start_count == pipeline.load.start_count == 1
+        assert source.cut_count + target.cut_count > 0
+        pipeline.finish()
+
+
+def test_each_breakage_once(tmp_path: Path, postgres_version: int) -> None:
+    """Every kind on both ways, one after another; the copy catches up after each."""
+    _pipeline_survives(tmp_path, postgres_version, [], seed=1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [2, 3])
+def test_breakages_at_random(tmp_path: Path, seed: int) -> None:
+    """Fifteen drawn from a seed, some while the pipeline still recovers from the one before."""
+    chance = random.Random(seed)
+    names = [
+        "source cut",
+        "source torn",
+        "target cut",
+        "target stalled",
+        "staged rows torn",
+        "commit torn",
+        "answer to commit lost",
+        "both cut",
+    ]
+    _pipeline_survives(tmp_path, 18, chance.choices(names, k=15), seed=seed)
