@@ -24,7 +24,8 @@ from psycopg import sql
 from penstock.host.embedded import EmbeddedPostgres, StopMode, TlsFiles
 
 TLS_VERSION = 15  # Debian's build; the wheel's servers are built without TLS
-SLOT_RELEASE_TIMEOUT_S = 10.0
+SLOT_RELEASE_TIMEOUT_S = 30.0
+RELOAD_TIMEOUT_S = 30.0
 
 _database_numbers = itertools.count(1)
 
@@ -111,6 +112,17 @@ class Server:
             connection.execute(
                 sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name))
             )
+
+    def reload(self) -> None:
+        """Make the server read its configuration and pg_hba.conf again; wait until it has."""
+        loaded = "select pg_conf_load_time()"  # as the postmaster, from which backends come, has it
+        before = self.execute(loaded)
+        self.execute("select pg_reload_conf()")
+        deadline = time.monotonic() + RELOAD_TIMEOUT_S
+        while self.execute(loaded) == before:
+            if time.monotonic() > deadline:
+                raise TimeoutError("the server does not read its configuration again")
+            time.sleep(0.01)
 
     def stop(self, mode: StopMode = "fast") -> None:
         """Stop the server; start() brings it back on the same port."""

@@ -231,7 +231,11 @@ def test_all_tables_are_read_at_one_point_while_others_write(
         ]
     )
     try:
-        time.sleep(0.5)
+        deadline = time.monotonic() + KILL_TIMEOUT_S
+        while rows(config.source.url, "select count(*) from b where id > 100000") == [(0,)]:
+            assert mover.poll() is None
+            assert time.monotonic() < deadline, "nothing is moved"
+            time.sleep(0.02)
         load(config, spark)
     finally:
         mover.kill()

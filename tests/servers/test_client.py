@@ -94,10 +94,9 @@ def test_md5_password_works_unless_refused(postgres: Server) -> None:
     hba = postgres.directory / "pg_hba.conf"
     before = hba.read_text()
     hba.write_text(f"host all old_md5 127.0.0.1/32 md5\n{before}")
-    postgres.execute("select pg_reload_conf()")
+    postgres.reload()
     try:
         url = postgres.url("postgres", "old_md5", "x")
-        time.sleep(0.2)
         _identify(url)
         with pytest.raises(LoginRefused, match="require_auth"):
             _identify(f"{url}?require_auth=scram-sha-256")
@@ -105,7 +104,7 @@ def test_md5_password_works_unless_refused(postgres: Server) -> None:
             _identify(f"{url}?channel_binding=require")
     finally:
         hba.write_text(before)
-        postgres.execute("select pg_reload_conf()")
+        postgres.reload()
 
 
 def test_unix_socket(own_postgres: Server) -> None:
@@ -128,17 +127,16 @@ def test_unknown_database_and_closed_port(postgres: Server) -> None:
             _identify(f"postgresql://u:p@127.0.0.1:{port}/d")
 
 
+@pytest.mark.timeout(60)  # without a bound it would wait for ever
 def test_a_peer_that_says_nothing_is_given_up() -> None:
     """connect_timeout bounds the whole log-in, not only the TCP handshake."""
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()
         url = f"postgresql://u:p@127.0.0.1:{mute.getsockname()[1]}/d?connect_timeout=1"
-        began = time.monotonic()
         for mode in ("disable", "require"):
             with pytest.raises(ServerUnreachable):
                 _identify(f"{url}&sslmode={mode}")
-        assert time.monotonic() - began < 10
 
 
 def test_several_hosts_are_tried_in_order(postgres: Server) -> None:
@@ -188,11 +186,10 @@ def test_waiting_command_is_cancelled_at_the_server(postgres: Server) -> None:
     with open_replication(postgres.url(), application_name="test sleeper") as connection:
         with pytest.raises(Enough):
             connection.query("select pg_sleep(60)", doing="sleeping", on_wait=on_wait)
-        for _ in range(50):
-            if not _sleepers(postgres):
-                break
-            time.sleep(0.1)
-        assert not _sleepers(postgres)
+        deadline = time.monotonic() + 30
+        while _sleepers(postgres):
+            assert time.monotonic() < deadline, "still sleeping at the server"
+            time.sleep(0.05)
 
 
 def _sleepers(postgres: Server) -> int:
@@ -304,13 +301,12 @@ def test_prefer_and_allow_fall_back(tls_postgres: Server) -> None:
                 f"{kind} all picky 127.0.0.1/32 scram-sha-256\n"
                 f"{other} all picky 127.0.0.1/32 reject\n{before}"
             )
-            tls_postgres.execute("select pg_reload_conf()")
-            time.sleep(0.3)
+            tls_postgres.reload()
             with open_replication(f"{url}?sslmode={mode}", application_name="t") as connection:
                 assert connection.wire.is_tls is encrypted
     finally:
         hba.write_text(before)
-        tls_postgres.execute("select pg_reload_conf()")
+        tls_postgres.reload()
 
 
 def test_server_without_tls_is_refused_when_tls_is_required(postgres: Server) -> None:

