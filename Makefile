@@ -45,7 +45,7 @@ demo: $(VENV)/.package ## copy a busy shop between two embedded servers, keep it
 	@$(BIN)/penstock demo
 
 test: setup ## all tests, on real servers of version V=15,18 (what CI runs)
-	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -n $(JOBS) --dist loadfile
+	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -n $(JOBS) --dist worksteal
 
 check: $(VENV)/.dev ## format, lint, types, layers, unit and property tests: under a minute
 	$(BIN)/ruff format --check .
@@ -56,7 +56,7 @@ check: $(VENV)/.dev ## format, lint, types, layers, unit and property tests: und
 
 test-servers: setup ## the tests on real servers of kind S=postgres and version V=15,18
 	@test "$(S)" = postgres || { echo "no servers of kind $(S) yet: S=postgres"; exit 1; }
-	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -n $(JOBS) --dist loadfile tests/servers
+	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -n $(JOBS) --dist worksteal tests/servers
 
 test-faults: setup ## processes killed, connections cut, disks full
 	$(PYTEST) tests/faults
