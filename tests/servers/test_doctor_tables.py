@@ -14,7 +14,6 @@ from fix_postgres import Server
 from penstock.control.config import Config
 from penstock.control.findings import Severity
 
-
 # -- tables ------------------------------------------------------------------------------------
 
 
