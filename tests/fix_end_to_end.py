@@ -135,7 +135,7 @@ class Pair:
         given = {name: dict(keys) for name, keys in (sections or {}).items()}
         given["changeExtractor"] = {**LIVELY, **given.get("changeExtractor", {})}
         given.setdefault("spark", {"master": "local[2]"})
-        self.map: Mapping[str, str] = given.get("target", {}).get("map", {})
+        self.map: Mapping[str, str] = given.get("target.map", {})
         self.options: dict[str, Any] = {"mode": mode, "tables": tables, "sections": given}
         self.loader_url = url
         self.path = self.write()
