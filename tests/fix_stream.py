@@ -165,7 +165,7 @@ def prepare(url: str, ddl: str, *, slot: str = SLOT, publication: str = PUBLICAT
     with connect(url, application_name="test") as connection:
         run_sql(connection, ddl)
         connection.execute(
-            f'create publication "{publication}" for tables in schema public'
+            f'create publication "{publication}" for all tables'
             " with (publish_via_partition_root = true)"
         )
     with open_replication(url, application_name="test") as replication:
