@@ -80,6 +80,7 @@ class _Common:
         self._clock = clock
         self._steps_told = 0
         self._bulk_told = False
+        self._starting_told = False
         self._first = True
         started = datetime.fromtimestamp(clock.now_us() // 1_000_000, UTC)
         self._started = started.isoformat(timespec="seconds")
@@ -102,6 +103,9 @@ class _Common:
         for step in steps[self._steps_told :]:
             tell(f"handover {step.number} of 4: {step.text}")
         self._steps_told = max(self._steps_told, len(steps))
+        if len(steps) == 4 and not self._starting_told and starting(status):
+            self._starting_told = True
+            tell(starting(status))
         if bulk is not None and bulk.phase == "done" and not self._bulk_told:
             self._bulk_told = True
             tell(f"bulk load done: {human_count(bulk.rows_done)} rows in {len(bulk.tables)} tables")
@@ -143,6 +147,13 @@ def change_line(status: Status, log_rate: float, applied_rate: float) -> str:
         f"loaded {human_count(status.target.applied.gsn)} ({human_count(applied_rate)}/s), "
         f"{behind}, at {Lsn(status.log.end.position)}"
     )
+
+
+def starting(status: Status) -> str:
+    """What the bulk load waits for before its first sign of life; empty when it waits no more."""
+    if status.mode == "change" or status.target.bulk is not None:
+        return ""
+    return "Spark is starting; the bulk load begins when it is there"
 
 
 def _following(status: Status) -> bool:
