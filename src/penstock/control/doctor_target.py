@@ -159,6 +159,8 @@ def _tried(
 ) -> Iterator[Finding]:
     connection = probe.connection
     with connection.transaction(force_rollback=True):
+        # The other half may be making the same at this moment: not even `if not exists` bears that.
+        connection.execute("select pg_advisory_xact_lock(hashtext('penstock wirekite'))")
         for sql, mend in trials:
             try:
                 with server_errors(f"trying in {where}"), connection.transaction():

@@ -1,0 +1,237 @@
+"""The disk below a running pipeline: full, or holding something else than what was written.
+
+Full: the extractor stops with a typed error and goes on when there is room. Damaged: recovered
+when nothing durable was lost, else named by a typed error, and nothing of it reaches the target.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from fix_bank import CONTENTS
+from fix_kills import BankPipeline, Half
+from penstock.log import check, list_segments, open_segment
+
+pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+DISK_FULL = "HS13"
+SIZE_BYTES = 8 * 2**20
+ROOM_LEFT_BYTES = 192 * 1024  # for a few flushes
+# The operation on a file that finds no room.
+NO_ROOM = (
+    "files.create:1",
+    "files.write:4",
+    "files.fdatasync:3",
+    "files.rename:1",
+    "files.replace:6",
+)
+
+
+def ended_with(half: Half, timeout_s: float = 60.0) -> dict[str, Any]:
+    """Wait until it ends by itself; the error it printed last."""
+    assert half.finish(timeout_s) == 1, half.told()
+    assert half.error, half.told()
+    return half.error
+
+
+@contextmanager
+def small_file_system(path: Path) -> Iterator[Path | None]:
+    """A file system of eight megabytes at path; None where mounting is not allowed."""
+    path.mkdir(parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES}", "tmpfs", str(path)]
+    mounted = os.geteuid() == 0 and not subprocess.run(command, check=False).returncode
+    try:
+        yield path if mounted else None
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def fill(path: Path) -> Path:
+    """Take nearly all room that is left; the file to remove again."""
+    ballast = path / "ballast"
+    found = os.statvfs(path)
+    free = found.f_bavail * found.f_frsize
+    ballast.write_bytes(bytes(max(free - ROOM_LEFT_BYTES, 0)))
+    return ballast
+
+
+def test_disk_full(tmp_path: Path) -> None:
+    """No room for the log: an error with a name, twice; with room again it all goes on."""
+    with (
+        small_file_system(tmp_path / "bank" / "log") as small,
+        BankPipeline(tmp_path, 1, sections={"changeLoader": {"removeFiles": True}}) as pipeline,
+    ):
+        pipeline.start()
+        log = pipeline.directory / "log"
+        for number in range(2):
+            if small is not None:
+                ballast = fill(small)
+            else:  # no mount allowed: the operating system's answer comes from a fault point
+                pipeline.extract.kill()
+                pipeline.extract.start("files.write:40:error=ENOSPC")
+            error = ended_with(pipeline.extract)
+            assert error["code"] == DISK_FULL, error
+            assert "room" in error["hint"]
+            assert not [f for f in check(log) if f.severity == "error"]
+            if small is not None and number:
+                pipeline.extract.start()  # still no room: the same again, and no harm done
+                ended_with(pipeline.extract)
+            if small is not None:
+                ballast.unlink()
+            pipeline.extract.start()
+            pipeline.transactions_go_on()
+        for point in NO_ROOM:
+            pipeline.extract.kill()
+            pipeline.extract.start(f"{point}:error=ENOSPC")
+            error = ended_with(pipeline.extract)
+            assert error["code"] == DISK_FULL, (point, error)
+        pipeline.extract.start()
+        pipeline.finish()
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def contents(url: str) -> dict[str, list[tuple[Any, ...]]]:
+    """Every table of the copy."""
+    with psycopg.connect(url) as sql:
+        return {name: sql.execute(text.format(name)).fetchall() for name, text in CONTENTS.items()}
+
+
+def applied_segment(url: str) -> int:
+    """The last segment that is wholly in the target; -1: none."""
+    with psycopg.connect(url) as sql:
+        row = sql.execute(
+            "select max(substring(source from '^[0-9]+')::int) from wirekite.wirekite_progress"
+            " where operation = 'CL' and finish_time is not null"
+        ).fetchone()
+    return -1 if row is None or row[0] is None else int(row[0])
+
+
+def flip(path: Path, share: float) -> None:
+    """Turn one bit, that far into the file."""
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * share)] ^= 0x10
+    path.write_bytes(data)
+
+
+class Segments:
+    """What the loader has before it, kept safe while it is damaged."""
+
+    def __init__(self, log: Path, safe: Path) -> None:
+        self.log = log
+        self.safe = safe
+
+    def save(self) -> None:
+        """Copy the log as it is."""
+        shutil.copytree(self.log, self.safe, dirs_exist_ok=True)
+
+    def mend(self) -> None:
+        """Put back what was saved."""
+        for path in self.log.glob("*.ckt"):
+            path.unlink()
+        for path in self.safe.glob("*.ckt"):
+            shutil.copy2(path, self.log)
+
+    def damage(self, kind: str, number: int) -> None:
+        """Do it to segment `number`."""
+        path = self.log / f"{number}.ckt"
+        if kind == "flipped bit":
+            with open_segment(path) as segment:  # a frame that no loader skips
+                rows = list(segment.row_frames())[-1]
+                offset = rows.offset_bytes + rows.length_bytes // 2
+            flip(path, offset / path.stat().st_size)
+        elif kind == "flipped bit in the header":
+            flip(path, 40 / path.stat().st_size)
+        elif kind == "torn tail":
+            os.truncate(path, path.stat().st_size - 100)
+        elif kind == "emptied":
+            os.truncate(path, 0)
+        elif kind == "missing":
+            path.unlink()
+        elif kind == "two names exchanged":
+            other = self.log / f"{number + 1}.ckt"
+            path.rename(self.log / "x")
+            other.rename(path)
+            (self.log / "x").rename(other)
+        else:
+            assert kind == "renamed"
+            path.rename(self.log / f"{number + 500}.ckt")
+
+
+EVERYDAY = ("flipped bit", "missing")
+ALL = (
+    *EVERYDAY,
+    "flipped bit in the header",
+    "torn tail",
+    "emptied",
+    "two names exchanged",
+    "renamed",
+)
+
+
+@pytest.mark.parametrize(
+    "kinds", [EVERYDAY, pytest.param(ALL, marks=pytest.mark.long)], ids=["everyday", "all"]
+)
+def test_damaged_segments_are_named_and_not_applied(tmp_path: Path, kinds: tuple[str, ...]) -> None:
+    """The loader ends with an error that names the file; the target is what it was before."""
+    with BankPipeline(tmp_path, 1) as pipeline:
+        pipeline.start()
+        pipeline.until(lambda: applied_segment(pipeline.target_url) >= 0, "a batch in the target")
+        assert pipeline.load.stop() == 0
+        log = pipeline.directory / "log"
+        before = contents(pipeline.target_url)
+        first = applied_segment(pipeline.target_url)
+        while len(list_segments(log)) == 0 or list_segments(log)[-1].number < first + 4:
+            pipeline.transactions_go_on()
+        assert pipeline.extract.stop() == 0
+        segments = Segments(log, tmp_path / "safe")
+        segments.save()
+        for kind in kinds:
+            segments.damage(kind, first + 1)
+            pipeline.load.start()
+            error = ended_with(pipeline.load)
+            assert error["code"].startswith(("LG", "LD")), (kind, error)
+            assert ".ckt" in error["error"], (kind, error)
+            assert contents(pipeline.target_url) == before, kind
+            segments.mend()
+        pipeline.finish()
+
+
+@pytest.mark.parametrize("share", [0.999, 0.7, 0.4])
+def test_damaged_open_segment_is_recovered_or_named(tmp_path: Path, share: float) -> None:
+    """A torn tail is cut and read again from the server; what the server forgot is never cut."""
+    with BankPipeline(tmp_path, 1) as pipeline:
+        extract, log = pipeline.extract, pipeline.directory / "log"
+        pipeline.load.start()
+        assert pipeline.kill_at(extract, "stream.acknowledge.after:3")
+        for number in range(6):
+            assert pipeline.kill_at(extract, f"log.fdatasync.after:{2 + number % 3}")
+            found = sorted(log.glob("*.ckt_"))
+            if not found:
+                continue
+            whole = found[0].read_bytes()
+            if number % 2:
+                flip(found[0], share)
+            else:
+                os.truncate(found[0], int(len(whole) * share))
+            extract.start()
+            pipeline.transactions_go_on()
+            if extract.running:
+                extract.kill()
+                continue
+            assert extract.error["code"].startswith(("LG", "PG")), extract.told()
+            found[0].write_bytes(whole)
+        extract.start()
+        pipeline.until_read()
+        pipeline.finish()

@@ -1,0 +1,210 @@
+"""A whole pipeline under a bank's load, killed at every named fault point and at random moments.
+
+After each kill the half that died is started again. A reader of the target sees the bank's total
+unchanged at every moment, and in the end source and target are equal row by row: nothing lost,
+nothing twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from fix_kills import BankPipeline, Half
+from fix_soak import Story, draw
+from penstock.control.extract_process import extract_changes
+from penstock.control.load_process import load_changes
+from penstock.host import faults
+from penstock.log import links
+
+pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+assert extract_changes.__module__  # importing declares the fault points of both halves
+assert load_changes.__module__
+
+# `name:nth`, each after the one before it: some need what an earlier death left behind.
+EXTRACT_CHAIN = (
+    "extract.relations.before:1",
+    "log.create.before:1",
+    "log.create.after:1",
+    "log.recovery.discard.before:1",  # of the segment without content left by the one before
+    "log.write.before:1",
+    "log.write.after:1",
+    "log.fdatasync.before:2",
+    "log.fdatasync.after:1",
+    "log.recovery.truncate.before:1",  # what the one before has written is whole
+    "log.recovery.truncate.after:1",
+    "log.flush.before:3",
+    "log.flush.after:2",
+    "log.recovery.before:1",
+    "log.recovery.after:1",
+    "log.footer.before:1",
+    "log.state.before:1",
+    "log.rename.before:1",
+    "log.rename.after:2",
+    "log.link.before:1",
+    "log.link.after:2",
+    "extract.write.after:5",
+    "extract.flush.before:2",
+    "extract.flush.after:3",
+    "extract.acknowledge.after:2",
+    "extract.rotate.before:1",
+    "extract.rotate.after:2",
+    "extract.record.before:1",
+    "extract.record.after:2",
+    "stream.start.before:1",
+    "stream.acknowledge.before:2",
+    "stream.acknowledge.after:1",
+    "spill.append.before:2",
+    "spill.append.after:3",
+    "spill.remove.before:1",
+    "files.create:1",
+    "files.write:3",
+    "files.fdatasync:2",
+    "files.rename:1",
+    "files.replace:3",
+)
+LOAD_CHAIN = (
+    "load.job.before:1",
+    "load.copy.before:1",
+    "load.copy.after:1",
+    "load.apply.before:2",
+    "load.apply.after:1",
+    "load.progress.before:1",
+    "load.commit.before:2",
+    "load.commit.after:1",
+)
+# Points on the way to the first row; what is killed of the bulk load in the same story: the load
+# alone (its snapshot lives on in the extractor), both halves (it is gone), or a worker.
+BEGINNINGS = (
+    ("slot.create.before", "load", "bulk.chunk.copied"),
+    ("slot.create.after", "both", "bulk.chunk.committed"),
+    ("slot.snapshot.before", "worker", "bulk.chunk.copied"),
+    ("slot.snapshot.after", "worker", "bulk.chunk.committed"),
+    ("handover.slot.made", "both", "bulk.chunk.copied"),
+    ("handover.captured", "load", "bulk.chunk.committed"),
+)
+ELSEWHERE = {
+    "extract.done.before",  # here: test_killed_before_it_says_done
+    "handover.resumed",  # here: test_killed_at_the_end_of_the_handover
+    "handover.paused",  # mode pause: tests/servers/test_handover.py
+}
+
+
+def test_no_point_is_forgotten() -> None:
+    """Whoever adds a fault point to extract or load is asked to add it to a chain here."""
+    told = {name.partition(":")[0] for name in (*EXTRACT_CHAIN, *LOAD_CHAIN)}
+    told |= {name for point, _, chunk in BEGINNINGS for name in (point, chunk)} | ELSEWHERE
+    rooms = ("log.", "extract.", "stream.", "spill.", "slot.", "load.", "bulk.", "handover.")
+    assert {name for name in faults.names() if name.startswith(rooms)} - told == set()
+    assert told - set(faults.names()) == set()
+
+
+def _kill_along(pipeline: BankPipeline, half: Half, chain: tuple[str, ...]) -> list[str]:
+    """Kill a half at one point after another; the points that were not reached."""
+    missed = []
+    for point in chain:
+        if half.running:
+            half.kill()
+        if not pipeline.kill_at(half, point):
+            missed.append(point)
+        pipeline.transactions_go_on()
+    if not half.running:
+        half.start()
+    return missed
+
+
+def test_killed_at_every_named_point(tmp_path: Path, postgres_version: int) -> None:
+    """Both halves at once die along their chains while the bank works and its copy is read."""
+    with BankPipeline(tmp_path, 1, major=postgres_version) as pipeline:
+        links.enable(pipeline.directory / "cdc" / "lake")  # a consumer gets its links
+        # The first change writes the relations down, once in the life of a pipeline.
+        assert pipeline.kill_at(pipeline.extract, EXTRACT_CHAIN[0])
+        pipeline.start()
+        missed: dict[str, list[str]] = {}
+
+        def load_dies() -> None:
+            missed["load"] = _kill_along(pipeline, pipeline.load, LOAD_CHAIN)
+
+        beside = threading.Thread(target=load_dies)
+        beside.start()
+        missed["extract"] = _kill_along(pipeline, pipeline.extract, EXTRACT_CHAIN[1:])
+        beside.join()
+        pipeline.check_books()
+        pipeline.finish()
+        assert missed == {"load": [], "extract": []}
+        closed = {path.name for path in (pipeline.directory / "log").glob("*.ckt")}
+        linked = {path.name for path in (pipeline.directory / "cdc" / "lake").glob("*.ckt")}
+        assert closed == linked
+
+
+def _beginnings() -> list[object]:
+    """Two for everyday, all in `make test-faults`."""
+    return [
+        pytest.param(*story, marks=[] if number < 2 else pytest.mark.long, id=story[0])
+        for number, story in enumerate(BEGINNINGS)
+    ]
+
+
+@pytest.mark.parametrize(("point", "victim", "chunk"), _beginnings())
+def test_killed_on_the_way_to_the_first_row(
+    tmp_path: Path, point: str, victim: str, chunk: str
+) -> None:
+    """The extractor at a point of the handover, then the bulk load with its snapshot or without."""
+    with BankPipeline(tmp_path, 1) as pipeline:
+        extract, load = pipeline.extract, pipeline.load
+        assert pipeline.kill_at(extract, f"{point}:1")
+        pipeline.transactions_go_on()
+        extract.start()
+        load.start(f"{chunk}:1:{'kill' if victim == 'worker' else 'sleep'}")
+        pipeline.until(lambda: load.reached, f"{chunk} in the bulk load")
+        if victim == "both":
+            extract.kill()
+        if victim != "worker":
+            load.kill()
+            pipeline.transactions_go_on()
+            load.start()
+        if victim == "both":
+            extract.start()
+        pipeline.until_read()
+        pipeline.finish()
+
+
+@pytest.mark.long
+def test_killed_at_the_end_of_the_handover(tmp_path: Path) -> None:
+    """The last step is written down, and nothing of it is needed any more."""
+    with BankPipeline(tmp_path, 1) as pipeline:
+        pipeline.load.start()
+        assert pipeline.kill_at(pipeline.extract, "handover.resumed:1")
+        pipeline.start()
+        pipeline.finish()
+
+
+@pytest.mark.long
+def test_killed_before_it_says_done(tmp_path: Path) -> None:
+    """Everything is in the log, CHANGE.DONE is not: the next start is idle again and writes it."""
+    with BankPipeline(tmp_path, 1) as pipeline:
+        pipeline.start()
+        pipeline.bank.__exit__()
+        pipeline.extract.stop()
+        pipeline.configure(sections={"changeExtractor": {"exitWhenIdle": True}})
+        assert pipeline.kill_at(pipeline.extract, "extract.done.before:1")
+        assert not (pipeline.directory / "log" / "CHANGE.DONE").exists()
+        pipeline.finish()
+        assert (pipeline.directory / "log" / "CHANGE.DONE").exists()
+
+
+def _stories() -> list[object]:
+    """A short story for everyday, three more in `make test-faults`: `fix_soak.py` has them all."""
+    return [
+        pytest.param(seed, count, marks=[] if seed == 1 else pytest.mark.long, id=f"seed{seed}")
+        for seed, count in ((1, 8), (11, 12), (12, 12), (13, 12))
+    ]
+
+
+@pytest.mark.parametrize(("seed", "count"), _stories())
+def test_a_story_of_kills(tmp_path: Path, seed: int, count: int) -> None:
+    """Halves, the JVM, workers and both servers, at random moments and points drawn from a seed."""
+    Story(seed, tmp_path).tell(list(draw(seed, count)))
