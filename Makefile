@@ -8,6 +8,8 @@ JOBS ?= 2
 S ?= postgres
 T ?= 10m
 V ?= 15,18
+K ?= 1000
+SEED ?= 1
 KERNELS := $(shell find src -name '*.p[yx][xdi]')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
@@ -45,7 +47,7 @@ demo: $(VENV)/.package ## copy a busy shop between two embedded servers, keep it
 	@$(BIN)/penstock demo
 
 test: setup ## all tests, on real servers of version V=15,18 (what CI runs)
-	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -n $(JOBS) --dist worksteal
+	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -n $(JOBS) --dist worksteal -m "not long"
 
 check: $(VENV)/.dev ## format, lint, types, layers, unit and property tests: under a minute
 	$(BIN)/ruff format --check .
@@ -58,12 +60,11 @@ test-servers: setup ## the tests on real servers of kind S=postgres and version 
 	@test "$(S)" = postgres || { echo "no servers of kind $(S) yet: S=postgres"; exit 1; }
 	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -n $(JOBS) --dist worksteal tests/servers
 
-test-faults: setup ## processes killed, connections cut, disks full
-	$(PYTEST) tests/faults
+test-faults: setup ## processes killed, connections cut, disks full: about ten minutes
+	$(PYTEST) -n $(JOBS) --dist worksteal tests/faults --ignore tests/faults/test_demo.py
 
-soak: setup ## property tests with many more examples, then the faults, over and over: hours
-	PENSTOCK_HYPOTHESIS=soak $(PYTEST) -n $(JOBS) tests/property
-	for round in 1 2 3 4 5; do $(PYTEST) tests/faults || exit 1; done
+soak: setup ## K=1000 kills from seed SEED=1 on, one story after another: two hours and more
+	$(BIN)/python tests/fix_soak.py --kills $(K) --seed $(SEED)
 
 fuzz: setup ## the compiled kernel against its plain twin on broken input, for T=10m
 	bash .ci/fuzz $(T)
