@@ -269,8 +269,9 @@ class _Load:
             for name, step in steps.items():
                 if step is not Step.DONE and targets[name] in present:
                     check_quiet(present[targets[name]])
-        made = create_tables(connection, list(self.definitions.values()), namespaces)
-        self.result.notes += made.notes
+        # Not those that are done: their shape follows the log, which may be behind the source.
+        due = [self.definitions[name] for name, step in steps.items() if step is not Step.DONE]
+        self.result.notes += create_tables(connection, due, namespaces).notes
         ensure_marks(connection)
         return steps
 
@@ -405,7 +406,7 @@ class _Load:
             self.ledger.plans,
             on_progress=self.on_progress,
             stop=self.stop,
-            on_stop=self.session.context.cancelAllJobs,
+            on_stop=self.session.cancel,
         )
         self.watch = watch
         with watch:

@@ -20,7 +20,7 @@ from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted, statemen
 from penstock.load import LOAD_AFRESH
 from penstock.load.fold import Counts
 from penstock.load.postgres import progress
-from penstock.load.postgres.alter import alterations, shape_of
+from penstock.load.postgres.alter import RelationNotCarried, alterations, shape_of
 from penstock.load.postgres.merge import Merge, MergeSql, Way
 from penstock.load.postgres.progress import SCHEMA, TableRecord
 from penstock.load.postgres.target import TargetTable, read_target_tables, require
@@ -421,6 +421,13 @@ def apply_error(error: psycopg.Error, table: TableName, *, user: str) -> Penstoc
             f"applying to {table}: {said.partition(':')[0]}",
             hint=f"Make the column or constraint of {quoted(*table)} as it is in the source, then "
             "run again: nothing of the batch was applied.",
+            **fields,
+        )
+    if state == "42704":
+        return RelationNotCarried(
+            message,
+            hint="Make in the target what it lacks, as the source has it: create type ... or "
+            "create extension ...; then run again: nothing of the batch was applied.",
             **fields,
         )
     if state == "42501":
