@@ -233,7 +233,7 @@ class Pair:
 def read_side(
     connection: psycopg.Connection, name: str
 ) -> tuple[list[tuple[str, str]], Counter[str]]:
-    """Columns with their types, in order, and the rows as the server prints them, counted."""
+    """Columns with their types, by name, and the rows as the server prints them, counted."""
     columns = connection.execute(
         """
         select attname, format_type(atttypid, atttypmod)
@@ -241,7 +241,7 @@ def read_side(
          where attrelid = %s::regclass
            and attnum > 0
            and not attisdropped
-         order by attnum
+         order by attname collate "C"
         """,
         (name,),
     ).fetchall()
