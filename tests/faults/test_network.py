@@ -77,9 +77,7 @@ class Network:
         return int(row[0])
 
 
-def _pipeline_survives(
-    folder: Path, major: int | None, deeds: Sequence[str], seed: int
-) -> None:
+def _pipeline_survives(folder: Path, major: int | None, deeds: Sequence[str], seed: int) -> None:
     with (
         BankPipeline(folder, seed, major=major, source_settings=IMPATIENT) as pipeline,
         Proxy(pipeline.source.port) as source,

@@ -97,12 +97,12 @@ SHORT = (
 )
 WHOLE = (EXTRACT_CHAIN, LOAD_CHAIN)
 # Points on the way to the first row; what is killed of the bulk load in the same story: the load
-# alone (its snapshot lives on in the extractor), both halves (it is gone), or a worker.
+# alone (its snapshot lives on in the extractor), both halves (it is gone), the JVM, or a worker.
 BEGINNINGS = (
     ("slot.create.before", "load", "bulk.chunk.copied"),
     ("slot.create.after", "both", "bulk.chunk.committed"),
-    ("slot.snapshot.before", "worker", "bulk.chunk.copied"),
-    ("slot.snapshot.after", "worker", "bulk.chunk.committed"),
+    ("slot.snapshot.before", "worker", "bulk.chunk.committed"),
+    ("slot.snapshot.after", "jvm", "bulk.chunk.copied"),
     ("handover.slot.made", "both", "bulk.chunk.copied"),
     ("handover.captured", "load", "bulk.chunk.committed"),
 )
@@ -193,7 +193,9 @@ def test_killed_on_the_way_to_the_first_row(
         pipeline.until(lambda: load.reached, f"{chunk} in the bulk load")
         if victim == "both":
             extract.kill()
-        if victim != "worker":
+        if victim == "jvm":
+            assert load.kill_descendant("java")
+        elif victim != "worker":
             load.kill()
             pipeline.transactions_go_on()
             load.start()

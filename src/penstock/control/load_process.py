@@ -30,12 +30,13 @@ from penstock.load.bulk import BulkResult, BulkStopped, finish_foreign_keys
 from penstock.load.ledger import read_ledger
 from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.postgres.progress import read_applied
-from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
+from penstock.load.session import PendingSession, SessionKeeper, SessionOptions, SparkLost
 from penstock.model import PenstockError, TableDefinition, TableName
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock load"
 KEYS_INTERVAL_S = 2.0
+BULK_SESSIONS_MAX = 5
 
 
 def session_options(config: Config) -> SessionOptions:
@@ -109,9 +110,7 @@ class _Load:
         handed = config.pipeline.mode is Mode.DATA_CHANGE
         with bulk_planner(config) if handed else SourcePlanner(config) as planner:
             try:
-                result = bulk_load(
-                    config, self.sessions.get(), planner, definitions=tables, stop=self.ended
-                )
+                result = self.bulk_load(planner, tables)
             except BulkStopped as stopped:
                 if not self.ended():
                     raise
@@ -123,6 +122,23 @@ class _Load:
         if result.foreign_keys_pending and len(set(result.positions.values())) <= 1:
             self.add_foreign_keys(tables)
         return result
+
+    def bulk_load(self, planner: SourcePlanner, tables: Sequence[TableDefinition]) -> BulkResult:
+        """Load, and go on with another session where one was lost with its JVM."""
+        for _ in range(BULK_SESSIONS_MAX - 1):
+            try:
+                return self.bulk_load_once(planner, tables)
+            except SparkLost as error:
+                logger.warning("bulk load goes on with a new session", reason=error.message)
+                self.sessions.renew()
+        return self.bulk_load_once(planner, tables)
+
+    def bulk_load_once(
+        self, planner: SourcePlanner, tables: Sequence[TableDefinition]
+    ) -> BulkResult:
+        """One session's part of it; safe to repeat."""
+        session = self.sessions.get()
+        return bulk_load(self.config, session, planner, definitions=tables, stop=self.ended)
 
     def follow(self, positions: Mapping[TableName, int]) -> None:
         """Apply the change log until it is done or told to stop."""

@@ -112,6 +112,7 @@ class Session:
 
     def __init__(self, context: SparkContext, gateway: Any, *, started_s: float) -> None:
         self._context = context
+        self._parallelism = int(context.defaultParallelism)  # asked while the JVM surely lives
         self._gateway = gateway
         self.started_s = started_s
         """Seconds that the start took."""
@@ -124,7 +125,14 @@ class Session:
     @property
     def parallelism(self) -> int:
         """How many tasks run at once."""
-        return int(self._context.defaultParallelism)
+        return self._parallelism
+
+    def cancel(self) -> None:
+        """Cancel the running job, if there is one; `run` then raises SparkJobFailed."""
+        try:
+            self._context.cancelAllJobs()
+        except (Py4JError, OSError) as error:
+            logger.warning("spark job not cancelled", reason=type(error).__name__)
 
     @property
     def java_pid(self) -> int:
@@ -355,6 +363,7 @@ def _launch(conf: SparkConf, options: SessionOptions, began: float) -> Session:
             gateway = launch(conf, how)
         context = SparkContext(conf=conf, gateway=gateway)
         _quieten(context)
+        return Session(context, gateway, started_s=time.monotonic() - began)
     except (Py4JError, PySparkRuntimeError, OSError, ValueError) as error:
         gone = gateway is None or gateway.proc.poll() is not None
         if gateway is not None and gateway.proc is not None:
@@ -367,7 +376,6 @@ def _launch(conf: SparkConf, options: SessionOptions, began: float) -> Session:
             hint=f"Look at {messages} for Spark's own messages; check [spark] in the pipeline "
             "file.",
         ) from error
-    return Session(context, gateway, started_s=time.monotonic() - began)
 
 
 def _quieten(context: SparkContext) -> None:
