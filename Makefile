@@ -63,7 +63,8 @@ test-servers: setup ## the tests on real servers of kind S=postgres and version 
 test-faults: setup ## processes killed, connections cut, disks full: about ten minutes
 	$(PYTEST) -n $(JOBS) --dist worksteal tests/faults --ignore tests/faults/test_demo.py
 
-soak: setup ## K=1000 kills from seed SEED=1 on, one story after another: two hours and more
+soak: setup ## property tests at length, then K=1000 kills from seed SEED=1 on: hours
+	PENSTOCK_HYPOTHESIS=soak $(PYTEST) -n $(JOBS) --dist worksteal --timeout 7200 tests/property
 	$(BIN)/python tests/fix_soak.py --kills $(K) --seed $(SEED)
 
 fuzz: setup ## the compiled kernel against its plain twin on broken input, for T=10m
