@@ -92,7 +92,14 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
     ("alter table public.t add x int", RELATION),
     ("alter table public.t add x text default 'y' not null", RELATION),
     ("alter table public.t add x timestamptz default now()", RELATION),
-    ("alter table public.t drop i cascade", RELATION),
+    ("alter table public.t drop d", RELATION),
+    # Generated columns: the log does not carry them.
+    ("alter table public.t drop i cascade", [("Stop", "ExpressionChanged")]),
+    ("alter table public.t drop g", [("Stop", "ExpressionChanged")]),
+    (
+        "alter table public.t add h int generated always as (i) stored",
+        [("Stop", "ExpressionChanged")],
+    ),
     ("alter table public.t alter v type varchar(9)", RELATION),
     ("alter table public.t alter v type text", RELATION),
     ("alter table public.t alter n type numeric(9,2)", RELATION),

@@ -24,7 +24,6 @@ CHANGES = {
     "add_now": "alter table {t} add column x timestamptz default now()",
     "add_volatile": "alter table {t} add column x double precision default random()",
     "add_identity": "alter table {t} add column x int generated always as identity",
-    "add_generated": "alter table {t} add column x int generated always as (n + 1) stored",
     "add_enum": "alter table {t} add column x {t}_mood default 'b', add y {t}_mood[]",
     "add_two": "alter table {t} add column x int default 1, add column y numeric(5,2) default 2.5",
     "add_and_set": "alter table {t} add column x int; update {t} set x = n where id > 5",
@@ -123,6 +122,11 @@ def pair(postgres: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         for table in [*table_names(), *(f"still_{name}" for name in table_names())]:
             made.run(f"create table {table} ({COLUMNS})")
             made.run(f"insert into {table} {ROWS.format(1, 10)}")
+        made.run(
+            "create table ungenerated"
+            " (id int primary key, n int, g int generated always as (n * 2) stored);"
+            "insert into ungenerated (id, n) select g, g from generate_series(1, 5) as g"
+        )
         made.start()
         made.settle()
         for table in table_names():
@@ -178,6 +182,17 @@ def test_altered_while_stopped(pair: Pair, table: str) -> None:
     assert pair.differences(table) == []
 
 
+def test_a_column_that_is_no_longer_generated(pair: Pair) -> None:
+    """It becomes an ordinary column in the target too, and its values are carried."""
+    pair.run("update ungenerated set n = 10 where id = 1")
+    pair.check("ungenerated")
+    pair.run("alter table ungenerated alter g drop expression")
+    pair.run("update ungenerated set g = 77, n = 3 where id = 2")
+    pair.until_equal("ungenerated")
+    pair.run("update ungenerated set g = 78 where id = 3; insert into ungenerated values (9, 9, 9)")
+    pair.check("ungenerated")
+
+
 def test_a_type_that_the_target_lacks(pair: Pair) -> None:
     """The pipeline stops, says what to make, and goes on when it is made."""
     assert pair.process is not None
@@ -190,3 +205,17 @@ def test_a_type_that_the_target_lacks(pair: Pair) -> None:
     pair.target.execute("create type public.strange as (a int, b text)")
     pair.start()
     pair.check("fence")
+
+
+def test_a_generated_column(pair: Pair) -> None:
+    """Added or dropped it stops the pipeline, which says what to do in the target."""
+    for change in ("add column g int generated always as (id * 2) stored", "drop column g"):
+        assert pair.process is not None
+        pair.run(f"alter table fence {change}")
+        pair.run("insert into fence values (-2) on conflict (id) do update set id = -3")
+        assert pair.process.ended() == 1
+        assert pair.process.error["code"] == "PG49"
+        assert change[:4] in pair.process.error["hint"]
+        pair.target.execute(f"alter table public.fence {change}".encode())
+        pair.start()
+        pair.check("fence")

@@ -81,7 +81,16 @@ def alterations(
                     table=str(table.name),
                 )
             result.append(_added(column.name, kind, column.missing, column.nullable, table))
-        elif before.get(column.name, column.source_type) != column.source_type and not same_type(
+            continue
+        if found.generated and (column.name not in before or emptied):
+            result.append(
+                Alteration(
+                    f"alter table {table.sql_name} alter column {quoted(column.name)}"
+                    " drop expression",
+                    f"column {column.name} is no longer generated",
+                )
+            )
+        if before.get(column.name, column.source_type) != column.source_type and not same_type(
             found.type_text, kind
         ):
             result.append(_retyped(column.name, kind, table, emptied=emptied))

@@ -249,7 +249,7 @@ class TableNotPublished(PenstockError):
 
 
 class ExpressionChanged(PenstockError):
-    """A generated column has another expression: values change without being sent."""
+    """A generated column was added or dropped, or has another expression: it is never sent."""
 
     code = "PG49"
     retry = "operator"
@@ -374,6 +374,12 @@ def _unpublished(after: TableShape) -> PenstockError | None:
 
 def _attributes(before: TableShape, after: TableShape) -> Difference:
     """Columns, keys and identity."""
+    old = {attribute.number: attribute for attribute in before.attributes}
+    new = {attribute.number: attribute for attribute in after.attributes}
+    for number in sorted(old.keys() ^ new.keys()):
+        one = new.get(number) or old[number]
+        if one.generated:
+            return Difference(stop=_generated_changed(after, one, added=number in new))
     was_out = before.published is None or before.published != after.published
     if was_out:
         return Difference(reload=Reason.WAS_UNPUBLISHED)
@@ -381,8 +387,6 @@ def _attributes(before: TableShape, after: TableShape) -> Difference:
         return Difference(reload=Reason.WAS_UNLOGGED)
     if _wrong_identity(before) is not None:
         return Difference(reload=Reason.PARTITION_IDENTITY)
-    old = {attribute.number: attribute for attribute in before.attributes}
-    new = {attribute.number: attribute for attribute in after.attributes}
     common = [(old[number], new[number]) for number in old.keys() & new.keys()]
     added = [new[number] for number in new.keys() - old.keys()]
     dropped_names = {old[number].name for number in old.keys() - new.keys()}
@@ -413,6 +417,20 @@ def _expression_changed(table: TableShape, attribute: AttributeShape) -> Penstoc
         hint="Let the loader finish, give the column in the target the same expression "
         f"(alter table ... alter column {quoted(attribute.name)} set expression as (...), before "
         "17 drop and add it), and start again.",
+        table=str(table.name),
+    )
+
+
+def _generated_changed(
+    table: TableShape, attribute: AttributeShape, *, added: bool
+) -> PenstockError:
+    column = quoted(attribute.name)
+    do = f"add column {column} ... generated always as (...)" if added else f"drop column {column}"
+    return ExpressionChanged(
+        f"generated column {attribute.name} of {table.name} was {'added' if added else 'dropped'}: "
+        "the log does not carry generated columns",
+        hint="Let the loader finish, do the same in the target "
+        f"(alter table {quoted(*table.name)} {do};), and start again.",
         table=str(table.name),
     )
 
