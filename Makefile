@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup system demo test check test-servers test-faults soak fuzz bench docs error-page lock clean
+.PHONY: help setup system demo test test-failed check test-servers test-faults soak fuzz bench docs error-page lock clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ demo: $(VENV)/.package ## copy a busy shop between two embedded servers, keep it
 
 test: setup ## all tests, on real servers of version V=15,18 (what CI runs)
 	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -n $(JOBS) --dist worksteal -m "not long"
+
+test-failed: setup ## the tests that failed in the last run, one at a time
+	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) --last-failed --last-failed-no-failures none -p no:randomly
 
 check: $(VENV)/.dev ## format, lint, types, layers, unit and property tests: under a minute
 	$(BIN)/ruff format --check .
