@@ -447,16 +447,20 @@ def statement_error_with_grant(error: psycopg.Error, table: TableName, user: str
 
 
 def parents_first(merges: Sequence[MergeSql]) -> list[MergeSql]:
-    """Order by foreign keys, parents before children; tables in a cycle come in name order."""
+    """Order by foreign keys, parents before children.
+
+    In a cycle the keys that are checked at once decide; where these make one too, names.
+    """
     waiting = {merge.table.name: merge for merge in sorted(merges, key=lambda m: m.table.name)}
     result: list[MergeSql] = []
     while waiting:
-        free = [
-            name
+        held = {
+            name: [key for key in merge.table.parents if key.parent in waiting]
             for name, merge in waiting.items()
-            if not any(key.parent in waiting for key in merge.table.parents)
-        ]
-        for name in free or [next(iter(waiting))]:
+        }
+        free = [name for name, keys in held.items() if not keys]
+        loose = [name for name, keys in held.items() if all(key.deferrable for key in keys)]
+        for name in free or loose[:1] or [next(iter(waiting))]:
             result.append(waiting.pop(name))
     return result
 
