@@ -220,10 +220,14 @@ class Pair:
         except AssertionError as error:
             raise AssertionError(f"{error}\n" + "\n".join(wrong()[:20])) from error
 
-    def close(self) -> None:
-        """Stop everything and drop the databases."""
+    def close_process(self) -> None:
+        """End the process at once if it still runs."""
         if self.process is not None:
             self.process.__exit__()
+
+    def close(self) -> None:
+        """Stop everything and drop the databases."""
+        self.close_process()
         self.source.close()
         self.target.close()
         self.server.drop_database(self.source_url)
