@@ -1,0 +1,48 @@
+"""What Spark starts with may be killed while it starts: it is started again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from penstock.load.session import SessionOptions, start_session
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    # pyspark leaves the pipe to a JVM that died before it answered to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+def _kill_first(name: str, killed: threading.Event) -> None:
+    """SIGKILL the first new descendant of this name."""
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for process in psutil.Process().children(recursive=True):
+            try:
+                if process.pid not in before and process.name().startswith(name):
+                    process.kill()
+                    killed.set()
+                    return
+            except psutil.NoSuchProcess:
+                continue
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("name", ["java", "python"])
+def test_killed_while_spark_starts(tmp_path: Path, name: str) -> None:
+    """The JVM, or the process that forks workers: the session comes up all the same."""
+    killed = threading.Event()
+    killer = threading.Thread(target=_kill_first, args=(name, killed))
+    killer.start()
+    with start_session(SessionOptions(work_directory=tmp_path, master="local[2]")) as session:
+        killer.join()
+        assert killed.is_set()
+        assert session.run([[1], [2]], list) == [1, 2]
