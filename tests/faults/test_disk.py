@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.ma
 
 DISK_FULL = "HS13"
 SIZE_BYTES = 8 * 2**20
-ROOM_LEFT_BYTES = 192 * 1024  # for a few flushes
+ROOM_LEFT_BYTES = 48 * 1024  # for a few flushes
 # The operation on a file that finds no room.
 NO_ROOM = (
     "files.create:1",
@@ -56,12 +57,16 @@ def small_file_system(path: Path) -> Iterator[Path | None]:
             subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
-def fill(path: Path) -> Path:
-    """Take nearly all room that is left; the file to remove again."""
+def fill(path: Path, half: Half, timeout_s: float = 60.0) -> Path:
+    """Take nearly all room, again and again: the loader removes segments. The file to remove."""
     ballast = path / "ballast"
-    found = os.statvfs(path)
-    free = found.f_bavail * found.f_frsize
-    ballast.write_bytes(bytes(max(free - ROOM_LEFT_BYTES, 0)))
+    deadline = time.monotonic() + timeout_s
+    with ballast.open("ab", buffering=0) as file:
+        while half.running and time.monotonic() < deadline:
+            found = os.statvfs(path)
+            free = found.f_bavail * found.f_frsize
+            file.write(bytes(max(free - ROOM_LEFT_BYTES, 0)))
+            time.sleep(0.05)
     return ballast
 
 
@@ -75,7 +80,7 @@ def test_disk_full(tmp_path: Path) -> None:
         log = pipeline.directory / "log"
         for number in range(2):
             if small is not None:
-                ballast = fill(small)
+                ballast = fill(small, pipeline.extract)
             else:  # no mount allowed: the operating system's answer comes from a fault point
                 pipeline.extract.kill()
                 pipeline.extract.start("files.write:40:error=ENOSPC")

@@ -88,6 +88,8 @@ def extract_changes(config: Config, *, verbose: bool = False, checked: bool = Fa
             stack.enter_context(diagnostics_to(config.layout.run / "extract.log", verbose=verbose))
         tables = source_tables(config)
         start_position = stack.enter_context(_begun(config, tables, stop))
+        if stop():
+            raise SystemExit(0)  # perhaps before publication and slot were made
         recorder = stack.enter_context(_recorder(config))
         gate = ActionWatch(config.target.url, name=f"{APPLICATION_NAME} action", interval_s=0.0)
         stack.callback(gate.close)
