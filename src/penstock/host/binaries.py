@@ -27,7 +27,7 @@ VERSION_TIMEOUT_S = 20.0
 
 
 class BinariesMissing(PenstockError):
-    """No PostgreSQL server binaries of the version asked for are on this machine."""
+    """No server binaries of the kind and version asked for are on this machine."""
 
     code: ClassVar[str] = "HS43"
     retry = "operator"
@@ -73,7 +73,7 @@ def unprivileged_account() -> Account | None:
         if entry.pw_uid != 0:
             return Account(name=name, uid=entry.pw_uid, gid=entry.pw_gid)
     raise NoUnprivilegedAccount(
-        f"PostgreSQL refuses to run as root, and none of the users {', '.join(ACCOUNTS)} exists",
+        f"database servers refuse to run as root, and none of the users {', '.join(ACCOUNTS)} exists",
         hint="Run as another user, or add one with `useradd --system postgres`.",
     )
 

@@ -2,49 +2,50 @@
 
 A server listens on 127.0.0.1 only, on a free port, in a folder of its own, and runs as an
 unprivileged user. It never outlives the process that started it: leaving the `with` block stops
-it, and should we be killed outright, a watcher that holds the other end of a pipe stops it and
-removes the folder. Not here: anything that speaks to the server (see `penstock.host.connect`),
-and where its binaries come from (`penstock.host.binaries`).
+it, and `server_process.py` sees to it should we be killed outright. Not here: anything that speaks
+to the server (see `penstock.host.connect`), and where its binaries come from
+(`penstock.host.binaries`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import quote
 
-from penstock.host.binaries import (
-    Account,
-    Installation,
-    enterable,
-    find_installation,
-    installation_for,
-    unprivileged_account,
+from penstock.host.binaries import Installation, find_installation, installation_for
+from penstock.host.server_process import (
+    STOP_TIMEOUT_S,
+    EmbeddedDirectoryUnusable,
+    EmbeddedServerFailed,
+    ServerFolder,
+    Watcher,
+    end_process,
+    free_port,
+    log_tail,
 )
-from penstock.model import PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
+__all__ = [
+    "EmbeddedDirectoryUnusable",
+    "EmbeddedPostgres",
+    "EmbeddedServerFailed",
+    "StopMode",
+    "TlsFiles",
+]
+
 START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 30.0
 START_ATTEMPTS_MAX = 5
-REMOVE_ATTEMPTS_MAX = 10
 POLL_INTERVAL_S = 0.02
-LOG_TAIL_LINES = 15
-# Where everybody may make a private folder, should TMPDIR be closed to the server's user.
-TEMPORARY_FOLDERS = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - only mkdtemp below them
 
 StopMode = Literal["smart", "fast", "immediate"]
 _STOP_SIGNALS: dict[str, signal.Signals] = {
@@ -70,29 +71,6 @@ BASE_SETTINGS: dict[str, str] = {
     "log_min_messages": "warning",
     "timezone": "UTC",
 }
-
-# Reads one line: "done" when the server was stopped by us. End of file means that we are dead.
-_WATCHER = """
-read word && exit 0
-kill -QUIT "$1" 2>/dev/null
-tries=0
-while kill -0 "$1" 2>/dev/null && [ "$tries" -lt 50 ]; do sleep 0.1; tries=$((tries + 1)); done
-[ -z "$2" ] || rm -rf "$2"
-"""
-
-
-class EmbeddedServerFailed(PenstockError):
-    """An embedded server could not be initialised or did not start; its own words are added."""
-
-    code: ClassVar[str] = "HS41"
-    retry = "operator"
-
-
-class EmbeddedDirectoryUnusable(PenstockError):
-    """The folder asked for can not be reached by the unprivileged user that runs the server."""
-
-    code: ClassVar[str] = "HS42"
-    retry = "operator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,11 +111,10 @@ class EmbeddedPostgres:
         throwaway = {} if durable else THROWAWAY_SETTINGS
         self._settings = {**BASE_SETTINGS, **throwaway, **(settings or {})}
         self._tls = tls
-        self._account: Account | None = None
+        self._folder: ServerFolder | None = None
         self._installation: Installation | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: subprocess.Popen[bytes] | None = None
-        self._root: Path | None = None
+        self._watcher: Watcher | None = None
         self.password = password if password is not None else secrets.token_urlsafe(12)
         self.port = 0
         self.directory = Path()
@@ -161,7 +138,7 @@ class EmbeddedPostgres:
     @property
     def log_path(self) -> Path:
         """The server's own log."""
-        return self._base / "server.log"
+        return self._home.root / "server.log"
 
     def url(
         self, database: str = "postgres", user: str = "postgres", password: str | None = None
@@ -176,11 +153,12 @@ class EmbeddedPostgres:
     # -- life -----------------------------------------------------------------------------------
     def __enter__(self) -> Self:
         """Initialise the cluster unless the folder holds one already, and start it."""
-        self._account = unprivileged_account()
         try:
-            self._make_root()
+            folder = ServerFolder(self._given_directory, prefix="penstock-pg-")
+            self._folder = folder
+            self.directory = folder.subfolder("data")
             wanted = find_installation(*self._wanted)
-            self._installation = installation_for(wanted, self._account, self._base / "binaries")
+            self._installation = installation_for(wanted, folder.account, folder.root / "binaries")
             if not (self.directory / "PG_VERSION").exists():
                 self._initialise()
             self.start()
@@ -206,14 +184,15 @@ class EmbeddedPostgres:
         deadline = time.monotonic() + START_TIMEOUT_S
         for attempt in range(1, START_ATTEMPTS_MAX + 1):
             if not fixed_port:
-                self.port = _free_port()
+                self.port = free_port()
             if self._start_once(deadline):
                 return
             # A free port may be taken meanwhile; after a crash the old backends may need a
             # moment to let go of the shared memory.
             time.sleep(0.2 * attempt)
         raise EmbeddedServerFailed(
-            f"PostgreSQL {self.version} did not start in {self.directory}:\n{self._log_tail()}",
+            f"PostgreSQL {self.version} did not start in {self.directory}:\n"
+            f"{log_tail(self.log_path)}",
             hint=f"Read the whole log in {self.log_path}.",
         )
 
@@ -221,7 +200,7 @@ class EmbeddedPostgres:
         """Stop the server and wait for its end; does nothing when it is stopped already."""
         process, self._process = self._process, None
         if process is not None:
-            self._end(process, _STOP_SIGNALS[mode])
+            end_process(process, (_STOP_SIGNALS[mode], signal.SIGQUIT, signal.SIGKILL))
         self._dismiss_watcher()
 
     def crash(self) -> None:
@@ -250,67 +229,17 @@ class EmbeddedPostgres:
         return self._installation
 
     @property
-    def _base(self) -> Path:
-        if self._root is None:
+    def _home(self) -> ServerFolder:
+        if self._folder is None:
             raise RuntimeError("the server has not been entered")
-        return self._root
-
-    def _make_root(self) -> None:
-        """Make the folder that holds the cluster, reachable by the server's user."""
-        if self._given_directory is None:
-            self._root = Path(tempfile.mkdtemp(prefix="penstock-pg-", dir=self._temporary()))
-        else:
-            self._root = self._given_directory.absolute()
-            self._root.mkdir(parents=True, exist_ok=True)
-            if not enterable(self._root.parent, self._account):
-                raise EmbeddedDirectoryUnusable(
-                    f"user {self._account.name if self._account else ''!r} can not enter "
-                    f"{self._root.parent}",
-                    hint="Name a folder below /tmp or /var/tmp, or run without root.",
-                )
-        self._own(self._root, 0o700)
-        self.directory = self._root / "data"
-        self.directory.mkdir(exist_ok=True)
-        self._own(self.directory, 0o700)
-
-    def _temporary(self) -> Path:
-        for path in (Path(tempfile.gettempdir()), *TEMPORARY_FOLDERS):
-            if path.is_dir() and enterable(path, self._account):
-                return path
-        raise EmbeddedDirectoryUnusable(
-            f"no temporary folder that user {self._account.name if self._account else ''!r} "
-            "can enter",
-            hint="Set TMPDIR to a folder that every user can enter.",
-        )
-
-    def _own(self, path: Path, mode: int) -> None:
-        path.chmod(mode)
-        if self._account is not None:
-            os.chown(path, self._account.uid, self._account.gid)
-
-    def _child(self, arguments: list[str], *, output: int) -> subprocess.Popen[bytes]:
-        """Start a program of the installation as the server's user, in a plain environment."""
-        account = self._account
-        return subprocess.Popen(
-            arguments,
-            cwd=self._base,
-            env={"LC_ALL": "C", "TZ": "UTC", "HOME": str(self._base), "PATH": os.defpath},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            # Its own session: Ctrl-C in the terminal is for us; we stop the server in our order.
-            start_new_session=True,
-            user=None if account is None else account.uid,
-            group=None if account is None else account.gid,
-            extra_groups=None if account is None else [],
-        )
+        return self._folder
 
     def _initialise(self) -> None:
-        secret = self._base / "password"
+        secret = self._home.root / "password"
         secret.touch(0o600)
-        self._own(secret, 0o600)
+        self._home.own(secret, 0o600)
         secret.write_text(self.password + "\n")
-        process = self._child(
+        process = self._home.child(
             [
                 str(self.bindir / "initdb"),
                 f"--pgdata={self.directory}",
@@ -345,7 +274,7 @@ class EmbeddedPostgres:
     def _install_tls(self, tls: TlsFiles) -> None:
         for source, name in ((tls.certificate, "server.crt"), (tls.key, "server.key")):
             shutil.copyfile(source, self.directory / name)
-            self._own(self.directory / name, 0o600)
+            self._home.own(self.directory / name, 0o600)
         self._settings["ssl"] = "on"
 
     def _write_settings(self) -> None:
@@ -353,7 +282,7 @@ class EmbeddedPostgres:
         lines = [f"{name} = '{_escaped(value)}'" for name, value in self._settings.items()]
         own = self.directory / "penstock.conf"
         own.write_text("\n".join(lines) + "\n")
-        self._own(own, 0o600)
+        self._home.own(own, 0o600)
         main = self.directory / "postgresql.conf"
         include = "include 'penstock.conf'"
         if include not in main.read_text():
@@ -363,7 +292,7 @@ class EmbeddedPostgres:
     def _start_once(self, deadline: float) -> bool:
         """Start the postmaster and tell whether it became ready; if not, it is gone again."""
         with self.log_path.open("ab") as log:
-            process = self._child(
+            process = self._home.child(
                 [str(self.bindir / "postgres"), "-D", str(self.directory), "-p", str(self.port)],
                 output=log.fileno(),
             )
@@ -388,74 +317,24 @@ class EmbeddedPostgres:
         return ready and lines[0].strip() == str(pid)
 
     def _watch(self, pid: int) -> None:
-        """Let a small shell stop the server when our end of its pipe closes without a word."""
-        doomed = str(self._base) if self._given_directory is None else ""
-        self._watcher = subprocess.Popen(
-            ["/bin/sh", "-c", _WATCHER, "penstock-watcher", str(pid), doomed],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-        )
+        """See to it that the server ends when we are killed."""
+        doomed = None if self._home.is_kept else self._home.root
+        self._watcher = Watcher(pid, kill="QUIT", doomed=doomed)
 
     def _dismiss_watcher(self) -> None:
         watcher, self._watcher = self._watcher, None
-        if watcher is None:
-            return
-        with contextlib.suppress(BrokenPipeError):  # it is gone already: nothing to dismiss
-            watcher.communicate(b"done\n", timeout=STOP_TIMEOUT_S)
-
-    def _end(self, process: subprocess.Popen[bytes], first: signal.Signals) -> None:
-        """End the postmaster: as asked, then at once, then by force."""
-        for number in (first, signal.SIGQUIT, signal.SIGKILL):
-            if process.poll() is not None:
-                return
-            process.send_signal(number)
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                continue
-            return
+        if watcher is not None:
+            watcher.dismiss()
 
     def _close(self) -> None:
-        keep = self._given_directory is not None
-        try:
-            self.stop("fast" if keep else "immediate")
-        finally:
-            if self._root is not None and not keep:
-                _remove(self._root)
-
-    def _log_tail(self) -> str:
-        try:
-            lines = self.log_path.read_text(errors="replace").splitlines()
-        except FileNotFoundError:
-            return "(no log was written)"
-        return "\n".join(lines[-LOG_TAIL_LINES:])
-
-
-def _remove(root: Path) -> None:
-    """Remove a folder in which the last backends of a crashed server may still be writing."""
-    for attempt in range(1, REMOVE_ATTEMPTS_MAX + 1):
-        try:
-            shutil.rmtree(root)
-        except FileNotFoundError:
-            if not root.exists():
-                return
-        except OSError:
-            if attempt == REMOVE_ATTEMPTS_MAX:
-                raise
-        else:
+        folder = self._folder
+        if folder is None:
             return
-        time.sleep(0.1 * attempt)
+        try:
+            self.stop("fast" if folder.is_kept else "immediate")
+        finally:
+            folder.remove()
 
 
 def _escaped(value: str) -> str:
     return value.replace("'", "''")
-
-
-def _free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

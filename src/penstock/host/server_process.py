@@ -1,0 +1,194 @@
+"""What every server of our own needs: a folder, an unprivileged user, an end with ours.
+
+A server never outlives the process that started it: should we be killed outright, a watcher that
+holds the other end of a pipe stops it and removes the folder. Not here: what kind of server it is
+(`embedded.py`, `mysql/server.py`), and where its programs are (`binaries.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from penstock.host.binaries import Account, enterable, unprivileged_account
+from penstock.model import PenstockError
+
+STOP_TIMEOUT_S = 30.0
+REMOVE_ATTEMPTS_MAX = 10
+LOG_TAIL_LINES = 15
+# Where everybody may make a private folder, should TMPDIR be closed to the server's user.
+TEMPORARY_FOLDERS = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - only mkdtemp below them
+
+# Reads one line: "done" when the server was stopped by us. End of file means that we are dead.
+_WATCHER = """
+read word && exit 0
+kill -"$3" "$1" 2>/dev/null
+tries=0
+while kill -0 "$1" 2>/dev/null && [ "$tries" -lt 50 ]; do sleep 0.1; tries=$((tries + 1)); done
+[ -z "$2" ] || rm -rf "$2"
+"""
+
+
+class EmbeddedServerFailed(PenstockError):
+    """An embedded server could not be initialised or did not start; its own words are added."""
+
+    code: ClassVar[str] = "HS41"
+    retry = "operator"
+
+
+class EmbeddedDirectoryUnusable(PenstockError):
+    """The folder asked for can not be reached by the unprivileged user that runs the server."""
+
+    code: ClassVar[str] = "HS42"
+    retry = "operator"
+
+
+class ServerFolder:
+    """The folder of one server and the user that runs it.
+
+    Made when constructed: the one given, kept by `remove`, or a new one below the system's
+    temporary folder. root: that folder. account: None when we are not root and run it ourselves.
+    Raises NoUnprivilegedAccount or EmbeddedDirectoryUnusable.
+    """
+
+    def __init__(self, given: Path | None, *, prefix: str) -> None:
+        self.account: Account | None = unprivileged_account()
+        self.is_kept = given is not None
+        if given is None:
+            self.root = Path(tempfile.mkdtemp(prefix=prefix, dir=self._temporary()))
+        else:
+            self.root = given.absolute()
+            self.root.mkdir(parents=True, exist_ok=True)
+            if not enterable(self.root.parent, self.account):
+                raise EmbeddedDirectoryUnusable(
+                    f"user {self.account.name if self.account else ''!r} can not enter "
+                    f"{self.root.parent}",
+                    hint="Name a folder below /tmp or /var/tmp, or run without root.",
+                )
+        self.own(self.root, 0o700)
+
+    def _temporary(self) -> Path:
+        for path in (Path(tempfile.gettempdir()), *TEMPORARY_FOLDERS):
+            if path.is_dir() and enterable(path, self.account):
+                return path
+        raise EmbeddedDirectoryUnusable(
+            f"no temporary folder that user {self.account.name if self.account else ''!r} "
+            "can enter",
+            hint="Set TMPDIR to a folder that every user can enter.",
+        )
+
+    def own(self, path: Path, mode: int) -> None:
+        """Give a file or folder to the server's user, with this mode."""
+        path.chmod(mode)
+        if self.account is not None:
+            os.chown(path, self.account.uid, self.account.gid)
+
+    def subfolder(self, name: str) -> Path:
+        """A folder in it for the server alone, made unless it is there."""
+        path = self.root / name
+        path.mkdir(exist_ok=True)
+        self.own(path, 0o700)
+        return path
+
+    def child(self, arguments: Sequence[str], *, output: int) -> subprocess.Popen[bytes]:
+        """Start a program as the server's user, in a plain environment; errors go to output."""
+        account = self.account
+        return subprocess.Popen(
+            list(arguments),
+            cwd=self.root,
+            env={"LC_ALL": "C", "TZ": "UTC", "HOME": str(self.root), "PATH": os.defpath},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # Its own session: Ctrl-C in the terminal is for us; we stop the server in our order.
+            start_new_session=True,
+            user=None if account is None else account.uid,
+            group=None if account is None else account.gid,
+            extra_groups=None if account is None else [],
+        )
+
+    def remove(self) -> None:
+        """Remove a folder that we made; the last writers of a crashed server may still be in it."""
+        if self.is_kept:
+            return
+        for attempt in range(1, REMOVE_ATTEMPTS_MAX + 1):
+            try:
+                shutil.rmtree(self.root)
+            except FileNotFoundError:
+                if not self.root.exists():
+                    return
+            except OSError:
+                if attempt == REMOVE_ATTEMPTS_MAX:
+                    raise
+            else:
+                return
+            time.sleep(0.1 * attempt)
+
+
+class Watcher:
+    """A small shell that ends a process when our end of its pipe closes without a word.
+
+    kill: the signal it sends, as in QUIT. doomed: a folder that it removes afterwards.
+    """
+
+    def __init__(self, pid: int, *, kill: str, doomed: Path | None) -> None:
+        self._process = subprocess.Popen(
+            [
+                "/bin/sh",
+                "-c",
+                _WATCHER,
+                "penstock-watcher",
+                str(pid),
+                str(doomed) if doomed is not None else "",
+                kill,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+
+    def dismiss(self) -> None:
+        """Let it go: the process it watched was ended by us."""
+        with contextlib.suppress(BrokenPipeError):  # it is gone already: nothing to dismiss
+            self._process.communicate(b"done\n", timeout=STOP_TIMEOUT_S)
+
+
+def end_process(process: subprocess.Popen[bytes], signals: Sequence[signal.Signals]) -> None:
+    """End a server: the first signal, then after STOP_TIMEOUT_S each the next ones."""
+    for number in signals:
+        if process.poll() is not None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            continue
+        return
+
+
+def log_tail(path: Path) -> str:
+    """The last lines of a server's log, for its error."""
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return "(no log was written)"
+    return "\n".join(lines[-LOG_TAIL_LINES:])
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on at this moment."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
