@@ -223,51 +223,6 @@ def test_values_that_old_rows_have_are_known(catalog: psycopg.Connection) -> Non
     assert {column.name: column.missing for column in root.columns} == {"id": None, "z": "9"}
 
 
-@pytest.mark.parametrize(
-    ("identity", "key", "before"),
-    [
-        ("default", ["a", "b"], ["a", "b"]),
-        ("full", ["a", "b"], ["a", "b", "c", "d"]),
-        ("using index c_key", ["c"], ["c"]),
-        ("nothing", ["a", "b"], []),
-    ],
-)
-def test_keys_by_identity(
-    source_url: str, identity: str, key: list[str], before: list[str]
-) -> None:
-    """The key is always among the columns that a before image holds."""
-    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(
-            catalog,
-            "create table public.t (d int, c int not null unique, b int, a int, primary key(b, a))",
-            f"alter table public.t replica identity {identity.replace('c_key', 't_c_key')}",
-            "insert into public.t values (1, 2, 3, 4)",
-        )
-        (table,) = captured_tables(catalog, ["public.t"])
-        resolver = RelationResolver(catalog, [table])
-        resolved = resolver.resolve(capture.relation_messages()[0])
-    assert resolved == relation_of(table)
-    names = [column.name for column in resolved.columns]
-    assert sorted(names[i] for i in resolved.key) == key
-    assert sorted(names[i] for i in resolved.before) == before
-
-
-def test_without_any_key_the_whole_row_is_the_key(catalog: psycopg.Connection) -> None:
-    """No key, or one that is not usable as identity."""
-    _run(
-        catalog,
-        "create table public.t (a int, b int)",
-        "alter table public.t replica identity full",
-        "create table public.lazy (a int primary key deferrable)",
-    )
-    (lazy, table) = captured_tables(catalog, ["public.*"])
-    assert relation_of(table).key == ()
-    assert relation_of(table).before == (0, 1)
-    assert lazy.primary_key_deferrable
-    assert lazy.identity_columns == ()
-    assert relation_of(lazy).before == ()
-
-
 # -- relations -------------------------------------------------------------------------------------
 
 
@@ -436,25 +391,6 @@ def test_a_catalogue_that_moved_on_does_not_stop_the_stream(source_url: str) -> 
         assert len(relation.notes) == 3
         catalog.execute("drop table public.t")
         assert _only(RelationResolver(catalog, table), messages) == relation
-
-
-def test_a_key_dropped_meanwhile_is_no_key(source_url: str) -> None:
-    """With identity FULL rows that became alike must not be folded into one."""
-    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(
-            catalog,
-            "create table public.t (id int primary key, a int)",
-            "alter table public.t replica identity full",
-        )
-        resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
-        catalog.execute("insert into public.t values (1)")
-        assert _only(resolver, capture.relation_messages()).key == (0,)
-        _run(
-            catalog,
-            "alter table public.t drop constraint t_pkey",
-            "insert into public.t values (1)",
-        )
-        assert _only(resolver, capture.relation_messages()).key == ()
 
 
 def test_a_table_made_anew_takes_the_old_ones_place(source_url: str) -> None:

@@ -105,6 +105,9 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
     ("alter table public.t alter n type numeric(9,2)", RELATION),
     ("alter table public.t alter v set not null", RELATION),
     ("alter table public.t replica identity full", RELATION),
+    ("alter table public.t replica identity nothing", RELATION),
+    ("alter table public.root replica identity nothing", RELATION),
+    ("alter table public.one replica identity nothing", NOTHING),
     ("alter table public.t drop constraint t_pkey", RELATION),
     ("alter table public.root add x int default 3", RELATION),
     # Rows that change and are not sent.
@@ -191,6 +194,10 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
     (
         "alter table public.root replica identity full",
         [("Stop", "PartitionIdentityDiffers")],
+    ),
+    (
+        "alter table public.t drop constraint t_pkey, add primary key (id, g)",
+        [("Stop", "IdentityGenerated")],
     ),
     ("drop table public.t", [("Gone", "")]),
     (
@@ -340,6 +347,24 @@ def test_partitions_made_later_have_an_identity_of_their_own(
     with own:
         watch.poll()
         assert _told(_all_due(watch)) == _reload(Reason.PARTITION_IDENTITY)
+
+
+def test_a_generated_column_in_the_identity_is_mended_by_reading_again(
+    source_url: str, database: psycopg.Connection
+) -> None:
+    """Rows changed meanwhile came without the column that tells them apart."""
+    own, watch = _watch(source_url, database)
+    with own:
+        watch.poll()
+        database.execute("alter table public.t drop constraint t_pkey, add primary key (id, g)")
+        watch.poll()
+        assert _told(_all_due(watch)) == [("Stop", "IdentityGenerated")]
+        state = watch.state()
+    database.execute("alter table public.t drop constraint t_pkey, add primary key (id)")
+    own, watch = _watch(source_url, database, state)
+    with own:
+        watch.poll()
+        assert _told(_all_due(watch)) == _reload(Reason.GENERATED_IDENTITY)
 
 
 def test_a_table_captured_later_is_read(source_url: str, database: psycopg.Connection) -> None:

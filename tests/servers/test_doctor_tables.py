@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from fix_doctor import as_role, database_of, found, one
@@ -34,7 +35,12 @@ def test_pk06_tables_wanted(config: Config, run: Callable[[str], None]) -> None:
     [
         ("create table k (n int)", "replica identity full"),
         ("create table k (n int not null unique)", 'using index "k_n_key"'),
-        ("create table k (n int primary key); alter table k replica identity nothing", "k_pkey"),
+        (
+            "create table k (n int not null unique);"
+            "alter table k replica identity using index k_n_key; alter table k drop constraint"
+            " k_n_key",
+            "replica identity full",
+        ),
         ("create table k (n int primary key deferrable)", "replica identity full"),
     ],
 )
@@ -46,6 +52,64 @@ def test_pg12_replica_identity(
     finding = one(config, "PG12", Severity.ERROR, "public.k", mend)
     run(finding.command)
     assert found(config, "PG12") == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "mend"),
+    [
+        ("n int primary key", "replica identity default"),
+        ("n int not null unique", 'using index "k_n_key"'),
+        ("n int", "replica identity full"),
+    ],
+)
+def test_pg12_replica_identity_nothing(
+    config: Config, run: Callable[[str], None], columns: str, mend: str
+) -> None:
+    """Identity NOTHING is a warning with the error that the server will give to updates."""
+    run(f"create table k ({columns}); alter table k replica identity nothing")
+    finding = one(config, "PG12", Severity.WARNING, "public.k", mend)
+    run("create publication p for table k; insert into k values (1)")
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState) as refused:
+        run("update k set n = 2")
+    assert str(refused.value.diag.message_primary) in finding.why
+    run(finding.command)
+    assert found(config, "PG12") == []
+    run("update k set n = 2")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        "create table k (n int, {generated}, primary key (n, g))",
+        "create table k (n int not null, {generated}, unique (g), unique (n));"
+        "alter table k alter g set not null; alter table k replica identity using index k_g_key",
+        pytest.param(
+            "create table k (n int, {generated}); alter table k replica identity full",
+            marks=pytest.mark.server("postgres >= 18"),
+        ),
+    ],
+)
+def test_pg12_generated_columns_in_the_identity(
+    config: Config, run: Callable[[str], None], make: str
+) -> None:
+    """A column that is not sent can not name a row: an error, and its SQL is enough."""
+    run(make.format(generated="g int generated always as (n % 10) stored"))
+    finding = one(config, "PG12", Severity.ERROR, "public.k", "generated column")
+    run(finding.command)
+    assert found(config, "PG12") == []
+    run("create publication p for table k; insert into k values (1), (2)")
+    run("update k set n = 13 where n = 2; delete from k where n = 1")
+
+
+def test_pg12_partitions_with_identity_nothing(config: Config, run: Callable[[str], None]) -> None:
+    """What the server looks at is the partitions' identity, and one finding speaks for all."""
+    run("create table p (id int primary key) partition by range (id)")
+    run("create table p1 partition of p for values from (0) to (10)")
+    run("create table p2 partition of p default")
+    run("alter table p replica identity nothing")
+    assert found(config, "PG12") == []
+    run("alter table p1 replica identity nothing; alter table p2 replica identity nothing")
+    one(config, "PG12", Severity.WARNING, "public.p1", "a partition of public.p")
 
 
 def test_pg12_partition_with_a_lesser_identity(config: Config, run: Callable[[str], None]) -> None:

@@ -29,6 +29,22 @@ SETUP = """
     alter table identity_index alter big set storage external;
     create unique index identity_index_code on identity_index (code);
     alter table identity_index replica identity using index identity_index_code;
+    create table nothing_keyed (id int primary key, t text);
+    alter table nothing_keyed replica identity nothing;
+    create table nothing_bag (a int, t text);
+    alter table nothing_bag replica identity nothing;
+    create table nothing_made (a int, t text, g int generated always as (a + 1) stored);
+    alter table nothing_made replica identity nothing;
+    create table key_dropped (id int primary key, t text);
+    create table nothing_root (id int primary key, t text) partition by range (id);
+    create table nothing_low partition of nothing_root for values from (0) to (100);
+    create table nothing_high partition of nothing_root for values from (100) to (999);
+    alter table nothing_root replica identity nothing;
+    alter table nothing_high replica identity nothing;
+    create table nothing_whole (id int, t text) partition by range (id);
+    create table nothing_part partition of nothing_whole default;
+    alter table nothing_whole replica identity nothing;
+    alter table nothing_part replica identity full;
     create table toast (id int primary key, n int, big text, more bytea, small text);
     alter table toast alter big set storage external, alter more set storage external;
     create table toast_full (id int, n int, big text);
@@ -102,6 +118,15 @@ def make(pair: Pair) -> None:
     if pair.server.version >= 18:
         pair.run("create table virtual (id int primary key, a int, v int generated always as (a))")
     pair.run(f"alter database {pair.source.info.dbname} set logical_decoding_work_mem = '64kB'")
+    for table in (
+        "nothing_keyed",
+        "nothing_bag",
+        "nothing_made",
+        "nothing_root",
+        "nothing_whole",
+        "key_dropped",
+    ):
+        pair.run(f"insert into {table} select g, 'bulk' from generate_series(90, 110) as g")
     for table in ("identity_default", "identity_full", "place", "seat"):
         pair.run(f"insert into {table} select g, g, 'bulk' from generate_series(1, 20) as g")
     big = BIG.format(seed="i")
@@ -158,6 +183,53 @@ def test_replica_identities(pair: Pair) -> None:
     pair.run(f"update {table} set code = 'new ' || code where id in (3, 102)")
     pair.run(f"delete from {table} where id = 4")
     pair.check("identity_default", "identity_full", "identity_index")
+
+
+def refused(pair: Pair, sql: str) -> None:
+    """The server does not carry this out, for want of a replica identity."""
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="replica identity"):
+        pair.run(sql)
+
+
+def test_tables_without_replica_identity(pair: Pair) -> None:
+    """What the server lets through is carried: inserts and TRUNCATE; a key dropped on the way."""
+    tables = ("nothing_keyed", "nothing_bag", "nothing_made", "key_dropped")
+    pair.run("insert into key_dropped values (1, 'keyed'); delete from key_dropped where id = 91")
+    pair.settle()
+    for side in (pair.target, pair.source):  # constraints are the target's own business
+        side.execute(
+            "alter table key_dropped drop constraint key_dropped_pkey, alter id drop not null"
+        )
+    for table in tables:
+        pair.run(f"insert into {table} values (1, 'new'), (2, null)")
+        refused(pair, f"update {table} set t = 'x'")
+        refused(pair, f"delete from {table}")
+    for table in tables[1:]:
+        pair.run(f"insert into {table} values (1, 'new'), (1, 'new'), (null, null)")
+    pair.check(*tables)
+    pair.run(
+        "insert into nothing_keyed values (3, 'gone'); truncate nothing_keyed, nothing_bag;"
+        "insert into nothing_keyed values (3, 'kept'); insert into nothing_bag values (4, 'kept')"
+    )
+    pair.run("truncate key_dropped; insert into key_dropped values (5, 'x'), (5, 'x')")
+    pair.check(*tables)
+    pair.run("alter table nothing_keyed replica identity default; update nothing_keyed set id = 9")
+    pair.run("alter table nothing_bag replica identity full; delete from nothing_bag where a = 4")
+    pair.check(*tables)
+
+
+def test_partitions_of_a_root_without_replica_identity(pair: Pair) -> None:
+    """Updates and deletes are carried where the partition, not its root, has an identity."""
+    pair.run("insert into nothing_root values (1, 'low'), (101, 'high') on conflict do nothing")
+    pair.run("update nothing_root set t = 'u' where id < 95; delete from nothing_root where id = 1")
+    pair.run("update nothing_root set id = 17 where id = 97 and id < 100")
+    refused(pair, "delete from nothing_root where id = 101")
+    pair.run("update nothing_whole set t = 'u' where id < 95; insert into nothing_whole values (1)")
+    pair.run("update nothing_whole set id = 1, t = null where id > 100")
+    pair.run("delete from nothing_whole where id = 96")
+    pair.check("nothing_root", "nothing_whole")
+    pair.run("truncate nothing_root; insert into nothing_root values (1, 'x'), (101, 'x')")
+    pair.check("nothing_root")
 
 
 def test_unsent_large_values_stay(pair: Pair) -> None:

@@ -18,10 +18,11 @@ from penstock.control.checksum import (
     as_source_prints,
     bucket_count,
     differing_buckets,
+    key_columns,
 )
 from penstock.control.compare import PART_BYTES, cut
 from penstock.control.hashed_rows import Hashes, merge
-from penstock.model import TableName
+from penstock.model import ColumnDefinition, Identity, TableDefinition, TableName
 
 T = TableName("public", "t")
 
@@ -109,3 +110,15 @@ def test_types_whose_text_needs_no_help_are_compared_raw(
 ) -> None:
     """Only listed widenings are brought into the source's form."""
     assert as_source_prints('"c"', source_type, target_type) == '"c"'
+
+
+def test_a_generated_column_makes_no_key() -> None:
+    """With identity FULL the rest of the row does not name it: there may be several alike."""
+    columns = tuple(
+        ColumnDefinition(name=name, type_text="integer", type_oid=23, typmod=-1, generated=made)
+        for name, made in (("a", ""), ("g", "s"))
+    )
+    table = TableDefinition(
+        name=T, source_id=1, columns=columns, identity=Identity.FULL, identity_columns=("a",)
+    )
+    assert key_columns(table) == ()

@@ -86,8 +86,8 @@ def key_columns(table: TableDefinition) -> tuple[str, ...]:
     """The columns that name a row: primary key, else replica identity index, else none."""
     if table.primary_key:
         return table.primary_key
-    names = tuple(column.name for column in table.columns)
-    return table.identity_columns if set(table.identity_columns) != set(names) else ()
+    names = {column.name for column in table.columns if not column.generated}
+    return table.identity_columns if set(table.identity_columns) != names else ()
 
 
 def source_image(table: TableDefinition) -> Image:

@@ -16,6 +16,7 @@ import psycopg
 # The modules register their checks when they are imported.
 from penstock.control import (  # noqa: F401
     doctor_host,
+    doctor_identity,
     doctor_server,
     doctor_slot,
     doctor_tables,

@@ -1,6 +1,7 @@
-"""Doctor's checks of the wanted tables on the source (PG12, PG14 to PG16, PG21, PG22, PG24, PG30).
+"""Doctor's checks of the wanted tables on the source (PG14 to PG16, PG21, PG22, PG24, PG30).
 
-Not here: how they look in the target (`doctor_target.py`).
+Not here: what their rows are known by (`doctor_identity.py`), how they look in the target
+(`doctor_target.py`).
 """
 
 from __future__ import annotations
@@ -15,37 +16,6 @@ from penstock.source.postgres.catalog import Exclusion
 NAMES_SHOWN_MAX = 10
 WORTH_TELLING = (Exclusion.FOREIGN, Exclusion.PART_FOREIGN)
 UNLOGGED = (Exclusion.UNLOGGED, Exclusion.PART_UNLOGGED)
-
-# Updates and deletes of a table that is published fail at the source when it has no identity.
-WITHOUT_IDENTITY = """
-    select n.nspname as schema,
-           c.relname as name,
-           c.relreplident::text as identity,
-           (select i.relname
-              from pg_index as x
-              join pg_class as i on i.oid = x.indexrelid
-             where x.indrelid = c.oid
-               and x.indisunique and x.indisvalid and x.indimmediate
-               and x.indpred is null and x.indexprs is null
-               and not exists (select from pg_attribute as a
-                                where a.attrelid = c.oid
-                                  and a.attnum = any(x.indkey)
-                                  and not a.attnotnull)
-             order by x.indnkeyatts, i.relname
-             limit 1) as usable_index
-      from pg_class as c
-      join pg_namespace as n on n.oid = c.relnamespace
-     where c.oid = any(%(ids)s)
-       and (c.relreplident = 'n'
-            or c.relreplident = 'd'
-               and not exists (select from pg_index as i
-                                where i.indrelid = c.oid
-                                  and i.indisprimary and i.indisvalid and i.indimmediate)
-            or c.relreplident = 'i'
-               and not exists (select from pg_index as i
-                                where i.indrelid = c.oid and i.indisreplident))
-     order by 1, 2
-"""
 
 
 @check("PK06", "tables wanted", side=Side.SOURCE)
@@ -83,38 +53,6 @@ def any_table(probe: Probe) -> Iterator[Finding]:
             "there is nothing to do",
             listing,
         )
-
-
-@check("PG12", "replica identity", side=Side.SOURCE, change_only=True)
-def identity(probe: Probe) -> Iterator[Finding]:
-    """Each table needs a primary key, or another replica identity."""
-    whys = {
-        "d": "has no primary key and replica identity DEFAULT",
-        "n": "has replica identity NOTHING",
-        "i": "has a replica identity index that was dropped",
-    }
-    for row in probe.rows(WITHOUT_IDENTITY, ids=probe.table_ids):
-        table = quoted(row["schema"], row["name"])
-        mend = f"alter table {table} replica identity full;"
-        if row["usable_index"]:
-            index = quoted(row["usable_index"])
-            mend = f"alter table {table} replica identity using index {index};"
-        yield found(
-            "PG12",
-            Severity.ERROR,
-            f"{row['schema']}.{row['name']} {whys[row['identity']]}",
-            "once it is published, every UPDATE and DELETE on it fails at the source",
-            mend,
-        )
-    for left_out in probe.survey.excluded:
-        if left_out.reason is Exclusion.PART_IDENTITY and left_out.mend:  # the root, not its parts
-            yield found(
-                "PG12",
-                Severity.ERROR,
-                str(left_out),
-                "updates and deletes of its rows come without the key that tells them apart",
-                left_out.mend,
-            )
 
 
 @check("PG14", "unchanged large values", side=Side.SOURCE, change_only=True)

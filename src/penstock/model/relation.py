@@ -53,7 +53,7 @@ class Relation:
 
     key: indexes into columns that identify a row for a merge; empty when the table has none.
     before: indexes into columns that a before image holds: the identity columns with DEFAULT and
-    INDEX, all with FULL, none with NOTHING.
+    INDEX, all with FULL, none with NOTHING unless partitions have an identity of their own.
     source_id: the table's oid (the root's for a partitioned table).
     version: counts up from 1 per table within one log; assigned by the log writer's caller.
     """

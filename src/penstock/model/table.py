@@ -87,7 +87,11 @@ class TypeDefinition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDefinition:
-    """A captured table. leaves: oids of the storage relations when it is partitioned."""
+    """A captured table. partition_leaves: oids of the storage relations when it is partitioned.
+
+    identity_columns: what a before image holds. In a partitioned table with identity NOTHING that
+    is up to its partitions' identities: the primary key, or else all columns.
+    """
 
     name: TableName
     source_id: int
@@ -100,6 +104,7 @@ class TableDefinition:
     indexes: tuple[str, ...] = ()
     foreign_keys: tuple[ForeignKey, ...] = ()
     types: tuple[TypeDefinition, ...] = ()
+    is_partitioned: bool = False
     partition_leaves: tuple[int, ...] = ()
     size_bytes: int = 0
     row_estimate: int = 0

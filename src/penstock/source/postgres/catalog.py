@@ -20,7 +20,11 @@ from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.source.postgres.definitions import definitions_of
 from penstock.source.postgres.patterns import Selection, TablePattern
 from penstock.source.postgres.relations import RelationResolver, relation_of
-from penstock.source.postgres.table_shape import IDENTITY_COLUMNS, identity_covers
+from penstock.source.postgres.table_shape import (
+    IDENTITY_COLUMNS,
+    KEY_COLUMNS,
+    identity_covers,
+)
 
 __all__ = [
     "Excluded",
@@ -47,7 +51,8 @@ CANDIDATES = f"""
            c.relpersistence::text as persistence,
            p.inhparent::bigint as parent,
            case when c.relispartition or c.relkind = 'p'
-                then {IDENTITY_COLUMNS.format(table="c")} else array[]::text[] end as identity
+                then {IDENTITY_COLUMNS.format(table="c")} end as identity,
+           case when c.relkind = 'p' then {KEY_COLUMNS.format(table="c")} end as key
       from pg_class as c
       join pg_namespace as n on n.oid = c.relnamespace
       left join pg_inherits as p on p.inhrelid = c.oid and c.relispartition
@@ -123,14 +128,19 @@ class Survey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
-    """A relation of the database, with its place in a partition tree."""
+    """A relation of the database, with its place in a partition tree.
+
+    identity, key: in a partition tree, the columns of its replica identity, None for NOTHING, and
+    of its primary key.
+    """
 
     id: int
     name: TableName
     kind: str
     persistence: str
     parent: int | None
-    identity: tuple[str, ...]
+    identity: list[str] | None
+    key: list[str] | None
 
 
 def open_catalog(url: str, *, application_name: str = "penstock catalog") -> psycopg.Connection:
@@ -185,7 +195,8 @@ def survey(connection: psycopg.Connection, patterns: Sequence[str]) -> Survey:
                 kind=row["kind"],
                 persistence=row["persistence"],
                 parent=row["parent"],
-                identity=tuple(row["identity"]),
+                identity=row["identity"],
+                key=row["key"],
             )
             for row in cursor.execute(CANDIDATES).fetchall()
         }
@@ -267,7 +278,7 @@ class _Pick:
             elif leaf.persistence != "p":
                 reason = Exclusion.PART_UNLOGGED
                 mend = f"alter table {quoted(*leaf.name)} set logged;"
-            elif not identity_covers(leaf.identity, candidate.identity):
+            elif not identity_covers(leaf.identity, candidate.identity, candidate.key or ()):
                 reason = Exclusion.PART_IDENTITY
                 mend = f"alter table {quoted(*leaf.name)} replica identity full;"
             else:

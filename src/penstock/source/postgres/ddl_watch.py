@@ -413,7 +413,8 @@ def _shape(digest: str, text: str) -> TableShape:
         kind=raw["kind"],
         persistence=raw["persistence"],
         identity=raw["identity"],
-        identity_columns=tuple(raw["identity_columns"]),
+        identity_columns=_names(raw["identity_columns"]),
+        key_columns=tuple(raw["key_columns"]),
         file=raw["file"],
         published=raw["published"],
         keys=tuple((key[0], key[1], key[2]) for key in raw["keys"] or ()),
@@ -442,8 +443,12 @@ def _shape(digest: str, text: str) -> TableShape:
                 link_xid=p[8],
                 link_command=p[9],
                 changed_xid=p[10],
-                identity_columns=tuple(p[11]),
+                identity_columns=_names(p[11]),
             )
             for p in raw["parts"] or ()
         ),
     )
+
+
+def _names(columns: list[str] | None) -> tuple[str, ...] | None:
+    return None if columns is None else tuple(columns)

@@ -273,7 +273,9 @@ def _table(
         primary_key=tuple(primary["columns"]) if primary else (),
         primary_key_deferrable=bool(primary and not primary["is_immediate"]),
         identity=identity,
-        identity_columns=_identity_columns(identity, columns, primary, indexes),
+        identity_columns=_identity_columns(
+            identity, columns, primary, indexes, is_partitioned=row["kind"] == "p"
+        ),
         unique_keys=tuple(
             UniqueKey(
                 name=i["name"],
@@ -298,6 +300,7 @@ def _table(
             for f in foreign
         ),
         types=types,
+        is_partitioned=row["kind"] == "p",
         partition_leaves=tuple(row["leaves"] or ()) if row["kind"] == "p" else (),
         size_bytes=row["size_bytes"] or 0,
         row_estimate=row["row_estimate"] or 0,
@@ -309,13 +312,19 @@ def _identity_columns(
     columns: Sequence[ColumnDefinition],
     primary: Row | None,
     indexes: Sequence[Row],
+    *,
+    is_partitioned: bool,
 ) -> tuple[str, ...]:
     """The columns that a before image holds, as the server chooses them."""
+    everything = tuple(column.name for column in columns if not column.generated)
+    chosen: tuple[str, ...] = ()
     if identity is Identity.FULL:
-        return tuple(column.name for column in columns if not column.generated)
-    if identity is Identity.DEFAULT:
-        return tuple(primary["columns"]) if primary and primary["is_immediate"] else ()
-    if identity is Identity.INDEX:
-        chosen = next((i for i in indexes if i["is_identity"]), None)
-        return tuple(chosen["columns"]) if chosen else ()
-    return ()
+        chosen = everything
+    elif identity is Identity.DEFAULT and primary and primary["is_immediate"]:
+        chosen = tuple(primary["columns"])
+    elif identity is Identity.INDEX:
+        index = next((i for i in indexes if i["is_identity"]), None)
+        chosen = tuple(index["columns"]) if index else ()
+    if chosen or not is_partitioned:
+        return chosen
+    return tuple(primary["columns"]) if primary else everything

@@ -80,10 +80,12 @@ def _key(
 
     With an identity index the before image has that index' columns and perhaps not those of the
     primary key, so the index it is. With FULL it has all, so the primary key will do; without one
-    the whole row is the key, said by an empty tuple.
+    the whole row is the key, said by an empty tuple. So it is where the identity has a generated
+    column: the rest of it may be the same in many rows.
     """
+    generated = {column.name for column in definition.columns if column.generated}
     if identity in (Identity.DEFAULT, Identity.INDEX) and before:
-        return before
+        return () if generated & set(definition.identity_columns) else before
     primary = definition.primary_key
     if not primary or not set(primary) <= set(names):
         return ()
@@ -178,13 +180,14 @@ class RelationResolver:
     def _key_holds(self, message: RelationMessage) -> bool:
         """Whether the key taken from the catalogue is still that of the table.
 
-        With identity FULL or NOTHING the message does not tell, and rows that are alike in a key
-        dropped meanwhile must not be taken for one. The server repeats the message after that.
+        With identity FULL, and where no column is marked, the message does not tell, and rows that
+        are alike in a key dropped meanwhile must not be taken for one. The server repeats the
+        message after that.
         """
         definition = self._definitions.get(message.source_id)
         if definition is None or not definition.primary_key:
             return True
-        if message.identity not in (Identity.FULL, Identity.NOTHING):
+        if message.identity != Identity.FULL and any(c.flags & 1 for c in message.columns):
             return True
         row = self.connection.execute(PRIMARY_KEY, {"id": message.source_id}).fetchone()
         return row is not None and tuple(row[0]) == definition.primary_key
@@ -264,9 +267,12 @@ class RelationResolver:
         columns = tuple(self._columns(message.columns, (definition, live), notes))
         names = [column.name for column in columns]
         identity = Identity(message.identity)
-        before: tuple[int, ...] = ()
-        if identity is not Identity.NOTHING:
-            before = tuple(i for i, c in enumerate(message.columns) if c.flags & 1)
+        before = tuple(i for i, c in enumerate(message.columns) if c.flags & 1)
+        if not before and definition.is_partitioned:
+            # Updates and deletes come with what the partitions' identities hold, nevertheless.
+            primary = definition.primary_key
+            chosen = primary if primary and set(primary) <= set(names) else names
+            before = tuple(i for i, name in enumerate(names) if name in chosen)
         # The name by which the table is captured, also while the stream has another one: renaming
         # is the business of ddl_watch.
         name = definition.name

@@ -8,6 +8,7 @@ that gives the point (`slot.py`).
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -266,6 +267,7 @@ def _storage_chunks(
         # A heap block carries its share of the values that are stored out of line.
         bytes_per_block = max(size_bytes / blocks, block_bytes)
         step = max(int(size_bytes_target // bytes_per_block), 1)
+        step = math.ceil(blocks / math.ceil(blocks / step))  # alike: the last one is no remnant
     starts = list(range(0, blocks, step)) if blocks else [0]
     for place, start in enumerate(starts):
         last = place == len(starts) - 1

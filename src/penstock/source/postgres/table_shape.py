@@ -15,18 +15,32 @@ from typing import ClassVar
 from penstock.host.connect import quoted
 from penstock.model import PenstockError, TableName
 
-# The columns of a table's replica identity, `*` for all. Also used by catalog.py.
+# The columns of a table's replica identity, `*` for all; null for NOTHING: the server refuses
+# updates and deletes then. Also used by catalog.py.
 IDENTITY_COLUMNS = """
-    case {table}.relreplident when 'f' then array['*'] else array(
+    case {table}.relreplident when 'f' then array['*'] when 'n' then null else array(
         select ia.attname::text
           from pg_index as ix
-          join pg_attribute as ia
-            on ia.attrelid = ix.indrelid and ia.attnum = any(ix.indkey::int2[])
+         cross join unnest(ix.indkey::int2[]) with ordinality as ip(attnum, place)
+          join pg_attribute as ia on ia.attrelid = ix.indrelid and ia.attnum = ip.attnum
          where ix.indrelid = {table}.oid
+           and ip.place <= ix.indnkeyatts
            and ix.indisvalid
            and ({table}.relreplident = 'd' and ix.indisprimary and ix.indimmediate
                 or {table}.relreplident = 'i' and ix.indisreplident)
          order by 1) end
+"""
+KEY_COLUMNS = """
+    array(
+        select ka.attname::text
+          from pg_index as kx
+         cross join unnest(kx.indkey::int2[]) with ordinality as kp(attnum, place)
+          join pg_attribute as ka on ka.attrelid = kx.indrelid and ka.attnum = kp.attnum
+         where kx.indrelid = {table}.oid
+           and kp.place <= kx.indnkeyatts
+           and kx.indisvalid
+           and kx.indisprimary
+         order by 1)
 """
 
 # A transaction id is compared for equality only: a catalogue row with another xmin is another row.
@@ -61,6 +75,7 @@ SHAPES = """
                    'persistence', c.relpersistence,
                    'identity', c.relreplident,
                    'identity_columns', {root_identity},
+                   'key_columns', {root_key},
                    'file', c.relfilenode::bigint,
                    'published', {published},
                    'keys', (
@@ -134,6 +149,7 @@ def shapes_sql(server_version: int, *, with_text: bool) -> str:
     return SHAPES.format(
         published=published,
         root_identity=IDENTITY_COLUMNS.format(table="c"),
+        root_key=KEY_COLUMNS.format(table="c"),
         part_identity=IDENTITY_COLUMNS.format(table="p"),
         text="text" if with_text else "null::text",
     )
@@ -172,7 +188,7 @@ class PartShape:
     link_xid: str
     link_command: int
     changed_xid: str
-    identity_columns: tuple[str, ...]
+    identity_columns: tuple[str, ...] | None
 
     @property
     def made_in_place(self) -> bool:
@@ -182,7 +198,11 @@ class PartShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableShape:
-    """A captured table. published: how it is in the publication; None: it is not."""
+    """A captured table. published: how it is in the publication; None: it is not.
+
+    identity_columns: those of its replica identity, `*` for all, None for NOTHING. key_columns:
+    of its primary key.
+    """
 
     digest: str
     source_id: int
@@ -190,12 +210,13 @@ class TableShape:
     kind: str
     persistence: str
     identity: str
-    identity_columns: tuple[str, ...]
+    identity_columns: tuple[str, ...] | None
     file: int
     published: str | None
     keys: tuple[tuple[int, bool, bool], ...]
     attributes: tuple[AttributeShape, ...]
     parts: tuple[PartShape, ...]
+    key_columns: tuple[str, ...] = ()
 
     @property
     def leaves(self) -> dict[int, PartShape]:
@@ -214,6 +235,7 @@ class Reason(StrEnum):
     PARTITION_GONE = "a partition was detached or dropped"
     PARTITION_REWRITTEN = "a partition was truncated or rewritten by itself"
     PARTITION_IDENTITY = "a partition had a lesser replica identity for a while"
+    GENERATED_IDENTITY = "its replica identity had a generated column for a while"
     MADE_ANEW = "it was dropped and made again"
     NEW = "it is captured from now on"
     WAS_UNLOGGED = "it was unlogged for a while"
@@ -238,6 +260,13 @@ class PartitionIdentityDiffers(PenstockError):
     """A partition's replica identity lacks columns of the partitioned table's."""
 
     code = "PG63"
+    retry = "operator"
+
+
+class IdentityGenerated(PenstockError):
+    """A captured table's replica identity has a generated column, which is never sent."""
+
+    code = "PG64"
     retry = "operator"
 
 
@@ -292,22 +321,43 @@ def compare(before: TableShape, after: TableShape) -> Difference:
     return replace(parts, changed=attributes.changed)
 
 
-def identity_covers(part: Iterable[str], root: Iterable[str]) -> bool:
+def identity_covers(
+    part: Iterable[str] | None, root: Iterable[str] | None, key: Iterable[str]
+) -> bool:
     """Whether what a partition's before images hold is all that the root's should. Pure.
 
     The server sends changes of a partition under the root with the values that the PARTITION's
-    replica identity has put into its log, and NULL for others, without a word.
+    replica identity has put into its log, and NULL for others, without a word. part, root: the
+    columns of both identities, None for NOTHING. key: the root's primary key: rows are found by
+    it, or else by all columns, where the root has no identity. A partition without one is never
+    wrong: the server refuses to update it.
     """
-    has, needs = set(part), set(root)
+    if part is None:
+        return True
+    has, own = set(part), set(root or ())
+    if not has and not own:
+        return True
+    needs = own or set(key) or {"*"}
     return "*" in has or ("*" not in needs and needs <= has)
 
 
 def _wrong_identity(shape: TableShape) -> PartShape | None:
-    leaves = shape.leaves.values()
-    needs = shape.identity_columns
-    return next(
-        (leaf for leaf in leaves if not identity_covers(leaf.identity_columns, needs)), None
-    )
+    root, key = shape.identity_columns, shape.key_columns
+    for leaf in shape.leaves.values():
+        if not identity_covers(leaf.identity_columns, root, key):
+            return leaf
+    return None
+
+
+def _generated_identity(shape: TableShape) -> TableName | None:
+    """The table or partition whose identity has columns that are not sent."""
+    generated = {attribute.name for attribute in shape.attributes if attribute.generated}
+    if generated & set(shape.identity_columns or ()):
+        return shape.name
+    for leaf in shape.leaves.values():
+        if generated & set(leaf.identity_columns or ()):
+            return leaf.name
+    return None
 
 
 def standing(shape: TableShape) -> PenstockError | None:
@@ -336,6 +386,15 @@ def standing(shape: TableShape) -> PenstockError | None:
             "changes are sent with is incomplete",
             hint=f"Run: alter table {quoted(*wrong.name)} replica identity full; and start again: "
             "the table is then read again.",
+            table=str(shape.name),
+        )
+    made = _generated_identity(shape)
+    if made is not None:
+        return IdentityGenerated(
+            f"the replica identity of {made} has a generated column now: rows can not be told "
+            "apart by what is sent",
+            hint="Run penstock doctor, which has the SQL that mends it, and start again: the table "
+            "is then read again.",
             table=str(shape.name),
         )
     return _unpublished(shape)
@@ -380,13 +439,9 @@ def _attributes(before: TableShape, after: TableShape) -> Difference:
         one = new.get(number) or old[number]
         if one.generated:
             return Difference(stop=_generated_changed(after, one, added=number in new))
-    was_out = before.published is None or before.published != after.published
-    if was_out:
-        return Difference(reload=Reason.WAS_UNPUBLISHED)
-    if before.persistence != "p" or any(p.persistence != "p" for p in before.leaves.values()):
-        return Difference(reload=Reason.WAS_UNLOGGED)
-    if _wrong_identity(before) is not None:
-        return Difference(reload=Reason.PARTITION_IDENTITY)
+    missed = _missed(before, after)
+    if missed is not None:
+        return Difference(reload=missed)
     common = [(old[number], new[number]) for number in old.keys() & new.keys()]
     added = [new[number] for number in new.keys() - old.keys()]
     dropped_names = {old[number].name for number in old.keys() - new.keys()}
@@ -409,6 +464,19 @@ def _attributes(before: TableShape, after: TableShape) -> Difference:
         or before.keys != after.keys
     )
     return Difference(changed=changed)
+
+
+def _missed(before: TableShape, after: TableShape) -> Reason | None:
+    """Why changes were not sent, or not whole, as the table was before."""
+    if before.published is None or before.published != after.published:
+        return Reason.WAS_UNPUBLISHED
+    if before.persistence != "p" or any(p.persistence != "p" for p in before.leaves.values()):
+        return Reason.WAS_UNLOGGED
+    if _wrong_identity(before) is not None:
+        return Reason.PARTITION_IDENTITY
+    if _generated_identity(before) is not None:
+        return Reason.GENERATED_IDENTITY
+    return None
 
 
 def _expression_changed(table: TableShape, attribute: AttributeShape) -> PenstockError:
