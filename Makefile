@@ -10,6 +10,8 @@ T ?= 10m
 V ?= 15,18
 K ?= 1000
 SEED ?= 1
+SERVER_TESTS_postgres := tests/servers --ignore-glob "*/test_mysql_*.py"
+SERVER_TESTS_mysql := $(sort $(wildcard tests/servers/test_mysql_*.py))
 KERNELS := $(shell find src -name '*.p[yx][xdi]')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
@@ -59,9 +61,9 @@ check: $(VENV)/.dev ## format, lint, types, layers, unit and property tests: und
 	$(BIN)/lint-imports
 	$(PYTEST) -n $(JOBS) --dist worksteal -q tests/unit tests/property
 
-test-servers: setup ## the tests on real servers of kind S=postgres and version V=15,18
-	@test "$(S)" = postgres || { echo "no servers of kind $(S) yet: S=postgres"; exit 1; }
-	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -n $(JOBS) --dist worksteal tests/servers
+test-servers: setup ## the tests on servers of kind S=postgres (of version V=15,18) or S=mysql
+	@test "$(S)" = postgres -o "$(S)" = mysql || { echo "S=postgres or S=mysql"; exit 1; }
+	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -n $(JOBS) --dist worksteal $(SERVER_TESTS_$(S))
 
 test-faults: setup ## processes killed, connections cut, disks full: about ten minutes
 	$(PYTEST) -n $(JOBS) --dist worksteal tests/faults --ignore tests/faults/test_demo.py

@@ -73,7 +73,8 @@ def unprivileged_account() -> Account | None:
         if entry.pw_uid != 0:
             return Account(name=name, uid=entry.pw_uid, gid=entry.pw_gid)
     raise NoUnprivilegedAccount(
-        f"database servers refuse to run as root, and none of the users {', '.join(ACCOUNTS)} exists",
+        "database servers refuse to run as root, and none of the users "
+        f"{', '.join(ACCOUNTS)} exists",
         hint="Run as another user, or add one with `useradd --system postgres`.",
     )
 

@@ -1,0 +1,220 @@
+"""The URL of a MySQL or MariaDB database, and the TLS that it asks for.
+
+    mysql://user:password@host:3306/database?sslmode=verify-full&sslrootcert=/etc/ca.pem
+
+`mariadb://` means the same; which server it is, is asked of the server. Options, with the names
+that MySQL's own clients use accepted too (`ssl-mode`, `ssl-ca`, `ssl-cert`, `ssl-key`):
+
+sslmode          disable; prefer (TLS if the server has it, nothing verified: the default);
+                 require; verify-ca (the chain); verify-full (and the host's name)
+sslrootcert      file of the authorities to trust, or `system`
+sslcert, sslkey, sslpassword       our own certificate, for accounts that require one
+server_public_key                  file of the server's RSA key, for a log-in without TLS
+get_server_public_key              true: ask the server for that key and believe it
+connect_timeout                    seconds, 10 by default
+unix_socket                        a socket file in place of host and port
+
+Not here: connecting (`connect.py`).
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Self
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from penstock.host.connect import CONNECT_TIMEOUT_S, TlsFailed, UrlInvalid, mask
+
+SCHEMES = ("mysql", "mariadb")
+PORT_DEFAULT = 3306
+SSL_MODES = ("disable", "prefer", "require", "verify-ca", "verify-full")
+EXAMPLE = "mysql://user:password@host:3306/database"
+_MODE_NAMES = {
+    "disabled": "disable",
+    "preferred": "prefer",
+    "required": "require",
+    "verify_ca": "verify-ca",
+    "verify_identity": "verify-full",
+}
+_OPTION_NAMES = {
+    "ssl-mode": "sslmode",
+    "ssl-ca": "sslrootcert",
+    "ssl-cert": "sslcert",
+    "ssl-key": "sslkey",
+    "socket": "unix_socket",
+}
+_OPTIONS = frozenset(
+    {
+        "sslmode",
+        "sslrootcert",
+        "sslcert",
+        "sslkey",
+        "sslpassword",
+        "server_public_key",
+        "get_server_public_key",
+        "connect_timeout",
+        "unix_socket",
+    }
+)
+_BOOLEANS = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MySQLUrl:
+    """What a URL says. database: empty for none. options: by the names above."""
+
+    host: str
+    port: int = PORT_DEFAULT
+    user: str = ""
+    password: str = field(default="", repr=False)
+    database: str = ""
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a URL; raises UrlInvalid, whose message never holds the password."""
+        try:
+            parts = urlsplit(text)
+            port = parts.port or PORT_DEFAULT
+        except ValueError as error:
+            raise _invalid(text, "it can not be read") from error
+        if parts.scheme not in SCHEMES or "//" not in text:
+            raise _invalid(text, "it does not begin with mysql:// or mariadb://")
+        if "/" in parts.path.lstrip("/") or parts.fragment:
+            raise _invalid(text, "it names more than a database behind the host")
+        options = _options(text, parts.query)
+        if not parts.hostname and "unix_socket" not in options:
+            raise _invalid(text, "it names no host")
+        return cls(
+            host=unquote(parts.hostname or "localhost"),
+            port=port,
+            user=unquote(parts.username or ""),
+            password=unquote(parts.password or ""),
+            database=unquote(parts.path.lstrip("/")),
+            options=MappingProxyType(options),
+        )
+
+    @property
+    def sslmode(self) -> str:
+        """One of SSL_MODES."""
+        return self.options.get("sslmode", "prefer")
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the server has to prove who it is."""
+        return self.sslmode.startswith("verify")
+
+    @property
+    def may_ask_for_key(self) -> bool:
+        """Whether the RSA key that the server sends by itself may be believed."""
+        return _BOOLEANS[self.options.get("get_server_public_key", "false").lower()]
+
+    @property
+    def connect_timeout_s(self) -> float:
+        """How long a server may take until the log-in is done."""
+        return float(self.options.get("connect_timeout", CONNECT_TIMEOUT_S))
+
+    @property
+    def place(self) -> str:
+        """`host:port` or the socket file, for messages."""
+        return self.options.get("unix_socket") or f"{self.host}:{self.port}"
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """The TLS context to connect with; None: without TLS.
+
+        Raises TlsFailed when a file is missing or broken.
+        """
+        if self.sslmode == "disable" or "unix_socket" in self.options:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            if self.is_verified:
+                self._trust(context)
+            if self.options.get("sslcert"):
+                context.load_cert_chain(
+                    str(_file(self.options["sslcert"])),
+                    keyfile=str(_file(self.options["sslkey"]))
+                    if "sslkey" in self.options
+                    else None,
+                    password=self.options.get("sslpassword", ""),
+                )
+        except (OSError, ssl.SSLError) as error:
+            raise TlsFailed(
+                f"a certificate or key file for {self.place} can not be used: {error}",
+                hint="Check sslrootcert, sslcert and sslkey in the URL.",
+            ) from error
+        return context
+
+    def _trust(self, context: ssl.SSLContext) -> None:
+        root = self.options.get("sslrootcert", "")
+        if not root:
+            raise TlsFailed(
+                f"sslmode {self.sslmode} needs a root certificate",
+                hint="Add sslrootcert=FILE (or sslrootcert=system) to the URL.",
+            )
+        if root == "system":
+            context.load_default_certs()
+        else:
+            context.load_verify_locations(cafile=str(_file(root)))
+        context.verify_mode = ssl.CERT_REQUIRED
+        # As libpq: the world's authorities prove nothing without the name.
+        context.check_hostname = self.sslmode == "verify-full" or root == "system"
+
+    def public_key(self) -> bytes | None:
+        """The server's RSA key that server_public_key names; raises TlsFailed."""
+        name = self.options.get("server_public_key")
+        if name is None:
+            return None
+        try:
+            return _file(name).read_bytes()
+        except OSError as error:
+            raise TlsFailed(
+                f"the key file of server_public_key can not be read: {error}",
+                hint="Name the file of the server's public_key.pem in the URL.",
+            ) from error
+
+
+def _file(name: str) -> Path:
+    return Path(name).expanduser()
+
+
+def _invalid(text: str, why: str) -> UrlInvalid:
+    shown = mask(text) if "://" in text else "***"
+    return UrlInvalid(
+        f"not the URL of a MySQL or MariaDB database: {shown}: {why}",
+        hint=f"Write it as {EXAMPLE} and percent-encode special characters in user and password.",
+    )
+
+
+def _options(text: str, query: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for given, value in parse_qsl(query, keep_blank_values=True):
+        name = _OPTION_NAMES.get(given, given)
+        if name not in _OPTIONS:
+            raise _invalid(text, f"it has the unknown option {given}")
+        options[name] = value
+    mode = options.get("sslmode")
+    if mode is not None:
+        mode = _MODE_NAMES.get(mode.lower(), mode)
+        if mode not in SSL_MODES:
+            raise _invalid(text, f"sslmode is none of {', '.join(SSL_MODES)}")
+        options["sslmode"] = mode
+    limit = options.get("connect_timeout", "1")
+    if not limit.isdecimal() or not 0 < int(limit) <= 31_536_000:
+        raise _invalid(text, "connect_timeout is not a number of seconds")
+    if options.get("get_server_public_key", "true").lower() not in _BOOLEANS:
+        raise _invalid(text, "get_server_public_key is neither true nor false")
+    return options
+
+
+def with_database(text: str, database: str) -> str:
+    """The same URL for another database of that server."""
+    parts = urlsplit(text)
+    return parts._replace(path=f"/{quote(database, safe='')}").geturl()

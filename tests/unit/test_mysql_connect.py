@@ -1,0 +1,106 @@
+"""Typed errors of MySQL connections, and SQL text; nothing here needs a server."""
+
+from __future__ import annotations
+
+import pickle
+import ssl
+
+import pymysql
+import pytest
+
+from penstock.host import connect as c
+from penstock.host.mysql import connect as m
+from penstock.model import PenstockError
+
+URL = "mysql://u:topsecret@h:1/d"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "retry"),
+    [
+        (pymysql.err.OperationalError(1045, "Access denied for 'u'"), c.LoginRefused, False),
+        (pymysql.err.OperationalError(1130, "Host is not allowed"), c.LoginRefused, False),
+        (pymysql.err.OperationalError(1049, "Unknown database"), c.DatabaseUnknown, False),
+        (pymysql.err.OperationalError(1040, "Too many connections"), c.ServerBusy, True),
+        (pymysql.err.OperationalError(2003, "Can't connect"), c.ServerUnreachable, True),
+        (pymysql.err.OperationalError(2013, "Lost connection"), c.ServerUnreachable, True),
+        (pymysql.err.OperationalError(2026, "SSL is required"), c.TlsFailed, False),
+        (pymysql.err.OperationalError(3159, "secure transport"), c.TlsFailed, False),
+        (ssl.SSLError(1, "bad"), c.TlsFailed, False),
+        (RuntimeError("'cryptography' package is required"), c.LoginRefused, False),
+        (pymysql.err.OperationalError(9999, "something new"), c.ConnectFailed, True),
+    ],
+)
+def test_why_a_connection_failed(error: Exception, kind: type[PenstockError], retry: bool) -> None:
+    """The number decides; the message names the place, the hint what to do."""
+    typed = m.connect_error(URL, error)
+    assert type(typed) is kind
+    assert typed.hint
+    assert "u:***@h:1" in typed.message
+    assert m.safe_to_retry(typed) is retry
+
+
+def test_a_certificate_that_is_not_trusted_is_told_apart_from_a_closed_port() -> None:
+    """PyMySQL gives both the number 2003; the cause below it tells."""
+    error = pymysql.err.OperationalError(2003, "Can't connect")
+    error.original_exception = ssl.SSLCertVerificationError(1, "unknown authority")
+    assert isinstance(m.connect_error(URL, error), c.TlsFailed)
+
+
+def test_passwords_are_scrubbed() -> None:
+    """Even one that the server repeats."""
+    error = m.connect_error(URL, pymysql.err.OperationalError(1045, "denied with topsecret"))
+    assert "topsecret" not in str(error)
+    again = pickle.loads(pickle.dumps(error))
+    assert again.as_dict() == error.as_dict()
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "retry"),
+    [
+        (1205, c.StatementInterrupted, True),
+        (1213, c.StatementInterrupted, True),
+        (1412, c.StatementInterrupted, True),
+        (1317, c.StatementInterrupted, True),
+        (2006, c.ConnectionLost, True),
+        (2013, c.ConnectionLost, True),
+        (1927, c.ConnectionLost, True),
+        (4031, c.ConnectionLost, True),
+        (1142, c.PrivilegeMissing, False),
+        (1227, c.PrivilegeMissing, False),
+        (1062, c.StatementFailed, False),
+        (1290, c.StatementFailed, False),
+        (1064, c.StatementFailed, False),
+    ],
+)
+def test_what_may_be_tried_again(number: int, kind: type[PenstockError], retry: bool) -> None:
+    """The layer that knows the server answers whether the same again can help."""
+    error = pymysql.err.OperationalError(number, "said")
+    assert m.safe_to_retry(error) is retry
+    with pytest.raises(kind) as caught, m.server_errors("reading"):
+        raise error
+    assert m.safe_to_retry(caught.value) is retry
+    assert caught.value.message == "reading: said"
+    assert caught.value.fields["errno"] == number
+
+
+def test_a_connection_closed_before_is_lost() -> None:
+    """PyMySQL says it with number 0 and no words."""
+    with pytest.raises(c.ConnectionLost, match="the connection was closed"), m.server_errors("x"):
+        raise pymysql.err.InterfaceError(0, "")
+
+
+def test_names_are_quoted() -> None:
+    """Backticks are doubled; nothing else is special inside them."""
+    assert m.quoted("a`b", 'c"d') == '`a``b`.`c"d`'
+    for wrong in ("", "a\0b"):
+        with pytest.raises(ValueError, match="not an identifier"):
+            m.quoted(wrong)
+
+
+def test_a_closed_port_is_unreachable() -> None:
+    """The error names the place and what to try."""
+    with pytest.raises(c.ServerUnreachable) as caught:
+        m.connect("mysql://u:topsecret@127.0.0.1:1/d", application_name="test")
+    assert "127.0.0.1:1" in caught.value.message
+    assert "topsecret" not in repr(caught.value.as_dict())
