@@ -282,7 +282,9 @@ def _parts(lead: psycopg.Connection, table: TableName, side: str) -> tuple[tuple
         if there is None or not there[0]:
             raise TableGone(
                 f"there is no table {table} in the {side}",
-                hint="Run `penstock status` for what is loaded, or check tables and [target.map].",
+                hint="A table made after the pipeline started is loaded at its next start: run "
+                "`penstock doctor`, it names the SQL to type first. Else check tables and "
+                "[target.map].",
             )
         lead.execute(f"lock table {quoted(*table)} in access share mode")
         leaves = lead.execute(LEAVES, name).fetchall() or lead.execute(PLAIN, name).fetchall()
