@@ -38,9 +38,10 @@ def set_up(url: str, ddl: str, *, slot: str = SLOT) -> None:
 def extractor_of(url: str, directory: Path, **more: Any) -> Extractor:
     """An extractor of all tables of schema public; QUICK unless options are given."""
     more.setdefault("options", QUICK)
-    with open_catalog(url) as catalog:
-        tables = captured_tables(catalog, ["public.*"])
-    return Extractor(url, directory, tables=tables, **more)
+    if "tables" not in more:
+        with open_catalog(url) as catalog:
+            more["tables"] = captured_tables(catalog, ["public.*"])
+    return Extractor(url, directory, **more)
 
 
 @contextmanager

@@ -199,6 +199,7 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
         "alter table public.t drop constraint t_pkey, add primary key (id, g)",
         [("Stop", "IdentityGenerated")],
     ),
+    ("alter table public.quiet drop id", [("Stop", "TableWithoutColumns")]),
     ("drop table public.t", [("Gone", "")]),
     (
         "begin; drop table public.t; create table public.t (id int primary key); commit",
@@ -400,6 +401,34 @@ def test_a_table_no_longer_wanted_is_forgotten(
         database.execute("alter table public.root add x int")
         assert watch.poll() == 0
         assert {shape.name.name for shape in watch.state().shapes} == {"t"}
+
+
+@pytest.mark.parametrize(
+    "change", ["quiet drop id", "one set unlogged", "one replica identity using index one_id"]
+)
+def test_what_can_not_be_carried_is_forgotten_once_it_is_not_wanted(
+    source_url: str, database: psycopg.Connection, change: str
+) -> None:
+    """It stops every start until then, also when the captured tables lack it."""
+    database.execute("alter table public.one alter id set not null")
+    database.execute("create unique index one_id on public.one (id)")
+    own, watch = _watch(source_url, database)
+    with own:
+        watch.poll()
+        database.execute(f"alter table public.{change}".encode())
+        watch.poll()
+        assert _told(_all_due(watch))[0][0] == "Stop"
+        state = watch.state()
+    tables = captured_tables(database, ["public.*", "!public.loose"])
+    assert len(tables) == 2
+    kept = {table.name for table in tables}
+    for takes, expected in ((lambda _: True, 1), (kept.__contains__, 0)):
+        with open_catalog(source_url) as own:
+            watch = DdlWatch(own, tables, publication=PUBLICATION, state=state, takes=takes)
+            watch.poll()
+            assert len(_all_due(watch)) == expected
+            state = watch.state()
+    assert state.names == kept
 
 
 def test_actions_wait_for_the_stream(source_url: str, database: psycopg.Connection) -> None:

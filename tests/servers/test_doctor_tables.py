@@ -14,6 +14,7 @@ from fix_pipeline import pipeline
 from fix_postgres import Server
 from penstock.control.config import Config
 from penstock.control.findings import Severity
+from penstock.source.postgres.catalog import Exclusion
 
 # -- tables ------------------------------------------------------------------------------------
 
@@ -28,6 +29,39 @@ def test_pk06_tables_wanted(config: Config, run: Callable[[str], None]) -> None:
     run("create view v as select 1 as n")
     view = replace(config, source=replace(config.source, tables=("public.v",)))
     assert any("view" in f.what for f in found(view, "PK06"))
+
+
+def test_pk06_tells_what_is_left_out(config: Config, run: Callable[[str], None]) -> None:
+    """Together by reason: patterns, views, partitions; a table without columns by itself."""
+    run("create table a (id int primary key); create table audit (id int); create table audit_2 ()")
+    run("create view v as select 1 as n; create materialized view m as select 1 as n")
+    run("create table p (id int primary key) partition by range (id)")
+    run("create table p1 partition of p default; create schema wirekite")
+    run("create table wirekite.own (id int)")
+    wide = replace(config.source, tables=("*.*", "!public.audit*"))
+    told = {(f.severity, f.what): f.why for f in found(replace(config, source=wide), "PK06")}
+    assert told == {
+        (Severity.INFO, "2 tables are left out: public.audit, public.audit_2"): (
+            'of each: "!public.audit*" takes it out'
+        ),
+        (Severity.INFO, "1 table is left out: public.m"): f"of each: {Exclusion.MATERIALIZED_VIEW}",
+        (Severity.INFO, "1 table is left out: public.v"): f"of each: {Exclusion.VIEW}",
+        (Severity.INFO, "1 table is left out: public.p1"): f"of each: {Exclusion.PARTITION}",
+        (Severity.INFO, "1 table is left out: wirekite.own"): f"of each: {Exclusion.OWN}",
+    }
+
+
+@pytest.mark.parametrize("columns", ["", "g int generated always as (1) stored"])
+def test_pk06_tables_of_which_nothing_is_sent(
+    config: Config, run: Callable[[str], None], columns: str
+) -> None:
+    """Left out by a wildcard, with a warning; refused by name; fine once there is a column."""
+    run(f"create table a (id int primary key); create table e ({columns})")
+    one(config, "PK06", Severity.WARNING, "public.e", "no columns")
+    named = replace(config, source=replace(config.source, tables=("public.a", "public.e")))
+    one(named, "PK06", Severity.ERROR, "public.e", "no columns")
+    run("alter table e add column id int primary key")
+    assert found(config, "PK06") == found(named, "PK06") == []
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from penstock.model import TableName
-from penstock.source.postgres.patterns import PatternInvalid, Selection, parse_pattern
+from penstock.source.postgres.patterns import (
+    PatternInvalid,
+    Selection,
+    as_pattern,
+    parse_pattern,
+)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +36,19 @@ from penstock.source.postgres.patterns import PatternInvalid, Selection, parse_p
 def test_patterns_name_tables(pattern: str, schema: str, name: str, matches: bool) -> None:
     """Globs outside quotes, letters as they stand inside, and case counts."""
     assert parse_pattern(pattern).matches(TableName(schema, name)) is matches
+
+
+@pytest.mark.parametrize(
+    "name", ["t", "Größe", "a.b", "a*", "!odd", 'say "hi"', "two words", "?", "ends!", "a\nb"]
+)
+def test_a_name_as_pattern_stands_for_it_alone(name: str) -> None:
+    """Quoted where it must be, so that it can be put into the configuration, with ! before it."""
+    for table in (TableName("public", name), TableName(name, "t")):
+        pattern = parse_pattern(as_pattern(table))
+        assert pattern.exact
+        assert pattern.matches(table)
+        assert parse_pattern("!" + as_pattern(table)).excludes
+    assert as_pattern(TableName("public", "orders")) == "public.orders"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from penstock.control.config import Config
+from penstock.control.followed import followed_names
 from penstock.control.source_planner import SourcePlanner
 from penstock.load.bulk import BulkOptions, BulkResult, load_in_bulk
 from penstock.load.bulk_progress import OnProgress
@@ -35,7 +36,7 @@ def source_tables(config: Config) -> list[TableDefinition]:
     Raises the errors of `source.postgres.catalog.captured_tables`.
     """
     with open_catalog(config.source.url) as connection:
-        return captured_tables(connection, config.source.tables)
+        return captured_tables(connection, config.source.tables, dropped=followed_names(config))
 
 
 def bulk_load(

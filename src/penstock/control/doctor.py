@@ -24,6 +24,7 @@ from penstock.control import (  # noqa: F401
 )
 from penstock.control.config import Config
 from penstock.control.findings import CHECKS, Check, Finding, Probe, Severity, Side
+from penstock.control.followed import followed_names
 from penstock.host.connect import EXACT_TEXT_SETTINGS, ConnectFailed, connect, server_errors
 from penstock.model import PenstockError
 from penstock.source.postgres.catalog import Survey, open_catalog, survey
@@ -186,7 +187,7 @@ def _source(config: Config, findings: list[Finding]) -> Iterator[Probe | None]:
 def _survey(config: Config, connection: psycopg.Connection, findings: list[Finding]) -> Survey:
     try:
         with server_errors("reading the source's catalogue"):
-            return survey(connection, config.source.tables)
+            return survey(connection, config.source.tables, dropped=followed_names(config))
     except PenstockError as error:
         findings.append(
             Finding(

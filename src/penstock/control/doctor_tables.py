@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from penstock.control.doctor_server import found
 from penstock.control.findings import Finding, Probe, Severity, Side, check
 from penstock.host.connect import PrivilegeMissing, quoted, server_errors, statement
-from penstock.source.postgres.catalog import Exclusion
+from penstock.source.postgres.catalog import Excluded, Exclusion
 
 NAMES_SHOWN_MAX = 10
-WORTH_TELLING = (Exclusion.FOREIGN, Exclusion.PART_FOREIGN)
 UNLOGGED = (Exclusion.UNLOGGED, Exclusion.PART_UNLOGGED)
+TOLD_ELSEWHERE = (Exclusion.PART_IDENTITY, *UNLOGGED)
+# What nobody expects to be copied unless it is named.
+EXPECTED = (Exclusion.VIEW, Exclusion.MATERIALIZED_VIEW, Exclusion.OWN)
 
 
 @check("PK06", "tables wanted", side=Side.SOURCE)
@@ -33,18 +35,25 @@ def any_table(probe: Probe) -> Iterator[Finding]:
             "names are compared as the catalogue has them: case counts",
             listing,
         )
+    for gone in probe.survey.gone:
+        yield found(
+            "PK06",
+            Severity.WARNING,
+            f"{gone} was followed and has been dropped at the source",
+            "what was committed before that is applied, and the target keeps its rows; take it "
+            "out of [source] tables once you know",
+        )
     for left_out in probe.survey.excluded:
-        if left_out.reason in (Exclusion.PATTERN, Exclusion.PART_IDENTITY, *UNLOGGED):
+        if left_out.reason in TOLD_ELSEWHERE or _is_expected(left_out):
             continue
-        if left_out.is_named or left_out.reason in WORTH_TELLING:
-            yield found(
-                "PK06",
-                Severity.ERROR if left_out.is_named else Severity.WARNING,
-                str(left_out),
-                "the configuration names it" if left_out.is_named else "it is left out",
-                left_out.mend,
-            )
-    if not probe.tables and not probe.survey.unmatched:
+        yield found(
+            "PK06",
+            Severity.ERROR if left_out.is_named else Severity.WARNING,
+            str(left_out),
+            "the configuration names it" if left_out.is_named else "it is left out",
+            left_out.mend,
+        )
+    if not (probe.tables or probe.survey.unmatched or probe.survey.gone):
         patterns = ", ".join(probe.config.source.tables)
         yield found(
             "PK06",
@@ -52,6 +61,27 @@ def any_table(probe: Probe) -> Iterator[Finding]:
             f"no table of the source matches tables = {patterns}",
             "there is nothing to do",
             listing,
+        )
+
+
+def _is_expected(left_out: Excluded) -> bool:
+    if left_out.reason in (Exclusion.PATTERN, Exclusion.PARTITION):
+        return True
+    return left_out.reason in EXPECTED and not left_out.is_named
+
+
+@check("PK06", "tables wanted", side=Side.SOURCE)
+def left_out(probe: Probe) -> Iterator[Finding]:
+    """What the patterns stand for and is not captured, told together by reason."""
+    by_reason: dict[str, list[str]] = {}
+    for excluded in probe.survey.excluded:
+        if _is_expected(excluded):
+            reason = f'"{excluded.pattern}" takes it out' if excluded.pattern else excluded.reason
+            by_reason.setdefault(reason, []).append(str(excluded.name))
+    for reason, names in by_reason.items():
+        count = f"{len(names)} tables are" if len(names) > 1 else "1 table is"
+        yield found(
+            "PK06", Severity.INFO, f"{count} left out: {_names(names)}", f"of each: {reason}"
         )
 
 

@@ -34,6 +34,7 @@ from penstock.model import Lsn, PenstockError, TableDefinition
 from penstock.source.extract import ExtractOptions, Extractor, Outcome
 from penstock.source.postgres import slot as slots
 from penstock.source.postgres.client import open_replication
+from penstock.source.postgres.patterns import Selection
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock extract"
@@ -102,6 +103,7 @@ def extract_changes(config: Config, *, verbose: bool = False, checked: bool = Fa
             gate=gate,
             stop=stop,
             start_position=start_position,
+            takes=Selection.parse(config.source.tables).takes,
         ).run()
 
 

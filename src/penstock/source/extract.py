@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import psycopg
 import structlog
@@ -23,7 +23,15 @@ from penstock.host.connect import connect, server_errors
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
 from penstock.log import ClosedSegment, PipelineLayout, Writer, WriterOptions, checkpoint
-from penstock.model import FlushPoint, Lsn, PenstockError, Relation, Run, TableDefinition
+from penstock.model import (
+    FlushPoint,
+    Lsn,
+    PenstockError,
+    Relation,
+    Run,
+    TableDefinition,
+    TableName,
+)
 from penstock.source.bookkeeping import Chores, Poll, StatusFile
 from penstock.source.extract_options import (
     ControlGate,
@@ -32,6 +40,7 @@ from penstock.source.extract_options import (
     Outcome,
     Pace,
     Progress,
+    ProgressRecorder,
 )
 from penstock.source.extract_report import facts_of
 from penstock.source.postgres import slot as slots
@@ -39,6 +48,7 @@ from penstock.source.postgres.catalog import RelationResolver, open_catalog
 from penstock.source.postgres.catchup import CatchUp
 from penstock.source.postgres.client import open_replication
 from penstock.source.postgres.ddl_watch import DdlWatch, WatchState
+from penstock.source.postgres.relations import dropped_definitions
 from penstock.source.postgres.shapes import CatalogShapes
 from penstock.source.postgres.source_identity import ServerIdentity, identify
 from penstock.source.postgres.stream import PostgresSource, StreamOptions
@@ -52,6 +62,7 @@ __all__ = [
     "Outcome",
     "Progress",
     "ProgressRecorder",
+    "followed",
 ]
 
 logger = structlog.get_logger()
@@ -87,20 +98,12 @@ declare(
 )
 
 
-class ProgressRecorder(Protocol):
-    """Where progress is kept (the CE rows). Called in order, from one thread, until it succeeds.
+def followed(layout: PipelineLayout, files: Files = REAL_FILES) -> WatchState | None:
+    """What a pipeline's extraction remembers of the tables it follows; None before its first look.
 
-    Both calls may be repeated for the same segment; neither may be needed for recovery: the
-    segments are the truth.
+    Raises CheckpointCorrupt.
     """
-
-    def opened(self, number: int, position: int) -> None:
-        """Segment `number` was begun; it goes on from position."""
-        ...
-
-    def closed(self, segment: ClosedSegment) -> None:
-        """A segment has its final name."""
-        ...
+    return checkpoint.load(layout.state / WATCH_FILE, WatchState, files)
 
 
 class Extractor:
@@ -122,19 +125,22 @@ class Extractor:
         stop: Callable[[], bool] = lambda: False,
         log_id: str | None = None,
         start_position: int = 0,
+        takes: Callable[[TableName], bool] = lambda _: True,
         files: Files = REAL_FILES,
         clock: Clock = REAL_CLOCK,
     ) -> None:
         """Say from where to where.
 
-        directory: the pipeline's. tables: what is captured. stop: asked again and again; True
-        ends the extraction at a flush point. start_position: where the log must begin when it is
-        still empty (the slot's consistent point); 0: where the slot stands.
+        directory: the pipeline's. tables: what is captured. takes: whether the configuration
+        stands for a table's name, also of one that is not among tables. stop: asked again and
+        again; True ends the extraction at a flush point. start_position: where the log must begin
+        when it is still empty (the slot's consistent point); 0: where the slot stands.
         """
         self.progress = Progress(started_us=clock.now_us())
         self._url = url
         self._layout = PipelineLayout(root=directory)
         self._tables = tables
+        self._takes = takes
         self._options = options
         self._recorder = recorder
         self._gate = gate
@@ -211,19 +217,25 @@ class Extractor:
     ) -> RelationResolver:
         """One resolver serves the whole extraction, on the connection of each attempt."""
         if before is None:
-            return RelationResolver(catalog, self._tables, known=self._known_relations())
+            path = self._layout.state / RELATIONS_FILE
+            known = checkpoint.load(path, list[Relation], self._files) or []
+            state = followed(self._layout, self._files) or WatchState()
+            named = {table.name for table in self._tables}
+            lost = [s for s in state.shapes if s.name not in named and self._takes(s.name)]
+            tables = [*self._tables, *dropped_definitions(catalog, lost, known)]
+            return RelationResolver(catalog, tables, known=known)
         before.connection = catalog
         before.forget()
         return before
 
     def _watch_tables(self, connection: psycopg.Connection, resolver: RelationResolver) -> None:
         if self._actions is None:
-            path = self._layout.state / WATCH_FILE
             watch = DdlWatch(
                 connection,
                 self._tables,
                 publication=self._options.publication,
-                state=checkpoint.load(path, WatchState, self._files),
+                state=followed(self._layout, self._files),
+                takes=self._takes,
             )
             self._actions = TableActions(
                 self._url,
@@ -347,10 +359,6 @@ class Extractor:
             self._files.make_directory(self._layout.state)
             checkpoint.save(self._layout.state / STREAM_FILE, now, self._files)
         return now or before
-
-    def _known_relations(self) -> list[Relation]:
-        path = self._layout.state / RELATIONS_FILE
-        return checkpoint.load(path, list[Relation], self._files) or []
 
     def _save_relations(self, relations: Sequence[Relation]) -> None:
         point("extract.relations.before")

@@ -8,7 +8,7 @@ rows (`relations.py`), tables that change (`ddl_watch.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -52,7 +52,10 @@ CANDIDATES = f"""
            p.inhparent::bigint as parent,
            case when c.relispartition or c.relkind = 'p'
                 then {IDENTITY_COLUMNS.format(table="c")} end as identity,
-           case when c.relkind = 'p' then {KEY_COLUMNS.format(table="c")} end as key
+           case when c.relkind = 'p' then {KEY_COLUMNS.format(table="c")} end as key,
+           exists (select from pg_attribute as a
+                    where a.attrelid = c.oid and a.attnum > 0
+                      and not a.attisdropped and a.attgenerated = '') as has_columns
       from pg_class as c
       join pg_namespace as n on n.oid = c.relnamespace
       left join pg_inherits as p on p.inhrelid = c.oid and c.relispartition
@@ -74,6 +77,7 @@ class Exclusion(StrEnum):
     PARTITION = "it is a partition: its rows are captured under the partitioned table's name"
     PART_FOREIGN = "it has a partition that is a foreign table: its rows are on another server"
     PART_UNLOGGED = "it has an unlogged partition, whose changes are not in the server's log"
+    NO_COLUMNS = "it has no columns, or only generated ones: nothing of its rows is sent"
     PART_IDENTITY = "it has a partition whose replica identity lacks columns of its own"
     OWN = "it is one of penstock's own tables"
 
@@ -97,12 +101,14 @@ class Excluded:
     """A table that a pattern stands for and that is not captured.
 
     related: the table that the reason speaks of: the root of a partition, or the partition.
-    mend: SQL that would make it capturable, or empty. is_named: a pattern names it alone.
+    pattern: the one that takes it out, or empty. mend: SQL that would make it capturable, or empty.
+    is_named: a pattern names it alone.
     """
 
     name: TableName
     reason: Exclusion
     related: TableName | None = None
+    pattern: str = ""
     mend: str = ""
     is_named: bool = False
 
@@ -117,13 +123,15 @@ class Survey:
     """What the patterns come to in this database.
 
     unmatched: patterns that take in by name a table that there is not. near: the tables whose
-    names differ from those only in case.
+    names differ from those only in case. gone: tables that a pattern names and that were dropped
+    since they were followed.
     """
 
     tables: tuple[TableDefinition, ...]
     excluded: tuple[Excluded, ...] = ()
     unmatched: tuple[str, ...] = ()
     near: tuple[TableName, ...] = ()
+    gone: tuple[TableName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +139,7 @@ class _Candidate:
     """A relation of the database, with its place in a partition tree.
 
     identity, key: in a partition tree, the columns of its replica identity, None for NOTHING, and
-    of its primary key.
+    of its primary key. has_columns: others than generated ones.
     """
 
     id: int
@@ -141,6 +149,7 @@ class _Candidate:
     parent: int | None
     identity: list[str] | None
     key: list[str] | None
+    has_columns: bool
 
 
 def open_catalog(url: str, *, application_name: str = "penstock catalog") -> psycopg.Connection:
@@ -152,15 +161,19 @@ def open_catalog(url: str, *, application_name: str = "penstock catalog") -> psy
 
 
 def captured_tables(
-    connection: psycopg.Connection, patterns: Sequence[str]
+    connection: psycopg.Connection,
+    patterns: Sequence[str],
+    *,
+    dropped: Collection[TableName] = (),
 ) -> list[TableDefinition]:
     """The tables that the patterns take in, with their definitions, ordered by name.
 
-    connection: from `open_catalog`. Raises PatternInvalid; TableNotCapturable when a pattern
-    names a table that does not exist or can not be captured; PartitionNotSeparable. A pattern with
-    wildcards may come to nothing: the result may be empty.
+    connection: from `open_catalog`. dropped: tables of which a pattern may name one that does not
+    exist. Raises PatternInvalid; TableNotCapturable when a pattern names another table that does
+    not exist, or one that can not be captured; PartitionNotSeparable. A pattern with wildcards may
+    come to nothing: the result may be empty.
     """
-    result = survey(connection, patterns)
+    result = survey(connection, patterns, dropped=dropped)
     for excluded in result.excluded:
         if excluded.is_named and excluded.reason is not Exclusion.PATTERN:
             raise TableNotCapturable(
@@ -181,10 +194,16 @@ def captured_tables(
     return list(result.tables)
 
 
-def survey(connection: psycopg.Connection, patterns: Sequence[str]) -> Survey:
+def survey(
+    connection: psycopg.Connection,
+    patterns: Sequence[str],
+    *,
+    dropped: Collection[TableName] = (),
+) -> Survey:
     """What the patterns take in, what they stand for and is left out, and why.
 
-    Raises PatternInvalid for a pattern that can not be read, and PartitionNotSeparable.
+    dropped: tables that may have been dropped since they were followed. Raises PatternInvalid for
+    a pattern that can not be read, and PartitionNotSeparable.
     """
     selection = Selection.parse(patterns)
     with connection.cursor(row_factory=dict_row) as cursor:
@@ -197,6 +216,7 @@ def survey(connection: psycopg.Connection, patterns: Sequence[str]) -> Survey:
                 parent=row["parent"],
                 identity=row["identity"],
                 key=row["key"],
+                has_columns=row["has_columns"],
             )
             for row in cursor.execute(CANDIDATES).fetchall()
         }
@@ -204,10 +224,13 @@ def survey(connection: psycopg.Connection, patterns: Sequence[str]) -> Survey:
     definitions = definitions_of(connection, picked.taken)
     names = [candidate.name for candidate in candidates.values()]
     unmatched = [p for p in selection.patterns if _names_nothing(p, names)]
+    gone = sorted(name for name in dropped if any(p.matches(name) for p in unmatched))
+    unmatched = [p for p in unmatched if not any(p.matches(name) for name in gone)]
     return Survey(
         tables=tuple(sorted(definitions.values(), key=lambda definition: definition.name)),
         excluded=tuple(picked.excluded),
         unmatched=tuple(pattern.text for pattern in unmatched),
+        gone=tuple(gone),
         near=tuple(name for name in names if any(p.nearly_matches(name) for p in unmatched)),
     )
 
@@ -252,10 +275,18 @@ class _Pick:
             # A pattern may take out a partitioned table whose partitions another one takes in.
             return None
         named = taking.exact
-        if self._selection.excluded_by(candidate.name):
-            return Excluded(name=candidate.name, reason=Exclusion.PATTERN, is_named=named)
+        out = self._selection.excluded_by(candidate.name)
+        if out is not None:
+            return Excluded(
+                name=candidate.name, reason=Exclusion.PATTERN, pattern=out.text, is_named=named
+            )
         if above is not None and not named:
-            return Excluded(name=candidate.name, reason=above.reason, related=above.name)
+            return Excluded(
+                name=candidate.name,
+                reason=above.reason,
+                related=above.name,
+                pattern=above.pattern,
+            )
         if candidate.name.schema == OWN_SCHEMA:
             return Excluded(name=candidate.name, reason=Exclusion.OWN, is_named=named)
         return self._unfit(candidate, named)
@@ -272,6 +303,8 @@ class _Pick:
         if candidate.persistence != "p" and candidate.kind == "r":
             mend = f"alter table {quoted(*name)} set logged;"
             return Excluded(name=name, reason=Exclusion.UNLOGGED, mend=mend, is_named=named)
+        if not candidate.has_columns:
+            return Excluded(name=name, reason=Exclusion.NO_COLUMNS, is_named=named)
         for leaf in self._leaves(candidate):
             if leaf.kind == "f":
                 reason, mend = Exclusion.PART_FOREIGN, ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ from penstock.source.postgres.table_shape import (
     Reason,
     TableRenamed,
     TableShape,
+    TableWithoutColumns,
     compare,
     new_links,
     shapes_sql,
@@ -43,6 +44,14 @@ LOCK_TIMEOUT_MS = 2000
 UNKNOWN_ID = 0  # no table has this oid
 # Rows of the transaction that made a table lie at its beginning: nobody else could write before.
 PROBE_BLOCKS = 1024
+
+# Why a table may no longer be among the captured ones although the configuration takes its name.
+LEFT_BY_ITSELF = (
+    ChangesNotLogged,
+    PartitionIdentityDiffers,
+    TableRenamed,
+    TableWithoutColumns,
+)
 
 POSITION = """
     select case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
@@ -99,10 +108,19 @@ class Stop(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchState:
-    """What survives a restart (a state file). position: of the last look that is settled."""
+    """What survives a restart (a state file). position: of the last look that is settled.
+
+    gone: captured tables that were dropped, and not made again since.
+    """
 
     shapes: tuple[TableShape, ...] = ()
     position: int = 0
+    gone: tuple[TableName, ...] = ()
+
+    @property
+    def names(self) -> frozenset[TableName]:
+        """The tables that are followed or were when they were dropped."""
+        return frozenset(self.gone) | {shape.name for shape in self.shapes}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,16 +146,22 @@ class DdlWatch:
         *,
         publication: str,
         state: WatchState | None = None,
+        takes: Callable[[TableName], bool] = lambda _: True,
     ) -> None:
+        """Begin with these tables. takes: whether the configuration stands for a name."""
         self.connection = connection
         self.changed = False
         self._publication = publication
+        self._takes = takes
         self._wanted = {table.name for table in tables}
         # Tables dropped while nobody watched are not among `tables`, yet must be told.
         self._seen = {shape.name: shape for shape in state.shapes} if state else {}
         self._settled = dict(self._seen)
         self._ids = dict.fromkeys(self._wanted, UNKNOWN_ID)
         self._ids |= {name: shape.source_id for name, shape in self._seen.items()}
+        self._gone = {name for name in (state.gone if state else ()) if takes(name)}
+        self._gone -= self._ids.keys()
+        self._ids |= dict.fromkeys(self._gone, UNKNOWN_ID)  # they may be made again
         self._takes_as_is = state is None
         self._position = state.position if state else 0
         self._looked_at = self._position
@@ -159,7 +183,11 @@ class DdlWatch:
     def state(self) -> WatchState:
         """What to keep durably whenever `changed` is set; clears that flag."""
         self.changed = False
-        return WatchState(shapes=tuple(self._settled.values()), position=self._position)
+        return WatchState(
+            shapes=tuple(self._settled.values()),
+            position=self._position,
+            gone=tuple(sorted(self._gone)),
+        )
 
     def saw_truncate(self, table: TableName, position: int) -> None:
         """Tell of a TRUNCATE in the stream: partitions with new files are then explained."""
@@ -183,6 +211,8 @@ class DdlWatch:
         if not self._pending or self._pending[0].action is not action:
             raise ValueError("actions are done in their order, once")
         self._pending.popleft()
+        if isinstance(action, Gone):
+            self._gone.add(action.table)
         self._settle(action.table, action.shape)
         self._position = action.position
 
@@ -279,13 +309,15 @@ class DdlWatch:
     ) -> None:
         last = self._seen.get(name)
         if shape is None:
-            if last is not None:
+            if last is not None and not self._takes(name):
+                self._forget(name)
+            elif last is not None:
                 self._add(_Pending(action=Gone(position=position, table=name, shape=None)), None)
             return
         if last is None and any(seen.source_id == shape.source_id for seen in self._seen.values()):
             return  # renamed, which is told under the old name
         difference = self._difference(last, shape)
-        if name not in self._wanted and not _left_by_itself(difference):
+        if not self._is_wanted(name, last, difference):
             self._forget(name)
             return
         if difference is None:
@@ -319,6 +351,17 @@ class DdlWatch:
         if last is not None:
             return None
         return Difference(reload=None if self._takes_as_is else Reason.NEW)
+
+    def _is_wanted(
+        self, name: TableName, last: TableShape | None, difference: Difference | None
+    ) -> bool:
+        """Whether a table is to be followed, or was and left for another reason than its name."""
+        if name in self._wanted:
+            return True
+        stop = difference.stop if difference is not None else None
+        if not self._takes(name):
+            return isinstance(stop, TableRenamed)  # the configuration has the new name already
+        return last is None or isinstance(stop, LEFT_BY_ITSELF)  # None: it was dropped before
 
     def _brought_rows(
         self, before: TableShape, after: TableShape, difference: Difference
@@ -387,7 +430,9 @@ class DdlWatch:
 
     def _forget(self, name: TableName) -> None:
         """A table that the configuration no longer names."""
-        del self._seen[name], self._ids[name]
+        self._seen.pop(name, None)
+        del self._ids[name]
+        self._gone.discard(name)
         self._settle(name, None)
 
     def _settle(self, name: TableName, shape: TableShape | None) -> None:
@@ -395,13 +440,8 @@ class DdlWatch:
             self._settled.pop(name, None)
         if shape is not None:
             self._settled[shape.name] = shape
+            self._gone.discard(shape.name)
         self.changed = True
-
-
-def _left_by_itself(difference: Difference | None) -> bool:
-    """Whether a table is no longer among the captured ones for another reason than their names."""
-    stop = difference.stop if difference is not None else None
-    return isinstance(stop, ChangesNotLogged | PartitionIdentityDiffers | TableRenamed)
 
 
 def _shape(digest: str, text: str) -> TableShape:

@@ -47,6 +47,8 @@ class TablePattern:
 
 _PART = re.compile(r'"(?P<quoted>(?:[^"]|"")+)"|(?P<plain>[^".]+)')
 
+_PLAIN = re.compile(r"[^\s!\".*?][^\s\".*?]*")
+
 
 def _part(text: str, whole: str) -> tuple[re.Match[str], str]:
     match = _PART.match(text)
@@ -93,6 +95,13 @@ def parse_pattern(text: str) -> TablePattern:
     )
 
 
+def as_pattern(name: TableName) -> str:
+    """The pattern that stands for this table alone."""
+    return ".".join(
+        part if _PLAIN.fullmatch(part) else '"' + part.replace('"', '""') + '"' for part in name
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """All patterns of a pipeline together."""
@@ -118,3 +127,7 @@ class Selection:
     def excluded_by(self, name: TableName) -> TablePattern | None:
         """The pattern that takes a table out; None: none does."""
         return next((p for p in self.patterns if p.excludes and p.matches(name)), None)
+
+    def takes(self, name: TableName) -> bool:
+        """Whether a table of this name is wanted."""
+        return self.taken_by(name) is not None and self.excluded_by(name) is None

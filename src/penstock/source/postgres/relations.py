@@ -19,6 +19,7 @@ import structlog
 
 from penstock.model import Column, ColumnDefinition, Identity, Relation, TableDefinition, TableName
 from penstock.source.postgres.definitions import definitions_of
+from penstock.source.postgres.table_shape import TableShape, TableWithoutColumns
 from penstock.source.postgres.types import TypeBook
 
 if TYPE_CHECKING:
@@ -54,6 +55,50 @@ def relation_of(definition: TableDefinition, *, version: int = 1) -> Relation:
         identity=definition.identity,
         source_id=definition.source_id,
         version=version,
+    )
+
+
+def dropped_definitions(
+    connection: psycopg.Connection, shapes: Sequence[TableShape], known: Sequence[Relation]
+) -> list[TableDefinition]:
+    """Of tables that were followed, what is remembered of those that are no longer there.
+
+    The server still sends what was committed before they were dropped. known: as for the resolver.
+    """
+    there = definitions_of(connection, [s.source_id for s in shapes], shape_only=True)
+    relations = {relation.source_id: relation for relation in known}
+    return [
+        definition_of(relations[shape.source_id])
+        if shape.source_id in relations
+        else shape.definition()
+        for shape in shapes
+        if shape.source_id not in there
+    ]
+
+
+def definition_of(relation: Relation) -> TableDefinition:
+    """What the log remembers of a table: enough to read changes of one that was dropped."""
+    return TableDefinition(
+        name=TableName(relation.schema, relation.name),
+        source_id=relation.source_id,
+        columns=tuple(
+            ColumnDefinition(
+                name=column.name,
+                type_text=column.source_type,
+                type_oid=column.type_oid,
+                typmod=column.typmod,
+                not_null=not column.nullable,
+                missing=column.missing,
+                base_type=column.base_type,
+                neutral=column.neutral,
+            )
+            for column in relation.columns
+        ),
+        primary_key=tuple(relation.columns[i].name for i in relation.key),
+        identity=relation.identity,
+        identity_columns=tuple(relation.columns[i].name for i in relation.before),
+        # Any other table's messages mark these columns.
+        is_partitioned=bool(relation.before),
     )
 
 
@@ -146,8 +191,8 @@ class RelationResolver:
 
         None for a table that is not captured, such as a partition whose rows come under its root.
         A table made anew under a captured name is captured. Asks the catalogue only about columns
-        that are not known with this type. Raises psycopg's errors when the connection is lost:
-        the message may then be resolved again.
+        that are not known with this type. Raises TableWithoutColumns, and psycopg's errors when
+        the connection is lost: the message may then be resolved again.
         """
         with self._lock:
             plain = replace(message, xid=None)
@@ -171,6 +216,8 @@ class RelationResolver:
                 return None
             self._replace_incarnation(live)
             self._definitions[live.source_id] = definition = live
+        if not message.columns:
+            raise TableWithoutColumns(definition.name)
         relation = self._built(message, definition, live)
         if not self._key_holds(message):
             # Only the whole row is a key both before and after the primary key changed.

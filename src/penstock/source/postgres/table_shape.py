@@ -13,7 +13,8 @@ from enum import StrEnum
 from typing import ClassVar
 
 from penstock.host.connect import quoted
-from penstock.model import PenstockError, TableName
+from penstock.model import Identity, PenstockError, TableDefinition, TableName
+from penstock.source.postgres.patterns import as_pattern
 
 # The columns of a table's replica identity, `*` for all; null for NOTHING: the server refuses
 # updates and deletes then. Also used by catalog.py.
@@ -218,6 +219,17 @@ class TableShape:
     parts: tuple[PartShape, ...]
     key_columns: tuple[str, ...] = ()
 
+    def definition(self) -> TableDefinition:
+        """What is known when the catalogue has the table no more; its messages tell the columns."""
+        return TableDefinition(
+            name=self.name,
+            source_id=self.source_id,
+            columns=(),
+            primary_key=self.key_columns,
+            identity=Identity(self.identity),
+            is_partitioned=self.kind == "p",
+        )
+
     @property
     def leaves(self) -> dict[int, PartShape]:
         """The partitions that hold rows."""
@@ -235,6 +247,7 @@ class Reason(StrEnum):
     PARTITION_GONE = "a partition was detached or dropped"
     PARTITION_REWRITTEN = "a partition was truncated or rewritten by itself"
     PARTITION_IDENTITY = "a partition had a lesser replica identity for a while"
+    WITHOUT_COLUMNS = "it had no columns for a while"
     GENERATED_IDENTITY = "its replica identity had a generated column for a while"
     MADE_ANEW = "it was dropped and made again"
     NEW = "it is captured from now on"
@@ -268,6 +281,23 @@ class IdentityGenerated(PenstockError):
 
     code = "PG64"
     retry = "operator"
+
+
+class TableWithoutColumns(PenstockError):
+    """A captured table has no columns any more, or only generated ones: its rows are not sent."""
+
+    code = "PG65"
+    retry = "operator"
+
+    def __init__(self, name: TableName) -> None:
+        """name: as it is captured."""
+        super().__init__(
+            f"{name} has no columns any more, or only generated ones: nothing of its rows is sent",
+            hint=f"Leave it out: put '!{as_pattern(name)}' into [source] tables and start again. "
+            "Once it has columns and the pipeline is past this place it may be taken in again: it "
+            "is then read as a whole.",
+            table=str(name),
+        )
 
 
 class TableNotPublished(PenstockError):
@@ -349,6 +379,10 @@ def _wrong_identity(shape: TableShape) -> PartShape | None:
     return None
 
 
+def _has_columns(shape: TableShape) -> bool:
+    return any(not attribute.generated for attribute in shape.attributes)
+
+
 def _generated_identity(shape: TableShape) -> TableName | None:
     """The table or partition whose identity has columns that are not sent."""
     generated = {attribute.name for attribute in shape.attributes if attribute.generated}
@@ -371,6 +405,8 @@ def standing(shape: TableShape) -> PenstockError | None:
             "is then read again.",
             table=str(shape.name),
         )
+    if not _has_columns(shape):
+        return TableWithoutColumns(shape.name)
     foreign = [leaf.name for leaf in shape.leaves.values() if leaf.kind == "f"]
     if foreign:
         return ChangesNotLogged(
@@ -472,6 +508,8 @@ def _missed(before: TableShape, after: TableShape) -> Reason | None:
         return Reason.WAS_UNPUBLISHED
     if before.persistence != "p" or any(p.persistence != "p" for p in before.leaves.values()):
         return Reason.WAS_UNLOGGED
+    if not _has_columns(before):
+        return Reason.WITHOUT_COLUMNS
     if _wrong_identity(before) is not None:
         return Reason.PARTITION_IDENTITY
     if _generated_identity(before) is not None:
