@@ -11,6 +11,7 @@ ROOMS = {
     "HS": "This machine and its connections",
     "LD": "Loading",
     "LG": "The change log",
+    "MY": "The MySQL and MariaDB source",
     "PG": "The PostgreSQL source",
     "PS": "Everywhere",
     "TG": "The target",

@@ -1,0 +1,1 @@
+"""Following the binlog of a MySQL or MariaDB server, and reading its tables."""
