@@ -35,6 +35,7 @@ NEUTRALS = (
     "binary",
     "string",
 )
+IGNORED_COUNT_PLACE = 7  # in what `state` returns
 MODES = ("feed", "replay", "skip", "copy")
 _EVERY_TYPE = tuple(column(f"c{i}", neutral) for i, neutral in enumerate(NEUTRALS))
 
@@ -73,6 +74,7 @@ class Case:
     byte_limit: int = 1 << 20
     relations: dict[int, Relation] = field(default_factory=lambda: WORLD)
     dropped: tuple[int, ...] = ()
+    ignored: tuple[int, ...] = ()
     source_id: int = 1
 
     @classmethod
@@ -111,6 +113,7 @@ def state(decoder: Decoder) -> tuple[Any, ...]:
         decoder.trx,
         decoder.row_count,
         decoder.byte_count,
+        decoder.ignored_count,
         decoder.in_transaction,
         decoder.commit_position,
         decoder.end_position,
@@ -125,6 +128,8 @@ def run(kind: type[Decoder], case: Case) -> tuple[list[Any], list[Any]]:
     decoder = kind(record_transactions=True, byte_limit=case.byte_limit)
     for source_id, shape in case.relations.items():
         decoder.bind(source_id, shape)
+    for source_id in case.ignored:
+        decoder.ignore(source_id)
     if case.mode in ("replay", "copy"):
         decoder.begin(100, COMMIT_TIME_US, 7)
     events: list[Any] = []

@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ CORPUS_COUNT_MAX = 400
 INPUT_BYTES_MAX = 4096
 KEPT_COUNT_MAX = 100
 KEPT_BYTES_MAX = 700
+IGNORED = (2, 3)  # oids whose rows are passed over when each input is run again
 
 TEXTS = [
     b"", b"0", b"-1", b"127", b"32767", b"-32768", b"2147483648", b"9223372036854775807",
@@ -291,6 +293,7 @@ def fuzz(seconds: float, seed: int, keep: bool) -> dict[str, Any]:
         case = Case.of(data)
         object.__setattr__(case, "block", exact_block(case.block))
         seen = behaviour(*assert_same(case))
+        assert_same(replace(case, ignored=IGNORED))
         count += 1
         if seen not in known:
             known.add(seen)

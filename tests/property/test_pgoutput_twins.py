@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import string
 import struct
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from fix_examples import examples
 from fix_pgoutput import (
     UNCHANGED,
+    assert_same_batch,
     begin,
     column,
     commit,
@@ -27,13 +29,21 @@ from fix_pgoutput import (
     update,
     xlog,
 )
-from fix_pgoutput_twins import MODES, NEUTRALS, WORLD, Case, assert_same
+from fix_pgoutput_twins import (
+    IGNORED_COUNT_PLACE,
+    MODES,
+    NEUTRALS,
+    WORLD,
+    Case,
+    assert_same,
+)
 from penstock.codec.pgoutput import DecodeError
 from penstock.model import Identity, Relation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+IGNORED = st.sampled_from([(), (), (1,), (2, 4), (3, 99)])
 CORPUS = Path(__file__).parent / "corpus" / "pgoutput"
 
 
@@ -234,6 +244,7 @@ def test_valid_streams_decode_equally_however_they_are_cut(
         row_limit=data.draw(st.integers(1, 12)),
         commit_limit=data.draw(st.none() | st.integers(0, 4)),
         byte_limit=data.draw(st.sampled_from([1, 500, 1 << 20])),
+        ignored=tuple(data.draw(st.sets(st.sampled_from(sorted(shapes)), max_size=2))),
     )
     events, _ = assert_same(case)
     assert not any(isinstance(event[0], type) for event in events), "a valid stream was refused"
@@ -255,6 +266,30 @@ def test_a_stream_cut_at_every_byte_gives_the_same_rows(data: st.DataObject) -> 
 
 
 @given(data=st.data(), shapes=WORLDS)
+def test_ignored_rows_leave_no_trace(data: st.DataObject, shapes: dict[int, Relation]) -> None:
+    """The others are as if the ignored had never been sent, but for what the server says."""
+    unwanted = data.draw(st.sampled_from(sorted(shapes)))
+    block = data.draw(streams(shapes, proper))
+    frames, at = [], 0
+    while at < len(block):
+        behind = at + 1 + int.from_bytes(block[at + 1 : at + 5])
+        frames.append(block[at:behind])
+        at = behind
+    is_row = [one[30:31] in (b"I", b"U", b"D") for one in frames]
+    dropped = [
+        found and int.from_bytes(one[31:35]) == unwanted
+        for one, found in zip(frames, is_row, strict=True)
+    ]
+    rest = b"".join(one for one, gone in zip(frames, dropped, strict=True) if not gone)
+    events, batches = assert_same(Case(block=block, relations=shapes, ignored=(unwanted,)))
+    _, expected = assert_same(Case(block=rest, relations=shapes))
+    assert [rows.relation for rows in batches] == [rows.relation for rows in expected]
+    for rows, other in zip(batches, expected, strict=True):
+        assert_same_batch(rows.batch, other.batch)
+    assert events[-1][IGNORED_COUNT_PLACE] == sum(dropped)
+
+
+@given(data=st.data(), shapes=WORLDS)
 def test_broken_values_fail_equally(data: st.DataObject, shapes: dict[int, Relation]) -> None:
     """Each is right, widened or refused by both, at the same place."""
     assert_same(Case(block=data.draw(streams(shapes, spiced)), relations=shapes))
@@ -269,7 +304,7 @@ def test_broken_bytes_fail_equally(data: st.DataObject) -> None:
         drop = data.draw(st.integers(0, 3))
         block[at : at + drop] = data.draw(st.binary(max_size=4))
     cut = data.draw(st.integers(0, len(block)))
-    assert_same(Case(block=bytes(block), cuts=(cut,)))
+    assert_same(Case(block=bytes(block), cuts=(cut,), ignored=data.draw(IGNORED)))
 
 
 @given(data=st.data())
@@ -280,7 +315,8 @@ def test_a_row_with_any_body_fails_or_decodes_equally(data: st.DataObject) -> No
     at = data.draw(st.integers(0, len(message)))
     message[at : at + data.draw(st.integers(0, 6))] = data.draw(st.binary(max_size=6))
     after = insert(4, [])
-    assert_same(Case(block=begin() + xlog(bytes(message) or b"I") + after + commit()))
+    block = begin() + xlog(bytes(message) or b"I") + after + commit()
+    assert_same(Case(block=block, ignored=data.draw(IGNORED)))
 
 
 @given(data=st.data())
@@ -294,7 +330,8 @@ def test_streamed_rows_replay_equally(data: st.DataObject) -> None:
     if data.draw(st.booleans()) and block:
         block[data.draw(st.integers(0, len(block) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     for mode in ("replay", "skip"):
-        assert_same(Case(block=bytes(block), mode=mode, dropped=(8, 9, 12), row_limit=3))
+        case = Case(block=bytes(block), mode=mode, dropped=(8, 9, 12), row_limit=3)
+        assert_same(replace(case, ignored=data.draw(IGNORED)))
 
 
 @given(data=st.data())
@@ -338,7 +375,9 @@ def test_any_bytes_are_handled_equally(block: bytes) -> None:
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*.bin")), ids=lambda path: path.name)
 def test_kept_inputs_are_handled_equally(path: Path) -> None:
     """Inputs that the fuzzer kept because they reached something or once failed."""
-    assert_same(Case.of(path.read_bytes()))
+    case = Case.of(path.read_bytes())
+    assert_same(case)
+    assert_same(replace(case, ignored=(2, 3)))
 
 
 def test_lengths_of_four_gigabytes_are_refused_at_once() -> None:

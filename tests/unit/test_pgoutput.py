@@ -320,6 +320,59 @@ class TestRelations:
             feed(decoder, insert(T, ["2", "b"]))
         assert len(rows_of(decoder)) == 1
 
+    def test_ignored_rows_are_passed_over_unread(self, decoder: Decoder) -> None:
+        """They get no number, count for no limit, and a transaction of them alone is none."""
+        decoder.ignore(9)
+        nonsense = xlog(b"I" + struct.pack(">I", 9) + b"anything")
+        block = begin(100) + nonsense + delete(9, key=["x", "y", "z"]) + commit(100, 150)
+        block += begin(200) + nonsense + insert(T, ["1", "a"]) + nonsense + commit(200, 250)
+        assert decoder.feed(block, 0, len(block), 2) == len(block)
+        assert (decoder.stop, decoder.gsn, decoder.trx) == (Stop.MORE, 1, 1)
+        assert (decoder.row_count, decoder.ignored_count) == (1, 4)
+        assert decoder.bindings() == {T: TWO}
+        assert [row["after"]["id"] for row in rows_of(decoder)] == [1]
+
+    def test_a_relation_can_be_ignored_and_bound_again(self, decoder: Decoder) -> None:
+        """Rows decoded before stay; what comes while it is ignored is gone."""
+        feed(decoder, begin() + insert(T, ["1", "a"]))
+        decoder.ignore(T)
+        decoder.ignore(T)
+        feed(decoder, insert(T, ["2", "b"]) + insert(T, ["3", "c"]))
+        decoder.bind(T, TWO)
+        feed(decoder, insert(T, ["4", "d"]) + commit())
+        assert [(row["gsn"], row["after"]["id"]) for row in rows_of(decoder)] == [(1, 1), (2, 4)]
+        assert decoder.ignored_count == 2
+
+    def test_ignored_rows_need_a_transaction_and_an_oid(self, decoder: Decoder) -> None:
+        """What the walk itself rests on is still checked."""
+        decoder.ignore(9)
+        with pytest.raises(DecodeError, match="outside a transaction"):
+            feed(decoder, insert(9, ["1"]))
+        with pytest.raises(DecodeError):
+            feed(decoder, begin() + xlog(b"I\0\0"))
+        with pytest.raises(DecodeError, match="not announced"):
+            decoder.feed_copy(b"1\n", 0, 2, 9)
+
+    def test_unbinding_forgets_what_was_ignored(self, decoder: Decoder) -> None:
+        """After a reconnect an oid may mean another table."""
+        decoder.ignore(9)
+        decoder.unbind_all()
+        with pytest.raises(DecodeError, match="not announced"):
+            feed(decoder, begin() + insert(9, ["1"]))
+
+    def test_many_ignored_relations_among_others(self, kind: type[Decoder]) -> None:
+        """Hundreds, put in any order."""
+        decoder = kind()
+        for oid in range(1, 600):
+            if oid % 3:
+                decoder.ignore(oid)
+            decoder.bind(oid, relation(column("id", "int64"), name=f"t{oid}"))
+            if oid % 3 == 2:
+                decoder.ignore(oid)
+        feed(decoder, begin() + b"".join(insert(oid, [str(oid)]) for oid in range(1, 600)))
+        kept = [oid for oid in range(1, 600) if oid % 3 != 2]
+        assert [int(rows.relation.name[1:]) for rows in decoder.take()] == kept
+
     def test_a_batch_taken_lives_on_its_own(self, kind: type[Decoder]) -> None:
         """Batches own their memory: later rows and the decoder's end do not touch them."""
         decoder = kind()

@@ -35,7 +35,7 @@ from penstock.codec.columns import (
     before_type,
 )
 from penstock.codec.pgoutput_outcome import Reason, Stop, decode_error
-from penstock.model import Rows
+from penstock.model import Relation, Rows
 
 cdef enum:
     FAILED = -1
@@ -86,37 +86,7 @@ cdef int64_t EPOCH_US = pgoutput_outcome.POSTGRES_EPOCH_US
 cdef int64_t COMMIT_TIME_MAX = <int64_t>0x7FFFFFFFFFFFFFFF - EPOCH_US
 
 _STOPS = tuple(Stop)
-
-
-def _power_of_five(power):
-    """The first 128 bits of 5**power, rounded down, and the power of two of the first."""
-    if power < 0:
-        exact = 5 ** -power
-        log2 = -exact.bit_length()  # a power of five is never a power of two
-        return (1 << (127 - log2)) // exact, log2
-    exact = 5 ** power
-    log2 = exact.bit_length() - 1
-    return (exact << 127) >> log2, log2
-
-
-cdef int fill_tables() except -1:
-    """Powers of five and the values of hex digits."""
-    cdef int i
-    for i in range(POWER_MAX - POWER_MIN + 1):
-        bits, log2 = _power_of_five(i + POWER_MIN)
-        power_high[i] = bits >> 64
-        power_low[i] = bits & 0xFFFFFFFFFFFFFFFF
-        power_log2[i] = log2
-    memset(hex_digits, NOT_HEX, 256)
-    for i in range(10):
-        hex_digits[c'0' + i] = i
-    for i in range(6):
-        hex_digits[c'a' + i] = 10 + i
-        hex_digits[c'A' + i] = 10 + i
-    return 0
-
-
-fill_tables()
+NO_RELATION = Relation(schema="", name="", columns=())
 
 include "_pgoutput_columns.pxi"
 include "_pgoutput_tables.pxi"
@@ -130,6 +100,7 @@ cdef class Decoder:
     cdef readonly int64_t trx
     cdef readonly int64_t row_count
     cdef readonly int64_t byte_count
+    cdef readonly int64_t ignored_count
     cdef readonly bint in_transaction
     cdef readonly uint64_t commit_position
     cdef readonly uint64_t end_position
@@ -143,6 +114,7 @@ cdef class Decoder:
     cdef int64_t _gsn_before, _byte_limit, _row_limit, _commit_limit
     cdef list _slots  # every store that is current or still has rows, in the order they were bound
     cdef dict _current
+    cdef dict _ignored  # stores without columns that keep the map's places
     cdef TableMap _map  # the current stores by oid
     cdef int64_t* _records  # RECORD_FIELDS numbers per transaction
     cdef int64_t _record_count, _record_capacity
@@ -170,6 +142,7 @@ cdef class Decoder:
         self._byte_limit = byte_limit
         self._slots = []
         self._current = {}
+        self._ignored = {}
         if not map_clear(&self._map):
             raise MemoryError
 
@@ -202,10 +175,23 @@ cdef class Decoder:
         slot = _Slot(source_id, relation)
         if not map_put(&self._map, &slot.table):
             raise MemoryError
+        self._ignored.pop(source_id, None)
         if known is not None and known.table.rows == 0:
             self._slots.remove(known)
         self._current[source_id] = slot
         self._slots.append(slot)
+
+    def ignore(self, source_id):
+        cdef _Slot known, slot
+        self._idle()
+        slot = _Slot(source_id, NO_RELATION)
+        slot.table.ignored = True
+        if not map_put(&self._map, &slot.table):
+            raise MemoryError
+        self._ignored[source_id] = slot
+        known = self._current.pop(source_id, None)
+        if known is not None and known.table.rows == 0:
+            self._slots.remove(known)
 
     def bindings(self):
         cdef _Slot slot
@@ -217,6 +203,7 @@ cdef class Decoder:
         if not map_clear(&self._map):
             raise MemoryError
         self._current.clear()
+        self._ignored.clear()
         self._slots = [slot for slot in self._slots if slot.table.rows]
 
     cdef int _idle(self) except -1:
@@ -477,6 +464,9 @@ cdef class Decoder:
             fail(&self._trouble, BAD_UNBOUND, at)
             self._trouble.source_id = source_id
             return FAILED
+        if table.ignored:
+            self.ignored_count += 1
+            return GO_ON
         if not table_begin_row(table):
             return OUT_OF_MEMORY
         status = put_images(table, &self._trouble, block, op, at + 4, end, &has_absent)
@@ -521,7 +511,7 @@ cdef class Decoder:
         if not self.in_transaction:
             raise decode_error(Reason.NO_TRANSACTION, start)
         table = map_find(&self._map, source_id)
-        if table == NULL:
+        if table == NULL or table.ignored:
             raise decode_error(Reason.UNBOUND, start, source_id=source_id)
         self._busy = True
         try:

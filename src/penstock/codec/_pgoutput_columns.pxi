@@ -302,3 +302,34 @@ cdef object column_array(Column* column, object kind, int64_t rows):
     else:
         buffers.append(detached(<void**>&column.data, rows * column.width))
     return pa.Array.from_buffers(kind, rows, buffers, nulls)
+
+
+def _power_of_five(power):
+    """The first 128 bits of 5**power, rounded down, and the power of two of the first."""
+    if power < 0:
+        exact = 5 ** -power
+        log2 = -exact.bit_length()  # a power of five is never a power of two
+        return (1 << (127 - log2)) // exact, log2
+    exact = 5 ** power
+    log2 = exact.bit_length() - 1
+    return (exact << 127) >> log2, log2
+
+
+cdef int fill_tables() except -1:
+    """Powers of five and the values of hex digits."""
+    cdef int i
+    for i in range(POWER_MAX - POWER_MIN + 1):
+        bits, log2 = _power_of_five(i + POWER_MIN)
+        power_high[i] = bits >> 64
+        power_low[i] = bits & 0xFFFFFFFFFFFFFFFF
+        power_log2[i] = log2
+    memset(hex_digits, NOT_HEX, 256)
+    for i in range(10):
+        hex_digits[c'0' + i] = i
+    for i in range(6):
+        hex_digits[c'a' + i] = 10 + i
+        hex_digits[c'A' + i] = 10 + i
+    return 0
+
+
+fill_tables()

@@ -17,6 +17,7 @@ cdef struct Table:
     int64_t deletes
     int64_t olds  # rows with a before image
     int64_t absents  # rows with absent columns
+    bint ignored  # rows are passed over
     bint dirty  # a row was begun and neither finished nor taken back
     int64_t* gsn
     int64_t* trx

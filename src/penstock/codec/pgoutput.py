@@ -79,7 +79,7 @@ class Decoder:
     counts a transaction from its first row or marker on. byte_count: bytes of the row messages
     buffered. commit_position, end_position, commit_time_us, xid: of the open or last transaction;
     end_position is that of the last committed one. stop, message, widen: about the last call.
-    `widen` is (relation oid, column index).
+    `widen` is (relation oid, column index). ignored_count: rows passed over of ignored relations.
 
     After an error all rows before the broken one are still there to take. One thread at a time.
     """
@@ -100,7 +100,7 @@ class Decoder:
         if not 1 <= byte_limit <= BYTE_LIMIT_MAX:
             raise ValueError(f"byte_limit must be from 1 to {BYTE_LIMIT_MAX}")
         self.gsn, self.trx = gsn, trx
-        self.row_count, self.byte_count = 0, 0
+        self.row_count, self.byte_count, self.ignored_count = 0, 0, 0
         self.in_transaction = False
         self.commit_position, self.end_position, self.commit_time_us, self.xid = 0, 0, 0, 0
         self.stop = Stop.MORE
@@ -110,6 +110,7 @@ class Decoder:
         self._counted, self._gsn_before = False, gsn
         self._stores: list[RowStore] = []
         self._current: dict[int, RowStore] = {}
+        self._ignored: set[int] = set()
         self._dropped: frozenset[int] = frozenset()
         self._row_limit, self._commit_limit = 1, 1
 
@@ -120,6 +121,7 @@ class Decoder:
 
         Rows already decoded under another version stay and are taken as batches of that version.
         """
+        self._ignored.discard(source_id)
         known = self._current.get(source_id)
         if known is not None and known.relation == relation:
             return
@@ -128,6 +130,16 @@ class Decoder:
         self._current[source_id] = RowStore(relation)
         self._stores.append(self._current[source_id])
 
+    def ignore(self, source_id: int) -> None:
+        """Pass over the rows of this oid from now on, unread and uncounted, until it is bound.
+
+        Rows already decoded stay to be taken.
+        """
+        known = self._current.pop(source_id, None)
+        if known is not None and not len(known):
+            self._stores.remove(known)
+        self._ignored.add(source_id)
+
     def bindings(self) -> dict[int, Relation]:
         """What is bound now, by oid."""
         return {source_id: store.relation for source_id, store in self._current.items()}
@@ -135,6 +147,7 @@ class Decoder:
     def unbind_all(self) -> None:
         """Forget what oids mean (after a reconnect); buffered rows stay to be taken."""
         self._current.clear()
+        self._ignored.clear()
         self._stores = [store for store in self._stores if len(store)]
 
     # --- blocks
@@ -340,6 +353,9 @@ class Decoder:
             return Stop.LIMIT
         need(4, at, end)
         source_id = _u32(block, at)
+        if source_id in self._ignored:
+            self.ignored_count += 1
+            return None
         store = self._current.get(source_id)
         if store is None:
             raise decode_error(Reason.UNBOUND, at, source_id=source_id)

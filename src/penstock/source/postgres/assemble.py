@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from penstock.codec.pgoutput import DecodeError, Decoder, Stop
+from penstock.codec.pgoutput import Decoder, Stop
 from penstock.codec.pgoutput_messages import (
     LogicalMessage,
     OriginMessage,
@@ -48,8 +48,6 @@ logger = structlog.get_logger()
 INTERNAL_PREFIX = "penstock."  # logical messages of our own: never rows, never markers
 REPLAY_READ_BYTES = 4 * 1024 * 1024
 _XLOG_HEAD_BYTES = 25
-_ROW_OFFSET = 5 + _XLOG_HEAD_BYTES + 1  # of a row's oid in its frame
-_STREAMED_ROW_OFFSET = _ROW_OFFSET + 4  # behind its xid
 _U64 = struct.Struct(">Q")
 
 
@@ -100,7 +98,6 @@ class Assembler:
         self._keep_messages = keep_messages
         self._limits = limits or Limits()
         self._bound: dict[int, _Bound] = {}
-        self._ignored: set[int] = set()
         self._visits: deque[Visit] = deque()
         self._waits_for = 0
         self._starved = False
@@ -131,6 +128,7 @@ class Assembler:
                 at = self._feed_some(block, at, end)
             if self._starved:
                 self.counted.byte_count += at - start
+                self.counted.ignored_row_count = self._decoder.ignored_count
                 return at
 
     def _feed_some(self, block: memoryview, at: int, end: int) -> int:
@@ -140,10 +138,7 @@ class Assembler:
             return self._feed_block(block, at, end)
         # Somebody waits for the end of a transaction: stop at the next.
         commit_limit = 0 if self._visits else None
-        try:
-            at = decoder.feed(block, at, end, self._limits.row_count, commit_limit)
-        except DecodeError as error:
-            return self._step_over(error, block, end, _ROW_OFFSET)
+        at = decoder.feed(block, at, end, self._limits.row_count, commit_limit)
         stop = decoder.stop
         if stop is Stop.MORE:
             self._starved = True
@@ -162,20 +157,6 @@ class Assembler:
         elif stop is Stop.OTHER_FRAME:
             return self._other_frame(block, at)
         return at
-
-    def _step_over(self, error: DecodeError, block: memoryview, end: int, offset: int) -> int:
-        """Pass over a row of a table that is published but not captured; raise anything else.
-
-        offset: of the relation's oid, where the decoder refuses such a row, in its frame.
-        """
-        source_id = error.fields.get("source_id")
-        if source_id not in self._ignored:
-            raise error
-        frame = frame_at(block, error.offset - offset, end)
-        if frame is None:
-            raise error
-        self.counted.ignored_row_count += 1
-        return frame.end
 
     def _feed_block(self, block: memoryview, at: int, end: int) -> int:
         """Inside StreamStart .. StreamStop: rows go to the side file as they are."""
@@ -361,6 +342,7 @@ class Assembler:
 
     def _count(self, gsn: int) -> None:
         self.counted.row_count = gsn - self._start.gsn
+        self.counted.ignored_row_count = self._decoder.ignored_count
         self.counted.transaction_count = self._decoder.trx - self._start.trx
 
     # -- messages ----------------------------------------------------------------------------
@@ -420,9 +402,8 @@ class Assembler:
             relation = self._widened[relation]
         self._bound[source_id] = _Bound(relation=relation, arrival=arrival)
         if relation is None:
-            self._ignored.add(source_id)
+            self._decoder.ignore(source_id)
         else:
-            self._ignored.discard(source_id)
             self._decoder.bind(source_id, relation)
 
     def widen(self) -> None:
@@ -532,11 +513,7 @@ class Assembler:
         decoder = self._decoder
         at = 0
         while True:
-            try:
-                at = decoder.replay(piece, at, len(piece), self._limits.row_count, streamed.aborted)
-            except DecodeError as error:
-                at = self._step_over(error, piece, len(piece), _STREAMED_ROW_OFFSET)
-                continue
+            at = decoder.replay(piece, at, len(piece), self._limits.row_count, streamed.aborted)
             stop = decoder.stop
             if stop is Stop.MORE:
                 if decoder.byte_count >= self._limits.byte_count:
