@@ -31,6 +31,9 @@ class ColumnDefinition:
     value that old rows have since ADD COLUMN ... DEFAULT; None when there is none. base_type,
     base_oid: the type below a domain, the type itself otherwise. neutral: how the log keeps the
     values, as in `Column.neutral`. collation: as SQL, when it is not the type's own.
+    For MySQL and MariaDB: type_text as information_schema has it, with default and the expression
+    of a generated column as SQL; identity_kind `d` for AUTO_INCREMENT; charset and collation of
+    text; is_invisible: left out by `select *`.
     """
 
     name: str
@@ -46,22 +49,32 @@ class ColumnDefinition:
     base_type: str = ""
     base_oid: int = 0
     neutral: str = "string"
+    charset: str = ""
+    is_invisible: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniqueKey:
-    """A unique index or constraint besides the primary key. definition: pg_get_indexdef()."""
+    """A unique index or constraint besides the primary key. definition: pg_get_indexdef().
+
+    prefixes: per column the characters (bytes of binary) that the key holds, 0 for all; empty when
+    it holds all of each (MySQL).
+    """
 
     name: str
     columns: tuple[str, ...]
     definition: str
     is_constraint: bool
     deferrable: bool = False
+    prefixes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignKey:
-    """A foreign key. definition: pg_get_constraintdef()."""
+    """A foreign key. definition: pg_get_constraintdef(), or that part of CREATE TABLE.
+
+    on_update, on_delete: what becomes of rows that refer, as in `CASCADE`; empty when not read.
+    """
 
     name: str
     columns: tuple[str, ...]
@@ -69,6 +82,8 @@ class ForeignKey:
     target_columns: tuple[str, ...]
     definition: str
     deferrable: bool = False
+    on_update: str = ""
+    on_delete: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +106,10 @@ class TableDefinition:
 
     identity_columns: what a before image holds. In a partitioned table with identity NOTHING that
     is up to its partitions' identities: the primary key, or else all columns.
+    MySQL and MariaDB: source_id is made from the name; identity is INDEX where a unique key without
+    NULLs stands in for a primary key, FULL where there is none of either. primary_key_prefixes: as
+    in UniqueKey. engine: the storage engine. is_versioned: MariaDB keeps old rows, too. create_sql:
+    SHOW CREATE TABLE, where it was asked for.
     """
 
     name: TableName
@@ -108,3 +127,7 @@ class TableDefinition:
     partition_leaves: tuple[int, ...] = ()
     size_bytes: int = 0
     row_estimate: int = 0
+    primary_key_prefixes: tuple[int, ...] = ()
+    engine: str = ""
+    is_versioned: bool = False
+    create_sql: str = ""

@@ -1,1 +1,29 @@
 """Following the binlog of a MySQL or MariaDB server, and reading its tables."""
+
+from penstock.source.mysql.catalog import captured_tables, open_catalog, survey
+from penstock.source.mysql.client import BinlogConnection, DumpOptions, open_binlog
+from penstock.source.mysql.status import (
+    ResumePoint,
+    capture,
+    check_continues,
+    check_resume,
+    read_identity,
+    read_log_identity,
+    read_status,
+)
+
+__all__ = [
+    "BinlogConnection",
+    "DumpOptions",
+    "ResumePoint",
+    "capture",
+    "captured_tables",
+    "check_continues",
+    "check_resume",
+    "open_binlog",
+    "open_catalog",
+    "read_identity",
+    "read_log_identity",
+    "read_status",
+    "survey",
+]
