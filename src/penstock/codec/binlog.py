@@ -24,6 +24,7 @@ from penstock.codec import binlog_events as events
 from penstock.codec.binlog_cells import cells
 from penstock.codec.binlog_compressed import inflated_rows, payload_events
 from penstock.codec.binlog_events import CHECKSUM_BYTES, HEAD_BYTES, EventFlag, EventKind
+from penstock.codec.binlog_groups import Groups
 from penstock.codec.binlog_images import (
     NO_TABLE,
     OPERATIONS,
@@ -45,9 +46,8 @@ from penstock.codec.binlog_outcome import (
     Stop,
     binlog_error,
 )
-from penstock.codec.binlog_partial import whole_updates
-from penstock.codec.binlog_query import query_text_start
-from penstock.codec.binlog_store import Store, transactions_batch
+from penstock.codec.binlog_partial import rewritten
+from penstock.codec.binlog_store import Store
 from penstock.codec.binlog_tables import TableMap
 from penstock.codec.binlog_walk import (
     ENDING_KINDS,
@@ -61,17 +61,12 @@ from penstock.codec.binlog_walk import (
     Block,
     Scope,
     Side,
-    Walker,
     file_number,
-    position_of,
     u16,
     u32,
 )
-from penstock.codec.mysql_malformed import Malformed
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from penstock.model import Relation, Rows
 
 try:
@@ -86,16 +81,7 @@ else:
 __all__ = ["COMPILED", "BinlogBroken", "Decoder", "Stop", "make_decoder"]
 
 
-# What MariaDB tells at a transaction's begin alone: DDL and its halves, XA.
-_MARIA_TELLING = events.MariaFlag.DDL | events.MariaFlag.PREPARED_XA | events.MariaFlag.COMPLETED_XA
-_MARIA_TELLING_EXTRA = (
-    events.MariaExtraFlag.START_ALTER
-    | events.MariaExtraFlag.COMMIT_ALTER
-    | events.MariaExtraFlag.ROLLBACK_ALTER
-)
-
-
-class Decoder(Walker):
+class Decoder(Groups):
     """Decodes whole blocks of packets into Arrow batches per relation version.
 
     gsn, trx: the last numbers assigned; gsn also counts the rows of the open transaction, trx
@@ -254,8 +240,8 @@ class Decoder(Walker):
     def park(self, block: Block, start: int, end: int, byte_limit: int) -> int:
         """Like `feed`, but rows are put aside undecoded, for a transaction that may be undone.
 
-        They are given out by `take_parked` and decoded by `replay`. LIMIT: behind an event, with
-        at least byte_limit bytes put aside.
+        They are given out by `take_parked` and decoded by `replay`. LIMIT: before an event, with
+        at least byte_limit bytes put aside: take them, then go on from the offset.
         """
         if byte_limit < 1:
             raise ValueError("byte_limit must be at least 1")
@@ -354,18 +340,16 @@ class Decoder(Walker):
             self._closing = self.in_transaction and self._single
         return self._hand_out(block, start, end)
 
-    def _hand_out(self, block: memoryview, start: int, end: int) -> Stop:
-        self.message = bytes(block[start:end])
-        return Stop.MESSAGE
-
     def _put_aside(self, data: bytes) -> None:
         self._scope.sides.append(Side(memoryview(data), sealed=False))
 
     def _park_event(self, block: memoryview, start: int, end: int) -> Stop | None:
+        if len(self._parked) >= self._park_limit:
+            return Stop.LIMIT
         event = bytearray(block[start:end])
         event[9:13] = len(event).to_bytes(4, "little")
         self._parked += event
-        return Stop.LIMIT if len(self._parked) >= self._park_limit else None
+        return None
 
     def _format_event(self, block: memoryview, start: int, end: int) -> Stop:
         event = bytes(block[start : end + CHECKSUM_BYTES])
@@ -388,124 +372,6 @@ class Decoder(Walker):
         if offset >> OFFSET_BITS:
             raise binlog_error(Reason.EVENT_BODY, start)
         self.file_number, self.file_name, self.offset = number, name.decode("ascii"), offset
-
-    # --- transactions
-
-    def _require_transaction(self, at: int) -> None:
-        if not self.in_transaction:
-            raise binlog_error(Reason.NO_TRANSACTION, at)
-
-    def _gtid_event(self, block: memoryview, start: int, end: int) -> Stop | None:
-        if self.in_transaction:
-            raise binlog_error(Reason.NESTED_BEGIN, start)
-        event = bytes(block[start:end])
-        try:
-            if event[4] == EventKind.MARIA_GTID:
-                said = events.maria_gtid(event)
-                self._open(start, block, str(said), 0)
-                self._begun = True
-                self._single = bool(said.flags & events.MariaFlag.STANDALONE)
-                if said.flags & _MARIA_TELLING or said.flags_extra & _MARIA_TELLING_EXTRA:
-                    return self._hand_out(block, start, end)
-                return None
-            parse = events.gtid_tagged if event[4] == EventKind.GTID_TAGGED else events.gtid
-            one = parse(event)
-        except BinlogBroken as error:
-            raise binlog_error(Reason.EVENT_BODY, start) from error
-        self._open(start, block, str(one), one.commit_time_us)
-        return None
-
-    def _open(self, start: int, block: memoryview, gtid: str, commit_time_us: int) -> None:
-        """Begin a transaction at the event at `start`."""
-        length = u32(block, start + 9)
-        begins = max(self.offset - length, 0)
-        self.commit_position = position_of(self.file_number, begins)
-        self.commit_time_us = commit_time_us or u32(block, start) * 1_000_000
-        self.gtid, self.xid = gtid, 0
-        self.in_transaction, self._begun, self._single = True, False, False
-        self._counted, self._gsn_before, self._bytes_before = False, self.gsn, self.byte_count
-
-    def _query_event(self, block: memoryview, start: int, end: int) -> Stop | None:
-        event = bytes(block[start:end])
-        try:
-            text = event[query_text_start(event) :]
-        except Malformed as error:
-            raise binlog_error(Reason.EVENT_BODY, start) from error
-        if text == b"BEGIN":
-            if self.in_transaction and (self._begun or self._single):
-                raise binlog_error(Reason.NESTED_BEGIN, start)
-            if not self.in_transaction:
-                self._open(start, block, "", 0)
-            self._begun = True
-            return None
-        if text == b"COMMIT":
-            self._require_transaction(start)
-            return self._close()
-        if not self.in_transaction:
-            self._open(start, block, "", 0)
-        if not self._begun:
-            # MySQL says BEGIN or XA START when more follows.
-            self._begun = text.startswith(b"XA START")
-            self._single = not self._begun
-        self._closing = (
-            self._single or text.startswith((b"XA COMMIT", b"XA ROLLBACK")) or (text == b"ROLLBACK")
-        )
-        return self._hand_out(block, start, end)
-
-    def _close(self) -> Stop | None:
-        """End the transaction; COMMIT when there is enough to take."""
-        self.end_position = position_of(self.file_number, self.offset)
-        self.in_transaction, self._closing = False, False
-        self._again = Scope()
-        if self.gtid:
-            self._gtids.append(self.gtid)
-        if self._record_transactions and self._counted:
-            self._transactions.append(
-                (
-                    self.trx,
-                    self.xid,
-                    self._gsn_before + 1,
-                    self.gsn,
-                    self.commit_position,
-                    self.end_position,
-                    self.commit_time_us,
-                )
-            )
-        full = self.row_count >= self._commit_limit or self.byte_count >= self._byte_limit
-        return Stop.COMMIT if full else None
-
-    def abandon(self) -> bool:
-        """Undo the open transaction: its rows are dropped and its numbers given back.
-
-        False, and nothing is changed, when rows of it were taken already. For a ROLLBACK in the
-        log, a server that died in a transaction, a broken connection.
-        """
-        if not self.in_transaction:
-            raise ValueError("no transaction is open")
-        count = self.gsn - self._gsn_before
-        held = sum(store.count_of(self.trx) for store in self._stores) if self._counted else 0
-        if held != count:
-            return False
-        for store in self._stores:
-            store.drop_last(store.count_of(self.trx) if self._counted else 0)
-        self.gsn, self.row_count = self._gsn_before, self.row_count - count
-        self.byte_count = self._bytes_before if count else self.byte_count
-        self.trx -= self._counted
-        self.in_transaction, self._closing, self._counted = False, False, False
-        self._again = Scope()
-        return True
-
-    def note_marker(self) -> tuple[int, int]:
-        """Say that the open transaction holds a marker: it counts. Returns (gsn, trx)."""
-        if not self.in_transaction:
-            raise ValueError("no transaction is open")
-        self._count()
-        return self.gsn, self.trx
-
-    def _count(self) -> None:
-        if not self._counted:
-            self._counted = True
-            self.trx += 1
 
     # --- rows
 
@@ -533,7 +399,7 @@ class Decoder(Walker):
         if binding.relation is None:
             return None
         if block[start + 4] == EventKind.PARTIAL_UPDATE_ROWS:
-            self._put_aside(_rewritten(block, start, end, binding))
+            self._put_aside(rewritten(bytes(block[start:end]), start, binding))
             return None
         op = OPERATIONS[EventKind(block[start + 4])]
         head = rows_head(block, start, end, op)
@@ -573,42 +439,8 @@ class Decoder(Walker):
         for store in self._stores:
             store.clear()
         self._drop_stores()
-        self.row_count, self.byte_count = 0, 0
+        self.row_count, self.byte_count, self._bytes_before = 0, 0, 0
         return taken
-
-    def take_gtids(self) -> list[str]:
-        """Detach the ids of the transactions that ended, in order, as pieces of a GTID set.
-
-        Each is what `GtidSet.parse` or `MariaGtids.parse` reads; runs may be one piece.
-        """
-        taken, self._gtids = self._gtids, []
-        return taken
-
-    def take_transactions(self) -> pa.RecordBatch | None:
-        """Detach what `record_transactions` kept, as TRANSACTIONS_SCHEMA; None when empty."""
-        if not self._transactions:
-            return None
-        taken, self._transactions = self._transactions, []
-        return transactions_batch(taken)
-
-
-def _rewritten(block: memoryview, start: int, end: int, binding: Binding) -> bytes:
-    try:
-        return whole_updates(bytes(block[start:end]), binding)
-    except BinlogBroken as error:
-        # The place in the event becomes the place in the block.
-        raise _moved(error, start, binding) from error
-
-
-def _moved(error: BinlogBroken, start: int, binding: Binding) -> BinlogBroken:
-    names = [column.name for column in binding.relation.columns] if binding.relation else []
-    column = error.fields.get("column")
-    return binlog_error(
-        Reason[str(error.fields["reason"]).upper()],
-        start + error.offset,
-        relation=binding.relation if "table" in error.fields else None,
-        column=names.index(column) if column in names else -1,
-    )
 
 
 def make_decoder(

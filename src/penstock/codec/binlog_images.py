@@ -114,11 +114,11 @@ def rows_head(block: memoryview, start: int, end: int, op: int) -> RowsHead:
         if not 1 <= width <= COLUMN_COUNT_MAX:
             raise Malformed
         size = (width + 7) // 8
-        first = bytes(_need(block, at, size, end))
+        first = _columns(_need(block, at, size, end), width)
         at += size
         before, after = (first, b"") if op == DELETE else (b"", first)
         if op == UPDATE:
-            before, after = first, bytes(_need(block, at, size, end))
+            before, after = first, _columns(_need(block, at, size, end), width)
             at += size
     except Malformed as error:
         raise binlog_error(Reason.EVENT_BODY, start) from error
@@ -129,6 +129,11 @@ def _need(block: memoryview, at: int, size: int, end: int) -> memoryview:
     if end - at < size:
         raise Malformed
     return block[at : at + size]
+
+
+def _columns(bitmap: memoryview, width: int) -> bytes:
+    """A bitmap without the bits behind the last column, which servers set."""
+    return bytes(bitmap[:-1]) + bytes((bitmap[-1] & (1 << (width - 1) % 8 + 1) - 1,))
 
 
 def packed_length(block: memoryview, at: int, end: int) -> tuple[int, int]:

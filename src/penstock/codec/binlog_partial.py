@@ -21,7 +21,7 @@ from penstock.codec.binlog_images import (
     rows_head,
     scan_image,
 )
-from penstock.codec.binlog_outcome import Reason, binlog_error
+from penstock.codec.binlog_outcome import BinlogBroken, Reason, binlog_error
 from penstock.codec.mysql_json import encode_json, parse_json
 from penstock.codec.mysql_json_diff import apply_diffs, parse_diffs
 from penstock.codec.mysql_malformed import Malformed
@@ -115,3 +115,19 @@ def _changed(
     except Malformed as error:
         raise binlog_error(Reason.VALUE, at, relation=binding.relation, column=index) from error
     return changed
+
+
+def rewritten(event: bytes, start: int, binding: Binding) -> bytes:
+    """As `whole_updates`, with places in errors counted from where the event starts in a block."""
+    try:
+        return whole_updates(event, binding)
+    except BinlogBroken as error:
+        relation = binding.relation if "table" in error.fields else None
+        names = [column.name for column in relation.columns] if relation else []
+        column = error.fields.get("column")
+        raise binlog_error(
+            Reason[str(error.fields["reason"]).upper()],
+            start + error.offset,
+            relation=relation,
+            column=names.index(column) if column in names else -1,
+        ) from error

@@ -115,6 +115,7 @@ _BYTES: dict[str, dict[int, str | None]] = {
 _BIG5_GONE: dict[bytes, str | None] = dict.fromkeys(
     bytes.fromhex(text) for text in ("a15a", "a1c3", "a1c5", "a1fe", "a240", "a2cc", "a2ce")
 )
+_CP932_GONE: dict[bytes, str | None] = dict.fromkeys((b"\x80", b"\xa0", b"\xfd", b"\xfe", b"\xff"))
 _EUC_IBM = (
     "ⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩ＇＂㈱№℡炻仼僴凬匇匤\ufa0e咊坙\ufa0f\ufa10"
     "增寬峵嵓\ufa11德悅愠敎昻晥\ufa12\uf929栁\ufa13\ufa14橫櫢淸淲瀨\ufa15\ufa16甁皂皞"
@@ -122,15 +123,17 @@ _EUC_IBM = (
     "\ufa22譿賴赶\ufa23\ufa24\ufa25郞\ufa26鄕\ufa27\ufa28閒\uf9dc\ufa29霻靍靑\ufa2a\ufa2b"
     "\ufa2c馞髙魲\ufa2d黑"
 )
+_EUC_OTHER: dict[bytes, str | None] = {
+    bytes((0x8F, 0xF3 + (0x52 + index) // 94, 0xA1 + (0x52 + index) % 94)): text
+    for index, text in enumerate(_EUC_IBM)
+}
+_BIG5_OTHER: dict[bytes, str | None] = {
+    bytes((0xF9, 0xD6 + index)): text for index, text in enumerate("碁銹裏墻恒粧嫺")
+}
 _SEQUENCES: dict[str, dict[bytes, str | None]] = {
-    "big5": _BIG5_GONE
-    | {bytes((0xF9, 0xD6 + index)): text for index, text in enumerate("碁銹裏墻恒粧嫺")},
-    "cp932": {bytes((byte,)): None for byte in (0x80, 0xA0, 0xFD, 0xFE, 0xFF)},
-    "eucjpms": {b"\x8f\xa2\xb7": "～", b"\x8f\xa2\xc3": "￤"}
-    | {
-        bytes((0x8F, 0xF3 + (0x52 + index) // 94, 0xA1 + (0x52 + index) % 94)): text
-        for index, text in enumerate(_EUC_IBM)
-    },
+    "big5": _BIG5_GONE | _BIG5_OTHER,
+    "cp932": _CP932_GONE,
+    "eucjpms": _EUC_OTHER | {b"\x8f\xa2\xb7": "～", b"\x8f\xa2\xc3": "￤"},
     "gb18030": {b"\xa8\xbc": "ḿ", b"\x81\x35\xf4\x37": "\ue7c7"},
     "sjis": {b"\x81\x5f": "\\"},
     "ujis": {b"\xa1\xc0": "\\"},

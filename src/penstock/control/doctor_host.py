@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 
-from penstock.codec import pgoutput
+from penstock.codec import binlog, pgoutput
 from penstock.control.config import Config
 from penstock.control.findings import Finding, Severity, Side, check
 from penstock.host.process import java_version
@@ -24,7 +24,7 @@ def _found(code: str, severity: Severity, what: str, why: str, command: str = ""
 @check("PK01", "compiled kernel", side=Side.HOST, change_only=True)
 def kernel(_config: Config) -> Iterator[Finding]:
     """Without the compiled kernel the plain decoder runs: the same result, slower."""
-    if not pgoutput.COMPILED:
+    if not (pgoutput.COMPILED and binlog.COMPILED):
         yield _found(
             "PK01",
             Severity.WARNING,
