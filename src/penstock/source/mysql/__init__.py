@@ -2,6 +2,7 @@
 
 from penstock.source.mysql.catalog import captured_tables, open_catalog, survey
 from penstock.source.mysql.client import BinlogConnection, DumpOptions, open_binlog
+from penstock.source.mysql.snapshot import Snapshots, open_snapshots, read_choices
 from penstock.source.mysql.status import (
     ResumePoint,
     capture,
@@ -16,12 +17,15 @@ __all__ = [
     "BinlogConnection",
     "DumpOptions",
     "ResumePoint",
+    "Snapshots",
     "capture",
     "captured_tables",
     "check_continues",
     "check_resume",
     "open_binlog",
     "open_catalog",
+    "open_snapshots",
+    "read_choices",
     "read_identity",
     "read_log_identity",
     "read_status",

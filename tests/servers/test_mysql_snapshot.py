@@ -1,0 +1,358 @@
+"""Snapshots at one point: every recipe against writers, every set of rights, locks let go."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from fix_mysql import MySQLServer, database_of
+from penstock.codec import mysqlwire
+from penstock.codec.mysql_gtids import GtidSet
+from penstock.host import faults
+from penstock.host.connect import StatementInterrupted
+from penstock.host.faults import FaultInjected
+from penstock.host.mysql.connect import connect, rows
+from penstock.model import BinlogPosition, TableDefinition
+from penstock.source.mysql.catalog import captured_tables, open_catalog
+from penstock.source.mysql.client import DumpOptions, open_binlog
+from penstock.source.mysql.login import probe_server_id
+from penstock.source.mysql.recipes import Choice, NoConsistentPoint, Recipe
+from penstock.source.mysql.snapshot import Snapshots, SnapshotsDiffer, open_snapshots, read_choices
+
+WRITE_ROWS = (23, 30)
+WRITERS = 3
+OF_MYSQL = (Recipe.BACKUP_LOCK, Recipe.GLOBAL_LOCK, Recipe.TABLE_LOCKS, Recipe.LOCK_FREE)
+OF_MARIADB = (
+    Recipe.OWN_POSITIONS,
+    Recipe.BACKUP_STAGE,
+    Recipe.GLOBAL_LOCK,
+    Recipe.TABLE_LOCKS,
+    Recipe.LOCK_FREE,
+)
+
+
+@pytest.fixture
+def tables(mysql: MySQLServer, mysql_url: str) -> list[TableDefinition]:
+    """Two tables of one whole number each."""
+    name = database_of(mysql_url)
+    mysql.execute("create table a (id int primary key); create table b (id int primary key)", name)
+    with open_catalog(mysql_url) as connection:
+        return captured_tables(connection, [f"{name}.*"])
+
+
+@contextmanager
+def writers(server: MySQLServer, database: str, *, pause_s: float = 0.002) -> Iterator[None]:
+    """Sessions that put the same number into both tables, one transaction after the other."""
+    stop = threading.Event()
+
+    def write(first: int) -> None:
+        with server.connect(database) as connection, connection.cursor() as cursor:
+            number = first
+            while not stop.is_set():
+                cursor.execute("begin")
+                cursor.execute(f"insert into a values ({number})")
+                cursor.execute(f"insert into b values ({number})")
+                cursor.execute("commit")
+                number += WRITERS
+                time.sleep(pause_s)
+
+    threads = [threading.Thread(target=write, args=(first,)) for first in range(1, WRITERS + 1)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def seen(snapshots: Snapshots) -> list[set[int]]:
+    """The numbers that each connection sees, in both tables alike."""
+    found = []
+    for reader in snapshots.connections:
+        a, b = ({row["id"] for row in rows(reader, f"select id from {table}", doing="x")}
+                for table in ("a", "b"))  # fmt: skip
+        assert a == b, "half of a transaction is seen"
+        found.append(a)
+    return found
+
+
+def logged(server: MySQLServer, snapshots: Snapshots) -> set[int]:
+    """The numbers that were written behind the snapshots' point, from the binlog."""
+    options = DumpOptions(server_id=probe_server_id(), is_bounded=True)
+    start: dict[str, object] = {"position": snapshots.status.position}
+    if snapshots.by_gtid:
+        start = {"seen": GtidSet.parse(snapshots.status.gtids)}
+    found = set()
+    with open_binlog(server.url(), options=options, **start) as stream:  # type: ignore[arg-type]
+        for event in stream.events():
+            if event is None or mysqlwire.event_head(event).kind not in WRITE_ROWS:
+                continue
+            at = mysqlwire.EVENT_HEAD_BYTES + 6 + 2  # table id, flags
+            at += 2 if event[4] == 30 else 0  # length of what version 2 may add
+            # One column, all present, not null; then the checksum.
+            body = event[at + 2 : -4]
+            found |= {int.from_bytes(body[i + 1 : i + 5], "little") for i in range(0, len(body), 5)}
+    return found
+
+
+@pytest.mark.server("mysql")
+@pytest.mark.parametrize("recipe", OF_MYSQL)
+def test_every_recipe_of_mysql(
+    mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition], recipe: Recipe
+) -> None:
+    """What the snapshots see and what is logged behind the point is everything, nothing twice."""
+    check_one_point(mysql, mysql_url, tables, recipe)
+
+
+@pytest.mark.server("mariadb")
+@pytest.mark.parametrize("recipe", OF_MARIADB)
+def test_every_recipe_of_mariadb(
+    mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition], recipe: Recipe
+) -> None:
+    """What the snapshots see and what is logged behind the point is everything, nothing twice."""
+    check_one_point(mysql, mysql_url, tables, recipe)
+
+
+def check_one_point(
+    mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition], recipe: Recipe
+) -> None:
+    """Take snapshots while others write; without a lock what is seen and what follows overlap."""
+    name = database_of(mysql_url)
+    told: list[Choice] = []
+    with (
+        writers(mysql, name, pause_s=0.02),
+        open_snapshots(
+            mysql_url, tables, count=4, among=[Choice(recipe=recipe)], on_choice=told.append
+        ) as taken,
+    ):
+        time.sleep(0.3)
+        views = seen(taken)
+        time.sleep(0.2)
+        assert seen(taken) == views, "the snapshots move"
+    final = {row[0] for row in mysql.execute("select id from a", name)}
+    behind = logged(mysql, taken)
+    assert [choice.recipe for choice in told] == [recipe]
+    assert taken.settled >= taken.status.position or taken.by_gtid
+    for view in views:
+        assert view | behind == final
+        if recipe is not Recipe.LOCK_FREE:
+            assert view == views[0]
+            assert not view & behind
+            assert taken.settled == taken.status.position
+    assert taken.lock_held_s < 5
+    if recipe in (Recipe.GLOBAL_LOCK, Recipe.BACKUP_STAGE, Recipe.TABLE_LOCKS):
+        assert taken.lock_held_s > 0
+
+
+def test_again_and_again_under_load(own_mysql: Callable[..., MySQLServer]) -> None:
+    """Where each commit waits for the disk a transaction is in the log well before it is seen.
+
+    Nothing keeps changes away here: a position read a moment too early or too late would show.
+    """
+    server = own_mysql(durable=True)
+    server.execute("create database d; create table d.a (id int primary key)")
+    server.execute("create table d.b (id int primary key)")
+    with open_catalog(server.url()) as connection:
+        tables = captured_tables(connection, ["d.*"])
+    best = Recipe.OWN_POSITIONS if server.is_mariadb else Recipe.BACKUP_LOCK
+    kept = []
+    with writers(server, "d", pause_s=0.004):
+        for recipe in [best, Recipe.LOCK_FREE] * 15:
+            try:
+                with open_snapshots(
+                    server.url("d"), tables, count=2, among=[Choice(recipe=recipe)]
+                ) as taken:
+                    kept.append((taken, seen(taken)))
+            except SnapshotsDiffer:
+                continue
+    assert sum(taken.choice.recipe is best for taken, _ in kept) > 5
+    final = {row[0] for row in server.execute("select id from d.a")}
+    for taken, views in kept:
+        behind = logged(server, taken)
+        for view in views:
+            assert view | behind == final
+            assert taken.choice.recipe is Recipe.LOCK_FREE or not view & behind
+
+
+# -- which recipe --------------------------------------------------------------------------------
+
+
+def offered(url: str, tables: list[TableDefinition], count: int = 2) -> list[Choice]:
+    """The recipes for the account in a URL."""
+    with connect(url, application_name="t") as connection:
+        return read_choices(connection, tables, snapshot_count=count)
+
+
+def test_the_superuser_takes_the_gentlest(
+    mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition]
+) -> None:
+    """All recipes are there, the one that nobody notices first."""
+    found = offered(mysql_url, tables)
+    assert [choice.recipe for choice in found] == list(OF_MARIADB if mysql.is_mariadb else OF_MYSQL)
+    assert found[0].lacking == ()
+    assert "not better" not in str(found[0])
+
+
+@pytest.mark.server("mysql")
+def test_rights_decide_on_mysql(
+    mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition]
+) -> None:
+    """A missing right leaves out its recipe, and the choice says which one it would have been."""
+    name = database_of(mysql_url)
+    client, reads = "replication client on *.*", f"select on `{name}`.*"
+    locks = f"lock tables on `{name}`.*"
+    cases = [
+        ([client, reads, "backup_admin on *.*"], Recipe.BACKUP_LOCK, ""),
+        ([client, reads, "reload on *.*"], Recipe.GLOBAL_LOCK, "BACKUP_ADMIN is missing"),
+        ([client, reads, locks], Recipe.TABLE_LOCKS, "RELOAD is missing"),
+        ([client, reads], Recipe.LOCK_FREE, f"LOCK TABLES is missing on {name}.a, {name}.b"),
+    ]
+    for grants, recipe, lacking in cases:
+        with mysql.role(*grants) as url:
+            first = offered(url, tables)[0]
+            assert first.recipe is recipe
+            assert lacking in str(first)
+            with open_snapshots(url + name, tables, count=2) as taken:
+                assert taken.choice == first
+                assert seen(taken) == [set(), set()]
+    with mysql.role(reads) as url, pytest.raises(NoConsistentPoint) as caught:
+        offered(url, tables)
+    assert "REPLICATION CLIENT" in caught.value.message
+    assert "grant reload" in caught.value.hint
+
+
+@pytest.mark.server("mariadb")
+def test_rights_decide_on_mariadb(
+    mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition]
+) -> None:
+    """The right to read is enough: each snapshot knows its own position."""
+    name = database_of(mysql_url)
+    with mysql.role(f"select on `{name}`.*") as url:
+        assert [choice.recipe for choice in offered(url, tables)] == [
+            Recipe.OWN_POSITIONS,
+            Recipe.LOCK_FREE,
+        ]
+        with open_snapshots(url + name, tables, count=3) as taken:
+            assert taken.choice.recipe is Recipe.OWN_POSITIONS
+            assert taken.status.position == BinlogPosition.at(*mysql.status())
+            assert taken.status.gtids == mysql.value("select @@gtid_binlog_pos")
+
+
+def test_tables_that_can_not_be_caught_up_or_read_at_one_point(
+    mysql: MySQLServer, mysql_url: str
+) -> None:
+    """Without a key no lock-free way; an engine without snapshots is named."""
+    name = database_of(mysql_url)
+    mysql.execute("create table k (id int); create table m (id int primary key) engine = myisam",
+                  name)  # fmt: skip
+    with open_catalog(mysql_url) as connection:
+        tables = captured_tables(connection, [f"{name}.*"])
+    found = offered(mysql_url, tables)
+    assert Recipe.LOCK_FREE not in [choice.recipe for choice in found]
+    assert f"{name}.m can not be read at one point" in str(found[0])
+
+
+@pytest.mark.server("mysql")
+def test_without_gtids_what_is_seen_can_not_be_told(own_mysql: Callable[..., MySQLServer]) -> None:
+    """A transaction is in the log before others see its rows: only a lock is safe then."""
+    server = own_mysql(settings={"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"})
+    server.execute("create database d; create table d.a (id int primary key)")
+    with open_catalog(server.url()) as connection:
+        tables = captured_tables(connection, ["d.*"])
+    assert [choice.recipe for choice in offered(server.url(), tables)] == [
+        Recipe.GLOBAL_LOCK,
+        Recipe.TABLE_LOCKS,
+    ]
+    rights = ("replication client on *.*", "select on d.*")
+    with server.role(*rights) as url, pytest.raises(NoConsistentPoint, match="gtid_mode = ON"):
+        offered(url, tables)
+    with open_snapshots(server.url("d"), tables, count=2) as taken:
+        assert taken.status.gtids == ""
+
+
+# -- when it does not work -----------------------------------------------------------------------
+
+
+def test_a_lock_that_is_not_to_be_had_gives_way_to_the_next_recipe(
+    mysql: MySQLServer,
+    mysql_url: str,
+    tables: list[TableDefinition],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A statement that takes long keeps the lock from us; we do not keep others waiting for it."""
+    monkeypatch.setattr("penstock.source.mysql.snapshot.LOCK_TIMEOUT_S", 1)
+    name = database_of(mysql_url)
+    told: list[Choice] = []
+    among = [Choice(recipe=Recipe.TABLE_LOCKS), Choice(recipe=Recipe.LOCK_FREE)]
+    with mysql.connect(name) as holder, holder.cursor() as cursor:
+        cursor.execute("begin")
+        cursor.execute("insert into a values (1)")
+        with open_snapshots(
+            mysql_url, tables, count=2, among=among, on_choice=told.append
+        ) as taken:
+            assert taken.choice.recipe is Recipe.LOCK_FREE
+            assert seen(taken) == [set(), set()]
+        cursor.execute("rollback")
+    assert [choice.recipe for choice in told] == [Recipe.TABLE_LOCKS, Recipe.LOCK_FREE]
+
+
+@pytest.mark.parametrize("recipe", [Recipe.GLOBAL_LOCK, Recipe.TABLE_LOCKS])
+def test_locks_are_let_go_when_we_fail(
+    mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition], recipe: Recipe
+) -> None:
+    """An error while they are held does not leave them behind."""
+    with (
+        faults.armed("snapshot.locked:1:error"),
+        pytest.raises(FaultInjected),
+        open_snapshots(mysql_url, tables, count=2, among=[Choice(recipe=recipe)]),
+    ):
+        pass
+    mysql.execute("set lock_wait_timeout = 2; insert into a values (1)", database_of(mysql_url))
+
+
+KILLED = """
+import sys
+from penstock.source.mysql.catalog import captured_tables, open_catalog
+from penstock.source.mysql.recipes import Choice, Recipe
+from penstock.source.mysql.snapshot import open_snapshots
+url, pattern = sys.argv[1:]
+with open_catalog(url) as connection:
+    tables = captured_tables(connection, [pattern])
+with open_snapshots(url, tables, count=2, among=[Choice(recipe=Recipe.GLOBAL_LOCK)]):
+    pass
+"""
+
+
+def test_locks_are_let_go_when_we_are_killed(
+    mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition]
+) -> None:
+    """The server ends the sessions of a process that is gone."""
+    name = database_of(mysql_url)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, mysql_url, f"{name}.*"],
+        env={"PENSTOCK_FAULT": "snapshot.taken:1:kill", "PYTHONPATH": ":".join(sys.path)},
+        check=False,
+        timeout=60,
+    )
+    assert killed.returncode == -9
+    mysql.execute("set lock_wait_timeout = 5; insert into a values (1)", name)
+
+
+def test_a_table_altered_behind_the_snapshot_is_an_error(
+    mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition]
+) -> None:
+    """The server refuses to read it; the same again, at a later point, may succeed."""
+    name = database_of(mysql_url)
+    with open_snapshots(mysql_url, tables, count=1) as taken:
+        mysql.execute("alter table a add column x int, algorithm = copy", name)
+        with pytest.raises(StatementInterrupted) as caught:
+            rows(taken.connections[0], "select id from a", doing="reading a")
+    assert caught.value.fields["errno"] == 1412
