@@ -45,7 +45,10 @@ class Mutation:
 
 ADVANCE = """\
             progress.advance(
-                connection, log_id=self._options.log_id, before=self._applied, after=after
+                connection,
+                log_id=self._log_id,
+                before=self._staged.before,
+                after=self._staged.after,
             )
 """
 
@@ -72,6 +75,20 @@ MUTATIONS = (
         old="            file.truncate(found.flush_end_bytes)\n",
         new="            pass\n",
         tests="tests/unit/test_log_recovery.py tests/property/test_log_crash.py",
+    ),
+    Mutation(
+        name="cut bytes are durable before the cut",
+        file="log/cut.py",
+        old="        file.fsync()\n",
+        new="",
+        tests="tests/unit/test_log_cut.py",
+    ),
+    Mutation(
+        name="an empty log knows where it begins",
+        file="source/extract.py",
+        old="        if writer.durable.position == 0 and begin:\n",
+        new="        if False and begin:\n",
+        tests="tests/faults/test_extract_kill.py",
     ),
     Mutation(
         name="recovery writes unproven bytes again",
@@ -113,17 +130,45 @@ MUTATIONS = (
     ),
     Mutation(
         name="the loader skips what is applied",
-        file="load/batch.py",
-        old="            gsn_after=self._applied.gsn,\n",
+        file="load/stage.py",
+        old="            gsn_after=applied.gsn,\n",
         new="            gsn_after=segments[0].start.gsn,\n",
         tests="tests/servers/test_loader.py",
     ),
     Mutation(
         name="staged rows are counted before they are applied",
         file="load/batch.py",
-        old="            self._check_staged(phases)\n            apply_phases",
+        old="            check_staged(connection, self._expected)\n            apply_phases",
         new="            apply_phases",
         tests="tests/servers/test_merge.py",
+    ),
+    Mutation(
+        name="staged rows are those of this batch",
+        file="load/postgres/staging.py",
+        old="if count != rows or stamps.get(name) != stamp:",
+        new="if count != rows:",
+        tests="tests/servers/test_merge.py",
+    ),
+    Mutation(
+        name="a batch staged ahead has merge tables of its own",
+        file="load/ahead.py",
+        old="place=0 if applying is None else 1 - applying.place",
+        new="place=0",
+        tests="tests/servers/test_loader_ahead.py",
+    ),
+    Mutation(
+        name="a hold abandons what is staged ahead",
+        file="load/loader.py",
+        old="            self._abandon()\n            return self._once_held(hold)\n",
+        new="            return self._once_held(hold)\n",
+        tests="tests/servers/test_loader_ahead.py",
+    ),
+    Mutation(
+        name="a pause keeps what is staged ahead waiting",
+        file="load/loader.py",
+        old='        if self._actions.word() == "PAUSE":\n',
+        new='        if self._actions.word() == "PAUSE" and not self._ahead:\n',
+        tests="tests/servers/test_loader_ahead.py",
     ),
     Mutation(
         name="a chunk's ledger row in the transaction of its rows",

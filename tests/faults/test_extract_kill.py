@@ -14,11 +14,17 @@ import pytest
 
 from fix_stream import changes_of, run_sql
 from penstock.host.connect import connect
-from penstock.log import check, list_segments, open_chain
+from penstock.log import check, list_segments, open_chain, open_segment
 from penstock.model import MarkerKind, Run
+from penstock.source.extract import ExtractOptions, Extractor
 from penstock.source.postgres.catalog import captured_tables, open_catalog
 from penstock.source.postgres.client import open_replication
-from penstock.source.postgres.slot import create_slot, ensure_publication
+from penstock.source.postgres.slot import (
+    PositionGone,
+    create_slot,
+    ensure_publication,
+    read_slot,
+)
 
 pytestmark = pytest.mark.faults
 CHILD = Path(__file__).with_name("extract_child.py")
@@ -143,6 +149,64 @@ def test_killed_and_started_again(source_url: str, tmp_path: Path, moment: str) 
         rows = dict(sql.execute("select id, v from t").fetchall())
     assert _replayed(tmp_path) == rows
     assert [f for f in check(tmp_path / "log") if f.severity == "error"] == []
+
+
+def _insert(url: str, count: int) -> None:
+    """Transactions that are there when the extraction begins."""
+    with connect(url, application_name="work") as sql:
+        for number in range(count):
+            sql.execute("insert into t values (%s, 'a')", (number,))
+
+
+def _lose_last_flush_point(directory: Path) -> None:
+    """The open segment without its last byte: its last flush point is torn."""
+    (path,) = (directory / "log").glob("*.ckt_")
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def _confirmed(url: str) -> int:
+    with open_replication(url, application_name="test") as replication:
+        state = read_slot(replication, "penstock_kill")
+    assert state is not None
+    return state.confirmed_flush
+
+
+def test_what_the_server_forgot_is_kept_when_it_is_cut_off(source_url: str, tmp_path: Path) -> None:
+    """The last of an acknowledged change is never thrown away; the error says where it is."""
+    _set_up(source_url)
+    _insert(source_url, 10)
+    assert _child(source_url, tmp_path, "log.footer.before:1") == -signal.SIGKILL
+    (path,) = (tmp_path / "log").glob("*.ckt_")
+    with open_segment(path) as segment:
+        end = segment.end
+    deadline = time.monotonic() + 20
+    while _confirmed(source_url) < end.position:
+        assert time.monotonic() < deadline, "the server does not hear the acknowledgement"
+        time.sleep(0.05)
+    _lose_last_flush_point(tmp_path)
+    with open_catalog(source_url) as catalog:
+        tables = captured_tables(catalog, ["public.*"])
+    options = ExtractOptions(slot="penstock_kill", publication="p", exit_when_idle=True)
+    for _ in range(2):
+        with pytest.raises(PositionGone) as gone:
+            Extractor(source_url, tmp_path, tables=tables, options=options).run()
+        (kept,) = (tmp_path / "log").glob("*.cut-*")
+        assert kept.name in gone.value.hint
+    (finding,) = [f for f in check(tmp_path / "log") if f.code == "LG25"]
+    assert f"rows up to gsn {end.gsn}" in finding.message
+
+
+def test_what_the_server_still_has_is_not_kept(source_url: str, tmp_path: Path) -> None:
+    """It is read again, so that a crash leaves nothing behind."""
+    _set_up(source_url)
+    _insert(source_url, 10)
+    assert _child(source_url, tmp_path, "log.fdatasync.after:1") == -signal.SIGKILL
+    _lose_last_flush_point(tmp_path)
+    assert _child(source_url, tmp_path) == 0
+    assert not list((tmp_path / "log").glob("*.cut-*"))
+    with connect(source_url, application_name="test") as sql:
+        rows = dict(sql.execute("select id, v from t").fetchall())
+    assert _replayed(tmp_path) == rows
 
 
 def test_killed_again_and_again(source_url: str, tmp_path: Path) -> None:

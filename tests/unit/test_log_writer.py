@@ -217,7 +217,7 @@ def test_a_large_transaction_that_never_ends_leaves_nothing() -> None:
         log.write(run_of([row], ended=False))
     assert len(disk.content(LOG / "0.ckt_")) > 5000
     disk.process_died()
-    with opened(disk) as log:
+    with Writer.open(LOG, log_id=None, source=SOURCE, resend_from=0, files=disk) as log:
         assert log.resume == FlushPoint(position=0)
         assert log.recovered == ()
         assert log.segment_number == 0

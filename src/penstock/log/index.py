@@ -108,12 +108,14 @@ class ScannedFrame:
         return self.entry.offset_bytes + ckt.HEAD.size + self.entry.length_bytes
 
 
-def scan_frames(reader: FrameReader) -> Iterator[ScannedFrame]:
-    """All frames behind the header, verified, in file order, up to the footer or the file's end.
+def scan_frames(
+    reader: FrameReader, start_bytes: int = ckt.HEADER_REGION_SIZE
+) -> Iterator[ScannedFrame]:
+    """All frames from there on, verified, in file order, up to the footer or the file's end.
 
     One frame at a time is in memory. Raises SegmentCorrupt at the first frame that is not whole.
     """
-    offset = ckt.HEADER_REGION_SIZE
+    offset = start_bytes
     while offset < reader.file.size_bytes:
         length = reader.length_at(offset)
         kind, payload = reader.frame(offset, length)

@@ -15,6 +15,7 @@ from penstock.codec import ckt
 from penstock.host.files import REAL_FILES, TEMPORARY_SUFFIX, FileMissing, Files
 from penstock.log import layout
 from penstock.log.checkpoint import CheckpointCorrupt
+from penstock.log.cut import CutPlace, parse_cut_name, read_cut
 from penstock.log.frames import FrameReader, corrupt
 from penstock.log.index import IndexBuilder, add_scanned, scan, scan_frames
 from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, SegmentMissing
@@ -130,6 +131,10 @@ def check(
     findings += _compare_state(state, before)
     for file in layout.list_open_segments(directory, extension, files):
         findings += _check_open(file, before, state, files)
+    for name in sorted(names):
+        at = parse_cut_name(name, extension)
+        if at is not None:
+            findings += _check_cut(directory / name, at, files)
     return findings
 
 
@@ -150,7 +155,11 @@ def _strange_names(names: list[str], extension: str) -> Iterator[Finding]:
                 message=f"{name} is a file whose replacement was interrupted",
                 hint="The extractor removes it at its next start.",
             )
-        elif name not in known and layout.parse_name(name, extension) is None:
+        elif (
+            name not in known
+            and layout.parse_name(name, extension) is None
+            and parse_cut_name(name, extension) is None
+        ):
             yield Finding(
                 severity="info",
                 code="LG21",
@@ -264,3 +273,21 @@ def _open_finding(severity: Severity, file: SegmentFile, what: str) -> Finding:
         message=f"{file.path.name} {what}",
         hint="A running extractor writes it; left over, the next start mends it.",
     )
+
+
+def _check_cut(path: Path, at: CutPlace, files: Files) -> list[Finding]:
+    """Findings about bytes that a recovery cut off and kept."""
+    try:
+        cut = read_cut(path, at, files)
+    except FileMissing:
+        return []  # the log has gone past it meanwhile
+    rows = f"{cut.row_count} rows up to gsn {cut.gsn_last}" if cut.row_count else "no whole rows"
+    return [
+        Finding(
+            severity="info",
+            code="LG25",
+            file=path.name,
+            message=f"{path.name}: {cut.size_bytes} bytes cut off at a recovery, {rows}",
+            hint="The extractor removes it when the log has these changes again; nothing reads it.",
+        )
+    ]

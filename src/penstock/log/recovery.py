@@ -2,6 +2,7 @@
 the next start.
 
 - `N.ckt_` with whole transactions is cut at its last flush point, gets its footer and its name.
+  What is cut off is kept unless the source surely sends it again (`cut.py`).
 - `N.ckt_` without any is removed; a position it moved on to is kept in the state.
 - A torn tail is expected, damage to what was durable is SegmentCorrupt: nothing is changed then.
 """
@@ -27,6 +28,7 @@ from penstock.log.closing import (
     store_state,
     write_footer,
 )
+from penstock.log.cut import CutPlace, keep_tail
 from penstock.log.frame_buffer import FrameBuffer
 from penstock.log.frames import FrameReader, SegmentCorrupt
 from penstock.log.index import Scan, scan
@@ -85,12 +87,20 @@ class Recovered:
     closed: tuple[ClosedSegment, ...]
 
 
-def recover(place: Place, *, log_id: str | None, source: Mapping[str, str]) -> Recovered:
+def recover(
+    place: Place,
+    *,
+    log_id: str | None,
+    source: Mapping[str, str],
+    resend_from: int | None = None,
+) -> Recovered:
     """Bring a log's directory into order, making it when there is none.
 
     The caller holds the directory's lock. log_id: what it must be; None takes what is there, or a
-    new one. source: identity of the captured database; must be what it was. Raises LogForeign,
-    ChainBroken, LeftoverUnexpected, SegmentCorrupt, SegmentPresent, DiskFull, FileFailed.
+    new one. source: identity of the captured database; must be what it was. resend_from: position
+    from which on the source can surely send again; bytes that are cut off before it, or None, are
+    kept beside the segment (`cut.py`). Raises LogForeign, ChainBroken, LeftoverUnexpected,
+    SegmentCorrupt, SegmentPresent, DiskFull, FileFailed.
     """
     faults.point("log.recovery.before")
     place.files.fsync_directory(place.directory)  # what is seen below must not vanish later
@@ -106,7 +116,7 @@ def recover(place: Place, *, log_id: str | None, source: Mapping[str, str]) -> R
         state = _compared_with_last(place, state, closed[-1])
     mended = []
     for leftover in leftovers:
-        segment, state = _mend(place, state, leftover)
+        segment, state = _mend(place, state, leftover, resend_from)
         mended += [segment] if segment else []
     state = _link_last(place, state)
     faults.point("log.recovery.after")
@@ -227,7 +237,7 @@ def _point_text(point: FlushPoint) -> str:
 
 
 def _mend(
-    place: Place, state: LogState, leftover: SegmentFile
+    place: Place, state: LogState, leftover: SegmentFile, resend_from: int | None
 ) -> tuple[ClosedSegment | None, LogState]:
     if leftover.number == state.number_next - 1:
         return _finish(place, state, leftover)
@@ -244,9 +254,13 @@ def _mend(
         found = _checked_scan(reader, state)
     finally:
         reader.file.close()
+    end = found.builder.end
+    is_cut = not found.is_complete and found.flush_end_bytes < reader.file.size_bytes
+    if is_cut and (resend_from is None or resend_from > end.position):
+        keep_tail(place, leftover.path, CutPlace(found.flush_end_bytes, end.gsn))
     if not found.builder.has_content:
-        if found.builder.end != state.end:
-            state = store_state(place, changed(state, end=found.builder.end))
+        if end != state.end:
+            state = store_state(place, changed(state, end=end))
         return None, _discard(place, state, leftover)
     _complete(place, leftover, reader, found)
     state = store_state(place, state_behind(state, reader.header, found.builder))

@@ -26,6 +26,7 @@ from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, DirectoryLocked, Files
 from penstock.log.closing import Place, publish, state_behind, store_state, write_footer
+from penstock.log.cut import Cut, list_cuts, remove_passed
 from penstock.log.frame_buffer import FrameBuffer
 from penstock.log.index import IndexBuilder
 from penstock.log.layout import DONE_NAME, EXTENSION_DEFAULT, checked_extension, open_name
@@ -125,6 +126,7 @@ class Writer:
         self._failure: BaseException | None = None
         self._segment: _OpenSegment | None = None
         self.recovered: tuple[ClosedSegment, ...] = ()
+        self._cuts: list[Cut] = []
 
     @classmethod
     def open(
@@ -133,6 +135,7 @@ class Writer:
         *,
         log_id: str | None,
         source: Mapping[str, str],
+        resend_from: int | None = None,
         options: WriterOptions | None = None,
         files: Files = REAL_FILES,
     ) -> Writer:
@@ -140,6 +143,7 @@ class Writer:
 
         log_id: None takes the log that is there, or makes a new one. source: what identifies the
         captured database for good (engine, system id, database, slot), never where to reach it.
+        resend_from: position from which on it can surely send again, None when that is not known.
         Raises LogLocked and all that `recovery.recover` raises; then nothing is held.
         """
         options = options or WriterOptions()
@@ -157,21 +161,30 @@ class Writer:
         )
         try:
             writer = cls(place, options, lock)
-            writer._recover(log_id, source)
+            writer._recover(log_id, source, resend_from)
+            writer._cuts = list_cuts(directory, options.extension, files)
+            writer._forget_cuts()
             writer._remove_done()
         except BaseException:
             lock.release()
             raise
         return writer
 
-    def _recover(self, log_id: str | None, source: Mapping[str, str]) -> None:
-        found = recover(self._place, log_id=log_id, source=source)
+    def _recover(
+        self, log_id: str | None, source: Mapping[str, str], resend_from: int | None
+    ) -> None:
+        found = recover(self._place, log_id=log_id, source=source, resend_from=resend_from)
         self._state = found.state
         self.recovered = found.closed
         self.resume = found.state.end
         self._sequence = start_of(self.resume)
         self._durable = self.resume
         self._unflushed = False
+
+    def _forget_cuts(self) -> None:
+        """Remove what was kept of an earlier end of the log, once the log has it again."""
+        if self._cuts:
+            self._cuts = remove_passed(self._place, self._cuts, self._durable)
 
     def _remove_done(self) -> None:
         """Extraction goes on: a loader must not take the log for finished."""
@@ -191,6 +204,11 @@ class Writer:
     def source(self) -> Mapping[str, str]:
         """Identity of the source, as given when the log was made."""
         return self._state.source
+
+    @property
+    def cut_files(self) -> tuple[Path, ...]:
+        """What recovery cut off, now or earlier, and the log does not have again."""
+        return tuple(cut.path for cut in self._cuts)
 
     @property
     def segment_number(self) -> int:
@@ -331,12 +349,13 @@ class Writer:
         """Forget what no flush point covers (the source's connection broke inside a transaction).
 
         Goes through recovery, as a new start would; `recovered` then holds the segment that it
-        closed. Returns the flush point to resume from. Raises as open().
+        closed. What is forgotten was never acknowledged, so the source has it. Returns the flush
+        point to resume from. Raises as open().
         """
         self._usable()
         try:
             self._close_segment()
-            self._recover(self._state.log_id, self._state.source)
+            self._recover(self._state.log_id, self._state.source, 0)
         except BaseException as error:
             self._failure = error
             raise
@@ -406,6 +425,7 @@ class Writer:
             segment.buffer.sync()
         self._durable = point
         self._unflushed = False
+        self._forget_cuts()
 
     def _opened(self) -> _OpenSegment:
         """The open segment, made now if there is none: its header is durable before any row."""

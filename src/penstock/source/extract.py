@@ -19,7 +19,6 @@ import psycopg
 import structlog
 
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.connect import connect, server_errors
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
 from penstock.log import ClosedSegment, PipelineLayout, Writer, WriterOptions, checkpoint
@@ -50,7 +49,7 @@ from penstock.source.postgres.client import open_replication
 from penstock.source.postgres.ddl_watch import DdlWatch, WatchState
 from penstock.source.postgres.relations import dropped_definitions
 from penstock.source.postgres.shapes import CatalogShapes
-from penstock.source.postgres.source_identity import ServerIdentity, identify
+from penstock.source.postgres.source_identity import ServerIdentity, identify, server_position
 from penstock.source.postgres.stream import PostgresSource, StreamOptions
 from penstock.source.postgres.table_actions import TableActions, is_begun_only
 
@@ -77,12 +76,6 @@ WAIT_S = 0.2
 BACKOFF_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 BACKOFF_JITTER = 0.3
 STEADY_S = 60.0  # a connection that lasted so long starts the back-off anew
-
-SERVER_POSITION = """
-    select case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
-                else pg_current_wal_flush_lsn()
-           end
-"""
 
 declare(
     "extract.write.after",
@@ -162,7 +155,7 @@ class Extractor:
 
     def run(self) -> Outcome:
         """Extract until idle or told to stop. Raises typed errors; the log is whole then too."""
-        identity = self._identify()
+        identity, resend_from = self._identify()
         with ExitStack() as stack:
             stack.enter_context(self._chores)
             if self._gate is not None:
@@ -171,13 +164,13 @@ class Extractor:
                 )
             self._server = stack.enter_context(
                 Poll(
-                    self._read_server_position,
+                    lambda: server_position(self._url),
                     every_s=SOURCE_INTERVAL_S,
                     first=0,
                     name="source position",
                 )
             )
-            writer = stack.enter_context(self._open_writer(identity))
+            writer = stack.enter_context(self._open_writer(identity, resend_from))
             try:
                 return self._run(writer, identity)
             finally:
@@ -254,11 +247,13 @@ class Extractor:
 
     # -- opening -----------------------------------------------------------------------------
 
-    def _identify(self) -> ServerIdentity:
+    def _identify(self) -> tuple[ServerIdentity, int | None]:
+        """The server, and from where on it can send; None: it has lost what we had not saved."""
         with open_replication(self._url, application_name=slots.APPLICATION_NAME) as connection:
-            return identify(connection)
+            slot = slots.read_slot(connection, self._options.slot)
+            return identify(connection), slot.confirmed_flush if slot and slot.is_whole else None
 
-    def _open_writer(self, identity: ServerIdentity) -> Writer:
+    def _open_writer(self, identity: ServerIdentity, resend_from: int | None) -> Writer:
         options = self._options
         writer = Writer.open(
             self._layout.log,
@@ -270,6 +265,7 @@ class Extractor:
                 "database_id": str(identity.database_id),
                 "slot": options.slot,
             },
+            resend_from=resend_from,
             options=WriterOptions(
                 operation_count_max=options.operation_count_max,
                 flush_interval_s=options.flush_interval_s,
@@ -280,6 +276,12 @@ class Extractor:
             files=self._files,
         )
         self._record_recovered(writer)
+        begin = self._start_position or resend_from
+        if writer.durable.position == 0 and begin:
+            # Durable before the first change: should all of the log be lost again, the slot is
+            # seen to be further than the log, and not taken for a place to begin at.
+            writer.write(Run(end=FlushPoint(position=begin)))
+            writer.flush()
         return writer
 
     def _connect(
@@ -289,7 +291,7 @@ class Extractor:
         return PostgresSource(
             self._url,
             options=self._stream_options(),
-            start=self._start_of(writer),
+            start=writer.durable,
             shapes=shapes,
             spill_directory=self._layout.spill,
             expected=self._stored_identity() or identity,
@@ -297,11 +299,6 @@ class Extractor:
             files=self._files,
             clock=self._clock,
         )
-
-    def _start_of(self, writer: Writer) -> FlushPoint:
-        if writer.durable.position == 0 and self._start_position:
-            return FlushPoint(position=self._start_position)
-        return writer.durable
 
     def _stream_options(self) -> StreamOptions:
         options = self._options
@@ -327,7 +324,7 @@ class Extractor:
         with CatchUp(
             self._url,
             options=self._stream_options(),
-            start=self._start_of(writer),
+            start=writer.durable,
             shapes=shapes,
             spill_directory=self._layout.spill,
             expected=self._stored_identity() or identity,
@@ -519,17 +516,9 @@ class Extractor:
         if not writer.at_commit or (self._actions and self._actions.look(at_once=True)):
             return False
         if pace.target_position == 0:
-            pace.target_position = self._read_server_position()
+            pace.target_position = server_position(self._url)
             source.ask_for_position()
         return source.has_given(pace.target_position)
-
-    def _read_server_position(self) -> int:
-        with (
-            connect(self._url, application_name="penstock position") as sql,
-            server_errors("reading the server's position"),
-        ):
-            row = sql.execute(SERVER_POSITION).fetchone()
-        return Lsn.parse(row[0]).ordinal if row is not None and row[0] else 0
 
     def _finish(self, writer: Writer, source: PostgresSource | None, ended: Ended) -> Outcome:
         """End at a flush point with every segment closed."""
@@ -548,6 +537,9 @@ class Extractor:
         """Before an error goes up: close what is whole, and show why it ended."""
         self.progress.state = "failed"
         self.progress.last_error = error.message
+        if isinstance(error, slots.CHANGES_GONE) and writer.cut_files:
+            kept = ", ".join(path.name for path in writer.cut_files)
+            error.hint += f" What the log's open segment held behind that point is kept: {kept}."
         try:
             if not writer.at_commit:
                 writer.rewind()

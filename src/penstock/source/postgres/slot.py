@@ -90,6 +90,10 @@ class SlotNameInvalid(PenstockError):
     code = "PG60"
 
 
+# The server no longer has what lies behind the log's end.
+CHANGES_GONE = (SlotMissing, SlotLost, PositionGone)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotState:
     """A row of pg_replication_slots, as far as this server's version has it. Positions: LSNs."""
@@ -105,6 +109,11 @@ class SlotState:
     two_phase: bool
     conflicting: bool
     invalidation_reason: str
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the server still has all that it holds for the slot."""
+        return not (self.wal_status == "lost" or self.conflicting or self.invalidation_reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +198,7 @@ def check_slot(
             f"slot {name} is made for two-phase commit, which penstock does not read",
             hint=f"Drop it and load again: {again};",
         )
-    if state.wal_status == "lost" or state.conflicting or state.invalidation_reason:
+    if not state.is_whole:
         reason = state.invalidation_reason or state.wal_status
         raise SlotLost(
             f"slot {name} was invalidated by the server ({reason}): changes are gone",

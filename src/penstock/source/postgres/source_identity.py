@@ -1,4 +1,4 @@
-"""Which server and database this is, and whether it is still the one the log was filled from.
+"""Which server and database this is, where its log ends, and whether ours was filled from it.
 
 Not here: the slot (`slot.py`), the directory's own papers (`penstock.control.identity`).
 """
@@ -8,8 +8,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from penstock.host.connect import connect, server_errors
 from penstock.model import Lsn, PenstockError
 from penstock.source.postgres.client import ReplicationConnection
+
+SERVER_POSITION = """
+    select case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
+                else pg_current_wal_flush_lsn()
+           end
+"""
 
 
 class SourceReplaced(PenstockError):
@@ -111,3 +118,13 @@ def timeline_history(connection: ReplicationConnection, timeline: int) -> str:
         return ""
     rows = connection.query(f"TIMELINE_HISTORY {timeline}", doing="reading the timeline's history")
     return rows[0]["content"] or ""
+
+
+def server_position(url: str) -> int:
+    """How far the server's log reaches, on a connection of its own. An LSN; 0: not known."""
+    with (
+        connect(url, application_name="penstock position") as sql,
+        server_errors("reading the server's position"),
+    ):
+        row = sql.execute(SERVER_POSITION).fetchone()
+    return Lsn.parse(row[0]).ordinal if row is not None and row[0] else 0
