@@ -1,6 +1,7 @@
 """Following the binlog of a MySQL or MariaDB server, and reading its tables."""
 
 from penstock.source.mysql.catalog import captured_tables, open_catalog, survey
+from penstock.source.mysql.chunks import KeyChunk, plan_chunks
 from penstock.source.mysql.client import BinlogConnection, DumpOptions, open_binlog
 from penstock.source.mysql.snapshot import Snapshots, open_snapshots, read_choices
 from penstock.source.mysql.status import (
@@ -16,6 +17,7 @@ from penstock.source.mysql.status import (
 __all__ = [
     "BinlogConnection",
     "DumpOptions",
+    "KeyChunk",
     "ResumePoint",
     "Snapshots",
     "capture",
@@ -25,6 +27,7 @@ __all__ = [
     "open_binlog",
     "open_catalog",
     "open_snapshots",
+    "plan_chunks",
     "read_choices",
     "read_identity",
     "read_log_identity",
