@@ -18,7 +18,7 @@ STREAM_BLOCK_BYTES = 2000  # a larger block is of a stream of data, not of log-i
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close() sends RST
 
 
-class _Link:
+class Link:
     """One connection through the proxy."""
 
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
@@ -48,7 +48,7 @@ class Proxy:
         self._allowances = list(allowances)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
-        self._links: list[_Link] = []
+        self._links: list[Link] = []
         self._threads: list[threading.Thread] = []
         self._closing = False
         self._flowing = threading.Event()
@@ -112,13 +112,13 @@ class Proxy:
                 continue
             for end in (client, server):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            link = _Link(client, server)
+            link = Link(client, server)
             self._links.append(link)
             self._start(self._forward, link, client, server, True)
             self._start(self._forward, link, server, client, False)
 
     def _forward(
-        self, link: _Link, source: socket.socket, target: socket.socket, to_server: bool
+        self, link: Link, source: socket.socket, target: socket.socket, to_server: bool
     ) -> None:
         left: int | None = None
         try:

@@ -14,11 +14,16 @@ from penstock.load.postgres.types import target_name
 from penstock.model import PenstockError, TableDefinition
 
 # Types whose binary form is the same in every version and says everything; others go as text.
+# Not interval: what is the largest one up to 16 means infinity from 17 on.
 BINARY_TYPES = frozenset(
     {
-        "boolean", "smallint", "integer", "bigint", "real", "double precision", "uuid", "bytea",
-        "text", "character varying", "character", "date", "numeric", "interval", "json",
-        "timestamp without time zone", "timestamp with time zone", "time without time zone",
+        "boolean", "smallint", "integer", "bigint", "oid", "real", "double precision", "numeric",
+        "text", "character varying", "character", "bytea", "bit", "bit varying", "uuid",
+        "date", "time without time zone", "time with time zone",
+        "timestamp without time zone", "timestamp with time zone",
+        "json", "jsonb", "inet", "cidr", "macaddr", "macaddr8",
+        "point", "line", "lseg", "box", "path", "polygon", "circle",
+        "int4range", "int8range", "numrange", "tsrange", "tstzrange", "daterange",
     }
 )  # fmt: skip
 
@@ -77,7 +82,9 @@ def check_quiet(table: TargetTable) -> None:
 def goes_binary(definition: TableDefinition) -> bool:
     """Whether a table may be copied in COPY's binary format.
 
-    The target has the same types: `create_tables` made or checked them.
+    The target has the same types: `create_tables` made or checked them. An array names its
+    elements' type by oid, which for these types is the same everywhere.
     """
     types = (c.type_text.partition("(") for c in definition.columns if not c.generated)
-    return all(head + rest.partition(")")[2] in BINARY_TYPES for head, _, rest in types)
+    bare = (head + rest.partition(")")[2] for head, _, rest in types)
+    return all(text.removesuffix("[]") in BINARY_TYPES for text in bare)

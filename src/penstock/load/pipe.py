@@ -1,21 +1,22 @@
 """COPY from one server into another: bytes as they come, both servers at work at once.
 
-One thread and no waiting on one side while the other could go on: rows that have arrived are
-joined to large buffers and handed to the target's socket as it takes them. The bytes are not
-looked at. Not here: what is copied and what is recorded of it (`chunk.py`).
+One thread and no waiting on one side while the other could go on. Where both sockets carry the
+protocol as it is, `relay.py` passes whole blocks on; under TLS libpq's calls are used, row by row,
+joined to large buffers. The bytes are not looked at. Not here: what is copied and what is recorded
+of it (`chunk.py`).
 """
 
 from __future__ import annotations
 
 import select
-from typing import ClassVar
 
 import psycopg
 from psycopg import pq
 from psycopg.pq.abc import PGconn, PGresult
 
 from penstock.host.connect import statement_error
-from penstock.model import PenstockError, Retry
+from penstock.load.relay import CopyConnectionLost, plain, relay
+from penstock.model import PenstockError
 
 BUFFER_BYTES = 256 * 1024
 WAIT_S_MAX = 60.0  # only so that a broken poll is noticed; TCP keepalives find dead peers
@@ -25,13 +26,6 @@ class CopyCountsDiffer(PenstockError):
     """The target took in another number of rows than the source sent."""
 
     code = "LD40"
-
-
-class CopyConnectionLost(PenstockError):
-    """One of the two connections of a copy broke."""
-
-    code = "LD41"
-    retry: ClassVar[Retry] = "backoff"
 
 
 def copy_rows(
@@ -45,6 +39,25 @@ def copy_rows(
     target got may be committed, and the source connection must be closed: it may be in the middle
     of a copy.
     """
+    if plain(source) and plain(target):
+        sent, taken = relay(source, copy_out, target, copy_in)
+    else:
+        sent, taken = through_libpq(source, copy_out, target, copy_in)
+    if sent != taken:
+        raise CopyCountsDiffer(
+            f"the source sent {sent} rows and the target took in {taken}",
+            hint="Look for triggers and rules on the target table that drop or add rows, and "
+            "disable them: alter table ... disable trigger ...;",
+            sent=sent,
+            taken=taken,
+        )
+    return sent
+
+
+def through_libpq(
+    source: psycopg.Connection, copy_out: str, target: psycopg.Connection, copy_in: str
+) -> tuple[int, int]:
+    """The same by libpq's calls, which understand TLS: rows sent and rows taken in."""
     out, into = source.pgconn, target.pgconn
     _begin(out, copy_out, pq.ExecStatus.COPY_OUT, "starting the copy at the source")
     _begin(into, copy_in, pq.ExecStatus.COPY_IN, "starting the copy at the target")
@@ -58,17 +71,9 @@ def copy_rows(
         _abandon(into)
         raise
     finally:
-        into.nonblocking = 0
-    taken = _end(into, "writing at the target")
-    if sent != taken:
-        raise CopyCountsDiffer(
-            f"the source sent {sent} rows and the target took in {taken}",
-            hint="Look for triggers and rules on the target table that drop or add rows, and "
-            "disable them: alter table ... disable trigger ...;",
-            sent=sent,
-            taken=taken,
-        )
-    return sent
+        if into.status == pq.ConnStatus.OK:
+            into.nonblocking = 0
+    return sent, _end(into, "writing at the target")
 
 
 def _begin(connection: PGconn, statement: str, expected: pq.ExecStatus, doing: str) -> None:
