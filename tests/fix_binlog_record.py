@@ -475,7 +475,7 @@ def main() -> None:
     flags.out.mkdir(parents=True, exist_ok=True)
     files = sorted(flags.logs.glob("*.[0-9][0-9][0-9][0-9][0-9][0-9]"))
     server.run("flush binary logs")
-    for number, path in enumerate(files, 1):
+    for number, path in enumerate(files[:-1], 1):  # the last one is empty
         packed = lzma.compress(path.read_bytes(), preset=9 | lzma.PRESET_EXTREME)
         (flags.out / f"{flags.name}.{number:06d}.binlog.xz").write_bytes(packed)
     tables = server.run(

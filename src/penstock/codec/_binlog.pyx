@@ -262,6 +262,9 @@ cdef class Decoder(_Groups):
         try:
             with nogil:
                 status = self._walk(bytes_, start, end, mode, &consumed)
+        except BinlogBroken:
+            self.offset = self._offset_before
+            raise
         finally:
             self._busy = False
         self._finish(status)

@@ -56,7 +56,7 @@ cdef class _Walker:
     cdef const uint8_t* _message_data
     cdef int64_t _message_size
     cdef int _checksums  # -1: no format description yet
-    cdef int64_t _row_at
+    cdef int64_t _row_at, _offset_before
     cdef bint _closing
     cdef _Scope _scope
     cdef list _joining
@@ -190,8 +190,9 @@ cdef class _Walker:
         self, const uint8_t* block, int64_t start, int64_t end, bint sealed
     ) except RAISED nogil:
         """One event. sealed: it comes from the server, with a checksum, and moves the position."""
-        cdef int64_t before = self.offset, body_end = end
+        cdef int64_t body_end = end
         cdef int status
+        self._offset_before = self.offset
         if end - start < HEAD or <int64_t>little(block + start + 9, 4) != end - start:
             return fail(&self._trouble, BAD_EVENT_LENGTH, start)
         if sealed:
@@ -202,7 +203,7 @@ cdef class _Walker:
                 return status
         status = self._dispatch(block, start, body_end, sealed)
         if status < 0 or status == STOP_LIMIT or status == STOP_WIDEN:
-            self.offset = before
+            self.offset = self._offset_before
         return status
 
     cdef int _unsealed(
