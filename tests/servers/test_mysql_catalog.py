@@ -106,6 +106,20 @@ def test_a_named_table_must_be_there(
     assert captured_tables(connection, [f"{name}.none*"]) == []
 
 
+def test_names_that_the_catalogue_takes_for_equal(
+    mysql_url: str, connection: Connection, make: Callable[[str], None]
+) -> None:
+    """information_schema compares without case and accents; the tables are different ones."""
+    make("create table item (id int primary key); create table Item (a int, b int);"
+         " create table `ítem` (c int, d int, e int)")  # fmt: skip
+    found = captured_tables(connection, [f"{database_of(mysql_url)}.*"])
+    assert {table.name.name: len(table.columns) for table in found} == {
+        "item": 1,
+        "Item": 2,
+        "ítem": 3,
+    }
+
+
 def test_tables_without_rights_are_not_seen(
     mysql: MySQLServer, mysql_url: str, make: Callable[[str], None]
 ) -> None:

@@ -28,7 +28,7 @@ COLUMNS = """
     select table_schema, table_name, column_name, column_default, is_nullable, data_type,
            column_type, character_set_name, collation_name, extra, generation_expression
       from information_schema.columns
-     where {wanted}
+     where table_schema = %s
      order by table_schema, table_name, ordinal_position
 """
 
@@ -36,7 +36,7 @@ INDEXES = """
     select table_schema, table_name, index_name, non_unique, column_name, sub_part, nullable,
            index_type, {expression} as expression
       from information_schema.statistics
-     where {wanted}
+     where table_schema = %s
      order by table_schema, table_name, index_name, seq_in_index
 """
 
@@ -48,9 +48,9 @@ FOREIGN_KEYS = """
       join information_schema.referential_constraints as r
         on r.constraint_schema = k.constraint_schema
        and r.constraint_name = k.constraint_name
-       and r.table_name = k.table_name
+       and cast(r.table_name as binary) = cast(k.table_name as binary)
      where k.referenced_table_name is not null
-       and {wanted}
+       and k.table_schema = %s
      order by k.table_schema, k.table_name, k.constraint_name, k.ordinal_position
 """
 
@@ -59,8 +59,8 @@ JSON_CHECKS = """
     select constraint_schema as table_schema, table_name, constraint_name as column_name,
            check_clause
       from information_schema.check_constraints
-     where check_clause like 'json\\_valid(%)'
-       and {wanted}
+     where check_clause like 'json%%'
+       and constraint_schema = %s
 """
 
 # Columns that a table WITH SYSTEM VERSIONING has without naming them: no catalogue lists them.
@@ -76,6 +76,7 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _CURRENT_TIMESTAMP = re.compile(r"current_timestamp(\(\d?\))?", re.IGNORECASE)
 
 Row = dict[str, Any]
+_ByTable = defaultdict[TableName, list[Row]]
 
 
 def source_id_of(name: TableName) -> int:
@@ -96,18 +97,18 @@ def definitions_of(
     tables: their rows of information_schema.tables, column names in lower case. with_create_sql:
     ask for SHOW CREATE TABLE as well. A table that was dropped meanwhile is left out.
     """
-    if not tables:
-        return {}
-    server, doing = connection.server, "reading the catalogue"
-    wanted = _wanted(tables, "table_schema", "table_name")
-    columns = _by_table(rows(connection, COLUMNS.format(wanted=wanted), doing=doing))
+    server = connection.server
+    columns: _ByTable = defaultdict(list)
+    indexes: _ByTable = defaultdict(list)
+    foreign: _ByTable = defaultdict(list)
+    json_columns: defaultdict[TableName, set[str]] = defaultdict(set)
     expression = "expression" if server.mysql(8, 0, 13) else "null"
-    indexes = _by_table(
-        rows(connection, INDEXES.format(wanted=wanted, expression=expression), doing=doing)
-    )
-    wanted_keys = _wanted(tables, "k.table_schema", "k.table_name")
-    foreign = _by_table(rows(connection, FOREIGN_KEYS.format(wanted=wanted_keys), doing=doing))
-    json_columns = _json_columns(connection, tables)
+    for schema in sorted({name.schema for name in tables}):
+        _gather(columns, connection, COLUMNS, schema)
+        _gather(indexes, connection, INDEXES.replace("{expression}", expression), schema)
+        _gather(foreign, connection, FOREIGN_KEYS, schema)
+        if server.is_mariadb:
+            _gather_json(json_columns, connection, schema)
     return {
         name: _table(
             name,
@@ -122,38 +123,24 @@ def definitions_of(
     }
 
 
-def _wanted(tables: Mapping[TableName, Row], schema: str, table: str) -> str:
-    """The condition that takes these tables, schema by schema: the servers look up by schema."""
-    by_schema: defaultdict[str, list[str]] = defaultdict(list)
-    for name in tables:
-        by_schema[name.schema].append(literal(name.name))
-    parts = (
-        f"{schema} = {literal(one)} and {table} in ({', '.join(names)})"
-        for one, names in by_schema.items()
-    )
-    return "(" + " or ".join(parts) + ")"
+def _gather(into: _ByTable, connection: Connection, sql: str, schema: str) -> None:
+    """Read what a query says of one schema's tables.
+
+    All of them, whichever are wanted: names in a condition are compared without case, and MariaDB
+    takes `in ('t', 'T')` for one table.
+    """
+    for row in rows(connection, sql, (schema,), doing="reading the catalogue"):
+        if row["table_schema"] == schema:
+            into[TableName(schema, row["table_name"])].append(row)
 
 
-def _by_table(found: Sequence[Row]) -> defaultdict[TableName, list[Row]]:
-    result: defaultdict[TableName, list[Row]] = defaultdict(list)
-    for row in found:
-        result[TableName(row["table_schema"], row["table_name"])].append(row)
-    return result
-
-
-def _json_columns(
-    connection: Connection, tables: Mapping[TableName, Row]
-) -> defaultdict[TableName, set[str]]:
-    """MariaDB's columns that were made as JSON."""
-    result: defaultdict[TableName, set[str]] = defaultdict(set)
-    if connection.server.is_mariadb:
-        wanted = _wanted(tables, "constraint_schema", "table_name")
-        sql = JSON_CHECKS.format(wanted=wanted)
-        for row in rows(connection, sql, doing="reading the catalogue"):
-            if row["check_clause"] == f"json_valid({quoted(row['column_name'])})":
-                name = TableName(row["table_schema"], row["table_name"])
-                result[name].add(row["column_name"])
-    return result
+def _gather_json(
+    into: defaultdict[TableName, set[str]], connection: Connection, schema: str
+) -> None:
+    """Note MariaDB's columns that were made as JSON."""
+    for row in rows(connection, JSON_CHECKS, (schema,), doing="reading the catalogue"):
+        if row["check_clause"] == f"json_valid({quoted(row['column_name'])})":
+            into[TableName(row["table_schema"], row["table_name"])].add(row["column_name"])
 
 
 def _create_sql(connection: Connection, name: TableName) -> str:

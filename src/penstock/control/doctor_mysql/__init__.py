@@ -1,0 +1,18 @@
+"""Doctor for MySQL and MariaDB: the checks MY001 to MY037, as source and as target.
+
+Each module holds the checks of one subject and registers them when it is imported.
+"""
+
+from penstock.control.doctor_mysql import settings, standing, tables, target
+from penstock.control.doctor_mysql.probe import MYSQL_CHECKS, MySQLProbe, Wanted, examine
+
+__all__ = [
+    "MYSQL_CHECKS",
+    "MySQLProbe",
+    "Wanted",
+    "examine",
+    "settings",
+    "standing",
+    "tables",
+    "target",
+]

@@ -1,0 +1,39 @@
+"""What the tests of doctor's checks of MySQL and MariaDB share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fix_mysql import MySQLServer
+from penstock.control.doctor_mysql import MySQLProbe, Wanted, examine
+from penstock.control.findings import Finding, Severity, Side
+from penstock.host.mysql.connect import connect
+from penstock.source.mysql.catalog import survey
+
+
+def look(
+    server: MySQLServer, *codes: str, url: str = "", patterns: tuple[str, ...] = ("d.*",),
+    side: Side = Side.SOURCE, **wanted: Any,
+) -> list[Finding]:  # fmt: skip
+    """What the checks of these codes find, as an account or as the superuser."""
+    url = url or server.url()
+    with connect(url, application_name="doctor") as connection:
+        seen = survey(connection, patterns)
+        probe = MySQLProbe(
+            side=side,
+            url=url,
+            connection=connection,
+            wanted=Wanted(**wanted),
+            tables=seen.tables,
+            survey=seen,
+        )
+        return examine(probe, only=codes)
+
+
+def one(findings: list[Finding], code: str, severity: Severity, *said: str) -> Finding:
+    """The single finding: code, severity and words are as expected."""
+    assert [(f.code, f.severity) for f in findings] == [(code, severity)], findings
+    text = " ".join((findings[0].what, findings[0].why, findings[0].command))
+    for word in said:
+        assert word in text
+    return findings[0]
