@@ -18,6 +18,7 @@ import psycopg
 from bench import contenders
 from bench.harness import Comparison, Contender, Measurement, TreeSampler, arguments
 from bench.pipeline import Running, write_config
+from bench.roles import RoleSampler
 from bench.workload import Workload
 from penstock.host.embedded import EmbeddedPostgres
 
@@ -53,8 +54,9 @@ class Pair:
                 publication="bench",
                 name="bench",
                 options="copy_data = false, streaming = on",
-            ):
+            ), RoleSampler({"source": source, "target": target}) as roles:
                 total_s, behind_s = self.measure(source, target)
+        roles.print_table(self.row_count)
         return Measurement(elapsed_s=total_s, extra={"behind_last_commit_s": behind_s})
 
     def penstock(self) -> Measurement:
@@ -74,8 +76,13 @@ class Pair:
                 exit_when_idle=False,
                 flush_interval_s=1,
             )
-            with Running(file) as running, TreeSampler(running.pid) as sampler:
+            with (
+                Running(file) as running,
+                TreeSampler(running.pid) as sampler,
+                RoleSampler({"source": source, "target": target}, running.pid) as roles,
+            ):
                 total_s, behind_s = self.measure(source, target)
+        roles.print_table(self.row_count)
         return Measurement(
             elapsed_s=total_s,
             cpu_s=sampler.cpu_s,

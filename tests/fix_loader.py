@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from fix_changes import Change, batch
-from penstock.load.batch import Batch, BatchOptions, BatchResult
+from penstock.load.batch import apply_batch
 from penstock.load.job import run_tasks
 from penstock.load.plan import POSITION_MAX
 from penstock.load.postgres import progress
 from penstock.load.postgres.apply import Target, open_target
-from penstock.load.postgres.staging import StagingArea
+from penstock.load.stage import BatchOptions, Staged, Stager, open_stager
 from penstock.log.layout import next_segments
 from penstock.log.writer import Writer, WriterOptions
 from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Rows, Run, TableName
@@ -93,6 +93,9 @@ class LocalSession:
         self._after_job()
         return results
 
+    def cancel(self) -> None:
+        """As Session.cancel: what runs here comes to its end."""
+
 
 class Applying:
     """Applies what is in a log directory, batch by batch."""
@@ -107,40 +110,47 @@ class Applying:
         )
         progress.ensure_tables(self.target.connection)
         self.applied = progress.bind_log(self.target.connection, "test-log")
-        self.area = StagingArea(self.target.connection)
+        self._stager: Stager | None = None
 
     def batch(
-        self, *, before: int = POSITION_MAX, threads: int = 2, after_job: str = "select 1"
-    ) -> BatchResult:
+        self,
+        *,
+        before: int = POSITION_MAX,
+        threads: int = 2,
+        after_job: str = "select 1",
+        place: int = 0,
+    ) -> Staged:
         """Apply all closed segments that are there; after_job: SQL between staging and applying."""
         files = next_segments(self.directory, after=self.applied.segment, count_max=100)
-        one = Batch(
-            BatchOptions(
-                url=self.url,
-                log_id="test-log",
-                namespaces=self.namespaces,
-                threads_max=threads,
-                extension="ckt",
-                starts=self.starts,
-            ),
-            self.target,
-            self.area,
-            applied=self.applied,
-            position_before=before,
-        )
+        if self._stager is None:
+            self._stager = open_stager(
+                BatchOptions(
+                    url=self.url,
+                    log_id="test-log",
+                    namespaces=self.namespaces,
+                    threads_max=threads,
+                    extension="ckt",
+                    starts=self.starts,
+                )
+            )
         session: Any = LocalSession(lambda: self.target.connection.execute(after_job))
-        result = one.run(files, session)
-        self.applied = result.applied
+        staged = self._stager.stage(
+            files, session, applied=self.applied, before=before, place=place
+        )
+        apply_batch(self.target, staged, log_id="test-log")
+        self.applied = staged.after
         assert progress.read_applied(self.target.connection) == self.applied
-        return result
+        return staged
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """What the target has."""
         return self.target.connection.execute(query).fetchall()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connections."""
         self.target.connection.close()
+        if self._stager is not None:
+            self._stager.close()
 
 
 class Word:

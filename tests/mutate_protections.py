@@ -179,7 +179,7 @@ MUTATIONS = (
         new='        faults.point("bulk.chunk.copied")\n'
         '    faults.point("bulk.chunk.committed")\n'
         "    progress.end_chunk(writer, table=task.table, number=number, row_count=rows)\n",
-        tests="tests/servers/test_bulk.py -k killed",
+        tests="tests/servers/test_bulk_faults.py -k killed",
     ),
     Mutation(
         name="a lost worker while Spark starts",

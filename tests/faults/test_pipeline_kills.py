@@ -67,7 +67,10 @@ EXTRACT_CHAIN = (
     "files.replace:3",
 )
 LOAD_CHAIN = (
+    "load.prepare.before:1",
     "load.job.before:1",
+    "load.ahead.before:1",
+    "load.ahead.after:2",
     "load.copy.before:1",
     "load.copy.after:1",
     "load.apply.before:2",
@@ -93,7 +96,7 @@ SHORT = (
         "stream.acknowledge.before:2",
         "spill.append.after:3",
     ),
-    ("load.copy.after:1", "load.apply.after:1", "load.commit.after:1"),
+    ("load.copy.after:1", "load.ahead.after:1", "load.apply.after:1", "load.commit.after:1"),
 )
 WHOLE = (EXTRACT_CHAIN, LOAD_CHAIN)
 # Points on the way to the first row; what is killed of the bulk load in the same story: the load

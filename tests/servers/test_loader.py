@@ -4,41 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 
-from fix_changes import Change, relation
-from fix_loader import LocalKeeper, LogMaker, Word
+from fix_loader import LogMaker
+from fix_loading import TABLES, Running, add, check, rows, run_killed, until
 from fix_postgres import Server
 from penstock.host import faults
 from penstock.host.files import DirectoryLock
-from penstock.host.retry import Backoff
 from penstock.load.hold import HOLD_LOCK, Hold, clear_hold, read_held, write_hold
-from penstock.load.loader import Loader, LoaderOptions, LoaderState, read_loader_state
+from penstock.load.loader import read_loader_state
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
 from penstock.log.frames import SegmentCorrupt
 from penstock.log.layout import SegmentMissing
-from penstock.model import Identity
-
-ITEM = relation(("id", "integer", "int32"), ("name", "text", "string"))
-BAG = relation(("v", "integer", "int32"), key=(), identity=Identity.FULL, name="bag")
-TABLES = "create table public.t (id int primary key, name text); create table public.bag (v int)"
-
-
-def add(log: LogMaker, number: int) -> int:
-    """One transaction: a keyed row, and one that would count twice if applied twice."""
-    return log.transaction(
-        (ITEM, Change(op="I", gsn=0, after=(number, "x"))),
-        (BAG, Change(op="I", gsn=0, after=(number,))),
-    )
 
 
 @pytest.fixture
@@ -51,65 +33,6 @@ def log(tmp_path: Path) -> Iterator[LogMaker]:
             maker.close_segment()
     yield maker
     maker.writer.close()
-
-
-class Running:
-    """A loader in a thread."""
-
-    def __init__(self, url: str, directory: Path, keeper: Any = None, **options: Any) -> None:
-        self.stop = threading.Event()
-        self.word = Word()
-        self.options = LoaderOptions(
-            url=url,
-            log_directory=directory / "log",
-            state_directory=directory / "state",
-            run_directory=directory / "run",
-            backoff=options.pop("backoff", Backoff(first_s=0.05, longest_s=0.5, attempts=30)),
-            **options,
-        )
-        (directory / "state").mkdir(exist_ok=True)
-        self.keeper = keeper or LocalKeeper()
-        self.loader = Loader(self.options, self.keeper, stop=self.stop.is_set, actions=self.word)
-        self.error: BaseException | None = None
-        self.thread = threading.Thread(target=self._run)
-        self.thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.loader.run()
-        except BaseException as error:
-            self.error = error
-
-    def end(self, *, stop: bool = False) -> LoaderState:
-        """Wait for the end; raise what it raised."""
-        if stop:
-            self.stop.set()
-        self.thread.join(120)
-        assert not self.thread.is_alive()
-        if self.error is not None:
-            raise self.error
-        return self.loader.state
-
-
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait for something to become true."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
-
-
-def rows(url: str, query: str) -> list[tuple[Any, ...]]:
-    """What the target has."""
-    with psycopg.connect(url) as connection:
-        return connection.execute(query).fetchall()  # type: ignore[arg-type]
-
-
-def check(url: str, count: int) -> None:
-    """Rows 0 to count - 1 are there, each once."""
-    expected = [(number,) for number in range(count)]
-    assert rows(url, "select id from public.t order by 1") == expected
-    assert rows(url, "select v from public.bag order by 1") == expected
 
 
 @pytest.fixture
@@ -254,21 +177,6 @@ def test_failure_at_any_point_is_tried_again(
     check(target, 6)
 
 
-KILLED = """
-import sys
-from pathlib import Path
-sys.path.insert(0, {tests!r})
-from fix_loader import LocalKeeper, Word
-from penstock.load.loader import Loader, LoaderOptions
-root = Path({root!r})
-options = LoaderOptions(
-    url={url!r}, log_directory=root / "log", state_directory=root / "state",
-    run_directory=root / "run", max_files_per_batch=1, remove_files=True,
-)
-Loader(options, LocalKeeper(), stop=lambda: False, actions=Word()).run()
-"""
-
-
 @pytest.mark.faults
 @pytest.mark.parametrize(
     "point", ["load.copy.after", "load.apply.after", "load.commit.before", "load.commit.after"]
@@ -276,12 +184,9 @@ Loader(options, LocalKeeper(), stop=lambda: False, actions=Word()).run()
 def test_kill_and_restart(target: str, tmp_path: Path, log: LogMaker, point: str) -> None:
     """SIGKILL in the second batch; the next process goes on, every row once."""
     log.writer.done()
-    script = KILLED.format(tests=str(Path(__file__).parent.parent), root=str(tmp_path), url=target)
-    command = [sys.executable, "-c", script]
-    environment = os.environ | {"PENSTOCK_FAULT": f"{point}:2:kill"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = run_killed(target, tmp_path, f"{point}:2:kill")
     assert done.returncode == -signal.SIGKILL, done.stderr
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_killed(target, tmp_path)
     assert done.returncode == 0, done.stderr
     check(target, 6)
     assert list((tmp_path / "log").glob("*.ckt")) == []
@@ -293,6 +198,7 @@ def test_crash_of_the_target_between_staging_and_applying(
 ) -> None:
     """Unlogged merge tables are empty afterwards: the batch must be staged again."""
     own_postgres.execute(TABLES)
+    own_postgres.execute("checkpoint")  # commits do not wait for the disk there
     log.writer.done()
     with faults.armed("load.apply.before:1:sleep=1.5"):
         running = Running(own_postgres.url(), tmp_path)

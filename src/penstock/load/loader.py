@@ -1,15 +1,16 @@
 """The change loader's loop: segments in, target batches out, until the log is done.
 
-Obeys wirekite_action, a stop request (at a batch's end), and verify's hold. What may be tried
+While a batch is applied the next one is staged beside it. Obeys wirekite_action, a stop request
+(at a batch's end), and verify's hold: each of them abandons what is staged ahead. What may be tried
 again is: a lost connection, a killed worker, a dead JVM; each time from the target's own word on
-how far it is applied, so that a COMMIT whose answer was lost counts once. Not here: the batch
-itself (`batch.py`).
+how far it is applied, so that a COMMIT whose answer was lost counts once. Not here: staging
+(`ahead.py`) and applying (`batch.py`) a batch.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,14 +23,15 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.connect import server_errors, statement_error
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.retry import Backoff
-from penstock.load.batch import Batch, BatchOptions, BatchResult
+from penstock.load.ahead import Ahead, Wanted
+from penstock.load.batch import BatchResult, apply_batch
 from penstock.load.hold import Held, Hold, read_held, read_hold, write_held
 from penstock.load.plan import POSITION_MAX
 from penstock.load.postgres import progress
 from penstock.load.postgres.apply import Target, open_target
 from penstock.load.postgres.progress import Applied
-from penstock.load.postgres.staging import StagingArea
 from penstock.load.session import SessionKeeper, SparkJobFailed, SparkLost
+from penstock.load.stage import BatchOptions, Staged
 from penstock.log.layout import (
     DONE_NAME,
     EXTENSION_DEFAULT,
@@ -87,7 +89,8 @@ class LoaderState(msgspec.Struct, kw_only=True):
     """What `run/load.json` holds: for displays, never for decisions.
 
     state: starting, waiting, applying, paused, held, retrying or ended. Rows are changes applied
-    by this process. commit_time_us: of the last applied commit. seconds: of the last batch.
+    by this process. commit_time_us: of the last applied commit. seconds: of each step of the last
+    batch; its staging may have run while the batch before was applied.
     """
 
     pid: int
@@ -128,7 +131,7 @@ class Loader:
         self._clock = clock
         self._files = files
         self._target: Target | None = None
-        self._area: StagingArea | None = None
+        self._ahead: Ahead | None = None
         self._applied = Applied()
         self._log_id = ""
         self._log_end = 0  # position up to which whole segments are applied
@@ -178,6 +181,7 @@ class Loader:
     def _once(self) -> bool:
         """One step: a batch, or a wait. Whether something was applied."""
         if self._actions.word() == "PAUSE":
+            self._abandon()
             self._show("paused")
             self._wait(PAUSE_CHECK_S)
             return False
@@ -186,20 +190,42 @@ class Loader:
             self._wait(POLL_S)
             return False
         hold = read_hold(self._options.state_directory)
-        if hold is not None and self._held(hold):
+        if hold is not None:
+            self._abandon()
+            return self._once_held(hold)
+        return self._once_free()
+
+    def _once_free(self) -> bool:
+        """Apply what is staged, and have the next batch staged meanwhile."""
+        assert self._ahead is not None
+        if not self._ahead.is_asked:
+            self._ahead.request(self._behind(self._applied))
+        staged = self._ahead.fetch(POLL_S)
+        if staged is None:
+            self._show("applying" if self._ahead.is_staging else "waiting")
+            return False
+        self._ahead.request(self._behind(staged.after), applying=staged)
+        self._apply(staged)
+        self._ahead.applied()
+        return True
+
+    def _once_held(self, hold: Hold) -> bool:
+        """Stand still, or apply what was committed before the hold's position and no more."""
+        if self._held(hold):
             self._show("held")
             self._wait(POLL_S)
             return False
-        files = self._next_files()
+        assert hold.until is not None, "only a position can be ahead of a loader that stands"
+        files = self._next_files(self._applied)
         if not files:
             self._show("waiting")
             self._wait(POLL_S)
             return False
-        if hold is None or hold.until is None:
-            self._batch(files, POSITION_MAX)
-        else:
-            self._batch_until(files, hold.until)
-        return True
+        return self._batch_until(files, hold.until)
+
+    def _abandon(self) -> None:
+        if self._ahead is not None:
+            self._ahead.abandon()
 
     def _wait(self, seconds: float) -> None:
         end = self._clock.monotonic_s() + seconds
@@ -211,10 +237,14 @@ class Loader:
 
     # --- batches ----------------------------------------------------------------------------------
 
-    def _next_files(self) -> list[SegmentFile]:
+    def _behind(self, applied: Applied) -> Wanted:
+        """The batch that follows, of segments that are there or still to come."""
+        return Wanted(applied=applied, look=lambda: self._next_files(applied))
+
+    def _next_files(self, applied: Applied) -> list[SegmentFile]:
         found = next_segments(
             self._options.log_directory,
-            after=self._applied.segment,
+            after=applied.segment,
             count_max=self._options.max_files_per_batch,
             extension=self._options.change_file_extension,
             files=self._files,
@@ -228,33 +258,17 @@ class Loader:
             chosen.append(file)
         return chosen
 
-    def _batch(self, files: list[SegmentFile], before: int) -> None:
+    def _apply(self, staged: Staged) -> None:
         assert self._target is not None
-        assert self._area is not None
         self._show("applying")
-        batch = Batch(
-            BatchOptions(
-                url=self._options.url,
-                log_id=self._log_id,
-                namespaces=self._options.namespaces,
-                threads_max=self._options.max_threads,
-                extension=self._options.change_file_extension,
-                starts=self._options.starts,
-            ),
-            self._target,
-            self._area,
-            applied=self._applied,
-            position_before=before,
-            clock=self._clock,
-        )
-        result = batch.run(files, self._sessions.get())
-        self._applied = result.applied
-        if before == POSITION_MAX:
-            self._log_end = result.applied.position
+        result = apply_batch(self._target, staged, log_id=self._log_id, clock=self._clock)
+        self._applied = staged.after
+        if not staged.is_cut:
+            self._log_end = staged.after.position
         self._note(result)
-        self._dispose(result.whole)
+        self._dispose(staged.whole)
 
-    def _batch_until(self, files: list[SegmentFile], until: int) -> None:
+    def _batch_until(self, files: list[SegmentFile], until: int) -> bool:
         """Apply what was committed before `until`: whole segments first, then a cut one."""
         whole = []
         for file in files:
@@ -263,32 +277,47 @@ class Loader:
                     break
             whole.append(file)
         if whole:
-            self._batch(whole, POSITION_MAX)
-        else:
-            self._batch(files[:1], until)
+            return self._batch(whole, POSITION_MAX)
+        done = self._batch(files[:1], until)
+        if done:
             self._log_end = until
+        return done
+
+    def _batch(self, files: list[SegmentFile], before: int) -> bool:
+        """Stage and apply just this; False when told to stop meanwhile."""
+        assert self._ahead is not None
+        self._ahead.request(Wanted(applied=self._applied, look=lambda: files, before=before))
+        staged = None
+        while staged is None:
+            if self._stop():
+                self._abandon()
+                return False
+            self._show("applying")
+            staged = self._ahead.fetch(POLL_S)
+        self._apply(staged)
+        return True
 
     def _note(self, result: BatchResult) -> None:
-        state = self.state
+        state, staged = self.state, result.staged
         state.batch_count += 1
-        state.row_count += result.counts.changes
-        state.file_count += len(result.whole)
-        state.batch_rows = result.counts.changes
-        state.batch_files = len(result.whole)
-        state.batch_tables = result.tables
+        state.row_count += staged.counts.changes
+        state.file_count += len(staged.whole)
+        state.batch_rows = staged.counts.changes
+        state.batch_files = len(staged.whole)
+        state.batch_tables = staged.tables
         state.seconds = dict(result.seconds)
         state.problem = ""
         logger.info(
             "batch applied",
-            files=len(result.whole),
-            rows=result.counts.changes,
-            tables=result.tables,
-            gsn=result.applied.gsn,
+            files=len(staged.whole),
+            rows=staged.counts.changes,
+            tables=staged.tables,
+            gsn=staged.after.gsn,
             **{f"{name}_s": value for name, value in result.seconds.items()},
         )
         self._show("applying")
 
-    def _dispose(self, files: list[SegmentFile]) -> None:
+    def _dispose(self, files: Sequence[SegmentFile]) -> None:
         """Remove or move files that are applied and committed."""
         for file in files:
             if self._options.remove_files:
@@ -346,7 +375,8 @@ class Loader:
         except BaseException:
             target.connection.close()
             raise
-        self._target, self._area = target, StagingArea(target.connection)
+        self._target = target
+        self._ahead = Ahead(self._batch_options(), self._sessions, clock=self._clock)
         self._log_end = max(self._log_end, self._applied.position)
         self._dispose(
             [
@@ -362,6 +392,16 @@ class Loader:
         )
         return True
 
+    def _batch_options(self) -> BatchOptions:
+        return BatchOptions(
+            url=self._options.url,
+            log_id=self._log_id,
+            namespaces=self._options.namespaces,
+            threads_max=self._options.max_threads,
+            extension=self._options.change_file_extension,
+            starts=self._options.starts,
+        )
+
     def _find_log(self) -> bool:
         state = load_state(self._options.log_directory, self._files)
         if state is None:
@@ -370,9 +410,12 @@ class Loader:
         return True
 
     def _disconnect(self) -> None:
+        """Let go of the target; nothing is at work there afterwards."""
+        if self._ahead is not None:
+            self._ahead.close()
         if self._target is not None:
             self._target.connection.close()
-        self._target, self._area = None, None
+        self._target, self._ahead = None, None
 
     def _retry(self, error: PenstockError, wait_s: float | None) -> None:
         """Prepare for another try, or raise."""

@@ -19,10 +19,10 @@ import structlog
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted, statement_error
 from penstock.load import LOAD_AFRESH
 from penstock.load.fold import Counts
-from penstock.load.postgres import progress
 from penstock.load.postgres.alter import RelationNotCarried, alterations, shape_of
 from penstock.load.postgres.merge import Merge, MergeSql, Way
-from penstock.load.postgres.progress import SCHEMA, TableRecord
+from penstock.load.postgres.progress import TableRecord
+from penstock.load.postgres.records import Records
 from penstock.load.postgres.target import TargetTable, read_target_tables, require
 from penstock.model import PenstockError, Relation, TableName
 
@@ -71,11 +71,12 @@ class TruncateBlocked(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeSpec:
-    """One filled merge table. table: the target's name; see `Merge`."""
+    """One filled merge table. table: the target's name; stamp: see `StagingArea`; see `Merge`."""
 
     relation: Relation
     table: TableName
     staging: str
+    stamp: int
     counts: Counts
     absent_columns: frozenset[int] = frozenset()
 
@@ -105,14 +106,14 @@ class Target:
     connection: psycopg.Connection
     namespaces: Mapping[str, str]
     replica: bool
+    records: Records
     allow_triggers: bool = False
     tables: dict[TableName, TargetTable] = field(default_factory=dict)
-    records: dict[TableName, TableRecord] = field(default_factory=dict)
 
     def forget(self) -> None:
         """Read catalogue and records again when next needed."""
         self.tables.clear()
-        self.records.clear()
+        self.records.forget()
 
     def need(self, names: Iterable[TableName]) -> None:
         """Have the catalogue of these tables. Raises TargetTableMissing, TriggersWouldFire."""
@@ -137,23 +138,6 @@ class Target:
             table=str(table.name),
         )
 
-    def record(self, source: TableName, target: TableName) -> TableRecord:
-        """The record of a captured table, made when it is the first time."""
-        if not self.records:
-            self.records = progress.read_tables(self.connection)
-        if source not in self.records:
-            taken = {r.merge_name: r.target for r in self.records.values()}
-            record = TableRecord(
-                source=source,
-                target=target,
-                merge_name=progress.merge_name(target, taken),
-                made=False,
-                columns=None,
-            )
-            progress.write_tables(self.connection, [record])
-            self.records[source] = record
-        return self.records[source]
-
 
 def grant_replica(user: str) -> str:
     """The statement that lets a role switch foreign keys and triggers off for its session."""
@@ -177,6 +161,7 @@ def open_target(url: str, namespaces: Mapping[str, str], *, allow_triggers: bool
         connection=connection,
         namespaces=namespaces,
         replica=replica,
+        records=Records(connection),
         allow_triggers=allow_triggers,
     )
 
@@ -259,7 +244,7 @@ class _PhaseApply:
         for relation in self.phase.relations:
             name = self._target_name(relation)
             source = TableName(relation.schema, relation.name)
-            record = self.target.record(source, name)
+            record = self.target.records.get(source, name)
             if record.columns == shape_of(relation):
                 continue
             steps = alterations(
@@ -280,8 +265,7 @@ class _PhaseApply:
                 made=record.made,
                 columns=shape_of(relation),
             )
-            progress.write_tables(self.target.connection, [new])
-            self.target.records[source] = new
+            self.target.records.put(new)
         for name in changed:
             del self.target.tables[name]
         self.target.need(changed)
@@ -463,8 +447,3 @@ def parents_first(merges: Sequence[MergeSql]) -> list[MergeSql]:
         for name in free or loose[:1] or [next(iter(waiting))]:
             result.append(waiting.pop(name))
     return result
-
-
-def drop_merge_table(name: str) -> str:
-    """The statement that drops a merge table of another shape."""
-    return f"drop table if exists {quoted(SCHEMA, name)}"

@@ -418,17 +418,29 @@ def write_tables(connection: psycopg.Connection, records: Sequence[TableRecord])
                    made = t.made or excluded.made,
                    columns = excluded.columns
             """,
-            [
-                (
-                    *record.source,
-                    *record.target,
-                    record.merge_name,
-                    record.made,
-                    None if record.columns is None else json.dumps(record.columns),
-                )
-                for record in records
-            ],
+            [_table_row(record) for record in records],
         )
+
+
+def add_table(connection: psycopg.Connection, record: TableRecord) -> None:
+    """Insert the record of a table unless it, or another with its merge name, is there already.
+
+    Of two connections that come at once one waits for the other, and then finds its record.
+    """
+    with connection.transaction():
+        connection.execute(
+            """
+            insert into wirekite.wirekite_table
+            values (%s, %s, %s, %s, %s, %s, %s)
+                on conflict do nothing
+            """,
+            _table_row(record),
+        )
+
+
+def _table_row(record: TableRecord) -> tuple[object, ...]:
+    columns = None if record.columns is None else json.dumps(record.columns)
+    return (*record.source, *record.target, record.merge_name, record.made, columns)
 
 
 def merge_name(table: TableName, taken: Mapping[str, TableName]) -> str:

@@ -1,0 +1,186 @@
+"""Batches staged by a thread of its own, so that the next one waits when one is applied.
+
+One errand at a time: look for segments behind a position until there are some, then stage them.
+The loader asks for the next batch before it applies the one in hand; so at most one is staged
+ahead, in the other set of merge tables. Whatever makes the loader stop, hold or begin again
+abandons the errand: what it staged is emptied by the next one.
+
+The thread works on a connection of its own. Everything but the errand itself runs in the thread of
+the loader. Not here: staging (`stage.py`), and when a batch may be applied (`loader.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+
+from penstock.host import faults
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.load.plan import POSITION_MAX
+from penstock.load.postgres.progress import Applied
+from penstock.load.session import Session
+from penstock.load.stage import BatchOptions, Staged, Stager, open_stager
+from penstock.log.layout import SegmentFile
+
+logger = structlog.get_logger(__name__)
+faults.declare("load.ahead.before", "load.ahead.after")
+
+LOOK_INTERVAL_S = 0.05
+
+
+class Sessions(Protocol):
+    """Who hands out the Spark session."""
+
+    def get(self) -> Session:
+        """The session, started if need be."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The batch that is wanted: rows behind `applied`, with position < before.
+
+    look: finds its segments; called again and again until it returns some.
+    """
+
+    applied: Applied
+    look: Callable[[], Sequence[SegmentFile]]
+    before: int = POSITION_MAX
+
+
+@dataclass(slots=True)
+class _Errand:
+    """One errand: what its thread and the loader tell each other."""
+
+    wanted: Wanted
+    abandoned: threading.Event = field(default_factory=threading.Event)
+    found: bool = False
+    session: Session | None = None
+    staged: Staged | None = None
+    error: BaseException | None = None
+    thread: threading.Thread | None = None
+
+
+class Ahead:
+    """Stages the batch that is wanted next, while the loader does something else."""
+
+    def __init__(
+        self, options: BatchOptions, sessions: Sessions, *, clock: Clock = REAL_CLOCK
+    ) -> None:
+        """Nothing happens before the first request()."""
+        self._options = options
+        self._sessions = sessions
+        self._clock = clock
+        self._stager: Stager | None = None
+        self._errand: _Errand | None = None
+        self._applying: Staged | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a batch is on its way, or waits to be fetched."""
+        return self._errand is not None
+
+    @property
+    def is_staging(self) -> bool:
+        """Whether segments were found, so that there is something to wait for."""
+        return self._errand is not None and self._errand.found
+
+    def request(self, wanted: Wanted, *, applying: Staged | None = None) -> None:
+        """Begin with a batch. applying: the one whose merge tables must be left alone meanwhile.
+
+        Call again only when the one before was fetched or abandoned.
+        """
+        assert self._errand is None, "the batch before was neither fetched nor abandoned"
+        errand = self._errand = _Errand(wanted)
+        self._applying = applying
+        errand.thread = threading.Thread(
+            target=self._run, args=(errand,), name="stager", daemon=True
+        )
+        errand.thread.start()
+
+    def applied(self) -> None:
+        """The batch told as `applying` needs its merge tables no more."""
+        self._applying = None
+
+    def fetch(self, timeout_s: float) -> Staged | None:
+        """The staged batch; None when it is not there within this time. Raises what staging did."""
+        errand = self._errand
+        assert errand is not None, "nothing was asked for"
+        assert errand.thread is not None
+        errand.thread.join(timeout_s)
+        if errand.thread.is_alive():
+            return None
+        self._errand = None
+        if errand.error is not None:
+            raise errand.error
+        return errand.staged
+
+    def abandon(self) -> None:
+        """Give up what was asked for, staged or not; returns when nothing is at work any more."""
+        errand, self._errand = self._errand, None
+        self._applying = None
+        if errand is None:
+            return
+        assert errand.thread is not None
+        errand.abandoned.set()
+        if errand.thread.is_alive() and errand.session is not None:
+            errand.session.cancel()
+        errand.thread.join()
+        if errand.found:
+            logger.info("staged batch abandoned", gsn_after=errand.wanted.applied.gsn)
+
+    def close(self) -> None:
+        """Abandon, and close the connection; request() opens another."""
+        self.abandon()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        stager, self._stager = self._stager, None
+        if stager is not None:
+            stager.close()
+
+    # --- in the errand's thread -------------------------------------------------------------------
+
+    def _run(self, errand: _Errand) -> None:
+        try:
+            files = self._look(errand)
+            if files:
+                errand.staged = self._stage(errand, files)
+        except BaseException as error:
+            errand.error = error
+            self._disconnect()
+
+    def _look(self, errand: _Errand) -> Sequence[SegmentFile]:
+        while not errand.abandoned.is_set():
+            files = errand.wanted.look()
+            if files:
+                errand.found = True
+                return files
+            errand.abandoned.wait(LOOK_INTERVAL_S)
+        return ()
+
+    def _stage(self, errand: _Errand, files: Sequence[SegmentFile]) -> Staged | None:
+        # Read once: what is no longer applied at this moment does not matter any more.
+        applying = self._applying
+        if applying is not None:
+            faults.point("load.ahead.before")
+        session = self._sessions.get()
+        if self._stager is None:
+            self._stager = open_stager(self._options, clock=self._clock)
+        errand.session = session
+        if errand.abandoned.is_set():
+            return None
+        staged = self._stager.stage(
+            files,
+            session,
+            applied=errand.wanted.applied,
+            before=errand.wanted.before,
+            place=0 if applying is None else 1 - applying.place,
+        )
+        if applying is not None:
+            faults.point("load.ahead.after")
+        return staged

@@ -1,0 +1,351 @@
+"""Staging one batch: open its segments, plan, and fill merge tables by one Spark job.
+
+Touches merge tables and the CL rows of the batch's files, never a base table: what is staged can be
+thrown away at any moment, and is staged again from the segments. Needs nothing but the position
+behind which the batch begins, so that it may run while the batch before is still being applied.
+Not here: which segments and when (`ahead.py`), applying what is staged (`batch.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import psycopg
+
+from penstock.host import faults
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, server_errors
+from penstock.load.fold import Counts
+from penstock.load.job import Outcome, Work, run_tasks
+from penstock.load.merge_rows import MergeLayout
+from penstock.load.plan import (
+    POSITION_MAX,
+    Phase,
+    Plan,
+    RelationUse,
+    SegmentView,
+    Task,
+    Window,
+    plan_batch,
+    share_out,
+)
+from penstock.load.postgres import progress
+from penstock.load.postgres.apply import LOCK_TIMEOUT_MS, MergeSpec, PhaseSpec
+from penstock.load.postgres.progress import Applied, FileProgress
+from penstock.load.postgres.records import Records
+from penstock.load.postgres.staging import StagingArea, staging_name
+from penstock.load.postgres.types import target_name
+from penstock.load.session import Session, SparkJobFailed
+from penstock.log.layout import SegmentFile
+from penstock.log.segment import Segment, open_segment
+from penstock.model import PenstockError, TableName
+
+faults.declare("load.prepare.before", "load.job.before")
+
+APPLICATION_NAME = "penstock stager"
+
+
+class LogGap(PenstockError):
+    """The next segment does not begin where the target's applied rows end."""
+
+    code = "LD21"
+
+
+class LogForeign(PenstockError):
+    """A segment belongs to another change log."""
+
+    code = "LD22"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """What a batch must know besides its segments. starts: see `Window`."""
+
+    url: str
+    log_id: str
+    namespaces: Mapping[str, str]
+    threads_max: int
+    extension: str
+    starts: Mapping[TableName, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """A batch that waits in merge tables to be applied.
+
+    before, after: where the target must stand and will stand. place: which set of merge tables
+    holds it; extra: those of them that no other batch needs. is_cut: it ends inside its last file
+    (a hold). whole: files that are done with once it is applied. seconds: per step.
+    """
+
+    before: Applied
+    after: Applied
+    place: int = 0
+    is_cut: bool = False
+    files: tuple[FileProgress, ...] = ()
+    whole: tuple[SegmentFile, ...] = ()
+    phases: tuple[PhaseSpec, ...] = ()
+    extra: tuple[str, ...] = ()
+    counts: Counts = field(default_factory=Counts)
+    tables: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+class Steps:
+    """Seconds that each step of something took."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since = clock.monotonic_s()
+        self.seconds: dict[str, float] = {}
+
+    def done(self, name: str) -> None:
+        """A step ends here, and the next one begins."""
+        now = self._clock.monotonic_s()
+        self.seconds[name] = round(now - self._since, 4)
+        self._since = now
+
+
+def open_stager(options: BatchOptions, *, clock: Clock = REAL_CLOCK) -> Stager:
+    """A stager with a connection of its own to the target."""
+    settings = {**EXACT_TEXT_SETTINGS, "lock_timeout": str(LOCK_TIMEOUT_MS)}
+    connection = connect(options.url, application_name=APPLICATION_NAME, options=settings)
+    return Stager(connection, options, clock=clock)
+
+
+class Stager:
+    """Stages one batch after the other; to be thrown away, with its connection, after an error."""
+
+    def __init__(
+        self, connection: psycopg.Connection, options: BatchOptions, *, clock: Clock = REAL_CLOCK
+    ) -> None:
+        """connection: autocommit, used by nobody else meanwhile."""
+        self._connection = connection
+        self._options = options
+        self._clock = clock
+        self._records = Records(connection)
+        self._area = StagingArea(connection)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def stage(
+        self,
+        files: Sequence[SegmentFile],
+        session: Session,
+        *,
+        applied: Applied,
+        before: int = POSITION_MAX,
+        place: int = 0,
+    ) -> Staged:
+        """Stage the rows behind `applied` of these files, in one of the two sets of merge tables.
+
+        before: the rows with a smaller position only (a hold), or POSITION_MAX. Raises typed
+        errors; then nothing is left that the next batch in this place would not empty.
+        """
+        steps = Steps(self._clock)
+        with ExitStack() as stack:
+            segments = [
+                stack.enter_context(open_segment(file.path, extension=self._options.extension))
+                for file in files
+            ]
+            self._check(segments, applied)
+            after = _end(segments, applied, before)
+            views = [view(segment) for segment in segments]
+        window = Window(
+            gsn_after=applied.gsn,
+            gsn_upto=after.gsn,
+            position_before=before,
+            starts=self._options.starts,
+        )
+        plan = plan_batch(views, window, buckets_max=self._options.threads_max)
+        steps.done("plan")
+        faults.point("load.prepare.before")
+        tasks, stamps, extra = self._prepare(plan, place)
+        with server_errors("writing progress rows"):
+            progress.begin_files(self._connection, [file.path.name for file in files])
+        steps.done("prepare")
+        faults.point("load.job.before")
+        outcomes = self._job(tasks, session)
+        steps.done("stage")
+        return Staged(
+            before=applied,
+            after=after,
+            place=place,
+            is_cut=before != POSITION_MAX,
+            files=tuple(_file_progress(segment, after) for segment in views),
+            whole=tuple(file for file in files if file.number <= after.segment),
+            phases=tuple(
+                self._phase(
+                    phase, [task for task in tasks if task.phase == number], outcomes, stamps
+                )
+                for number, phase in enumerate(plan.phases)
+            ),
+            extra=tuple(extra),
+            counts=sum((outcome.counts for outcome in outcomes.values()), Counts()),
+            tables=len({task.table for task in tasks}),
+            seconds=steps.seconds,
+        )
+
+    def _check(self, segments: Sequence[Segment], applied: Applied) -> None:
+        for segment in segments:
+            if segment.header.log_id != self._options.log_id:
+                raise LogForeign(
+                    f"{segment.path.name} belongs to change log {segment.header.log_id}, expected "
+                    f"{self._options.log_id}",
+                    hint="Take the file out of the log directory; penstock log check shows all.",
+                )
+        first = segments[0]
+        if not first.start.gsn <= applied.gsn <= first.end.gsn:
+            raise LogGap(
+                f"{first.path.name} holds rows {first.start.gsn + 1} to {first.end.gsn}, but the "
+                f"target has the rows up to {applied.gsn}",
+                hint="Run `penstock log check`; put missing segments back or load the tables "
+                "afresh.",
+            )
+
+    def _prepare(self, plan: Plan, place: int) -> tuple[list[Task], dict[str, int], list[str]]:
+        """Empty merge tables for every phase of every table; the tasks with their names.
+
+        With them the stamps by name, and the names that only a change of shape in mid-batch needs.
+        """
+        names: dict[tuple[int, TableName], str] = {}
+        uses: dict[TableName, int] = {}
+        extra: list[str] = []
+        with server_errors("reading the captured tables"):
+            for phase in plan.phases:
+                for relation in phase.relations:
+                    self._merge_name(TableName(relation.schema, relation.name))
+            for task in plan.tasks:
+                table = task.table
+                if (task.phase, table) in names:
+                    continue
+                uses[table] = uses.get(table, 0) + 1
+                name = staging_name(self._merge_name(table), place=place, use=uses[table])
+                names[task.phase, table] = name
+                if uses[table] > 1:
+                    extra.append(name)
+        tasks = [replace(task, staging=names[task.phase, task.table]) for task in plan.tasks]
+        layouts = {task.staging: MergeLayout(task.relation) for task in tasks}
+        stamps = self._area.prepare(layouts)
+        self._area.forget(extra)
+        return tasks, stamps, extra
+
+    def _merge_name(self, table: TableName) -> str:
+        return self._records.get(table, target_name(table, self._options.namespaces)).merge_name
+
+    def _job(self, tasks: list[Task], session: Session) -> dict[str, Outcome]:
+        works = [
+            [
+                Work(task=task, url=self._options.url, extension=self._options.extension)
+                for task in partition
+            ]
+            for partition in share_out(tasks, partitions_max=self._options.threads_max)
+        ]
+        outcomes: list[Outcome] = session.run(works, run_tasks) if tasks else []
+        for outcome in outcomes:
+            if outcome.error is not None:
+                raise outcome.error
+        done = {(outcome.staging, outcome.bucket) for outcome in outcomes}
+        if done != {(task.staging, task.bucket) for task in tasks}:
+            raise SparkJobFailed(
+                f"the Spark job did {len(done)} of {len(tasks)} tasks",
+                hint="Look at spark.log in the run directory.",
+            )
+        staged: dict[str, int] = {}
+        for outcome in outcomes:
+            staged[outcome.staging] = staged.get(outcome.staging, 0) + outcome.staged_rows
+        for outcome in outcomes:
+            if staged[outcome.staging] != outcome.counts.upserts + outcome.counts.deletes:
+                raise SparkJobFailed(
+                    f"{staged[outcome.staging]} rows were staged in {outcome.staging}, expected "
+                    f"{outcome.counts.upserts + outcome.counts.deletes}",
+                    hint="This is a defect: nothing was applied. Please report it.",
+                )
+        return {outcome.staging: outcome for outcome in outcomes}
+
+    def _phase(
+        self,
+        phase: Phase,
+        tasks: Sequence[Task],
+        outcomes: Mapping[str, Outcome],
+        stamps: Mapping[str, int],
+    ) -> PhaseSpec:
+        names = self._options.namespaces
+        return PhaseSpec(
+            truncated=tuple(target_name(table, names) for table in phase.truncated),
+            reloaded=tuple(target_name(table, names) for table in phase.reloaded),
+            relations=phase.relations,
+            merges=tuple(
+                MergeSpec(
+                    relation=task.relation,
+                    table=target_name(task.table, names),
+                    staging=task.staging,
+                    stamp=stamps[task.staging],
+                    counts=outcomes[task.staging].counts,
+                    absent_columns=outcomes[task.staging].absent_columns,
+                )
+                for task in tasks
+                if task.bucket == 0
+            ),
+        )
+
+
+def _end(segments: Sequence[Segment], applied: Applied, before: int) -> Applied:
+    """Where the target will stand after this batch."""
+    last = segments[-1]
+    if before == POSITION_MAX:
+        end = last.end
+        return Applied(
+            segment=last.number,
+            gsn=end.gsn,
+            trx=end.trx,
+            position=end.position,
+            commit_time_us=end.commit_time_us,
+        )
+    cut = replace(applied, position=max(applied.position, before))
+    entries = [entry for entry in last.row_frames() if entry.position_first < before]
+    for entry in sorted(entries, key=lambda e: e.gsn_last, reverse=True):
+        if entry.gsn_last <= cut.gsn:
+            break
+        batch = last.read_rows(entry).batch
+        position = batch.column("position").to_numpy()
+        count = int(np.searchsorted(position, np.uint64(before), side="left"))
+        if count and batch.column("gsn")[count - 1].as_py() > cut.gsn:
+            cut = replace(
+                cut,
+                gsn=batch.column("gsn")[count - 1].as_py(),
+                trx=batch.column("trx")[count - 1].as_py(),
+                commit_time_us=batch.column("commit_time")[count - 1].value,
+            )
+    return cut
+
+
+def _file_progress(segment: SegmentView, after: Applied) -> FileProgress:
+    """A file's CL row: its own last gsn, or how far the batch goes into it."""
+    return FileProgress(
+        file=segment.path.name,
+        mark=min(segment.end.gsn, after.gsn),
+        finished=segment.number <= after.segment,
+    )
+
+
+def view(segment: Segment) -> SegmentView:
+    """What planning must know of a segment."""
+    return SegmentView(
+        number=segment.number,
+        path=Path(segment.path),
+        start=segment.start,
+        end=segment.end,
+        relations=tuple(
+            RelationUse(id=totals.id, gsn=totals.gsn, relation=segment.relation(totals.id))
+            for totals in segment.tables
+        ),
+        frames=tuple(segment.row_frames()),
+        markers=tuple(segment.markers()),
+    )
