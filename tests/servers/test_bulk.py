@@ -2,146 +2,43 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import psycopg
 import pytest
 
+from fix_bulk import ORDERS, between, check_equal, fill_orders, load, point_of, rows, run, two_slots
 from penstock.control.bulk_load import bulk_load
-from penstock.control.compare import Side, TablePair, compare_tables
 from penstock.control.config import Config, load_config
 from penstock.control.source_planner import SourcePlanner
-from penstock.host.connect import connect
-from penstock.load import chunk as chunks
-from penstock.load.bulk import BulkResult, BulkStopped, Point, finish_foreign_keys
+from penstock.load.bulk import finish_foreign_keys
 from penstock.load.bulk_checks import TargetFires
 from penstock.load.bulk_progress import BulkProgress, stored_progress
-from penstock.load.ledger import TargetHoldsRows, read_ledger, start_positions
-from penstock.load.session import PendingSession, Session, SessionOptions
-from penstock.model import Lsn, TableName
-from penstock.source.postgres.catalog import captured_tables, open_catalog
-from penstock.source.postgres.slot import ConsistentPoint
+from penstock.load.ledger import TargetHoldsRows, start_positions
+from penstock.load.session import Session
+from penstock.model import TableName
 from penstock.source.postgres.snapshot import temporary_consistent_point
 
 pytestmark = pytest.mark.spark
 
-KILL_TIMEOUT_S = 60.0
-ORDERS = TableName("public", "orders")
-
-CHILD = """
-import sys
-from pathlib import Path
-from penstock.control.bulk_load import bulk_load
-from penstock.control.config import load_config
-from penstock.control.source_planner import SourcePlanner
-from penstock.load.bulk import Point
-from penstock.load.session import SessionOptions, start_session
-from penstock.model import Lsn
-
-config = load_config(Path(sys.argv[1]))
-point = None
-if sys.argv[2:]:
-    point = Point(
-        position=Lsn.parse(sys.argv[2]), snapshot_id=sys.argv[3], snapshot_text=sys.argv[4]
-    )
-options = SessionOptions(work_directory=config.layout.run / "child", master="local[2]")
-with start_session(options) as session, SourcePlanner(config, first=lambda: point) as planner:
-    bulk_load(config, session, planner)
-"""
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     """A session shared by the tests."""
-    directory = tmp_path_factory.mktemp("spark")
-    pending = PendingSession(SessionOptions(work_directory=directory, master="local[2]"))
-    with pending.result() as session:
+    with two_slots(tmp_path_factory.mktemp("spark")) as session:
         yield session
 
 
 @pytest.fixture
 def config(source_url: str, target_url: str, tmp_path: Path) -> Config:
     """A data pipeline between two databases, with chunks of one megabyte."""
-    file = tmp_path / "p.toml"
-    file.write_text(
-        f"""
-        [pipeline]
-        name = "bulk"
-        mode = "data"
-        directory = "p"
-        [source]
-        url = "{source_url}"
-        tables = ["public.*"]
-        [target]
-        url = "{target_url}"
-        [dataLoader]
-        chunkMegabytes = 1
-        """
-    )
-    return load_config(file)
-
-
-def run(url: str, *statements: str) -> None:
-    """Run statements in autocommit."""
-    with connect(url, application_name="test") as connection:
-        for statement in statements:
-            connection.execute(statement)
-
-
-def rows(url: str, query: str) -> list[tuple[object, ...]]:
-    """The rows of a query."""
-    with psycopg.connect(url) as connection:
-        return connection.execute(query).fetchall()  # type: ignore[arg-type]
-
-
-def load(config: Config, spark: Session, **how: object) -> BulkResult:
-    """Run the bulk load in this process."""
-    with SourcePlanner(config) as planner:
-        return bulk_load(config, spark, planner, **how)  # type: ignore[arg-type]
-
-
-def point_of(config: Config, point: ConsistentPoint) -> Point:
-    """A held point as the bulk load takes it."""
-    return Point(
-        position=Lsn(point.position),
-        snapshot_id=point.snapshot_id,
-        snapshot_text=chunks.snapshot_text(config.source.url, point.snapshot_id),
-    )
-
-
-def check_equal(config: Config) -> None:
-    """Source and target hold the same rows, each once."""
-    with open_catalog(config.source.url) as catalog:
-        tables = captured_tables(catalog, config.source.tables)
-    mapped = config.target.map
-    pairs = [
-        TablePair(source=t, target=TableName(mapped.get(t.name.schema, t.name.schema), t.name.name))
-        for t in tables
-    ]
-    with (
-        Side(config.source.url, snapshot_id=None, sessions=2) as source,
-        Side(config.target.url, snapshot_id=None, sessions=2) as target,
-    ):
-        for result in compare_tables(pairs, source, target):
-            assert result.equal, result
-
-
-def fill_orders(url: str, count: int = 60_000) -> None:
-    """A table without unique key of about six chunks: a chunk copied twice would be seen."""
-    run(
-        url,
-        "create table public.orders (id bigint, note text, total numeric(12,2), at timestamptz)",
-        "insert into public.orders select i, repeat(md5(i::text), 3), i / 7.0, "
-        f"'2020-01-01'::timestamptz + i * interval '1 min' from generate_series(1, {count}) as i",
-    )
+    return between(source_url, target_url, tmp_path)
 
 
 # -- what arrives ----------------------------------------------------------------------------------
@@ -231,7 +128,7 @@ def test_all_tables_are_read_at_one_point_while_others_write(
         ]
     )
     try:
-        deadline = time.monotonic() + KILL_TIMEOUT_S
+        deadline = time.monotonic() + TIMEOUT_S
         while rows(config.source.url, "select count(*) from b where id > 100000") == [(0,)]:
             assert mover.poll() is None
             assert time.monotonic() < deadline, "nothing is moved"
@@ -270,6 +167,39 @@ def test_progress_is_told_and_ends_complete(config: Config, spark: Session) -> N
     assert last.bytes_done == last.bytes_total > 0
     assert last.tables[0].chunks_done == last.tables[0].chunks_total > 10
     assert stored_progress(config.layout.run) == last
+
+
+def test_statistics_are_rough_where_autovacuum_makes_thorough_ones(
+    config: Config, spark: Session
+) -> None:
+    """Every table has some; where autovacuum does not come, they are as any ANALYZE makes them."""
+    fill_orders(config.source.url, 20_000)
+    run(
+        config.source.url,
+        "create table public.alone (id int primary key, v text)",
+        "insert into public.alone select i, i % 300 from generate_series(1, 20000) as i",
+    )
+    run(
+        config.target.url,
+        "create table public.alone (id int not null, v text) with (autovacuum_enabled = off)",
+    )
+    load(config, spark)
+    run(config.target.url, "select pg_stat_force_next_flush()")
+    counted = rows(
+        config.target.url,
+        "select relname::text, n_mod_since_analyze, analyze_count from pg_stat_user_tables "
+        "where schemaname = 'public' order by 1",
+    )
+    assert counted == [("alone", 0, 1), ("orders", 20_000, 1)]
+    buckets = rows(
+        config.target.url,
+        "select tablename::text, array_length(histogram_bounds, 1) from pg_stats "
+        "where schemaname = 'public' and attname = 'id' order by 1",
+    )
+    assert buckets == [("alone", 101), ("orders", 11)]
+    assert rows(config.target.url, "select count(*) from pg_stats where tablename = 'orders'") == [
+        (4,)
+    ]
 
 
 # -- what is refused -------------------------------------------------------------------------------
@@ -340,192 +270,6 @@ def test_triggers_without_the_right_to_silence_them_are_refused(
         run(
             target_url, "drop schema wirekite cascade", f"drop owned by {role}", f"drop role {role}"
         )
-
-
-# -- what is killed --------------------------------------------------------------------------------
-
-
-@contextmanager
-def child(config: Config, fault: str, *point: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of its own that runs the load; it and all it started are gone afterwards."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(config.path), *point],
-        env={**os.environ, "PENSTOCK_FAULT": fault},
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def wait_for(url: str, query: str, expected: int) -> None:
-    """Wait until a count is reached."""
-    deadline = time.monotonic() + KILL_TIMEOUT_S
-    while time.monotonic() < deadline:
-        with psycopg.connect(url) as connection:
-            connection.execute("set client_min_messages = error")
-            found = connection.execute(
-                "select to_regclass('wirekite.bulk_table') is not null"
-            ).fetchone()
-            if found and found[0]:
-                count = connection.execute(query).fetchone()  # type: ignore[arg-type]
-                if count and count[0] >= expected:
-                    return
-        time.sleep(0.05)
-    raise TimeoutError(f"{query} did not reach {expected}")
-
-
-DONE_CHUNKS = (
-    "select count(*) from wirekite.wirekite_progress where operation = 'DL' "
-    "and finish_time is not null"
-)
-# Sessions that have stood still for a while: their workers sleep at the fault point.
-ASLEEP = (
-    "select count(*) from pg_stat_activity where application_name = 'penstock bulk' and "
-    "state <> 'active' and clock_timestamp() - state_change > interval '0.7 s' "
-    "and datname = current_database()"
-)
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize(
-    ("fault", "query", "expected"),
-    [
-        ("bulk.chunk.committed:2:sleep", DONE_CHUNKS, 2),
-        ("bulk.chunk.copied:3:sleep", ASLEEP, 2),
-        ("bulk.chunk.copied:1:sleep", ASLEEP, 1),
-    ],
-)
-def test_a_killed_load_goes_on_where_it_was(
-    config: Config, spark: Session, fault: str, query: str, expected: int
-) -> None:
-    """While the snapshot lives, done chunks stay and the others follow: no row lost or twice."""
-    fill_orders(config.source.url)
-    with temporary_consistent_point(config.source.url) as point:
-        first = point_of(config, point)
-        run(config.source.url, "insert into public.orders (id) values (-1)")  # after the point
-        with child(
-            config, fault, str(first.position), first.snapshot_id, first.snapshot_text
-        ) as process:
-            wait_for(config.target.url, query, expected)
-            os.kill(process.pid, signal.SIGKILL)
-        plan = read_ledger(config.layout.state).plans[0]
-        before = rows(
-            config.target.url,
-            "select source, start_time from wirekite.wirekite_progress where operation = 'DL' "
-            "and finish_time is not null",
-        )
-        with SourcePlanner(config, first=lambda: first) as planner:
-            result = bulk_load(config, spark, planner)
-    assert result.positions == {ORDERS: point.position}
-    assert result.rows == {ORDERS: 60_000}
-    run(config.source.url, "delete from public.orders where id = -1")
-    check_equal(config)
-    assert read_ledger(config.layout.state).plans[0].name == plan.name
-    after = rows(config.target.url, "select source, start_time from wirekite.wirekite_progress")
-    assert set(before) <= set(after)
-
-
-@pytest.mark.faults
-def test_a_killed_load_whose_snapshot_is_gone_starts_unfinished_tables_afresh(
-    config: Config, spark: Session
-) -> None:
-    """The finished table keeps its point, the other gets a later one, and the user is told."""
-    fill_orders(config.source.url)
-    run(
-        config.source.url,
-        "create table public.huge (id int, pad text)",
-        "insert into public.huge select i, repeat('y', 900) from generate_series(1, 6000) as i",
-    )
-    # The small ones are read last; a table counts as finished once its load has ended.
-    with child(config, "bulk.chunk.copied:3:sleep"):
-        wait_for(config.target.url, DONE_CHUNKS, 3)
-    early = start_positions(config.layout.state)
-    run(config.source.url, "delete from public.huge where id < 100")
-    result = load(config, spark)
-    check_equal(config)
-    assert result.positions[ORDERS] > early[ORDERS]
-    assert any("is loaded again from the start" in note for note in result.notes)
-    assert any("at a later point" in note for note in result.notes)
-
-
-@pytest.mark.faults
-def test_a_worker_left_over_can_not_add_rows_of_an_old_plan(config: Config, spark: Session) -> None:
-    """A task of a plan that was given up finds the table under another plan and leaves."""
-    fill_orders(config.source.url, 1000)
-    load(config, spark)
-    plan = read_ledger(config.layout.state).plans[0]
-    with temporary_consistent_point(config.source.url) as point:
-        task = chunks.ChunkTask(
-            source_url=config.source.url,
-            target_url=config.target.url,
-            table=plan.source,
-            target=plan.target,
-            chunk=plan.chunks[0],
-            columns=plan.columns,
-            binary=plan.binary,
-            snapshot_id=point.snapshot_id,
-            snapshot_text=chunks.snapshot_text(config.source.url, point.snapshot_id),
-            plan="given up",
-            replica_role=True,
-        )
-        with chunks.Workplace() as workplace:
-            assert workplace.copy(task).status is chunks.Status.PLAN_GONE
-    check_equal(config)
-
-
-def test_another_snapshot_of_the_same_name_is_not_taken_for_ours(
-    config: Config, spark: Session
-) -> None:
-    """Names of snapshots come again after a restart; what the snapshot holds tells it."""
-    fill_orders(config.source.url, 1000)
-    with temporary_consistent_point(config.source.url) as point:
-        stale = dataclasses.replace(point_of(config, point), snapshot_text="1:2:")
-        run(config.source.url, "insert into public.orders (id) values (-1)")
-        with SourcePlanner(config, first=lambda: stale) as planner:
-            result = bulk_load(config, spark, planner)
-    assert result.positions[ORDERS] > point.position
-    check_equal(config)
-
-
-@pytest.mark.faults
-def test_a_chunk_copied_by_two_processes_is_there_once(config: Config, spark: Session) -> None:
-    """The second waits for the first to commit, sees its DL row and adds nothing."""
-    fill_orders(config.source.url, 1000)
-    load(config, spark)
-    plan = read_ledger(config.layout.state).plans[0]
-    run(config.target.url, "update wirekite.bulk_table set finish_time = null")
-    with temporary_consistent_point(config.source.url) as point, ExitStack() as stack:
-        task = chunks.ChunkTask(
-            source_url=config.source.url,
-            target_url=config.target.url,
-            table=plan.source,
-            target=plan.target,
-            chunk=plan.chunks[0],
-            columns=plan.columns,
-            binary=plan.binary,
-            snapshot_id=point.snapshot_id,
-            snapshot_text=chunks.snapshot_text(config.source.url, point.snapshot_id),
-            plan=plan.name,
-            replica_role=True,
-        )
-        workplace = stack.enter_context(chunks.Workplace())
-        outcome = workplace.copy(task)
-        assert (outcome.status, outcome.rows) == (chunks.Status.DONE_BEFORE, 1000)
-    check_equal(config)
-
-
-def test_a_stopped_load_keeps_its_chunks(config: Config, spark: Session) -> None:
-    """Ctrl-C ends the load in order; run again, it is completed."""
-    fill_orders(config.source.url, 150_000)
-    seen: list[BulkProgress] = []
-    with pytest.raises(BulkStopped):
-        load(config, spark, on_progress=seen.append, stop=lambda: bool(seen))
-    load(config, spark)
-    check_equal(config)
 
 
 # -- what changes meanwhile ------------------------------------------------------------------------

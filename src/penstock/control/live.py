@@ -128,8 +128,9 @@ def bulk_line(bulk: BulkProgress) -> str:
     """The whole bulk load in one line."""
     share = bulk.bytes_done / bulk.bytes_total if bulk.bytes_total else 0.0
     eta = f", {human_seconds(bulk.eta_s)} to go" if bulk.eta_s is not None else ""
+    paused = "paused at " if bulk.phase == "paused" else ""
     return (
-        f"bulk load {share:.0%}: {human_count(bulk.rows_done)} of about "
+        f"bulk load {paused}{share:.0%}: {human_count(bulk.rows_done)} of about "
         f"{human_count(bulk.rows_total)} rows, {human_count(bulk.rows_per_s)} rows/s{eta}"
     )
 
@@ -348,7 +349,8 @@ def bulk_table(bulk: BulkProgress) -> Table:
     if hidden > 0:
         table.add_row(f"  and {hidden} more")
     loaded = len(bulk.tables) - len(open_tables)
-    table.add_row(*_bar_row(f"bulk load ({loaded} of {len(bulk.tables)} tables)", bulk))
+    name = "bulk load paused" if bulk.phase == "paused" else "bulk load"
+    table.add_row(*_bar_row(f"{name} ({loaded} of {len(bulk.tables)} tables)", bulk))
     return table
 
 

@@ -112,8 +112,6 @@ class _Load:
             try:
                 result = self.bulk_load(planner, tables)
             except BulkStopped as stopped:
-                if not self.ended():
-                    raise
                 logger.info("bulk load stopped", message=stopped.message)
                 return None
         for note in result.notes:

@@ -234,13 +234,14 @@ def read_target_state(connection: psycopg.Connection, config: Config) -> TargetS
         ).fetchone()
         if present is None or not present[0]:
             return TargetState()
+        action = read_action(connection)
         return TargetState(
             applied=read_applied(connection),
-            action=read_action(connection),
+            action=action,
             restarts=_first(connection, RESTARTS),
             extracted=_progress_rows(connection, CE_ROWS),
             loaded=_progress_rows(connection, CL_ROWS),
-            bulk=_bulk(connection, config) if present[1] else None,
+            bulk=_bulk(connection, config, action) if present[1] else None,
         )
 
 
@@ -256,10 +257,11 @@ def _progress_rows(connection: psycopg.Connection, query: str) -> tuple[Progress
     )
 
 
-def _bulk(connection: psycopg.Connection, config: Config) -> BulkProgress | None:
+def _bulk(connection: psycopg.Connection, config: Config, action: str) -> BulkProgress | None:
     """The bulk load's progress, without rates: what plan and target say together."""
     ledger = read_ledger(config.layout.state)
     if not ledger.plans:
         return None
-    phase = "done" if ledger.finished else "copying"
+    paused = "paused" if action == "PAUSE" else "copying"
+    phase = "done" if ledger.finished else paused
     return read_progress(connection, ledger.plans, phase)

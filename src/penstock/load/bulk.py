@@ -9,9 +9,7 @@ transaction (`chunk.py`).
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -19,9 +17,12 @@ from typing import Protocol
 import psycopg
 import structlog
 
+from penstock.host.clock import REAL_CLOCK
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted, server_errors
 from penstock.load.bulk_checks import check_names, check_quiet, goes_binary, may_be_replica
-from penstock.load.bulk_progress import OnProgress, Watch
+from penstock.load.bulk_keys import add_all_keys, make_foreign_keys
+from penstock.load.bulk_progress import OnProgress, Teller, Watch
+from penstock.load.bulk_tasks import partitions
 from penstock.load.chunk import (
     ChunkOutcome,
     ChunkTask,
@@ -44,12 +45,8 @@ from penstock.load.ledger import (
     refused,
     write_ledger,
 )
-from penstock.load.postgres.schema import (
-    add_foreign_keys,
-    add_keys,
-    create_tables,
-    made_tables,
-)
+from penstock.load.postgres import progress
+from penstock.load.postgres.schema import create_tables, made_tables
 from penstock.load.postgres.target import read_target_tables
 from penstock.load.postgres.types import target_name
 from penstock.load.session import Session
@@ -60,8 +57,8 @@ logger = structlog.get_logger(__name__)
 APPLICATION_NAME = "penstock bulk driver"
 FRESH_POINTS_MAX = 10  # a table that is truncated every few seconds is met in between
 ROUNDS_MAX = 6
-SMALL_TASK_BYTES = 16 * 2**20  # smaller chunks share a task: a task has its price too
-INDEX_MEMORY = "256MB"
+PAUSE_CHECK_S = 5.0  # document 000: a paused loader looks every five seconds
+STOP_CHECK_S = 0.2
 
 
 class BulkUnsettled(PenstockError):
@@ -161,9 +158,10 @@ def load_in_bulk(
 ) -> BulkResult:
     """Load tables that are not loaded yet; returns when all rows, keys and indexes are there.
 
-    Safe to call again after any end. Raises TargetHoldsRows, TargetFires, NamesCollide (nothing
-    is changed then), the errors of `postgres.schema`, BulkStopped when stop() said so, and what
-    chunks failed with.
+    While wirekite_action says PAUSE, chunks under way are finished and nothing new is begun. Safe
+    to call again after any end. Raises TargetHoldsRows, TargetFires, NamesCollide (nothing is
+    changed then), the errors of `postgres.schema`, BulkStopped when stop() or the action said so,
+    and what chunks failed with.
     """
     check_names(definitions, options.namespaces)
     with connect(
@@ -185,20 +183,10 @@ def finish_foreign_keys(options: BulkOptions, definitions: Sequence[TableDefinit
     with connect(
         options.target_url, application_name=APPLICATION_NAME, options=EXACT_TEXT_SETTINGS
     ) as connection:
-        notes = _foreign_keys(connection, definitions, options.namespaces)
+        notes = make_foreign_keys(connection, definitions, options.namespaces)
     ledger.foreign_keys_done = True
     write_ledger(options.state_directory, ledger)
     return notes
-
-
-def _foreign_keys(
-    connection: psycopg.Connection,
-    definitions: Sequence[TableDefinition],
-    namespaces: Mapping[str, str],
-) -> list[str]:
-    made = made_tables(connection)
-    ours = [d for d in definitions if target_name(d.name, namespaces) in made]
-    return add_foreign_keys(connection, ours, namespaces)
 
 
 class _Load:
@@ -219,28 +207,54 @@ class _Load:
         self.definitions = {definition.name: definition for definition in definitions}
         self.planner = planner
         self.connection = connection
-        self.on_progress = on_progress
         self.stop = stop
         self.ledger: Ledger = read_ledger(options.state_directory)
         self.result = BulkResult()
         self.replica_role = False
-        self.watch: Watch | None = None
+        self.teller = Teller(options.run_directory, lambda: self.ledger.plans, on_progress)
 
     def run(self) -> BulkResult:
+        if not self.ledger.finished:
+            self.wait_while_paused()
         steps = self.first_steps()
         self.copy_all(steps)
         if not self.ledger.finished:
+            self.wait_while_paused()
+            self.tell("indexing")
             self.add_all_keys()
             self.ledger.finished = True
             write_ledger(self.options.state_directory, self.ledger)
-        if self.watch is not None:
-            self.watch.tell(self.connection, "done")
+            self.tell("done")
         marks = read_marks(self.connection)
         for plan in self.ledger.plans:
             self.result.positions[plan.source] = Lsn.parse(plan.position).ordinal
             self.result.rows[plan.source] = marks[plan.source].row_count or 0
         self.result.foreign_keys_pending = not self.ledger.foreign_keys_done
         return self.result
+
+    def tell(self, phase: str) -> None:
+        with server_errors("reading the bulk load's progress"):
+            self.teller.tell(self.connection, phase)
+
+    def wait_while_paused(self) -> None:
+        """Begin nothing while the action is PAUSE. Raises BulkStopped when told to stop."""
+        told = False
+        while True:
+            with server_errors("reading the action"):
+                word = progress.read_action(self.connection)
+            if self.stop() or word == "STOP":
+                raise _stopped()
+            if word == "RUN":
+                break
+            if not told:
+                told = True
+                logger.info("bulk load paused")
+                self.tell("paused")
+            until_s = REAL_CLOCK.monotonic_s() + PAUSE_CHECK_S
+            while REAL_CLOCK.monotonic_s() < until_s and not self.stop():
+                REAL_CLOCK.sleep(STOP_CHECK_S)
+        if told:
+            logger.info("bulk load goes on")
 
     # -- before the first row ----------------------------------------------------------------------
 
@@ -285,15 +299,20 @@ class _Load:
         }
         if pending and self.ledger.finished:
             self.ledger.finished = False
-        for number in range(ROUNDS_MAX):
+        rounds = 0
+        while rounds < ROUNDS_MAX:
             self.mark_lost_snapshots(pending)
             self.plan_afresh([t for t, s in pending.items() if s is Step.AFRESH], fresh=late)
             outcomes = self.copy_round(list(pending))
             pending = self.settle(pending, outcomes)
             if not pending:
                 return
+            if any(outcome.status is Status.HELD for outcome in outcomes):
+                self.wait_while_paused()
+                continue
             late = True
-            logger.info("bulk load goes into another round", round=number + 2, tables=len(pending))
+            rounds += 1
+            logger.info("bulk load goes into another round", round=rounds + 1, tables=len(pending))
         raise BulkUnsettled(
             f"{len(pending)} tables could not be read at one consistent point in {ROUNDS_MAX} "
             f"rounds, the first is {next(iter(pending))}",
@@ -400,16 +419,9 @@ class _Load:
         tasks = [task for plan in plans for task in self.tasks(plan)]
         work = partitions(tasks, self.session.parallelism, self.options.max_threads)
         logger.info("bulk copy began", tables=len(plans), chunks=len(tasks), tasks=len(work))
-        watch = Watch(
-            self.options.target_url,
-            self.options.run_directory,
-            self.ledger.plans,
-            on_progress=self.on_progress,
-            stop=self.stop,
-            on_stop=self.session.cancel,
-        )
-        self.watch = watch
-        with watch:
+        with Watch(
+            self.options.target_url, self.teller, stop=self.stop, on_stop=self.session.cancel
+        ):
             try:
                 outcomes = self.session.run(work, copy_chunks)
             except PenstockError as error:
@@ -419,7 +431,6 @@ class _Load:
                     raise
                 logger.warning("bulk job is repeated", reason=error.message)
                 return []
-        watch.tell(self.connection, "indexing")
         if self.stop():
             raise _stopped()
         return outcomes
@@ -486,31 +497,21 @@ class _Load:
     # -- after the rows ----------------------------------------------------------------------------
 
     def add_all_keys(self) -> None:
-        """Keys and indexes, several tables at once; then foreign keys, if all stand alike."""
-        made = made_tables(self.connection)
-        largest_first = sorted(self.definitions.values(), key=lambda d: -d.size_bytes)
-        with ThreadPoolExecutor(self.options.max_threads) as executor:
-            for done in [
-                executor.submit(self.add_keys_of, definition, made) for definition in largest_first
-            ]:
-                done.result()
+        """Keys, indexes and statistics; then foreign keys, if all tables stand alike."""
+        definitions, namespaces = list(self.definitions.values()), self.options.namespaces
+        add_all_keys(
+            self.options.target_url,
+            definitions,
+            namespaces,
+            threads=self.options.max_threads,
+            stop=self.stop,
+        )
+        if self.stop():
+            raise _stopped()
         positions = {plan.position for plan in self.ledger.plans}
         if len(positions) <= 1:
-            self.result.notes += _foreign_keys(
-                self.connection, largest_first, self.options.namespaces
-            )
+            self.result.notes += make_foreign_keys(self.connection, definitions, namespaces)
             self.ledger.foreign_keys_done = True
-
-    def add_keys_of(self, definition: TableDefinition, made: set[TableName]) -> None:
-        target = target_name(definition.name, self.options.namespaces)
-        settings = {**EXACT_TEXT_SETTINGS, "maintenance_work_mem": INDEX_MEMORY}
-        with connect(
-            self.options.target_url, application_name=APPLICATION_NAME, options=settings
-        ) as connection:
-            if target in made:
-                add_keys(connection, definition, self.options.namespaces)
-            with server_errors(f"analyzing {target}"):
-                connection.execute(f"analyze {quoted(*target)}")
 
     def note(self, sentence: str) -> None:
         logger.warning("bulk load note", note=sentence)
@@ -534,32 +535,3 @@ def snapshot_alive(source_url: str, snapshot_id: str, text: str) -> bool:
         alive = import_snapshot(connection, snapshot_id, text)
         connection.rollback()
     return alive
-
-
-def partitions(tasks: Sequence[ChunkTask], slots: int, max_threads: int) -> list[list[ChunkTask]]:
-    """Group tasks into Spark partitions, the largest tables first.
-
-    With fewer threads than slots there are as many partitions as threads, loaded evenly;
-    otherwise Spark's own scheduling bounds and balances, and small chunks share a partition.
-    """
-    tables: dict[TableName, int] = {}
-    for task in tasks:
-        tables[task.table] = tables.get(task.table, 0) + task.chunk.size_bytes
-    ordered = sorted(tasks, key=lambda t: (-tables[t.table], t.table, t.chunk.number))
-    if max_threads < slots:
-        bins: list[tuple[int, int, list[ChunkTask]]] = [(0, i, []) for i in range(max_threads)]
-        for task in ordered:
-            size, index, held = heapq.heappop(bins)
-            held.append(task)
-            heapq.heappush(bins, (size + task.chunk.size_bytes + 1, index, held))
-        return [held for _, _, held in sorted(bins, key=lambda b: b[1]) if held]
-    limit = min(SMALL_TASK_BYTES, sum(tables.values()) // (slots * 4))
-    groups: list[list[ChunkTask]] = []
-    size = limit + 1
-    for task in ordered:
-        if size + task.chunk.size_bytes > limit:
-            groups.append([])
-            size = 0
-        groups[-1].append(task)
-        size += task.chunk.size_bytes
-    return groups

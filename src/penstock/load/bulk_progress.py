@@ -64,7 +64,7 @@ class TableProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BulkProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole bulk load. phase: `copying`, `indexing` or `done`; bytes are the source's."""
+    """The whole bulk load. phase: copying, paused, indexing or done; bytes are the source's."""
 
     phase: str
     tables: tuple[TableProgress, ...]
@@ -146,8 +146,43 @@ def _eta(left: int, per_s: float) -> float | None:
     return left / per_s if per_s > 0 else None
 
 
+class Teller:
+    """Reads the progress when told to, passes it on and writes run/bulk.json.
+
+    plans: those of all tables as they are now. Used by one thread at a time.
+    """
+
+    def __init__(
+        self,
+        run_directory: Path,
+        plans: Callable[[], Sequence[TablePlan]],
+        on_progress: OnProgress | None,
+        *,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        self._path = run_directory / RUN_FILE
+        self._plans = plans
+        self._on_progress = on_progress
+        self._clock = clock
+        self._rates = Rates()
+        self._begun_s = clock.monotonic_s()
+        self._written_s = float("-inf")
+
+    def tell(self, connection: psycopg.Connection, phase: str) -> None:
+        """Read the progress now, tell it and write it down."""
+        now_s = self._clock.monotonic_s()
+        reading = self._rates.add(now_s, read_progress(connection, self._plans(), phase))
+        reading = msgspec.structs.replace(reading, elapsed_s=now_s - self._begun_s)
+        if phase != "copying" or now_s - self._written_s >= WRITE_INTERVAL_S:
+            self._written_s = now_s
+            files.REAL_FILES.make_directory(self._path.parent)
+            files.replace(self._path, msgspec.json.encode(reading) + b"\n")
+        if self._on_progress is not None:
+            self._on_progress(reading)
+
+
 class Watch:
-    """A thread that reads the progress, tells it, writes run/bulk.json and obeys a stop.
+    """A thread that lets progress be told while chunks are copied, and obeys a stop.
 
     on_stop is called once, from this thread, when stop() first says so. The thread never ends the
     load by failing: a target that does not answer is told in the diagnostics.
@@ -156,29 +191,19 @@ class Watch:
     def __init__(
         self,
         target_url: str,
-        run_directory: Path,
-        plans: Sequence[TablePlan],
+        teller: Teller,
         *,
-        on_progress: OnProgress | None,
         stop: Callable[[], bool],
         on_stop: Callable[[], None],
-        clock: Clock = REAL_CLOCK,
     ) -> None:
         self._target_url = target_url
-        self._path = run_directory / RUN_FILE
-        self._plans = plans
-        self._on_progress = on_progress
+        self._teller = teller
         self._stop = stop
         self._on_stop = on_stop
-        self._clock = clock
-        self._rates = Rates()
-        self._begun_s = clock.monotonic_s()
-        self._written_s = float("-inf")
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="bulk-watch", daemon=True)
 
     def __enter__(self) -> Self:
-        files.REAL_FILES.make_directory(self._path.parent)
         self._thread.start()
         return self
 
@@ -202,7 +227,7 @@ class Watch:
                 connection = connection or connect(
                     self._target_url, application_name="penstock bulk progress"
                 )
-                self.tell(connection, "copying")
+                self._teller.tell(connection, "copying")
             except (psycopg.Error, PenstockError) as error:
                 logger.warning("bulk progress not read", reason=type(error).__name__)
                 if connection is not None:
@@ -210,17 +235,6 @@ class Watch:
                 connection = None
         if connection is not None:
             connection.close()
-
-    def tell(self, connection: psycopg.Connection, phase: str) -> None:
-        """Read the progress now, tell it and write it down."""
-        now_s = self._clock.monotonic_s()
-        reading = self._rates.add(now_s, read_progress(connection, self._plans, phase))
-        reading = msgspec.structs.replace(reading, elapsed_s=now_s - self._begun_s)
-        if phase != "copying" or now_s - self._written_s >= WRITE_INTERVAL_S:
-            self._written_s = now_s
-            files.replace(self._path, msgspec.json.encode(reading) + b"\n")
-        if self._on_progress is not None:
-            self._on_progress(reading)
 
 
 def read_progress(

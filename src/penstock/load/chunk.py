@@ -58,13 +58,14 @@ FINISHED = """
 
 
 class Status(StrEnum):
-    """How a chunk's task ended."""
+    """How a chunk's task ended. HELD: not begun, because wirekite_action says PAUSE or STOP."""
 
     DONE = "done"
     DONE_BEFORE = "done before"
     SNAPSHOT_GONE = "snapshot gone"
     REWRITTEN = "rewritten"
     PLAN_GONE = "plan gone"
+    HELD = "held"
     FAILED = "failed"
 
 
@@ -145,10 +146,13 @@ class Workplace:
 
     def _attempt(self, task: ChunkTask) -> tuple[Status, int]:
         try:
+            writer = self._open_target(task)
+            with server_errors("reading the action"):
+                if progress.read_action(writer) != "RUN":
+                    return Status.HELD, 0
             reader = self._open_source(task)
             if reader is None:
                 return Status.SNAPSHOT_GONE, 0
-            writer = self._open_target(task)
             with server_errors(f"copying chunk {task.chunk.number} of {task.table}"):
                 if was_rewritten(reader, task.chunk.relation):
                     return Status.REWRITTEN, 0

@@ -1,0 +1,60 @@
+"""How the chunks of a bulk load are shared out among Spark's tasks. Pure.
+
+Not here: how a table is cut into chunks (the planner's), and what a task does (`chunk.py`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+
+from penstock.load.chunk import ChunkTask
+from penstock.model import TableName
+
+# Small chunks share a task: a task has its price, new connections too.
+SMALL_TASK_BYTES = 16 * 2**20
+CHUNK_COST_BYTES = 2**20  # what a chunk costs even if it is empty, in bytes that could be copied
+
+
+def partitions(tasks: Sequence[ChunkTask], slots: int, max_threads: int) -> list[list[ChunkTask]]:
+    """Group tasks into Spark partitions, the largest tables first.
+
+    With fewer threads than slots there are as many partitions as threads, loaded evenly. Otherwise
+    each round of slots takes half of what is left: few partitions while there is much to do, and
+    small ones at the end, so that all slots end together whatever they turn out to cost.
+    """
+    tables: dict[TableName, int] = {}
+    for task in tasks:
+        tables[task.table] = tables.get(task.table, 0) + task.chunk.size_bytes
+    ordered = sorted(tasks, key=lambda t: (-tables[t.table], t.table, t.chunk.number))
+    if max_threads < slots:
+        return _evenly(ordered, max_threads)
+    waiting = deque(ordered)
+    left = sum(_cost(task) for task in ordered)
+    least = min(SMALL_TASK_BYTES, left // (slots * 4))
+    groups: list[list[ChunkTask]] = []
+    while waiting:
+        share = max(least, left / (2 * slots))
+        for _ in range(slots):
+            group, size = [], 0
+            while waiting and size < share:
+                size += _cost(waiting[0])
+                group.append(waiting.popleft())
+            left -= size
+            if group:
+                groups.append(group)
+    return groups
+
+
+def _cost(task: ChunkTask) -> int:
+    return task.chunk.size_bytes + CHUNK_COST_BYTES
+
+
+def _evenly(ordered: Sequence[ChunkTask], count: int) -> list[list[ChunkTask]]:
+    bins: list[tuple[int, int, list[ChunkTask]]] = [(0, i, []) for i in range(count)]
+    for task in sorted(ordered, key=lambda t: -_cost(t)):
+        size, index, held = heapq.heappop(bins)
+        held.append(task)
+        heapq.heappush(bins, (size + _cost(task), index, held))
+    return [held for _, _, held in sorted(bins, key=lambda b: b[1]) if held]

@@ -1,0 +1,107 @@
+"""Pipelines for the tests of the bulk load: a source, a target, chunks of a megabyte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+from penstock.control.bulk_load import bulk_load
+from penstock.control.compare import Side, TablePair, compare_tables
+from penstock.control.config import Config, load_config
+from penstock.control.source_planner import SourcePlanner
+from penstock.host.connect import connect
+from penstock.load import chunk as chunks
+from penstock.load.bulk import BulkResult, Point
+from penstock.load.session import PendingSession, Session, SessionOptions
+from penstock.model import Lsn, TableName
+from penstock.source.postgres.catalog import captured_tables, open_catalog
+from penstock.source.postgres.slot import ConsistentPoint
+
+ORDERS = TableName("public", "orders")
+
+
+@contextmanager
+def two_slots(directory: Path) -> Iterator[Session]:
+    """A Spark session of two slots."""
+    pending = PendingSession(SessionOptions(work_directory=directory, master="local[2]"))
+    with pending.result() as session:
+        yield session
+
+
+def between(source_url: str, target_url: str, directory: Path) -> Config:
+    """A data pipeline between two databases, with chunks of one megabyte."""
+    file = directory / "p.toml"
+    file.write_text(
+        f"""
+        [pipeline]
+        name = "bulk"
+        mode = "data"
+        directory = "p"
+        [source]
+        url = "{source_url}"
+        tables = ["public.*"]
+        [target]
+        url = "{target_url}"
+        [dataLoader]
+        chunkMegabytes = 1
+        """
+    )
+    return load_config(file)
+
+
+def run(url: str, *statements: str) -> None:
+    """Run statements in autocommit."""
+    with connect(url, application_name="test") as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def rows(url: str, query: str) -> list[tuple[object, ...]]:
+    """The rows of a query."""
+    with psycopg.connect(url) as connection:
+        return connection.execute(query).fetchall()  # type: ignore[arg-type]
+
+
+def load(config: Config, spark: Session, **how: object) -> BulkResult:
+    """Run the bulk load in this process."""
+    with SourcePlanner(config) as planner:
+        return bulk_load(config, spark, planner, **how)  # type: ignore[arg-type]
+
+
+def point_of(config: Config, point: ConsistentPoint) -> Point:
+    """A held point as the bulk load takes it."""
+    return Point(
+        position=Lsn(point.position),
+        snapshot_id=point.snapshot_id,
+        snapshot_text=chunks.snapshot_text(config.source.url, point.snapshot_id),
+    )
+
+
+def check_equal(config: Config) -> None:
+    """Source and target hold the same rows, each once."""
+    with open_catalog(config.source.url) as catalog:
+        tables = captured_tables(catalog, config.source.tables)
+    mapped = config.target.map
+    pairs = [
+        TablePair(source=t, target=TableName(mapped.get(t.name.schema, t.name.schema), t.name.name))
+        for t in tables
+    ]
+    with (
+        Side(config.source.url, snapshot_id=None, sessions=2) as source,
+        Side(config.target.url, snapshot_id=None, sessions=2) as target,
+    ):
+        for result in compare_tables(pairs, source, target):
+            assert result.equal, result
+
+
+def fill_orders(url: str, count: int = 60_000) -> None:
+    """A table without unique key of about six chunks: a chunk copied twice would be seen."""
+    run(
+        url,
+        "create table public.orders (id bigint, note text, total numeric(12,2), at timestamptz)",
+        "insert into public.orders select i, repeat(md5(i::text), 3), i / 7.0, "
+        f"'2020-01-01'::timestamptz + i * interval '1 min' from generate_series(1, {count}) as i",
+    )

@@ -1,0 +1,78 @@
+"""How chunks are shared out: each once, halves first, small ones together."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.load.bulk_tasks import partitions
+from penstock.load.chunk import ChunkTask
+from penstock.load.ledger import Chunk
+from penstock.model import TableName
+
+MIB = 2**20
+
+
+def task(table: str, number: int, size_bytes: int) -> ChunkTask:
+    """A chunk of a table."""
+    name = TableName("s", table)
+    return ChunkTask(
+        source_url="",
+        target_url="",
+        table=name,
+        target=name,
+        chunk=Chunk(number=number, relation=name, copy_out="", size_bytes=size_bytes),
+        columns=(),
+        binary=True,
+        snapshot_id="",
+        snapshot_text="",
+        plan="",
+        replica_role=True,
+    )
+
+
+def numbers(groups: list[list[ChunkTask]]) -> list[list[int]]:
+    """The chunks' numbers."""
+    return [[t.chunk.number for t in group] for group in groups]
+
+
+def test_half_of_the_work_comes_first_and_single_chunks_last() -> None:
+    """Few tasks, and yet the slots end together."""
+    six = [task("w", n, 55 * MIB) for n in range(1, 7)]
+    assert numbers(partitions(six, 2, 5)) == [[1, 2], [3, 4], [5], [6]]
+    many = numbers(partitions([task("w", n, 64 * MIB) for n in range(100)], 2, 5))
+    assert [len(group) for group in many] == [25, 25, 13, 13, 6, 6, 3, 3, 2, 2, 1, 1]
+
+
+def test_small_tables_share_tasks() -> None:
+    """A thousand empty tables are no thousand tasks; the largest table begins."""
+    tasks = [task(f"t{n:03}", 1, 0) for n in range(1000)] + [task("big", 1, 90 * MIB)]
+    groups = partitions(tasks, 2, 5)
+    assert len(groups) < 40
+    assert groups[0][0].table.name == "big"
+
+
+def test_fewer_threads_than_slots_are_kept_to() -> None:
+    """What maxThreads says bounds what runs at once; the load is even."""
+    tasks = [task("a", n, 10 * MIB) for n in range(8)] + [task("b", 1, 40 * MIB)]
+    groups = partitions(tasks, 16, 3)
+    sizes = sorted(sum(t.chunk.size_bytes for t in group) // MIB for group in groups)
+    assert len(groups) == 3
+    assert sizes == [40, 40, 40]
+
+
+@given(
+    sizes=st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 200 * MIB)), max_size=60),
+    slots=st.integers(1, 9),
+    max_threads=st.integers(1, 9),
+)
+def test_every_chunk_is_in_one_group(
+    sizes: list[tuple[str, int]], slots: int, max_threads: int
+) -> None:
+    """None lost, none twice, no empty group, and none left when there are none."""
+    tasks = [task(table, number, size) for number, (table, size) in enumerate(sizes)]
+    groups = partitions(tasks, slots, max_threads)
+    assert all(groups)
+    assert sorted(n for group in numbers(groups) for n in group) == list(range(len(tasks)))
+    if max_threads < slots:
+        assert len(groups) <= max_threads
