@@ -7,6 +7,7 @@ the bytes mean (`codec.pgwire`), which certificates to trust (`host.tls`).
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import ssl
@@ -39,6 +40,8 @@ class Wire:
         self._lock = threading.Lock()
         self._unsent = bytearray()
         self._closed = False
+        self._interrupted = False
+        self._waker = os.pipe()
 
     def __enter__(self) -> Self:
         """Return itself; the way out closes it."""
@@ -91,8 +94,8 @@ class Wire:
     def receive_into(self, view: memoryview, timeout_s: float) -> int:
         """Read what is there into view; wait up to timeout_s for the first byte.
 
-        Returns the number of bytes, 0 when none came in time. Raises ConnectionLost when the
-        server has closed or the connection broke.
+        Returns the number of bytes, 0 when none came in time or before `interrupt`. Raises
+        ConnectionLost when the server has closed or the connection broke.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -101,9 +104,23 @@ class Wire:
             if count:
                 return count
             left_s = deadline - time.monotonic()
-            if left_s <= 0 and wants == select.POLLIN:
+            if (left_s <= 0 and wants == select.POLLIN) or self._interrupted:
                 return 0
             self._wait(wants, max(left_s, 0.0))
+
+    def interrupt(self) -> None:
+        """End the wait of `receive_into`, now and from now on; from any thread."""
+        with self._lock:
+            if not self._closed and not self._interrupted:
+                self._interrupted = True
+                os.write(self._waker[1], b"i")
+
+    def resume(self) -> None:
+        """Let `receive_into` wait again after `interrupt`."""
+        with self._lock:
+            if not self._closed and self._interrupted:
+                self._interrupted = False
+                os.read(self._waker[0], 1)
 
     def _read(self, view: memoryview) -> tuple[int, int]:
         """Under the lock: fill view as far as bytes are there; what to wait for otherwise."""
@@ -135,6 +152,7 @@ class Wire:
             if self._closed:
                 raise self._lost(None)
             poller.register(self._socket, events | (select.POLLOUT if self._unsent else 0))
+            poller.register(self._waker[0], select.POLLIN)
         return bool(poller.poll(timeout_s * 1000))
 
     def send(self, data: bytes) -> None:
@@ -188,6 +206,9 @@ class Wire:
     def close(self) -> None:
         """Close the socket; harmless when done twice."""
         with self._lock:
+            if not self._closed:
+                for descriptor in self._waker:
+                    os.close(descriptor)
             self._closed = True
             self._socket.close()
 

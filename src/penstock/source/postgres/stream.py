@@ -6,8 +6,9 @@ for the catalogue or for a side file. The caller's thread takes runs, makes them
 acknowledges. A broken connection ends the object; the caller opens the next one at its last flush
 point. Not here: what the bytes mean (`assemble.py`), the log (`source.extract`).
 
-Measured: the server's walsender makes one send() per message and is the bottleneck; a client that
-wakes for each of them takes its CPU. So while much is ready the receiver naps between reads.
+Measured: the server's walsender makes one send() per message and is the bottleneck; waking a client
+that waits costs it more than the message. So while data flows the receiver naps between reads, and
+the server sends into the socket's buffer undisturbed.
 """
 
 from __future__ import annotations
@@ -45,8 +46,10 @@ from penstock.source.postgres.spill import Spill
 
 logger = structlog.get_logger()
 BUFFER_BYTES = 8 * 1024 * 1024
-BEHIND_BYTES = 32 * 1024  # one read gave this much: more is on its way, let the server work
-NAP_S = 0.001
+FLOW_GAP_S = 0.006  # reads closer than this belong to one flow,
+FLOW_READ_COUNT = 8  # which so many make: more than what a small transaction comes in
+NAP_S = 0.002
+NAP_BYTES = 128 * 1024  # naps are shorter where more than this comes meanwhile: the buffer is small
 COALESCE_S = 0.01  # while caught up, small transactions of this time share a run
 WAIT_S = 0.25
 PULSE_S_MAX = 10.0
@@ -231,12 +234,15 @@ class PostgresSource:
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
+        connection = self._connection
+        if connection is not None:
+            connection.wire.interrupt()
         for thread in self._threads:
             thread.join()
         self._spill.close()
-        connection = self._connection
         if connection is None:
             return
+        connection.wire.resume()
         try:
             if self._error is None:
                 self._say_good_bye(connection)
@@ -280,21 +286,23 @@ class PostgresSource:
         start, end = 0, len(first)
         untidy = bool(first)  # something came that is not given out yet
         cut_at_s = 0.0
+        flow = Flow()
         while not self._stopping.is_set():
             if end > start or self._assembler.has_visits:
                 start = self._assembler.feed(memoryview(buffer), start, end)
             buffer, start, end = make_room(buffer, start, end)
+            if flow.nap_s:
+                self._clock.sleep(flow.nap_s)
             wait_s = WAIT_S
             if untidy:
                 wait_s = min(max(cut_at_s - self._clock.monotonic_s(), 0.0), WAIT_S)
             count = self._wire.wire.receive_into(memoryview(buffer)[end:], wait_s)
             now_s = self._clock.monotonic_s()
+            flow.read(count, now_s)
             if count:
                 end += count
                 untidy = True
                 self._heard_s = now_s
-                if count >= BEHIND_BYTES:
-                    self._clock.sleep(NAP_S)
             elif untidy and now_s >= cut_at_s:
                 untidy = self._assembler.cut_when_whole()
                 cut_at_s = now_s + COALESCE_S
@@ -454,6 +462,27 @@ class PostgresSource:
         self._flushed = position
         self._send_status()
         point("stream.acknowledge.after")
+
+
+class Flow:
+    """How the data comes. nap_s: how long to leave the server alone before the next read."""
+
+    def __init__(self) -> None:
+        """Nothing has come yet."""
+        self.nap_s = 0.0
+        self._read_count = 0
+        self._last_s = float("-inf")
+
+    def read(self, byte_count: int, now_s: float) -> None:
+        """So much was there at once."""
+        if byte_count == 0:
+            self.nap_s = 0.0
+            return
+        gap_s = now_s - self._last_s
+        self._read_count = self._read_count + 1 if gap_s < FLOW_GAP_S else 0
+        self._last_s = now_s
+        flows = self._read_count >= FLOW_READ_COUNT
+        self.nap_s = NAP_S * min(1.0, NAP_BYTES / byte_count) if flows else 0.0
 
 
 def make_room(buffer: bytearray, start: int, end: int) -> tuple[bytearray, int, int]:

@@ -1,0 +1,88 @@
+"""The byte stream to a server: waits that end, and when the reader leaves the server alone."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.host.socket import Wire
+from penstock.source.postgres.stream import (
+    FLOW_GAP_S,
+    FLOW_READ_COUNT,
+    NAP_BYTES,
+    NAP_S,
+    Flow,
+)
+
+LONG_S = 60.0
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Wire, socket.socket]]:
+    """A wire and what it is connected to."""
+    ours, theirs = socket.socketpair()
+    with Wire(ours, "test") as wire, theirs:
+        yield wire, theirs
+
+
+def _received(wire: Wire, timeout_s: float) -> bytes:
+    buffer = bytearray(100)
+    return bytes(buffer[: wire.receive_into(memoryview(buffer), timeout_s)])
+
+
+def test_an_interrupt_ends_the_wait_and_those_that_follow(ends: tuple[Wire, socket.socket]) -> None:
+    """A thread that waits for a quiet server comes back at once; what is there can be read."""
+    wire, peer = ends
+    got: list[bytes] = []
+    thread = threading.Thread(target=lambda: got.append(_received(wire, LONG_S)))
+    thread.start()
+    wire.interrupt()
+    thread.join(LONG_S / 2)
+    assert got == [b""]
+    assert _received(wire, LONG_S) == b""
+    peer.sendall(b"late")
+    assert _received(wire, LONG_S) == b"late"
+    wire.interrupt()
+    wire.resume()
+    assert _received(wire, 0.01) == b""
+    peer.sendall(b"more")
+    assert _received(wire, LONG_S) == b"more"
+
+
+def test_a_closed_wire_can_be_interrupted_and_closed_again(
+    ends: tuple[Wire, socket.socket],
+) -> None:
+    """Threads end in any order."""
+    wire, _ = ends
+    wire.close()
+    wire.interrupt()
+    wire.resume()
+    wire.close()
+
+
+def test_a_small_transaction_is_read_without_a_nap() -> None:
+    """Its messages come close together; then nothing comes for a while."""
+    flow = Flow()
+    for transaction in range(20):
+        for message in range(FLOW_READ_COUNT):
+            flow.read(60, transaction + message * 0.00005)
+            assert flow.nap_s == 0.0
+
+
+def test_a_flow_is_left_alone_between_reads_until_it_ends() -> None:
+    """Longer than a transaction's messages: naps, shorter the more comes; none when it is over."""
+    flow = Flow()
+    now_s = 0.0
+    for _ in range(FLOW_READ_COUNT + 1):
+        flow.read(1000, now_s)
+        now_s += FLOW_GAP_S / 2
+    assert flow.nap_s == NAP_S
+    flow.read(4 * NAP_BYTES, now_s)
+    assert flow.nap_s == NAP_S / 4
+    flow.read(0, now_s)
+    assert flow.nap_s == 0.0
+    flow.read(1000, now_s + 2 * FLOW_GAP_S)
+    assert flow.nap_s == 0.0
