@@ -37,6 +37,7 @@ class Stream:
         self.offset = 4
 
     def add(self, kind: int, body: bytes) -> None:
+        """Put an event behind the others."""
         length = 19 + len(body) + 4
         self.offset += length
         event = struct.pack("<IBIIIH", 1, kind, 1, length, self.offset & 0xFFFFFFFF, 0) + body

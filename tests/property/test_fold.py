@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fix_changes import Change, batch, relation
 from penstock.load.fold import Fold
+from penstock.load.merge_rows import GONE, NEW, UPSERT
 from penstock.model import Identity, Relation
 
 WIDTH = 4  # columns of the test table, the key first
@@ -109,9 +110,10 @@ def apply_folded(
     names = [column.name for column in shape.columns]
     upserts = {}
     for row in rows:
-        if row["wk$n"] == -1:
+        if row["wk$n"] == GONE:
             continue
         image = [row[name] for name in names]
+        assert row["wk$n"] == (UPSERT if image[0] in target else NEW)
         bits = row["wk$absent"]
         for index in range(len(names)):
             if bits is not None and bits[index // 8] >> (index % 8) & 1:
@@ -119,7 +121,7 @@ def apply_folded(
                 image[index] = target[row["wk$key1"]][index]
         assert image[0] not in upserts, "one merge row per key"
         upserts[image[0]] = tuple(image)
-    gone = [row[names[0]] for row in rows if row["wk$n"] == -1]
+    gone = [row[names[0]] for row in rows if row["wk$n"] == GONE]
     assert len(gone) == len(set(gone))
     assert not set(gone) & set(upserts)
     result = {key: row for key, row in target.items() if key not in gone}

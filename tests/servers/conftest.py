@@ -12,6 +12,16 @@ import pytest
 from fix_loader import Applying, LogMaker
 from fix_merge import POOR, Start
 from fix_postgres import Server
+from penstock.load.postgres import apply
+
+
+@pytest.fixture(params=["few", "many"])
+def rows_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every merge table counts as one of few rows, or of many, whose statements differ."""
+    if request.param == "many":
+        monkeypatch.setattr(apply, "MANY_ROWS", 0)
+        monkeypatch.setattr(apply, "ANALYZE_ROWS_MIN", 0)
+    return str(request.param)
 
 
 @pytest.fixture

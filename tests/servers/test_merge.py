@@ -18,6 +18,8 @@ from penstock.load.postgres.merge import Merge, MergeSql, Way
 from penstock.load.postgres.staging import StagingChanged
 from penstock.model import Identity, MarkerKind, PenstockError, Relation, TableName
 
+pytestmark = pytest.mark.usefixtures("rows_at_once")
+
 
 @pytest.mark.parametrize("poor", [False, True])
 def test_inserts_updates_deletes_in_one_batch(start: Start, log: LogMaker, poor: bool) -> None:
@@ -476,3 +478,90 @@ def test_a_copy_that_fails_half_way_leaves_no_lock(start: Start, log: LogMaker) 
     target.rows("select 1")
     target.target.connection.execute("truncate wirekite.t_wkm")
     assert target.rows("select count(*) from public.t") == [(0,)]
+
+
+NUMBERS = 20
+
+
+@pytest.mark.parametrize("poor", [False, True])
+def test_target_that_is_not_as_the_log_says(start: Start, log: LogMaker, poor: bool) -> None:
+    """Rows missing that are updated, rows there that are inserted: both end as the log has them."""
+    target = start(
+        TABLE + "; create table public.child (id int primary key, parent int references public.t);"
+        "insert into public.t select i, 'old', i from generate_series(0, 29) as i where i % 3 > 0;"
+        "insert into public.t values (103, 'stranger', 0)",
+        poor=poor,
+    )
+    log.transaction(*[update(ITEM, number, "new", number) for number in range(NUMBERS)])
+    log.transaction(*[insert(ITEM, 100 + number, "new", number) for number in range(NUMBERS)])
+    log.transaction(*[delete(ITEM, number, None, None) for number in range(20, 30)])
+    log.close_segment()
+    result = target.batch()
+    assert (result.counts.upserts, result.counts.new) == (2 * NUMBERS, NUMBERS)
+    expected = [*range(NUMBERS), *range(100, 100 + NUMBERS)]
+    assert target.rows("select id from public.t where name = 'new' order by id") == [
+        (number,) for number in expected
+    ]
+    assert target.rows("select count(*) from public.t") == [(len(expected),)]
+
+
+def test_keys_that_the_target_takes_for_equal(start: Start, log: LogMaker) -> None:
+    """A key written otherwise is new to the log and the same to the target."""
+    shape = relation(("id", "numeric", "string"), ("name", "text", "string"), name="t")
+    target = start(
+        "create table public.t (id numeric primary key, name text);"
+        "insert into public.t values (1.0, 'a'), (2, 'b')"
+    )
+    log.transaction(
+        update(shape, "1.00", "A", old=("1.0", None)),
+        update(shape, "2", "B"),
+    )
+    log.close_segment()
+    target.batch()
+    assert target.rows("select id::text, name from public.t order by id") == [
+        ("1.00", "A"),
+        ("2", "B"),
+    ]
+
+
+def test_keys_equal_to_the_target_when_deletes_come_last(start: Start, log: LogMaker) -> None:
+    """Without replica right, and with rows that hang on the table, the row stays the same one."""
+    shape = relation(("id", "numeric", "string"), ("name", "text", "string"), name="t")
+    target = start(
+        "create table public.t (id numeric primary key, name text);"
+        "create table public.child (id int primary key, parent numeric references public.t);"
+        "insert into public.t values (1.0, 'a'), (2, 'b'); insert into public.child values (1, 1)",
+        poor=True,
+    )
+    log.transaction(
+        update(shape, "1.00", "A", old=("1.0", None)),
+        delete(shape, "2", None),
+    )
+    log.close_segment()
+    target.batch()
+    assert target.rows("select id::text, name from public.t") == [("1.00", "A")]
+
+
+def test_moved_row_with_large_value_into_a_partition(start: Start, log: LogMaker) -> None:
+    """Updates move rows between partitions, and a changed key takes unsent values along."""
+    shape = relation(
+        ("id", "integer", "int32"), ("n", "integer", "int32"), ("doc", "text", "string"), key=(0, 1)
+    )
+    target = start(
+        "create table public.t (id int, n int, doc text, primary key (id, n))"
+        " partition by list (n);"
+        "create table public.t1 partition of public.t for values in (1);"
+        "create table public.t2 partition of public.t for values in (2);"
+        "insert into public.t values (1, 1, repeat('x', 5000)), (2, 2, 'b')"
+    )
+    log.transaction(
+        update(shape, 1, 2, None, old=(1, 1, None), absent=(2,)),
+        update(shape, 2, 2, "B"),
+        insert(shape, 3, 1, "c"),
+    )
+    log.close_segment()
+    target.batch()
+    found = target.rows(
+        "select tableoid::regclass::text, id, length(doc) from public.t order by 1, 2"
+    )
+    assert found == [("public.t1", 3, 1), ("public.t2", 1, 5000), ("public.t2", 2, 1)]

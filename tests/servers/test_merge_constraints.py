@@ -14,6 +14,8 @@ from penstock.load.postgres import apply as applying
 from penstock.load.postgres.merge import _arbiter
 from penstock.model import MarkerKind, TableName
 
+pytestmark = pytest.mark.usefixtures("rows_at_once")
+
 
 def test_unique_values_may_swap_inside_a_batch(start: Start, log: LogMaker) -> None:
     """Constraints hold at the batch's end only: deleted and inserted anew."""

@@ -53,9 +53,9 @@ def test_origin_key_is_named_where_the_target_must_fill() -> None:
         change("U", 1, after=(2, None), before=(1, None), absent=frozenset([1])),
         change("U", 2, after=(3, None), before=(2, None), absent=frozenset([1])),
     )
-    assert counts == Counts(changes=2, upserts=1, deletes=1, absent=1)
+    assert counts == Counts(changes=2, upserts=1, deletes=1, absent=1, new=1)
     assert rows[0] == {"wk$n": -1, "wk$absent": None, "wk$key1": None, "id": 1, "v": None}
-    assert rows[1] == {"wk$n": 1, "wk$absent": b"\x02", "wk$key1": 1, "id": 3, "v": None}
+    assert rows[1] == {"wk$n": 2, "wk$absent": b"\x02", "wk$key1": 1, "id": 3, "v": None}
 
 
 def test_composite_keys_of_all_kinds() -> None:

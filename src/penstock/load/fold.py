@@ -7,8 +7,9 @@ not the batch. A Python loop runs only over keys that took part in a key change.
 A merge row is an upsert (the whole new row), or the delete of a key. Columns that the source did
 not send (ABSENT) are taken from the last change in the batch that had them; when none had, the
 row names its ORIGIN, the key under which it stands in the target before the batch, and the apply
-statement fills them from there. A table without a key folds to a count per distinct row: so many
-copies to insert (positive) or to delete (negative).
+statement fills them from there. An upsert is told apart from a NEW row, whose key nobody had before
+the batch, since the first change that the batch has of this key made it. A table without a key
+folds to a count per distinct row: so many copies to insert (positive) or to delete (negative).
 
 Not here: truncations and changes of shape, which bound what is folded together (`plan.py`).
 """
@@ -25,7 +26,7 @@ import pyarrow as pa
 
 from penstock.load import LOAD_AFRESH
 from penstock.load.keys import KeyCodes, encode
-from penstock.load.merge_rows import MergeLayout
+from penstock.load.merge_rows import GONE, NEW, UPSERT, MergeLayout
 from penstock.model import Op, PenstockError, Relation
 
 Ints = npt.NDArray[np.int64]
@@ -43,12 +44,16 @@ class LogInconsistent(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What a fold found. absent: upserts with columns to be filled from the target."""
+    """What a fold found. absent: upserts with columns to be filled from the target.
+
+    new: upserts of keys that the table did not have before.
+    """
 
     changes: int = 0
     upserts: int = 0
     deletes: int = 0
     absent: int = 0
+    new: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         """The sum, field by field."""
@@ -57,6 +62,7 @@ class Counts:
             upserts=self.upserts + other.upserts,
             deletes=self.deletes + other.deletes,
             absent=self.absent + other.absent,
+            new=self.new + other.new,
         )
 
 
@@ -64,12 +70,14 @@ class Counts:
 class _Net:
     """The verdict per key, in terms of numbers of changes (rows) and codes of keys.
 
-    rows: the last change of each surviving row, ascending. patches: column to (places in rows,
+    rows: the last change of each surviving row, ascending. new: for each whether its key was free
+    before. patches: column to (places in rows,
     changes to take the value from). open_places: places in rows with columns left to the target;
     open_bits: which columns, open_origin: the codes of their origin keys. gone: codes to delete.
     """
 
     rows: Ints
+    new: Bools
     gone: Ints
     patches: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
     open_places: Ints = field(default_factory=lambda: np.empty(0, np.int64))
@@ -136,7 +144,7 @@ class Fold:
         if not self.relation.key:
             if self._absent_rows:
                 raise self._inconsistent("unsent columns in a change without a key")
-            return Folded(self, keys, _Net(_empty(), _empty()), counts=keys.copies())
+            return Folded(self, keys, _Net(_empty(), _none(), _empty()), counts=keys.copies())
         op = _joined(self._ops, np.uint8)
         destination, origin = self._codes(keys, op)
         net, lineage, origin_of = _net_by_key(self, keys.size, op, destination, origin)
@@ -180,6 +188,7 @@ class Folded:
             upserts=len(self._net.rows),
             deletes=len(self._net.gone),
             absent=len(self._net.open_places),
+            new=int(np.count_nonzero(self._net.new)),
         )
 
     def absent_columns(self) -> frozenset[int]:
@@ -217,7 +226,7 @@ class Folded:
             columns: list[Any] = [None] * len(self._fold.relation.columns)
             for index, values in zip(self._fold._key, self._keys.values(part), strict=True):
                 columns[index] = values
-            yield layout.batch(np.full(len(part), -1, np.int64), columns)
+            yield layout.batch(np.full(len(part), GONE, np.int64), columns)
 
     def _upserts(
         self, frames: Iterable[pa.RecordBatch], bucket: int, buckets: int
@@ -258,8 +267,8 @@ class Folded:
             index = np.full(len(places), -1, np.int64)
             index[is_open] = net.open_origin[picked]
             origin = self._keys.values(index)
-        ones = np.ones(len(places), np.int64)
-        return self._fold.layout.batch(ones, columns, bitmaps=bitmaps, origin=origin)
+        kinds = np.where(net.new[places], NEW, UPSERT).astype(np.int64)
+        return self._fold.layout.batch(kinds, columns, bitmaps=bitmaps, origin=origin)
 
 
 class _Stash:
@@ -305,7 +314,7 @@ def _net_by_key(
     moved = (op == Op.UPDATE) & (destination != origin)
     touched = np.zeros(size, np.bool_)
     origin_of: Ints = np.arange(size)
-    extra_rows, extra_gone = _empty(), _empty()
+    extra_rows, extra_new, extra_gone = _empty(), _none(), _empty()
     if moved.any():
         touched[destination[moved]] = True
         touched[origin[moved]] = True
@@ -320,6 +329,7 @@ def _net_by_key(
         last = np.full(size + len(walk.origins), -1, np.int64)
         last[lineage] = number
         extra_rows = last[np.array(walk.alive(), np.int64)]
+        extra_new = np.array(walk.alive_new(), np.bool_)
     # numpy keeps the last of several values assigned to one index, so this is "last per key".
     last = np.full(len(origin_of), -1, np.int64)
     last[lineage] = number
@@ -329,9 +339,11 @@ def _net_by_key(
     alive = op[last[codes]] != Op.DELETE
     existed = op[first[codes]] != Op.INSERT
     origin_of[codes[~existed]] = -1
-    rows = np.sort(np.concatenate([last[codes[alive]], extra_rows]))
+    rows = np.concatenate([last[codes[alive]], extra_rows])
+    new = np.concatenate([~existed[alive], extra_new])
+    order = np.argsort(rows)
     gone = np.concatenate([codes[~alive & existed], extra_gone])
-    return _Net(rows=rows, gone=gone), lineage, origin_of
+    return _Net(rows=rows[order], new=new[order], gone=gone), lineage, origin_of
 
 
 class _Walk:
@@ -370,6 +382,12 @@ class _Walk:
 
     def alive(self) -> list[int]:
         return [lineage for lineage in self._at.values() if lineage is not None]
+
+    def alive_new(self) -> list[bool]:
+        """For each of alive(): whether the key it ends under was nobody's before the batch."""
+        return [
+            code not in self._existed for code, lineage in self._at.items() if lineage is not None
+        ]
 
     def gone(self) -> set[int]:
         return {code for code in self._existed if self._at[code] is None}
@@ -438,3 +456,7 @@ def _joined(parts: list[Any], kind: Any) -> Any:
 
 def _empty() -> Ints:
     return np.empty(0, np.int64)
+
+
+def _none() -> Bools:
+    return np.empty(0, np.bool_)

@@ -15,11 +15,17 @@ import pyarrow as pa
 from penstock.load.postgres.types import staged
 from penstock.model import Relation
 
+# What the count column of a table with a key says.
+GONE = -1  # delete this key
+UPSERT = 1  # the row's key was there before, as the log has it
+NEW = 2  # the row's key was not there before
+DONE = 3  # never staged: a row that one of several statements has brought in
+
 
 class MergeLayout:
     """The merge table of one relation version.
 
-    count: 1 upsert, -1 delete; for a table without a key the number of copies to insert or (when
+    count: GONE, UPSERT or NEW; for a table without a key the number of copies to insert or (when
     negative) to delete. absent: bitmap of the columns to fill from the target, or null; origin:
     for those rows the key under which the target has them.
     """

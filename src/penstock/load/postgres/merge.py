@@ -2,8 +2,9 @@
 
 Which way a table goes:
 
-- UPSERT: `insert ... on conflict do update`, where the key has an immediate unique index and
-  nothing else in the table is unique.
+- UPSERT: where the key has an immediate unique index and nothing else in the table is unique: few
+  rows by `insert ... on conflict do update`; of many, those that were there by `update`, those that
+  were not by `insert`, which together cost two thirds of it.
 - REPLACE: delete all affected keys, then insert: where other unique or exclusion constraints hold
   only at the end of the batch, where the key's constraint is deferrable, or where an identity
   column refuses updates.
@@ -22,7 +23,7 @@ from enum import Enum
 
 from penstock.host.connect import quoted
 from penstock.load.fold import Counts
-from penstock.load.merge_rows import MergeLayout
+from penstock.load.merge_rows import DONE, NEW, UPSERT, MergeLayout
 from penstock.load.postgres.progress import SCHEMA
 from penstock.load.postgres.target import TargetColumn, TargetIndex, TargetTable
 from penstock.load.postgres.types import staged
@@ -166,6 +167,11 @@ class MergeSql:
 
     # --- statements -------------------------------------------------------------------------------
 
+    def analyze(self) -> str:
+        """Have the planner know how many rows there are, of which kind, and their keys."""
+        names = ", ".join(map(quoted, [self.layout.count, *self.key]))
+        return f"analyze {self.staging} ({names})"
+
     def fill_absent(self) -> str | None:
         """Fill unsent columns from the target, by origin key. None when there are none.
 
@@ -248,45 +254,81 @@ class MergeSql:
         )
 
     def insert(self, *, extra: str = "") -> str:
-        """Insert the new rows; with UPSERT and PLACE rows that are there are updated."""
+        """Insert all rows; with UPSERT and PLACE rows that are there are updated."""
+        return self._insert(f"{self._n} > 0{extra}", upsert=True)
+
+    def insert_new(self, *, upsert: bool = False) -> str:
+        """Insert the rows whose keys were not there before the batch.
+
+        upsert: update those whose keys are there all the same.
+        """
+        return self._insert(f"{self._n} = {NEW}", upsert=upsert)
+
+    def upsert_known(self) -> str:
+        """Update the rows whose keys were there before the batch, and insert those that are not."""
+        return self._insert(f"{self._n} = {UPSERT}", upsert=True)
+
+    def update_known(self) -> str:
+        """Update the rows whose keys were there before the batch; those that are not are left out.
+
+        Call only where changed_columns says that there is something to set.
+        """
+        sets = ", ".join(f"{quoted(name)} = {self._value(name)}" for name in self.changed_columns)
+        return (
+            f"update {self.table.sql_name} as t set {sets}\n  from {self.staging} as m"
+            f"\n where {self._n} = {UPSERT}{self._whole} and {self._match()}"
+        )
+
+    def _insert(self, only: str, *, upsert: bool) -> str:
         names = self._written()
         conflict = ""
-        only = f"{self._n} > 0"
-        if self.way in (Way.UPSERT, Way.PLACE):
-            conflict = "\n    on conflict " + self._conflict(names)
-            if self.merge.absent_columns and self.way is Way.UPSERT:
-                only += f" and ({self._stays}) is not true"
+        if upsert and self.way in (Way.UPSERT, Way.PLACE):
+            conflict = "\n    on conflict " + self._conflict()
         return (
             f"insert into {self.table.sql_name} as t ({', '.join(map(quoted, names))})"
             f"{self._overriding()}\nselect {', '.join(self._value(name) for name in names)}"
-            f"\n  from {self.staging} as m\n where {only}{extra}{conflict}"
+            f"\n  from {self.staging} as m\n where {only}{self._whole}{conflict}"
         )
 
-    def _conflict(self, names: list[str]) -> str:
-        target = f"({', '.join(map(quoted, self.key))})"
+    @property
+    def _whole(self) -> str:
+        """The condition that leaves out what update_in_place() does."""
+        in_place = self.merge.absent_columns and self.way is Way.UPSERT
+        return f" and ({self._stays}) is not true" if in_place else ""
+
+    @property
+    def changed_columns(self) -> list[str]:
+        """Columns that an upsert sets in a row that is there.
+
+        Keys are left out, which spares index checks, except where equal keys may look different.
+        """
         loose = {
             column.name
             for column, _ in self._columns
             if column.neutral in ("string", "float32", "float64")
         }
-        # Keys are left out, which spares index checks, except where equal keys may look different.
-        changed = [name for name in names if name not in self.key or name in loose]
-        if not changed:
+        return [name for name in self._written() if name not in self.key or name in loose]
+
+    def _conflict(self) -> str:
+        target = f"({', '.join(map(quoted, self.key))})"
+        if not self.changed_columns:
             return f"{target} do nothing"
-        sets = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in changed)
+        sets = ", ".join(
+            f"{quoted(name)} = excluded.{quoted(name)}" for name in self.changed_columns
+        )
         return f"{target} do update set {sets}"
 
     @property
     def counts_all_rows(self) -> bool:
         """Whether the row count of insert() is that of the merge table's rows."""
-        return "do nothing" not in self.insert()
+        return bool(self.changed_columns) or self.way not in (Way.UPSERT, Way.PLACE)
 
     def without_conflict(self) -> str:
         """PLACE, as extra condition of insert(): no other row holds a unique value of this one.
 
         Rows that wait are tried again after the others; see `apply.py`.
         """
-        conditions = [f" and {self._n} = 1"]
+        conditions = [f" and {self._n} < {DONE}"]
         for index in self.table.unique:
             if index is self.arbiter or not index.plain:
                 continue
@@ -301,7 +343,7 @@ class MergeSql:
         return "".join(conditions)
 
     def mark_done(self) -> str:
-        """PLACE: mark the rows that are in the target as they shall be (count 2)."""
+        """PLACE: mark the rows that are in the target as they shall be."""
         names = [name for name in self._written() if name not in self.key]
         same = " and ".join(
             [
@@ -313,13 +355,17 @@ class MergeSql:
             ]
         )
         return (
-            f"update {self.staging} as m set {quoted(self.layout.count)} = 2"
-            f"\n  from {self.table.sql_name} as t\n where {self._n} = 1 and {same}"
+            f"update {self.staging} as m set {quoted(self.layout.count)} = {DONE}"
+            f"\n  from {self.table.sql_name} as t\n where {self._waits} and {same}"
         )
 
     def count_waiting(self) -> str:
         """PLACE: rows not applied yet."""
-        return f"select count(*) from {self.staging} as m where {self._n} = 1"
+        return f"select count(*) from {self.staging} as m where {self._waits}"
+
+    @property
+    def _waits(self) -> str:
+        return f"{self._n} in ({UPSERT}, {NEW})"
 
     # --- without a key ----------------------------------------------------------------------------
 
