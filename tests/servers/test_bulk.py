@@ -18,7 +18,7 @@ from penstock.control.source_planner import SourcePlanner
 from penstock.load.bulk import finish_foreign_keys
 from penstock.load.bulk_checks import TargetFires
 from penstock.load.bulk_progress import BulkProgress, stored_progress
-from penstock.load.ledger import TargetHoldsRows, start_positions
+from penstock.load.ledger import TargetHoldsRows, read_ledger, start_positions
 from penstock.load.session import Session
 from penstock.model import TableName
 from penstock.source.postgres.snapshot import temporary_consistent_point
@@ -90,6 +90,30 @@ def test_every_kind_of_table_arrives_whole(config: Config, spark: Session) -> No
     assert rows(config.target.url, "select reltuples from pg_class where relname = 'orders'") == [
         (60_000.0,)
     ]
+
+
+def test_a_table_that_is_no_heap_goes_by_ranges_of_its_key(config: Config, spark: Session) -> None:
+    """Several chunks, each row once, whatever text the key is."""
+    run(
+        config.source.url,
+        "create access method heap2 type table handler heap_tableam_handler",
+        "create table public.odd (tenant text, id int, pad text, primary key (tenant, id)) "
+        "using heap2",
+        "insert into public.odd select case when i % 50 = 0 then e'it''s \\ ' || i else 'x' end, "
+        "i, repeat(md5(i::text), 3) from generate_series(1, 60000) as i",
+    )
+    result = load(config, spark)
+    assert result.rows == {TableName("public", "odd"): 60_000}
+    check_equal(config)
+    chunks = read_ledger(config.layout.state).plans[0].chunks
+    assert len(chunks) > 4
+    assert all("ctid" not in chunk.copy_out for chunk in chunks)
+    counted = rows(
+        config.target.url,
+        "select min(mark::int), max(mark::int) from wirekite.wirekite_progress "
+        "where operation = 'DL'",
+    )[0]
+    assert 0 < int(str(counted[0])) <= int(str(counted[1])) < 30_000
 
 
 def test_a_finished_load_is_not_done_again(config: Config, spark: Session) -> None:

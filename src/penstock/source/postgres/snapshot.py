@@ -1,9 +1,9 @@
 """Reading tables at one consistent point: snapshots, chunks, and the COPY that reads a chunk.
 
-A chunk is a range of heap blocks of one storage relation (a table, or a partition of it). Rows
-that move between ranges while others write do no harm under one snapshot; without a common
-snapshot such ranges would be wrong. Not here: who copies where (`penstock.load`), and the slot
-that gives the point (`slot.py`).
+A chunk is a range of heap blocks of one storage relation (a table, or a partition of it), or a
+range of its key where it is no heap. Rows that move between ranges while others write do no harm
+under one snapshot; without a common snapshot such ranges would be wrong. Not here: who copies
+where (`penstock.load`), and the slot that gives the point (`slot.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -26,6 +26,7 @@ from penstock.host.connect import (
     server_errors,
 )
 from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.source.postgres.key_ranges import key_ranges
 from penstock.source.postgres.slot import ConsistentPoint, Watch, consistent_point
 
 CHUNK_SIZE_BYTES = 64 * 2**20
@@ -124,8 +125,9 @@ class Chunk:
     """A piece of a table: blocks first_block to last_block, both included, of one storage.
 
     number: from 1 within the table, over all its storages. storage: the table itself or a
-    partition. last_block None: to the end, however far that is. size_bytes, row_estimate: for
-    planning and progress; TOAST counted.
+    partition. last_block None: to the end, however far that is. condition: SQL that tells the
+    piece's rows by their key, where blocks do not. size_bytes, row_estimate: for planning and
+    progress; TOAST counted.
     """
 
     table: TableName
@@ -134,6 +136,7 @@ class Chunk:
     storage: TableName
     first_block: int = 0
     last_block: int | None = None
+    condition: str = ""
     size_bytes: int = 0
     row_estimate: int = 0
 
@@ -241,53 +244,94 @@ def plan_chunks(
     """Cut a table into chunks of about size_bytes_target that together hold every row once.
 
     The last chunk of each storage is open at its end, so it does not matter when the sizes were
-    read. Storages without heap blocks (foreign partitions, other access methods) are one chunk.
-    A table without storages, a partitioned one without partitions, has none.
+    read. Storages that are no heaps are cut by a unique key, if they have one. A table without
+    storages, a partitioned one without partitions, has none.
     """
     if size_bytes_target < 1:
         raise ValueError(f"not a chunk size: {size_bytes_target}")
-    with (
-        server_errors(f"planning the chunks of {definition.name}"),
-        connection.cursor(row_factory=dict_row) as cursor,
-    ):
-        storages = cursor.execute(STORAGES, {"id": definition.source_id}).fetchall()
     chunks: list[Chunk] = []
-    for storage in storages:
-        chunks.extend(_storage_chunks(definition.name, storage, len(chunks), size_bytes_target))
+    with server_errors(f"planning the chunks of {definition.name}"):
+        with connection.cursor(row_factory=dict_row) as cursor:
+            storages = cursor.execute(STORAGES, {"id": definition.source_id}).fetchall()
+        for storage in storages:
+            if storage["access_method"] in ("heap", ""):
+                pieces = _by_blocks(definition.name, storage, size_bytes_target)
+            else:
+                pieces = _by_key(connection, definition.name, storage, size_bytes_target)
+            chunks.extend(
+                replace(piece, number=number)
+                for number, piece in enumerate(pieces, start=len(chunks) + 1)
+            )
     return chunks
 
 
-def _storage_chunks(
-    table: TableName, storage: dict[str, Any], number_before: int, size_bytes_target: int
-) -> Iterator[Chunk]:
+def _by_blocks(table: TableName, storage: dict[str, Any], size_bytes_target: int) -> list[Chunk]:
     block_bytes, size_bytes = storage["block_bytes"], storage["table_bytes"]
     blocks = storage["heap_bytes"] // block_bytes
-    step = blocks
-    if blocks and storage["access_method"] == "heap":
+    step = 1
+    if blocks:
         # A heap block carries its share of the values that are stored out of line.
         bytes_per_block = max(size_bytes / blocks, block_bytes)
         step = max(int(size_bytes_target // bytes_per_block), 1)
         step = math.ceil(blocks / math.ceil(blocks / step))  # alike: the last one is no remnant
-    starts = list(range(0, blocks, step)) if blocks else [0]
-    for place, start in enumerate(starts):
-        last = place == len(starts) - 1
-        share = (blocks - start if last else step) / blocks if blocks else 1.0
-        yield Chunk(
-            table=table,
-            number=number_before + place + 1,
-            storage_oid=storage["id"],
-            storage=TableName(storage["schema"], storage["name"]),
+    starts = range(0, max(blocks, 1), step)
+    return [
+        _piece(
+            table,
+            storage,
+            share=min(step, blocks - start) / blocks if blocks else 1.0,
             first_block=start,
-            last_block=None if last else start + step - 1,
-            size_bytes=int(size_bytes * share),
-            row_estimate=int(storage["row_estimate"] * share),
+            last_block=None if start + step >= blocks else start + step - 1,
         )
+        for start in starts
+    ]
+
+
+def _by_key(
+    connection: psycopg.Connection,
+    table: TableName,
+    storage: dict[str, Any],
+    size_bytes_target: int,
+) -> list[Chunk]:
+    conditions = key_ranges(
+        connection,
+        storage["id"],
+        TableName(storage["schema"], storage["name"]),
+        blocks=storage["heap_bytes"] // storage["block_bytes"],
+        count=math.ceil(storage["table_bytes"] / size_bytes_target),
+    )
+    return [
+        _piece(table, storage, share=1 / len(conditions), condition=condition)
+        for condition in conditions
+    ]
+
+
+def _piece(
+    table: TableName,
+    storage: dict[str, Any],
+    *,
+    share: float,
+    first_block: int = 0,
+    last_block: int | None = None,
+    condition: str = "",
+) -> Chunk:
+    return Chunk(
+        table=table,
+        number=0,
+        storage_oid=storage["id"],
+        storage=TableName(storage["schema"], storage["name"]),
+        first_block=first_block,
+        last_block=last_block,
+        condition=condition,
+        size_bytes=int(storage["table_bytes"] * share),
+        row_estimate=int(storage["row_estimate"] * share),
+    )
 
 
 def copy_sql(chunk: Chunk, columns: Sequence[str], *, binary: bool = False) -> str:
     """The COPY TO STDOUT that reads a chunk's rows, columns in the given order."""
     names = ", ".join(quoted(column) for column in columns)
-    bounds = []
+    bounds = [chunk.condition] if chunk.condition else []
     if chunk.first_block > 0:
         bounds.append(f"ctid >= '({chunk.first_block},0)'::tid")
     if chunk.last_block is not None:
