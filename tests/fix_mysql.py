@@ -2,8 +2,8 @@
 
 PENSTOCK_TEST_MYSQL names the kinds to start (`mysql,mariadb`, which is the default): every test
 that uses a server runs once on each, unless `@pytest.mark.server("mariadb")` says that it concerns
-one alone. A server that can not be started is a failure, never a skip. Servers start with the
-first test that asks for one.
+one alone. `mariadb:/folder` takes the programs below that folder. A server that can not be started
+is a failure, never a skip. Servers start with the first test that asks for one.
 """
 
 from __future__ import annotations
@@ -135,12 +135,14 @@ def database_of(url: str) -> str:
     return urlsplit(url).path.lstrip("/")
 
 
-def kinds() -> list[str]:
-    """The kinds under test."""
-    return os.environ.get("PENSTOCK_TEST_MYSQL", "mysql,mariadb").split(",")
+def kinds() -> dict[str, Path | None]:
+    """The kinds under test, with the folder of their programs where one is given."""
+    parts = os.environ.get("PENSTOCK_TEST_MYSQL", "mysql,mariadb").split(",")
+    split = [part.partition(":") for part in parts]
+    return {kind: Path(folder) if folder else None for kind, _, folder in split}
 
 
-@pytest.fixture(scope="session", params=kinds())
+@pytest.fixture(scope="session", params=list(kinds()))
 def mysql_kind(request: pytest.FixtureRequest) -> str:
     """The kind of server under test: all MySQL servers of a test are of it."""
     kind: str = request.param
@@ -153,7 +155,7 @@ def running(
 ) -> Iterator[MySQLServer]:
     """A server of this kind with GTIDs, for a with block."""
     every = {**GTID_SETTINGS[kind], **(settings or {})}
-    with KINDS[kind](settings=every, **more) as embedded:
+    with KINDS[kind](settings=every, basedir=kinds()[kind], **more) as embedded:
         yield MySQLServer(embedded)
 
 

@@ -280,7 +280,7 @@ def test_my009_position(server: MySQLServer, resume: ResumePoint) -> None:
     while server.execute("show binary logs")[0][0] == "binlog.000001":
         server.execute("purge binary logs to 'binlog.000002'")
     one(look(server, "MY009", "MY010", resume=by_file), "MY009", E, "binlog.000002:4")
-    one(look(server, "MY009", "MY010", resume=resume), "MY009", E, "penstock run --restart")
+    one(look(server, "MY009", "MY010", resume=resume), "MY009", E, "oad again in a new directory")
 
 
 def test_my010_server(server: MySQLServer, resume: ResumePoint) -> None:

@@ -255,7 +255,7 @@ def right_to_backup(probe: MySQLProbe) -> Iterator[Finding]:
     """MySQL 8 can take snapshots at one point while everybody goes on writing."""
     if not probe.wanted.has_data or not probe.server.mysql(8) or not probe.tables:
         return
-    if not probe.rights.has("backup_admin"):
+    if probe.variable("gtid_mode") == "ON" and not probe.rights.has("backup_admin"):
         yield probe.found(
             "MY018",
             Severity.WARNING,

@@ -50,7 +50,7 @@ BASE_SETTINGS: dict[str, str] = {
     "skip_name_resolve": "ON",
     "max_connections": "150",
     "innodb_buffer_pool_size": "64M",
-    "innodb_log_file_size": "32M",
+    "loose_innodb_log_file_size": "32M",  # loose: not every version has it
     "local_infile": "ON",
 }
 # What a throw-away server wants; `settings` of the caller comes on top.
@@ -342,7 +342,7 @@ class EmbeddedMySQL(_EmbeddedServer):
     """
 
     flavour = Flavour.MYSQL
-    own_settings: ClassVar[dict[str, str]] = {"mysqlx": "OFF"}
+    own_settings: ClassVar[dict[str, str]] = {"loose_mysqlx": "OFF"}
 
     def _install_arguments(self, configuration: Path) -> list[str]:
         return [

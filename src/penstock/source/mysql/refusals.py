@@ -16,7 +16,18 @@ from penstock.host.connect import PrivilegeMissing
 from penstock.host.mysql.connect import AGAIN, server_error
 from penstock.model import PenstockError, Retry
 
-RESNAPSHOT = "Load the tables again: `penstock run --restart`; keep binlogs for longer before that."
+RESNAPSHOT = (
+    "Load again in a new directory, and let the server keep its binlogs for longer: "
+    "set global binlog_expire_logs_seconds = 604800;"
+)
+RESET_HINT = (
+    "Somebody ran RESET MASTER, or restored the server: load again in a new directory, and look "
+    "for who did."
+)
+BEHIND_HINT = (
+    "Find out which of the two is right before you go on: name the server that has them in "
+    "source.url, or load again from this one in a new directory."
+)
 FATAL_READING_BINLOG = 1236
 SLAVE_WITH_SAME_ID = 4052
 
@@ -131,27 +142,19 @@ def _condition(pattern: str, kind: type[PenstockError], hint: str) -> _Condition
     return _Condition(pattern=re.compile(pattern, re.IGNORECASE | re.DOTALL), kind=kind, hint=hint)
 
 
-_RESET_HINT = (
-    "Load the tables again, `penstock run --restart`, if somebody ran RESET MASTER on purpose; "
-    "else look for who did."
-)
-_BEHIND_HINT = (
-    "Find out which of the two is right before you go on: name the server that has them in "
-    "source.url, or load the tables again from this one, `penstock run --restart`."
-)
 _CONDITIONS = (
     _condition("could not find first log file name", LogPurged, RESNAPSHOT),
     _condition("could not open log file", LogPurged, RESNAPSHOT),
     _condition("purged required binary logs", GtidsPurged, RESNAPSHOT),
     _condition("purged binary logs containing GTIDs", GtidsPurged, RESNAPSHOT),
     _condition("could not find GTID state requested", GtidsPurged, RESNAPSHOT),
-    _condition("has more GTIDs than the (master|source) has", ServerBehind, _BEHIND_HINT),
-    _condition("which is not in the master's binlog", ServerBehind, _BEHIND_HINT),
-    _condition("errant transaction|diverged", ServerBehind, _BEHIND_HINT),
+    _condition("has more GTIDs than the (master|source) has", ServerBehind, BEHIND_HINT),
+    _condition("which is not in the master's binlog", ServerBehind, BEHIND_HINT),
+    _condition("errant transaction|diverged", ServerBehind, BEHIND_HINT),
     _condition(
         "could not find next log",
         LogReset,
-        _RESET_HINT,
+        RESET_HINT,
     ),
     _condition(
         "same server_uuid/server_id as this|is already connected|with the same server_(id|uuid)",
@@ -164,7 +167,7 @@ _CONDITIONS = (
         "|read event length|checksum failure|log event entry exceeded max_allowed_packet.*first "
         "event",
         PositionUnfit,
-        "If the server's disk and file are whole, load the tables again: `penstock run --restart`.",
+        "If the server's disk and file are whole, load again in a new directory.",
     ),
     _condition("i/o error reading", LogUnreadable, AGAIN),
     _condition(

@@ -20,6 +20,8 @@ from penstock.model.position import BINLOG_HEAD_BYTES
 from penstock.source.mysql.client import DumpOptions, Gtids, open_binlog
 from penstock.source.mysql.login import probe_server_id
 from penstock.source.mysql.refusals import (
+    BEHIND_HINT,
+    RESET_HINT,
     RESNAPSHOT,
     GtidsPurged,
     LogOff,
@@ -223,8 +225,8 @@ def check_resume(connection: Connection, url: str, point: ResumePoint) -> Source
     if not _is_same_server(identity, point):
         raise ServerReplaced(
             f"the change log was filled from {point.server}, at this address is {identity.name}",
-            hint="Name the right server in source.url, or load the tables again from this one, "
-            "`penstock run --restart`; with GTIDs a pipeline can change servers.",
+            hint="Name the right server in source.url, or load again from this one in a new "
+            "directory; with GTIDs a pipeline can change servers.",
         )
     _check_file(binlog_files(connection), point.position)
     if point.log_identity:
@@ -232,8 +234,7 @@ def check_resume(connection: Connection, url: str, point: ResumePoint) -> Source
         if actual != point.log_identity:
             raise LogReset(
                 f"{point.position.file} is another file than the one we read",
-                hint="Somebody ran RESET MASTER, or restored the server: load the tables again, "
-                "`penstock run --restart`.",
+                hint=RESET_HINT,
             )
     return identity
 
@@ -248,7 +249,7 @@ def check_continues(connection: Connection, position: BinlogPosition) -> None:
     if end < position:
         raise LogReset(
             f"we have read up to {position}, the server's binlog ends at {end}",
-            hint="Somebody ran RESET MASTER: load the tables again, `penstock run --restart`.",
+            hint=RESET_HINT,
         )
 
 
@@ -267,8 +268,7 @@ def _check_gtid_set(connection: Connection, seen: GtidSet) -> None:
     if not executed.includes(seen):
         raise ServerBehind(
             f"the server has not all transactions that we have: we have {seen}, it has {executed}",
-            hint="Find out which of the two is right before you go on: name the server that has "
-            "them in source.url, or load the tables again, `penstock run --restart`.",
+            hint=BEHIND_HINT,
         )
     if not seen.includes(purged):
         raise GtidsPurged(
@@ -287,8 +287,7 @@ def _check_domains(connection: Connection, seen: MariaGtids) -> None:
         if domain not in now.last or now.last[domain][1] < number:
             raise ServerBehind(
                 f"the server has not all transactions that we have: we have {seen}, it has {now}",
-                hint="Find out which of the two is right before you go on: name the server that "
-                "has them in source.url, or load the tables again, `penstock run --restart`.",
+                hint=BEHIND_HINT,
             )
     oldest = binlog_files(connection)[0].name
     text = value(
@@ -314,8 +313,7 @@ def _check_file(files: Sequence[LogFile], position: BinlogPosition) -> None:
         if position.base == oldest.base and position > newest:
             raise ServerBehind(
                 f"we have read up to {position}, the server's binlog ends at {newest}",
-                hint="Somebody ran RESET MASTER, or restored the server: load the tables again, "
-                "`penstock run --restart`.",
+                hint=RESET_HINT,
             )
         raise LogPurged(
             f"the server has deleted {position.file}; the oldest position left is {oldest}",
@@ -327,5 +325,5 @@ def _check_file(files: Sequence[LogFile], position: BinlogPosition) -> None:
         raise PositionUnfit(
             f"{position} lies outside its file, which has {size} bytes",
             hint="The server lost the end of its binlog in a crash (sync_binlog is not 1), or it "
-            "was begun anew: load the tables again, `penstock run --restart`.",
+            "was begun anew: load again in a new directory.",
         )
