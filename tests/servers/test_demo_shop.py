@@ -74,8 +74,15 @@ def test_same_seed_gives_the_same_transactions(source_url: str, target_url: str)
 def test_every_kind_of_change_happens(source_url: str) -> None:
     """The column is added, the large transaction comes, keys change, the small table is new."""
     open_shop(source_url)
-    counts = work(source_url, WorkloadOptions(duration_s=4, transactions_per_s_max=250)).counts
-    assert counts.transactions > 410
+    options = WorkloadOptions(
+        duration_s=120,
+        transaction_count_max=700,  # reached long before
+        transactions_per_s_max=250,
+        column_added_at=0.005,
+        large_transaction_at=0.01,
+    )
+    counts = work(source_url, options).counts
+    assert counts.transactions == 700
     assert counts.rows > 20_000
     with psycopg.connect(source_url) as connection:
 
