@@ -183,9 +183,9 @@ class Driver:
             self.take()
             parked, self.parked = self.parked, b""
             self.feed(decoder.replay, parked, ())
-        elif kind == EventKind.QUERY and event.endswith(b"ROLLBACK"):
-            self.events.append(decoder.abandon())
-        elif kind == EventKind.FORMAT_DESCRIPTION and decoder.in_transaction:
+        elif decoder.in_transaction and (
+            event.endswith(b"ROLLBACK") or kind == EventKind.FORMAT_DESCRIPTION
+        ):
             self.events.append(decoder.abandon())
         elif decoder.in_transaction:
             self.events.append(decoder.note_marker())

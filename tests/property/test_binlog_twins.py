@@ -54,11 +54,13 @@ def decimal_value(number: int, precision: int, scale: int) -> bytes:
 
 
 def decimals(precision: int, scale: int) -> st.SearchStrategy[bytes]:
+    """DECIMALs of all digits."""
     top = 10**precision - 1
     return st.integers(-top, top).map(lambda number: decimal_value(number, precision, scale))
 
 
 def fractions(digits: int) -> st.SearchStrategy[bytes]:
+    """Fractions of a second as stored."""
     size = (digits + 1) // 2
     return st.integers(0, 10**digits - 1).map(
         lambda number: (number * 10 ** (2 * size - digits)).to_bytes(size)
@@ -67,12 +69,14 @@ def fractions(digits: int) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def dates(draw: st.DrawFn) -> bytes:
+    """Dates, impossible ones too."""
     year, month, day = (draw(st.integers(0, top)) for top in (9999, 12, 31))
     return (year << 9 | month << 5 | day).to_bytes(3, "little")
 
 
 @st.composite
 def datetimes(draw: st.DrawFn, digits: int) -> bytes:
+    """DATETIMEs, impossible ones too."""
     year, month, day, hour, minute, second = (
         draw(st.integers(0, top)) for top in (9999, 12, 31, 23, 59, 59)
     )
@@ -82,6 +86,7 @@ def datetimes(draw: st.DrawFn, digits: int) -> bytes:
 
 @st.composite
 def times(draw: st.DrawFn, digits: int) -> bytes:
+    """TIMEs of both signs."""
     hour, minute, second = (draw(st.integers(0, top)) for top in (838, 59, 59))
     fraction = draw(fractions(digits))
     packed = int.from_bytes((hour << 12 | minute << 6 | second).to_bytes(3) + fraction)
@@ -97,6 +102,7 @@ def _moment(seconds: int) -> Opaque:
 
 
 def scalars() -> st.SearchStrategy[Any]:
+    """What stands alone in a document."""
     opaque = st.one_of(
         decimals(12, 3).map(lambda data: Opaque(246, b"\x0c\x03" + data)),
         st.binary(max_size=9).map(lambda data: Opaque(252, data)),
@@ -114,6 +120,7 @@ def scalars() -> st.SearchStrategy[Any]:
 
 
 def documents() -> st.SearchStrategy[bytes]:
+    """Stored documents."""
     trees = st.recursive(
         scalars(),
         lambda inner: (
@@ -125,14 +132,17 @@ def documents() -> st.SearchStrategy[bytes]:
 
 
 def text(codec: str, most: int) -> st.SearchStrategy[bytes]:
+    """Encoded text."""
     return st.text(max_size=most).map(lambda value: value.encode(codec, "ignore")[: 4 * most])
 
 
 def whole_numbers(size: int) -> st.SearchStrategy[bytes]:
+    """Any bytes of a length."""
     return st.binary(min_size=size, max_size=size)
 
 
 def reals(size: int) -> st.SearchStrategy[bytes]:
+    """Finite floats."""
     form = "<f" if size == 4 else "<d"
     return st.floats(width=8 * size, allow_nan=False, allow_infinity=False).map(  # type: ignore[call-overload,no-any-return]
         lambda value: struct.pack(form, value)

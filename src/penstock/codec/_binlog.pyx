@@ -36,6 +36,7 @@ from penstock.codec import (
     binlog_partial,
     binlog_walk,
     mysql_charsets,
+    mysql_gtids,
     mysql_json,
     mysql_values,
     pgtext,

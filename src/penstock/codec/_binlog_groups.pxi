@@ -95,18 +95,22 @@ cdef class _Groups(_Walker):
     cdef int _gtid_event(self, const uint8_t* block, int64_t start, int64_t end) noexcept nogil:
         cdef const uint8_t* body = block + start + HEAD
         cdef int64_t size = end - start - HEAD, time_us = 0
+        cdef uint64_t number
         if self.in_transaction:
             return fail(&self._trouble, BAD_NESTED_BEGIN, start)
         if size < 25:
             return fail(&self._trouble, BAD_EVENT_BODY, start)
+        number = little(body + 17, 8)
+        if block[start + 4] == GTID and (number < 1 or number > NUMBER_MAX):
+            return fail(&self._trouble, BAD_EVENT_BODY, start)
         if size >= 49 and body[25] == 2:
             time_us = <int64_t>(little(body + 42, 7) & <uint64_t>0x7FFFFFFFFFFFFF)
         self._open(block, start, time_us)
-        if block[start + 4] == GTID and little(body + 17, 8):
+        if block[start + 4] == GTID:
             self._gtid.kind = 1
             memcpy(self._gtid.server, body + 1, 16)
-            self._gtid.first = little(body + 17, 8)
-            self._gtid.last = self._gtid.first
+            self._gtid.first = number
+            self._gtid.last = number
         return GO_ON
 
     cdef int _maria_gtid(self, const uint8_t* block, int64_t start, int64_t end) noexcept nogil:

@@ -250,7 +250,7 @@ cdef bint read_rows_head(
         if extra < 2 or end - at < extra:
             return False
         at += extra
-    if not packed_length(block, &at, end, &width) or width < 1 or width > COLUMN_COUNT_MAX:
+    if not packed_length(block, &at, end, &width) or width - 1 >= <uint64_t>COLUMN_COUNT_MAX:
         return False
     head.width = <int64_t>width
     size = (head.width + 7) // 8

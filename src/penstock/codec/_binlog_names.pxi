@@ -142,6 +142,7 @@ cdef uint8_t ACTIONS[256]
 cdef int64_t EVENT_LENGTH_MAX = binlog_outcome.EVENT_LENGTH_MAX_BYTES
 cdef int64_t TEXT_MAX = binlog_outcome.TEXT_LENGTH_MAX_BYTES
 cdef int64_t COLUMN_COUNT_MAX = binlog_images.COLUMN_COUNT_MAX
+cdef uint64_t NUMBER_MAX = mysql_gtids.NUMBER_MAX
 cdef int OFFSET_BITS = binlog_outcome.OFFSET_BITS
 
 _STOPS = {int(stop): stop for stop in Stop}

@@ -17,7 +17,7 @@ from functools import wraps
 from typing import TypeVar
 
 from penstock.codec.binlog_outcome import Reason, binlog_error
-from penstock.codec.mysql_gtids import GtidSet, MariaGtids
+from penstock.codec.mysql_gtids import NUMBER_MAX, GtidSet, MariaGtids
 from penstock.codec.mysql_malformed import Malformed
 
 HEAD_BYTES = 19
@@ -237,6 +237,8 @@ def gtid(event: bytes) -> Gtid:
         commit_time = int.from_bytes(body[42:49], "little") & ((1 << _COMMIT_TIME_BITS) - 1)
     if event_head(event).kind == EventKind.ANONYMOUS_GTID:
         number = 0
+    elif not 1 <= number <= NUMBER_MAX:
+        raise Malformed
     return Gtid(
         server=str(uuid.UUID(bytes=server)), tag="", number=number, commit_time_us=commit_time
     )
@@ -292,7 +294,7 @@ def gtid_tagged(event: bytes) -> Gtid:
                 break  # what follows is of no use here
             case _:
                 break
-    if len(server) != 16 or number < 1 or not len(tag) <= 32:
+    if len(server) != 16 or not 1 <= number <= NUMBER_MAX or len(tag) > 32:
         raise Malformed
     return Gtid(
         server=str(uuid.UUID(bytes=server)), tag=tag, number=number, commit_time_us=commit_time

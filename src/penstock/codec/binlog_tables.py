@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.codec.binlog_outcome import Reason, binlog_error
-from penstock.codec.mysql_charsets import decoder
+from penstock.codec.mysql_charsets import charset_named, decoder
 from penstock.codec.mysql_decimals import decimal_shape_is_valid
 from penstock.codec.mysql_malformed import Malformed
 from penstock.codec.mysql_temporals import FSP_MAX
@@ -433,7 +433,8 @@ def check_relation(
         if wire.nullable != column.nullable:
             said = "may be null" if wire.nullable else "is not null"
             raise _mismatch(place, column.name, f"{said} in the binlog")
-        charset = wire.charset or (charsets[index] if index < len(charsets) else None) or ""
+        given = charsets[index] if index < len(charsets) else None
+        charset = wire.charset or charset_named(given or "") or ""
         if not agrees(wire, column.base_type or column.source_type, charset):
             raise _mismatch(
                 place, column.name, f"is {type_text(wire)} in the binlog, not {column.source_type}"

@@ -19,7 +19,7 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
 _INTERVAL = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19}))?")
 _MARIA = re.compile(r"([0-9]{1,10})-([0-9]{1,10})-([0-9]{1,20})")
-_NUMBER_END = 2**63 - 1
+NUMBER_MAX = 2**63 - 2
 _TAGGED_FORMAT = 1
 
 Source = tuple[str, str]  # a server's uuid, and the tag or ""
@@ -52,7 +52,7 @@ class GtidSet:
                         raise Malformed(f"not a GTID set: {text[:100]!r}")
                     continue
                 first, last = int(match[1]), int(match[2] or match[1])
-                if not 1 <= first <= last < _NUMBER_END:
+                if not 1 <= first <= last <= NUMBER_MAX:
                     raise Malformed(f"not a GTID interval: {word!r}")
                 made.add((server, tag), first, last)
         return made
@@ -158,7 +158,7 @@ class _Stored:
                     raise Malformed from error
             for _ in range(self.number()):
                 low, high = self.number(), self.number()
-                if not 1 <= low < high <= _NUMBER_END:
+                if not 1 <= low < high <= NUMBER_MAX + 1:
                     raise Malformed
                 made.add((server, tag), low, high - 1)
         if self.at != len(self.data):

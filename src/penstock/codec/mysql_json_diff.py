@@ -16,7 +16,7 @@ from typing import Any
 from penstock.codec.mysql_json import parse_json
 from penstock.codec.mysql_malformed import Malformed
 
-_LEG = re.compile(r'\s*(?:\.\s*(?:"((?:[^"\\]|\\.)*)"|([^\s."\[\]]+))|\[\s*([0-9]{1,10})\s*\])')
+_LEG = re.compile(r'\s*(?:\.\s*(?:"((?:[^"\\]|\\.)*)"|([^\s."\[\]*]+))|\[\s*([0-9]{1,10})\s*\])')
 
 Leg = str | int
 

@@ -1,0 +1,378 @@
+"""Places, packets and transactions of a binlog: one suite for the twin and the kernel."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+
+import pytest
+
+from fix_binlog import DECODERS, MANY, fake_rotate, packet
+from fix_binlog_events import (
+    COMMIT_TIME_US,
+    DELETE,
+    TIMESTAMP,
+    UPDATE,
+    WRITE,
+    Log,
+    Table,
+    gtid_body,
+    image,
+    maria_body,
+    query_body,
+    rows_body,
+)
+from fix_binlog_feed import (
+    TWO,
+    after,
+    bind,
+    feed,
+    inserts,
+    number,
+    refused,
+    row,
+    rows_of,
+)
+from penstock.codec import binlog
+from penstock.codec.binlog_events import EventKind
+from penstock.codec.binlog_outcome import OFFSET_BITS
+
+Decoder, BinlogBroken, Stop = binlog.Decoder, binlog.BinlogBroken, binlog.Stop
+
+
+@pytest.fixture(params=DECODERS)
+def kind(request: pytest.FixtureRequest) -> type[Decoder]:
+    """Each implementation in turn."""
+    return DECODERS[request.param]
+
+
+@pytest.fixture
+def decoder(kind: type[Decoder]) -> Decoder:
+    """A decoder at the start of a stream."""
+    return kind()
+
+
+# --- places
+
+
+def test_the_place_goes_on_where_the_heads_number_wraps(decoder: Decoder) -> None:
+    """A file may be longer than 4 GiB: the head has the lower 32 bits."""
+    start = 2**32 - 100
+    log = Log(offset=start)
+    first = log.events[0]
+    log.begin().table(TWO).add(*inserts(TWO, row(TWO, 1, "a"))).commit()
+    # The file's description comes again at a restart, without a place of its own.
+    description = Log().events[0][:13] + bytes(4) + Log().events[0][17:-4]
+    description += struct.pack("<I", zlib.crc32(description))
+    log.events[0] = description
+    block = packet(b"\0" + fake_rotate("b.000001", start + len(first))) + log.packets()
+    feed(decoder, block)
+    assert decoder.offset == log.offset > 2**32
+    assert rows_of(decoder)[0]["position"] == 1 << OFFSET_BITS | start + len(first)
+
+
+def test_events_that_the_server_left_out_do_not_move_the_place(decoder: Decoder) -> None:
+    """What comes behind them says where it ends."""
+    log = Log().begin(1).commit()
+    hidden = log.add(EventKind.ROWS_QUERY, b"\1select").events.pop()
+    log.begin(2)
+    begin = log.offset - sum(map(len, log.events[-2:]))
+    log.table(TWO).add(*inserts(TWO, row(TWO, 1, "a"))).commit()
+    assert hidden
+    feed(decoder, packet(b"\0" + fake_rotate("b.000003")) + log.packets())
+    assert decoder.offset == log.offset
+    assert rows_of(decoder)[0]["position"] == 3 << OFFSET_BITS | begin
+
+
+def test_rotation_names_the_next_file(decoder: Decoder) -> None:
+    """Both the real event and the made-up one behind it."""
+    log = Log().begin().commit().rotate("b.000008")
+    following = Log().begin().commit()
+    block = log.packets() + packet(b"\0" + fake_rotate("b.000008")) + following.packets()
+    feed(decoder, block)
+    assert (decoder.file_name, decoder.file_number) == ("b.000008", 8)
+    assert decoder.offset == following.offset
+    assert refused(lambda: feed(decoder, Log().rotate("nonumber").packets())) == "file_name"
+
+
+def test_heartbeats_pass(decoder: Decoder) -> None:
+    """They are counted and are not a place in the log."""
+    log = Log().begin().commit()
+    where = log.offset
+    log.add(EventKind.HEARTBEAT, b"b.000001").add(EventKind.HEARTBEAT_V2, b"\0", 0x20)
+    assert feed(decoder, log.packets()) == len(log.packets())
+    assert (decoder.heartbeat_count, decoder.offset) == (2, where)
+
+
+# --- checksums and packets
+
+
+def test_a_wrong_checksum_is_an_error(decoder: Decoder) -> None:
+    """A bit turned anywhere in an event is noticed, and nothing of it is kept."""
+    log = Log().begin().table(TWO).add(*inserts(TWO, row(TWO, 1, "a")))
+    block = bytearray(log.packets())
+    block[-10] ^= 4
+    assert refused(lambda: feed(decoder, bytes(block))) == "checksum"
+    assert decoder.take() == []
+
+
+def test_binlogs_without_checksums_are_read(decoder: Decoder) -> None:
+    """The format description says so, and still has one of its own."""
+    log = Log(checksums=False).begin().table(TWO).add(*inserts(TWO, row(TWO, 1, "a"))).commit()
+    feed(decoder, packet(b"\0" + fake_rotate("b.000001")) + log.packets())
+    assert after(decoder) == [(1, "a")]
+
+
+@pytest.mark.parametrize("checksums", [False, True])
+def test_the_first_rotate_event_may_have_a_checksum(decoder: Decoder, checksums: bool) -> None:
+    """It depends on what the connection asked for, not on the file."""
+    sealed = Log(checksums=checksums).rotate("b.000004", artificial=True).events[-1]
+    feed(decoder, packet(b"\0" + sealed) + Log().packets())
+    assert decoder.file_name == "b.000004"
+
+
+def test_events_before_the_format_description_are_refused(decoder: Decoder) -> None:
+    """Nobody knows whether they have a checksum."""
+    log = Log().begin()
+    del log.events[0]
+    assert refused(lambda: feed(decoder, log.packets())) == "no_format"
+
+
+@pytest.mark.parametrize("size", [0xFFFFFF - 200, 17 * 2**20, 2 * 0xFFFFFF])
+def test_events_of_several_packets_are_joined(decoder: Decoder, size: int) -> None:
+    """Also when the last packet is empty, and when they come in pieces."""
+    table = Table(kinds=("int", "longtext"), name="big", table_id=4)
+    log = Log().begin().table(table)
+    for length in (size, 5):
+        # One of them makes the packets full to the last byte.
+        fixed = 1 + 19 + len(rows_body(table, WRITE, image(table, [number(1), b""]))) + 4
+        cells = [number(length), b"x" * (length - fixed if length > 5 else length)]
+        log.add(WRITE, rows_body(table, WRITE, image(table, cells)))
+    block = log.commit().packets()
+    at = 0
+    for end in range(0, len(block) + 2**22, 2**22):
+        while True:
+            at = decoder.feed(block, at, min(end, len(block)), MANY)
+            if decoder.stop is not Stop.MESSAGE:
+                break
+            if decoder.message[4] == EventKind.TABLE_MAP:
+                bind(decoder)
+    assert at == len(block)
+    assert [len(one["after"]["c1"]) for one in rows_of(decoder)] == [size - fixed, 5]
+    assert decoder.offset == log.offset
+
+
+def test_any_split_of_the_block_gives_the_same_rows(kind: type[Decoder]) -> None:
+    """Byte by byte."""
+    rows = [row(TWO, 1, "a"), row(TWO, 2, "b")]
+    block = Log().begin().table(TWO).add(*inserts(TWO, *rows)).commit().packets()
+    decoder = kind()
+    at = 0
+    for end in range(len(block) + 1):
+        while True:
+            at = decoder.feed(block, at, end, MANY)
+            if decoder.stop is not Stop.MESSAGE:
+                break
+            if decoder.message[4] == EventKind.TABLE_MAP:
+                bind(decoder)
+    assert after(decoder) == [(1, "a"), (2, "b")]
+
+
+def test_a_files_bytes_are_read_like_a_dump(decoder: Decoder) -> None:
+    """With its first four bytes; others, and encrypted ones, are refused."""
+    log = Log().begin().table(TWO).add(*inserts(TWO, row(TWO, 1, "a"))).commit()
+    decoder.start_file("b.000006")
+    block = log.file()
+    at = 0
+    while True:
+        at = decoder.feed_file(block, at, len(block), MANY)
+        if decoder.stop is not Stop.MESSAGE:
+            break
+        if decoder.message[4] == EventKind.TABLE_MAP:
+            bind(decoder)
+    assert at == len(block)
+    assert after(decoder) == [(1, "a")]
+    assert decoder.end_position == 6 << OFFSET_BITS | len(block)
+    for start, reason in ((b"\xfdbin", "encrypted"), (b"junk", "magic")):
+        decoder.start_file("b.000001")
+        assert refused(lambda start=start: decoder.feed_file(start, 0, 4, MANY)) == reason
+    log = Log().add(EventKind.START_ENCRYPTION, bytes(17))
+    decoder.start_file("b.000001")
+    at = decoder.feed_file(log.file(), 0, len(log.file()), MANY)
+    assert refused(lambda: decoder.feed_file(log.file(), at, len(log.file()), MANY)) == "encrypted"
+
+
+# --- transactions
+
+
+def test_a_single_statement_stays_open_until_the_next_call(decoder: Decoder) -> None:
+    """So that a marker can be put into its transaction; then it ends."""
+    log = Log().add(EventKind.GTID, gtid_body(5))
+    block = log.add(EventKind.QUERY, query_body("create table t (id int)")).packets()
+    at = feed(decoder, block)
+    assert decoder.stop is Stop.MESSAGE
+    assert decoder.in_transaction
+    assert decoder.note_marker() == (0, 1)
+    assert decoder.commit_time_us == COMMIT_TIME_US
+    decoder.feed(block, at, len(block), MANY, 0)
+    assert decoder.stop is Stop.COMMIT
+    assert decoder.end_position == log.offset
+    assert decoder.take_gtids() == [decoder.gtid]
+    with pytest.raises(ValueError, match="no transaction"):
+        decoder.note_marker()
+
+
+def test_statements_inside_a_transaction_do_not_end_it(decoder: Decoder) -> None:
+    """CREATE TABLE ... START TRANSACTION stands between BEGIN and XID."""
+    log = Log().begin().add(EventKind.QUERY, query_body("create table t (id int)"))
+    block = log.table(TWO).add(*inserts(TWO, row(TWO, 1, "a"))).commit().packets()
+    at = feed(decoder, block)
+    decoder.feed(block, at, len(block), MANY)
+    assert decoder.in_transaction
+
+
+def test_mariadb_groups_end_as_they_say(kind: type[Decoder]) -> None:
+    """With an XID, or behind one statement when the group stands alone."""
+    decoder = kind(trx=4)
+    log = Log(version="10.11.6-MariaDB").add(EventKind.MARIA_GTID, maria_body(8, domain=3))
+    log.table(TWO).add(*inserts(TWO, row(TWO, 1, "a"))).commit()
+    log.add(EventKind.MARIA_GTID, maria_body(9, flags=1, domain=3))
+    log.add(EventKind.QUERY, query_body("flush tables"))
+    log.add(EventKind.MARIA_GTID, maria_body(1, domain=4)).commit()
+    block = log.packets()
+    at = feed(decoder, block)
+    assert decoder.is_mariadb
+    assert decoder.server_version == "10.11.6-MariaDB"
+    assert (decoder.gtid, decoder.message[-12:]) == ("3-7-9", b"flush tables")
+    assert decoder.commit_time_us == TIMESTAMP * 1_000_000
+    decoder.feed(block, at, len(block), MANY)
+    assert not decoder.in_transaction
+    assert decoder.take_gtids()[-2:] == ["3-7-9", "4-7-1"]
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (lambda log: log.begin().begin(), "nested_begin"),
+        (lambda log: log.begin().add(2, query_body("BEGIN")), "nested_begin"),
+        (lambda log: log.commit(), "no_transaction"),
+        (lambda log: log.add(2, query_body("COMMIT")), "no_transaction"),
+        (lambda log: log.add(*inserts(TWO, b"")), "no_transaction"),
+        (lambda log: log.add(EventKind.XA_PREPARE, bytes(13)), "no_transaction"),
+        (lambda log: log.begin().add(EventKind.XID, b"\1"), "event_body"),
+        (lambda log: log.add(EventKind.GTID, b"\1" * 24), "event_body"),
+        (lambda log: log.add(EventKind.GTID, bytes(25)), "event_body"),
+        (lambda log: log.add(EventKind.MARIA_GTID, bytes(12)), "event_body"),
+        (lambda log: log.add(EventKind.QUERY, bytes(12)), "event_body"),
+        (lambda log: log.add(EventKind.QUERY, bytes(11) + b"\xff\xff"), "event_body"),
+        (lambda log: log.add(EventKind.TABLE_MAP, bytes(7)), "event_body"),
+        (lambda log: log.add(EventKind.TRANSACTION_PAYLOAD, b"\0junk"), "payload"),
+        (lambda log: log.begin().add(166, bytes(20)), "payload"),
+        (lambda log: log.add(20), "unknown_event"),
+        (lambda log: log.add(200), "unknown_event"),
+    ],
+)
+def test_events_out_of_order_or_unknown_are_refused(
+    decoder: Decoder, build: Callable[[Log], Log], reason: str
+) -> None:
+    """Nothing is skipped or guessed."""
+    assert refused(lambda: feed(decoder, build(Log()).packets())) == reason
+
+
+def test_unknown_events_that_may_be_ignored_are(decoder: Decoder) -> None:
+    """The server marks those that carry nothing."""
+    log = Log().add(200, b"x", 0x80).add(EventKind.STOP).begin().commit()
+    assert feed(decoder, log.packets()) == len(log.packets())
+
+
+def test_statement_texts_are_handed_out_when_asked_for(kind: type[Decoder]) -> None:
+    """Otherwise they pass."""
+    block = Log().begin().add(EventKind.ROWS_QUERY, b"\6select").commit().packets()
+    feed(kind(), block)
+    decoder = kind(statements=True)
+    feed(decoder, block)
+    assert decoder.message[19:] == b"\6select"
+
+
+def test_abandon_takes_the_open_transaction_back(decoder: Decoder) -> None:
+    """Rows, numbers and all; those of the transactions before stay."""
+    log = Log().begin(1).table(TWO).add(*inserts(TWO, row(TWO, 1, "a"))).commit().begin(2)
+    log.add(UPDATE, rows_body(TWO, UPDATE, row(TWO, 1, "a") + row(TWO, 2, "b")))
+    log.add(DELETE, rows_body(TWO, DELETE, row(TWO, 2, "b")))
+    block = log.add(EventKind.QUERY, query_body("ROLLBACK")).begin(3).packets()
+    at = feed(decoder, block)
+    before = decoder.byte_count
+    assert decoder.abandon()
+    assert (decoder.gsn, decoder.trx, decoder.row_count, decoder.in_transaction) == (1, 1, 1, False)
+    assert decoder.byte_count < before
+    more = log.add(*inserts(TWO, row(TWO, 3, "c"))).commit().packets()
+    decoder.feed(more, at, len(more), MANY)
+    assert [(one["gsn"], one["trx"], one["before"]) for one in rows_of(decoder)] == [
+        (1, 1, None),
+        (2, 2, None),
+    ]
+    assert len(decoder.take_gtids()) >= 1
+    with pytest.raises(ValueError, match="no transaction"):
+        decoder.abandon()
+
+
+def test_abandon_does_nothing_when_rows_were_taken(decoder: Decoder) -> None:
+    """They are out of reach: the caller has to undo them."""
+    block = Log().begin().table(TWO).add(*inserts(TWO, row(TWO, 1, "a"))).packets()
+    feed(decoder, block)
+    assert len(decoder.take()) == 1
+    assert not decoder.abandon()
+    assert decoder.in_transaction
+    assert decoder.gsn == 1
+
+
+def test_prepared_transactions_are_parked_and_replayed(decoder: Decoder) -> None:
+    """Their rows count in the transaction that commits them, with its place and number."""
+    log = Log().add(EventKind.GTID, gtid_body(1)).add(EventKind.QUERY, query_body("XA START X'01'"))
+    log.table(TWO).add(*inserts(TWO, row(TWO, 1, "a"), row(TWO, 2, "b")))
+    log.add(*inserts(TWO, row(TWO, 3, "c")))
+    log.add(EventKind.XA_PREPARE, bytes(13)).add(EventKind.GTID, gtid_body(2))
+    block = log.add(EventKind.QUERY, query_body("XA COMMIT X'01'")).packets()
+    at = feed(decoder, block)
+    parked = b""
+    while decoder.stop is not Stop.MESSAGE or decoder.message[4] != EventKind.XA_PREPARE:
+        at = decoder.park(block, at, len(block), 60)
+        parked += decoder.take_parked()
+    at = decoder.feed(block, at, len(block), MANY, 0)
+    assert (decoder.stop, decoder.gsn) == (Stop.COMMIT, 0)
+    at = decoder.feed(block, at, len(block), MANY, 0)
+    start = decoder.commit_position
+    where = 0
+    while where < len(parked):
+        where = decoder.replay(parked, where, len(parked), 2)
+        if decoder.stop is Stop.MESSAGE:
+            bind(decoder)
+        elif decoder.stop is Stop.LIMIT:
+            assert len(rows_of(decoder)) == 2
+    assert decoder.feed(block, at, len(block), MANY, 0) == len(block)
+    assert decoder.stop is Stop.COMMIT
+    (one,) = rows_of(decoder)
+    assert (one["gsn"], one["trx"], one["position"]) == (3, 1, start)
+    with pytest.raises(ValueError, match="no transaction"):
+        decoder.replay(parked, 0, 0, 1)
+
+
+def test_parked_events_hold_rows_alone(kind: type[Decoder]) -> None:
+    """Anything else among them is an error."""
+    decoder = kind()
+    feed(decoder, Log().begin().packets())
+    broken = Log(checksums=False).commit().events[-1]
+    assert refused(lambda: decoder.replay(broken, 0, len(broken), 1)) == "unknown_event"
+
+
+def test_reset_forgets_the_stream_and_keeps_the_rows(decoder: Decoder) -> None:
+    """The rows of the open transaction, which will come again, are dropped."""
+    log = Log().begin(1).table(TWO).add(*inserts(TWO, row(TWO, 1, "a"))).commit()
+    log.begin(2).add(*inserts(TWO, row(TWO, 2, "b")))
+    block = log.packets()
+    feed(decoder, block)
+    decoder.reset()
+    assert (decoder.file_name, decoder.offset, decoder.bindings()) == ("", 0, {})
+    feed(decoder, block)
+    assert [one["gsn"] for one in rows_of(decoder)][:2] == [1, 2]
