@@ -15,8 +15,6 @@ pytestmark = [
     pytest.mark.faults,
     pytest.mark.spark,
     pytest.mark.slow,
-    # pyspark leaves the pipe to a JVM that died before it answered to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
 

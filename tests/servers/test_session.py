@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from penstock.load import java
 from penstock.load import session as sessions
 from penstock.load.session import PendingSession, Session, SessionOptions, start_session
 
 pytestmark = pytest.mark.spark
+
+GIVE_UP_S = 8.0  # a start takes 5 to 20; ending it, next to nothing on an idle machine
 
 
 Work = Callable[[Iterator[int]], Iterable[int]]
@@ -112,18 +115,55 @@ with start_session(options) as session:
     assert "\n" not in done.stderr.strip(), done.stderr
 
 
+@pytest.mark.parametrize("after_s", [0.0, 0.7, 2.5, 4.0])
+def test_a_start_that_is_given_up_ends_at_once(tmp_path: Path, after_s: float) -> None:
+    """Its JVM is killed, wherever the start is; another session can be started afterwards."""
+    script = f"""
+import os, time
+from pathlib import Path
+from penstock.load.session import PendingSession, SessionOptions, start_session
+def double():
+    return lambda tasks: [2 * task for task in tasks]
+def children():
+    found = []
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit():
+            try:
+                parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            found += [place.name] if parent == os.getpid() else []
+    return found
+options = SessionOptions(work_directory=Path({str(tmp_path / "work")!r}), master="local[2]")
+pending = PendingSession(options)
+time.sleep({after_s})
+began = time.monotonic()
+assert pending.wait(lambda: True) is pending.ready
+pending.close()
+print(time.monotonic() - began)
+assert children() == []
+with start_session(options) as session:
+    assert session.run([[1]], double()) == [2]
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.splitlines()[0]) < GIVE_UP_S, done.stdout
+
+
 def test_missing_and_wrong_java_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before a JVM is started, with what to install."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(sessions.JavaMissing) as missing:
+    with pytest.raises(java.JavaMissing) as missing:
         start_session(SessionOptions(work_directory=tmp_path / "work"))
     assert "JAVA_HOME" in missing.value.message
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").write_text("#!/bin/sh\n")
     (tmp_path / "release").write_text('JAVA_VERSION="1.8.0_402"\n')
-    with pytest.raises(sessions.JavaUnsuitable) as wrong:
-        sessions.check_java()
+    with pytest.raises(java.JavaUnsuitable) as wrong:
+        java.check_java()
     assert "Java 8" in wrong.value.message
     assert "openjdk-17" in wrong.value.hint

@@ -135,6 +135,8 @@ class _Load:
         self, planner: SourcePlanner, tables: Sequence[TableDefinition]
     ) -> BulkResult:
         """One session's part of it; safe to repeat."""
+        if not self.sessions.wait(self.ended):
+            raise BulkStopped("told to stop while Spark was starting")
         session = self.sessions.get()
         return bulk_load(self.config, session, planner, definitions=tables, stop=self.ended)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -25,9 +24,10 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark import SparkConf, SparkContext, java_gateway
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 
+from penstock.load.java import Start, check_java, end, launch
 from penstock.model import PenstockError, Retry
 
 logger = structlog.get_logger(__name__)
@@ -35,8 +35,8 @@ logger = structlog.get_logger(__name__)
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-JAVA_VERSIONS = (17, 21)
 STOP_WAIT_S = 10.0
+STOP_CHECK_S = 0.1
 LOCAL_JVM_FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 START_ATTEMPTS_MAX = 3
 # What the JVM says of a Python worker, or of the process that forks them, that is gone.
@@ -44,22 +44,6 @@ _WORKER_GONE = (
     r"Python worker (exited unexpectedly|failed to connect)|crashed"
     r"|reading the port number from .* stdout"
 )
-JAVA_HINT = (
-    "Install a Java runtime 17 or 21 (on Debian: `apt-get install openjdk-17-jre-headless`) "
-    "or set JAVA_HOME to one."
-)
-
-
-class JavaMissing(PenstockError):
-    """There is no Java runtime to run Spark on."""
-
-    code = "LD01"
-
-
-class JavaUnsuitable(PenstockError):
-    """The Java runtime found has a version that this Spark does not run on."""
-
-    code = "LD02"
 
 
 class SparkStartFailed(PenstockError):
@@ -244,12 +228,13 @@ class PendingSession:
         self._options = options
         self._session: Session | None = None
         self._error: BaseException | None = None
+        self._begun = Start()
         self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
         self._thread.start()
 
     def _start(self) -> None:
         try:
-            self._session = start_session(self._options)
+            self._session = start_session(self._options, self._begun)
         except BaseException as error:
             self._error = error
 
@@ -257,6 +242,14 @@ class PendingSession:
     def ready(self) -> bool:
         """Whether the start has ended, well or badly."""
         return not self._thread.is_alive()
+
+    def wait(self, stop: Callable[[], bool]) -> bool:
+        """Wait until the start has ended; False as soon as stop() says so."""
+        while self._thread.is_alive():
+            if stop():
+                return False
+            self._thread.join(STOP_CHECK_S)
+        return True
 
     def result(self) -> Session:
         """Wait for the session. Raises what the start raised."""
@@ -267,7 +260,9 @@ class PendingSession:
         return self._session
 
     def close(self) -> None:
-        """End the session, waiting for its start if need be."""
+        """End the session; a start in progress is given up."""
+        if not self.ready:
+            self._begun.give_up()
         self._thread.join()
         if self._session is not None:
             self._session.close()
@@ -284,9 +279,16 @@ class SessionKeeper:
 
     def get(self) -> Session:
         """The session, started now if it was not. Raises what the start raises."""
+        return self._starting().result()
+
+    def wait(self, stop: Callable[[], bool]) -> bool:
+        """Wait until `get` would not wait; False as soon as stop() says so."""
+        return self._starting().wait(stop)
+
+    def _starting(self) -> PendingSession:
         if self._pending is None:
             self._pending = PendingSession(self._options)
-        return self._pending.result()
+        return self._pending
 
     def renew(self) -> None:
         """End the session; the next get() starts another."""
@@ -302,11 +304,13 @@ class SessionKeeper:
             self._pending = None
 
 
-def start_session(options: SessionOptions) -> Session:
+def start_session(options: SessionOptions, start: Start | None = None) -> Session:
     """Start the JVM and the Spark context, and bring up one Python worker.
 
-    Raises JavaMissing, JavaUnsuitable or SparkStartFailed.
+    start: by which another thread may give it up. Raises JavaMissing, JavaUnsuitable or
+    SparkStartFailed.
     """
+    start = start or Start()
     began = time.monotonic()
     check_java()
     directory = options.work_directory
@@ -319,24 +323,26 @@ def start_session(options: SessionOptions) -> Session:
     _forget_context()
     conf = SparkConf(loadDefaults=False)
     conf.setAll(sorted(_properties(options).items()))
-    session = _started(conf, options, began)
+    session = _started(conf, options, start, began)
+    start.took(None)
     session.started_s = time.monotonic() - began
     logger.info("spark session started", master=options.master, seconds=round(session.started_s, 2))
     return session
 
 
-def _started(conf: SparkConf, options: SessionOptions, began: float) -> Session:
+def _started(conf: SparkConf, options: SessionOptions, start: Start, began: float) -> Session:
     """Launch and run a first job. A JVM or a worker may die here as anywhere: then once more."""
     for attempt in range(1, START_ATTEMPTS_MAX + 1):
         session: Session | None = None
         try:
-            session = _launch(conf, options, began)
+            session = _launch(conf, options, start, began)
             session.run([[0]], _warm)
             return session
         except (SparkLost, WorkerLost, SparkJobFailed) as error:
             if session is not None:
                 session.close()
-            if attempt == START_ATTEMPTS_MAX or isinstance(error, SparkJobFailed):
+            last = attempt == START_ATTEMPTS_MAX or start.given_up
+            if last or isinstance(error, SparkJobFailed):
                 raise SparkStartFailed(_not_started(session, error), hint=error.hint) from error
             logger.warning("spark is started again", reason=error.message)
     raise AssertionError("not reached")
@@ -348,27 +354,18 @@ def _not_started(session: Session | None, error: PenstockError) -> str:
     return f"the Spark session started, but its first job failed: {error.message}"
 
 
-def _launch(conf: SparkConf, options: SessionOptions, began: float) -> Session:
+def _launch(conf: SparkConf, options: SessionOptions, start: Start, began: float) -> Session:
     messages = options.work_directory / "spark.log"
     gateway: Any = None
     try:
-        with messages.open("ab") as stream:
-            how = {
-                "start_new_session": True,
-                "stdout": stream,
-                "stderr": stream,
-                "cwd": options.work_directory,
-            }
-            launch: Any = java_gateway.launch_gateway  # without annotations in pyspark
-            gateway = launch(conf, how)
+        gateway = launch(conf, options.work_directory, messages, start)
         context = SparkContext(conf=conf, gateway=gateway)
         _quieten(context)
         return Session(context, gateway, started_s=time.monotonic() - began)
     except (Py4JError, PySparkRuntimeError, OSError, ValueError) as error:
         gone = gateway is None or gateway.proc.poll() is not None
-        if gateway is not None and gateway.proc is not None:
-            gateway.proc.kill()
-            gateway.proc.wait()
+        if gateway is not None:
+            end(gateway.proc)
         _forget_context()
         kind = SparkLost if gone else SparkStartFailed
         raise kind(
@@ -436,38 +433,6 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
 """
-
-
-def check_java() -> int:
-    """The major version of the Java runtime that Spark will use.
-
-    Raises JavaMissing or JavaUnsuitable.
-    """
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if java is None or not Path(java).exists():
-        where = f"below JAVA_HOME={home}" if home else "on the PATH, and JAVA_HOME is not set"
-        raise JavaMissing(f"no java program {where}", hint=JAVA_HINT)
-    version = _java_version(Path(java))
-    if version not in JAVA_VERSIONS:
-        wanted = " or ".join(map(str, JAVA_VERSIONS))
-        raise JavaUnsuitable(f"{java} is Java {version}, Spark needs {wanted}", hint=JAVA_HINT)
-    return version
-
-
-def _java_version(java: Path) -> int:
-    """Read the version from the runtime's release file, or ask the program: 50 ms dearer."""
-    release = java.resolve().parent.parent / "release"
-    text = ""
-    if release.is_file():
-        text = release.read_text(errors="replace")
-    match = re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', text)
-    if match is None:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-        match = re.search(r'version "(?:1\.)?(\d+)', said.stderr)
-    if match is None:
-        raise JavaMissing(f"{java} does not tell its version", hint=JAVA_HINT)
-    return int(match[1])
 
 
 def _forget_context(gateway: Any = None) -> None:

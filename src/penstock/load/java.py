@@ -1,0 +1,164 @@
+"""The Java process that Spark runs in: which one, started, connected to, given up.
+
+pyspark can start it too, but tells nobody which process it is before it answers, so that nobody
+could end it meanwhile. Not here: what is done in it (`session.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkConf, java_gateway
+from pyspark.errors import PySparkRuntimeError
+from pyspark.find_spark_home import _find_spark_home
+
+from penstock.model import PenstockError
+
+JAVA_VERSIONS = (17, 21)
+PORT_CHECK_S = 0.05
+JAVA_HINT = (
+    "Install a Java runtime 17 or 21 (on Debian: `apt-get install openjdk-17-jre-headless`) "
+    "or set JAVA_HOME to one."
+)
+
+
+class JavaMissing(PenstockError):
+    """There is no Java runtime to run Spark on."""
+
+    code = "LD01"
+
+
+class JavaUnsuitable(PenstockError):
+    """The Java runtime found has a version that this Spark does not run on."""
+
+    code = "LD02"
+
+
+def check_java() -> int:
+    """The major version of the Java runtime that Spark will use.
+
+    Raises JavaMissing or JavaUnsuitable.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not Path(java).exists():
+        where = f"below JAVA_HOME={home}" if home else "on the PATH, and JAVA_HOME is not set"
+        raise JavaMissing(f"no java program {where}", hint=JAVA_HINT)
+    version = _java_version(Path(java))
+    if version not in JAVA_VERSIONS:
+        wanted = " or ".join(map(str, JAVA_VERSIONS))
+        raise JavaUnsuitable(f"{java} is Java {version}, Spark needs {wanted}", hint=JAVA_HINT)
+    return version
+
+
+def _java_version(java: Path) -> int:
+    """Read the version from the runtime's release file, or ask the program: 50 ms dearer."""
+    release = java.resolve().parent.parent / "release"
+    text = ""
+    if release.is_file():
+        text = release.read_text(errors="replace")
+    match = re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', text)
+    if match is None:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+        match = re.search(r'version "(?:1\.)?(\d+)', said.stderr)
+    if match is None:
+        raise JavaMissing(f"{java} does not tell its version", hint=JAVA_HINT)
+    return int(match[1])
+
+
+class Start:
+    """A start in progress, which another thread may give up: then its process is killed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.given_up = False
+
+    def give_up(self) -> None:
+        """End the start as soon as may be; harmless when it has ended."""
+        with self._lock:
+            self.given_up = True
+            if self._process is not None:
+                self._process.kill()
+
+    def took(self, process: subprocess.Popen[bytes] | None) -> None:
+        """Tell which process to kill; None when there is none (any more)."""
+        with self._lock:
+            self._process = process
+            if process is not None and self.given_up:
+                process.kill()
+
+
+def launch(conf: SparkConf, directory: Path, messages: Path, start: Start) -> Any:
+    """Start a JVM and connect to it: pyspark's gateway, its process in `gateway.proc`.
+
+    The JVM ends when its standard input does. messages: the file that its output goes to.
+    Raises PySparkRuntimeError when it ends before it answers, and OSError.
+    """
+    with tempfile.TemporaryDirectory() as place, messages.open("ab") as stream:
+        info = Path(place) / "port"
+        process = subprocess.Popen(
+            _command(conf),
+            stdin=subprocess.PIPE,
+            stdout=stream,
+            stderr=stream,
+            cwd=directory,
+            env={
+                **os.environ,
+                "SPARK_CONNECT_MODE": "0",
+                "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info),
+            },
+            start_new_session=True,  # Ctrl-C at the terminal is not for it
+        )
+        try:
+            start.took(process)
+            gateway = _connect(process, info)
+        except BaseException:
+            end(process)
+            raise
+    gateway.proc = process
+    return gateway
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a JVM and let go of it."""
+    process.kill()
+    process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+def _command(conf: SparkConf) -> list[str]:
+    spark_home: Any = _find_spark_home  # without annotations in pyspark
+    command = [str(Path(spark_home()) / "bin" / "spark-submit")]
+    for name, value in conf.getAll():
+        command += ["--conf", f"{name}={value}"]
+    return command + shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+
+
+def _connect(process: subprocess.Popen[bytes], info: Path) -> Any:
+    """Wait until the JVM has written its port, then let pyspark connect to that."""
+    while not info.exists():
+        if process.poll() is not None:
+            raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+        time.sleep(PORT_CHECK_S)
+    written = info.read_bytes()  # port, then the secret behind its length
+    port, length = struct.unpack_from(">ii", written)
+    secret = written[8 : 8 + length].decode()
+    launch_gateway: Any = java_gateway.launch_gateway
+    os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
+    os.environ["PYSPARK_GATEWAY_SECRET"] = secret
+    try:
+        return launch_gateway()
+    finally:
+        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
