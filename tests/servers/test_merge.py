@@ -15,6 +15,7 @@ from penstock.load.job import StagingFailed
 from penstock.load.postgres import apply as applying
 from penstock.load.postgres.enums import EnumLabelMissing
 from penstock.load.postgres.merge import Merge, MergeSql, Way
+from penstock.load.postgres.refusals import TargetRowMissing, ValueRefused
 from penstock.load.postgres.staging import StagingChanged
 from penstock.model import Identity, MarkerKind, PenstockError, Relation, TableName
 
@@ -98,7 +99,7 @@ def test_absent_row_missing_in_the_target_is_an_error(start: Start, log: LogMake
     target = start(TABLE)
     log.transaction(insert(ITEM, 5, "e", 5), update(ITEM, 1, None, 2, absent=(1,)))
     log.close_segment()
-    with pytest.raises(applying.TargetRowMissing) as caught:
+    with pytest.raises(TargetRowMissing) as caught:
         target.batch()
     assert caught.value.fields["table"] == "public.t"
     assert target.rows("select * from public.t") == []
@@ -194,7 +195,7 @@ def test_table_without_key_counts_copies(start: Start, log: LogMaker) -> None:
     ]
     log.transaction(delete(KEYLESS, 9, None, None, None, None))
     log.close_segment()
-    with pytest.raises(applying.TargetRowMissing):
+    with pytest.raises(TargetRowMissing):
         target.batch()
 
 
@@ -461,7 +462,7 @@ def test_no_value_of_a_row_is_in_a_message(start: Start, log: LogMaker) -> None:
     target = start(TABLE.replace("name text", "name uuid"))
     log.transaction(insert(ITEM, 1, "secret", 1))
     log.close_segment()
-    with pytest.raises(applying.ValueRefused) as caught:
+    with pytest.raises(ValueRefused) as caught:
         target.batch()
     assert "secret" not in caught.value.message
 

@@ -12,6 +12,13 @@ from fix_loader import LogMaker
 from fix_merge import CHILD, FAMILY, ITEM, PARENT, POOR, TABLE, Start, delete, insert, update
 from penstock.load.postgres import apply as applying
 from penstock.load.postgres.merge import _arbiter
+from penstock.load.postgres.refusals import (
+    ForeignKeyBlocked,
+    TriggersWouldFire,
+    TruncateBlocked,
+    UniqueBlocked,
+    ValueRefused,
+)
 from penstock.model import MarkerKind, TableName
 
 pytestmark = pytest.mark.usefixtures("rows_at_once")
@@ -100,7 +107,7 @@ def test_a_cycle_of_unique_values_in_a_referenced_parent(
     )
     log.close_segment()
     if poor:
-        with pytest.raises(applying.UniqueBlocked) as caught:
+        with pytest.raises(UniqueBlocked) as caught:
             target.batch()
         assert "grant set on parameter session_replication_role" in caught.value.hint
         assert target.rows("select * from public.parent order by 1") == [(1, "a"), (2, "b")]
@@ -138,7 +145,7 @@ def test_foreign_key_that_can_not_hold_is_refused_with_the_grant(
     target = start(FAMILY.format(unique="", action="no action", deferrable=""), poor=True)
     log.transaction(insert(CHILD, 99, 77))
     log.close_segment()
-    with pytest.raises(applying.ForeignKeyBlocked) as caught:
+    with pytest.raises(ForeignKeyBlocked) as caught:
         target.batch()
     assert POOR in caught.value.hint
 
@@ -171,7 +178,7 @@ def test_truncate_under_a_foreign_key_of_others(start: Start, log: LogMaker) -> 
     log.transaction((MarkerKind.TRUNCATE, [TableName("public", "parent")]))
     log.close_segment()
     poor = start(ddl, poor=True)
-    with pytest.raises(applying.TruncateBlocked) as caught:
+    with pytest.raises(TruncateBlocked) as caught:
         poor.batch()
     assert "child_parent_fkey" in caught.value.hint
     rich = start("select 1")
@@ -193,7 +200,7 @@ def test_triggers_do_not_fire_twice(start: Start, log: LogMaker) -> None:
     log.transaction(insert(ITEM, 1, "a", 1))
     log.close_segment()
     poor = start(ddl, poor=True)
-    with pytest.raises(applying.TriggersWouldFire) as caught:
+    with pytest.raises(TriggersWouldFire) as caught:
         poor.batch()
     assert "disable trigger user" in caught.value.hint
     rich = start("select 1")
@@ -206,7 +213,7 @@ def test_values_the_target_refuses(start: Start, log: LogMaker) -> None:
     target = start("create table public.t (id int primary key, name varchar(3), n int)")
     log.transaction(insert(ITEM, 1, "abcd", 1))
     log.close_segment()
-    with pytest.raises(applying.ValueRefused) as caught:
+    with pytest.raises(ValueRefused) as caught:
         target.batch()
     assert caught.value.fields["table"] == "public.t"
     assert "abcd" not in caught.value.message

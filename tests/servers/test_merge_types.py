@@ -13,6 +13,8 @@ import pytest
 
 from fix_changes import Change, batch, relation
 from fix_loader import Applying, LogMaker
+from penstock.host.connect import StatementFailed
+from penstock.load.postgres.refusals import ValueRefused
 from penstock.model import Identity
 
 # (type in the target, kept as, values as the log has them, text in the target)
@@ -192,6 +194,86 @@ def test_values_arrive_exactly(target: Applying, log: LogMaker, identity: Identi
     target.batch()
     for number, (kind, *_) in enumerate(cases):
         assert target.rows(f"select count(*) from public.t{number}") == [(0,)], kind
+
+
+# Type, a name that the target lacks, and what makes it there.
+NAMES = [
+    ("regclass", 'public."No Such"', 'create table public."No Such" ()'),
+    ("regclass[]", "{pg_class,public.absent}", "create table public.absent ()"),
+    ("regproc", "public.absent", "create function public.absent() returns int return 1"),
+    (
+        "regprocedure",
+        "public.absent(text)",
+        "create function public.absent(text) returns int language sql as 'select 1'",
+    ),
+    (
+        "regoper",
+        "public.<=>",
+        "create operator public.<=> (procedure = pg_catalog.int4eq, leftarg = int, rightarg = int)",
+    ),
+    (
+        "regoperator",
+        "public.<=>(integer,integer)",
+        "create operator public.<=> (procedure = pg_catalog.int4eq, leftarg = int, rightarg = int)",
+    ),
+    ("regtype", "public.absent", "create type public.absent as enum ('a')"),
+    ("regnamespace", "absent", "create schema absent"),
+    ("regrole", "absent_role", "create role absent_role"),
+    ("regcollation", "public.absent", "create collation public.absent (locale = 'C')"),
+    (
+        "regconfig",
+        "public.absent",
+        "create text search configuration public.absent (copy = pg_catalog.simple)",
+    ),
+    (
+        "regdictionary",
+        "public.absent",
+        "create text search dictionary public.absent (template = pg_catalog.simple)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "made"), NAMES, ids=[name[0] for name in NAMES])
+def test_values_that_name_what_the_target_lacks(
+    target: Applying, log: LogMaker, kind: str, name: str, made: str
+) -> None:
+    """Refused with the statement that shows the names, not with the name; then made, it goes on."""
+    execute = target.target.connection.execute
+    execute(f"create table public.t (id int primary key, v {kind})")
+    shape = relation(("id", "integer", "int32"), ("v", kind, "string"))
+    log.transaction((shape, Change(op="I", gsn=0, after=(1, name))))
+    log.close_segment()
+    with pytest.raises(ValueRefused) as caught:
+        target.batch()
+    assert "bsent" not in caught.value.message
+    assert "Such" not in caught.value.message
+    assert 'select distinct "v" from "wirekite"."t_wkm"' in caught.value.hint
+    assert 'alter table "public"."t" alter column "v" type text' in caught.value.hint
+    assert target.rows("select 1 from public.t") == []
+    shown = target.rows('select distinct "v" from "wirekite"."t_wkm"')
+    assert shown == [(name,)]
+    try:
+        execute(made)
+        target.batch()
+        assert target.rows("select v::text from public.t") == [(name,)]
+    finally:
+        execute("drop role if exists absent_role")
+
+
+def test_a_table_that_is_gone_is_no_refused_value(target: Applying, log: LogMaker) -> None:
+    """The server says the same of a table that is not there and of a name in a row."""
+    execute = target.target.connection.execute
+    execute("create table public.t (id int primary key, v regclass)")
+    shape = relation(("id", "integer", "int32"), ("v", "regclass", "string"))
+    log.transaction((shape, Change(op="I", gsn=0, after=(1, "pg_class"))))
+    log.close_segment()
+    target.batch()
+    execute("drop table public.t")
+    log.transaction((shape, Change(op="I", gsn=0, after=(2, "pg_class"))))
+    log.close_segment()
+    with pytest.raises(StatementFailed) as caught:
+        target.batch()
+    assert caught.value.fields["sqlstate"] == "42P01"
 
 
 def test_batch_of_changes_is_as_the_decoder_makes_it() -> None:

@@ -16,8 +16,9 @@ from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.connect import StatementInterrupted, server_errors
 from penstock.load.postgres import progress
-from penstock.load.postgres.apply import Target, ValueRefused, apply_phases
+from penstock.load.postgres.apply import Target, apply_phases
 from penstock.load.postgres.enums import add_missing_labels
+from penstock.load.postgres.refusals import ValueRefused
 from penstock.load.postgres.staging import check_staged, drop_merge_tables
 from penstock.load.stage import Staged, Steps
 

@@ -17,13 +17,22 @@ from typing import Any
 import psycopg
 import structlog
 
-from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted, statement_error
+from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted
 from penstock.load import LOAD_AFRESH
 from penstock.load.fold import Counts
-from penstock.load.postgres.alter import RelationNotCarried, alterations, shape_of
+from penstock.load.postgres.alter import alterations, shape_of
 from penstock.load.postgres.merge import Merge, MergeSql, Way
 from penstock.load.postgres.progress import TableRecord
 from penstock.load.postgres.records import Records
+from penstock.load.postgres.refusals import (
+    TargetRowMissing,
+    TriggersWouldFire,
+    TruncateBlocked,
+    UniqueBlocked,
+    apply_error,
+    grant_replica,
+    naming_objects,
+)
 from penstock.load.postgres.target import TargetTable, read_target_tables, require
 from penstock.model import PenstockError, Relation, TableName
 
@@ -34,42 +43,6 @@ ANALYZE_ROWS_MIN = 5_000
 # From so many rows on a second statement, and steering the planner, cost less than they spare.
 MANY_ROWS = 1_000
 APPLICATION_NAME = "penstock loader"
-
-
-class ForeignKeyBlocked(PenstockError):
-    """A foreign key of the target refuses the net change of a batch."""
-
-    code = "TG30"
-
-
-class UniqueBlocked(PenstockError):
-    """A unique or exclusion constraint of the target refuses the net change of a batch."""
-
-    code = "TG31"
-
-
-class ValueRefused(PenstockError):
-    """The target refuses a value: a check, a domain, a length, or NOT NULL."""
-
-    code = "TG32"
-
-
-class TargetRowMissing(PenstockError):
-    """The target lacks rows that the log changes: somebody else writes there, or it drifted."""
-
-    code = "TG33"
-
-
-class TriggersWouldFire(PenstockError):
-    """Triggers or rules of the target would act on rows that the source's have acted on already."""
-
-    code = "TG34"
-
-
-class TruncateBlocked(PenstockError):
-    """A table was truncated at the source, and in the target rows of others hang on it."""
-
-    code = "TG35"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,14 +113,6 @@ class Target:
             hint=f"{grant_replica(user)} or: alter table {table.sql_name} disable trigger user;",
             table=str(table.name),
         )
-
-
-def grant_replica(user: str) -> str:
-    """The statement that lets a role switch foreign keys and triggers off for its session."""
-    return (
-        f"As a superuser, run: grant set on parameter session_replication_role to {quoted(user)}; "
-        "(PostgreSQL 15 or newer)"
-    )
 
 
 def open_target(url: str, namespaces: Mapping[str, str], *, allow_triggers: bool = False) -> Target:
@@ -440,52 +405,12 @@ class _PhaseApply:
             raise self._error(error, table) from error
 
     def _error(self, error: psycopg.Error, table: TableName) -> PenstockError:
-        return apply_error(error, table, user=self.target.connection.info.user)
-
-
-def apply_error(error: psycopg.Error, table: TableName, *, user: str) -> PenstockError:
-    """The typed error for what the target said to an apply statement."""
-    state, said = error.sqlstate, error.diag.message_primary or type(error).__name__
-    fields = {"table": str(table), "sqlstate": state}
-    message = f"applying to {table}: {said}"
-    if state == "23503":
-        return ForeignKeyBlocked(message, hint=grant_replica(user), **fields)
-    if state in ("23505", "23P01"):
-        return UniqueBlocked(
-            message,
-            hint=f"{grant_replica(user)}; if the role has it, the target holds rows of its own: "
-            "run `penstock verify`.",
-            **fields,
-        )
-    if state is not None and (state.startswith("22") or state in ("23502", "23514", "42804")):
-        # What follows a colon is the value itself: rows do not belong into messages.
-        return ValueRefused(
-            f"applying to {table}: {said.partition(':')[0]}",
-            hint=f"Make the column or constraint of {quoted(*table)} as it is in the source, then "
-            "run again: nothing of the batch was applied.",
-            **fields,
-        )
-    if state == "42704":
-        return RelationNotCarried(
-            message,
-            hint="Make in the target what it lacks, as the source has it: create type ... or "
-            "create extension ...; then run again: nothing of the batch was applied.",
-            **fields,
-        )
-    if state == "42501":
-        return statement_error_with_grant(error, table, user)
-    return statement_error(f"applying to {table}", error)
-
-
-def statement_error_with_grant(error: psycopg.Error, table: TableName, user: str) -> PenstockError:
-    """PrivilegeMissing that names the GRANT."""
-    plain = statement_error(f"applying to {table}", error)
-    plain.hint = (
-        f"Run: grant usage on schema {quoted(table.schema)} to {quoted(user)}; grant select, "
-        f"insert, update, delete, truncate on {quoted(*table)} to {quoted(user)}; changes of "
-        "shape need the table's owner."
-    )
-    return plain
+        naming = {
+            spec.staging: naming_objects(spec.relation)
+            for spec in self.phase.merges
+            if spec.table == table
+        }
+        return apply_error(error, table, user=self.target.connection.info.user, naming=naming)
 
 
 def parents_first(merges: Sequence[MergeSql]) -> list[MergeSql]:
