@@ -21,7 +21,7 @@ from penstock.codec._pgcells cimport (
     ASK_TWIN, FINE, MALFORMED, NO_MEMORY, NOT_HEX, NOT_UTF8, POWER_MAX, POWER_MIN, UNFIT, be16,
     be32, be64, hex_digits, i128, is_bytea, is_utf8, popcount64, power_high, power_log2, power_low,
     read_date, read_decimal, read_float, read_hex, read_int, read_time, read_timestamp,
-    read_unsigned, read_uuid,
+    read_unsigned, read_uuid, u128,
 )
 
 import uuid
@@ -97,7 +97,6 @@ cdef class Decoder(_Groups):
         self._statements = statements
         self._partial_inserts = partial_inserts
         self._slots = []
-        self._transactions = []
         self.message = b""
         self._forget()
 
@@ -576,9 +575,13 @@ cdef class Decoder(_Groups):
         return taken
 
     def take_transactions(self):
+        cdef int64_t i, field
         self._idle()
-        if not self._transactions:
+        if self._line_count == 0:
             return None
-        taken = self._transactions
-        self._transactions = []
-        return transactions_batch(taken)
+        lines = [
+            tuple([self._lines[i * LINE_FIELDS + field] for field in range(LINE_FIELDS)])
+            for i in range(self._line_count)
+        ]
+        self._line_count = 0
+        return transactions_batch(lines)

@@ -54,13 +54,15 @@ cdef class _Groups(_Walker):
     cdef bint _record, _counted, _begun, _single
     cdef int64_t _gsn_before, _bytes_before, _byte_limit, _commit_limit
     cdef _Scope _again
-    cdef list _transactions
+    cdef int64_t* _lines  # LINE_FIELDS numbers per transaction
+    cdef int64_t _line_count, _line_capacity
     cdef Gtid _gtid
     cdef Gtid* _gtids
     cdef int64_t _gtid_count, _gtid_capacity
 
     def __dealloc__(self):
         free(self._gtids)
+        free(self._lines)
 
     @property
     def gtid(self):
@@ -209,28 +211,37 @@ cdef class _Groups(_Walker):
         self._closing = False
         if self._gtid.kind and not self._note_gtid():
             return OUT_OF_MEMORY
-        if self._again.ids.used or (self._record and self._counted):
-            self._close_in_python()
+        if self._record and self._counted and not self._note_transaction():
+            return OUT_OF_MEMORY
+        if self._again.ids.used:
+            self._forget_replayed()
         if self.row_count >= self._commit_limit or self.byte_count >= self._byte_limit:
             return STOP_COMMIT
         return GO_ON
 
-    cdef int _close_in_python(self) except RAISED with gil:
-        if self._again.ids.used:
-            self._again = _Scope()
-        if self._record and self._counted:
-            self._transactions.append(
-                (
-                    self.trx,
-                    self.xid,
-                    self._gsn_before + 1,
-                    self.gsn,
-                    self.commit_position,
-                    self.end_position,
-                    self.commit_time_us,
-                )
-            )
+    cdef int _forget_replayed(self) except RAISED with gil:
+        self._again = _Scope()
         return 0
+
+    cdef bint _note_transaction(self) noexcept nogil:
+        """Keep a line of what was done; False without memory."""
+        cdef int64_t* line
+        cdef int64_t capacity
+        if self._line_count == self._line_capacity:
+            capacity = 2 * self._line_capacity + 64
+            if not regrow(<void**>&self._lines, capacity * LINE_FIELDS * sizeof(int64_t)):
+                return False
+            self._line_capacity = capacity
+        line = self._lines + self._line_count * LINE_FIELDS
+        line[0] = self.trx
+        line[1] = self.xid
+        line[2] = self._gsn_before + 1
+        line[3] = self.gsn
+        line[4] = <int64_t>self.commit_position
+        line[5] = <int64_t>self.end_position
+        line[6] = self.commit_time_us
+        self._line_count += 1
+        return True
 
     cdef bint _note_gtid(self) noexcept nogil:
         """Keep the id of the transaction that ends; False without memory."""

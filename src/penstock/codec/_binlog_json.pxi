@@ -106,50 +106,143 @@ cdef int json_number(Document* doc, int kind, int64_t at) except RAISED nogil:
 cdef int json_double(Document* doc, uint64_t bits) except RAISED nogil:
     """The shortest digits that give the number: by trial for those of up to 15 digits."""
     cdef double value, size
-    cdef int64_t k, n, whole
-    cdef uint8_t* out
+    cdef int64_t n
+    cdef int k
+    cdef uint64_t digits = 0
     if bits & <uint64_t>0x7FF0000000000000 == <uint64_t>0x7FF0000000000000:
         return MALFORMED
     memcpy(&value, &bits, 8)
     size = -value if value < 0 else value
-    if size < 1e-5 or size >= 1e14:
-        return json_double_slow(doc, value)
-    k = 0
-    while k < 20:
-        if size * TENS_FLOAT[k] >= 1e15:
-            return json_double_slow(doc, value)
-        n = <int64_t>(size * TENS_FLOAT[k] + 0.5)
-        # Both sides of the division are exact, so it rounds as reading the digits would.
-        if <double>n / TENS_FLOAT[k] == size:
-            break
-        k += 1
-    else:
-        return json_double_slow(doc, value)
-    if not scratch_room(doc.out, 48):
+    if size >= 1e-5 and size < 1e14:
+        for k in range(20):
+            if size * TENS_FLOAT[k] >= 1e15:
+                break
+            n = <int64_t>(size * TENS_FLOAT[k] + 0.5)
+            # Both sides of the division are exact, so it rounds as reading the digits would.
+            if <double>n / TENS_FLOAT[k] == size:
+                return write_double(doc, value < 0, <uint64_t>n, k)
+    if shortest_digits(bits & <uint64_t>0x7FFFFFFFFFFFFFFF, &digits, &k):
+        return write_double(doc, value < 0, digits, k)
+    return json_double_slow(doc, value)
+
+
+cdef bint scaled(uint64_t mantissa, int exponent, int scale, uint64_t* out) noexcept nogil:
+    """mantissa * 2**exponent * 10**scale, rounded; False when the rounding is not certain."""
+    cdef u128 product, low, rest, half = 1
+    cdef int shift
+    if scale < POWER_MIN or scale > POWER_MAX:
+        return False
+    low = <u128>mantissa * power_low[scale - POWER_MIN]
+    product = <u128>mantissa * power_high[scale - POWER_MIN] + <uint64_t>(low >> 64)
+    # The table is cut off below: the product is too small by less than one here.
+    shift = 63 - exponent - power_log2[scale - POWER_MIN] - scale
+    if shift < 2 or shift > 100:
+        return False
+    out[0] = <uint64_t>(product >> shift)
+    half <<= shift - 1
+    rest = product & (half + half - 1)
+    if rest == half or rest == half - 1:
+        return False
+    out[0] += rest > half
+    return True
+
+
+cdef bint shortest_digits(uint64_t bits, uint64_t* digits, int* scale) noexcept nogil:
+    """The fewest digits that give a positive number, digits / 10**scale; False when not certain.
+
+    The nearest number of so many digits is right whenever any is, but at powers of two, below
+    which the next float is nearer.
+    """
+    cdef uint64_t mantissa = bits & (((<uint64_t>1) << 52) - 1), read = 0
+    cdef int binary = <int>(bits >> 52), power, count, tries
+    cdef int64_t n
+    cdef uint8_t out[TEXT_ROOM]
+    if binary == 0 or mantissa == 0:
+        return False
+    mantissa |= (<uint64_t>1) << 52
+    power = (binary - 1023) * 1233 >> 12  # of ten; one off at most
+    for count in range(15, 18):
+        for tries in range(3):
+            scale[0] = count - 1 - power
+            if not scaled(mantissa, binary - 1075, scale[0], digits):
+                return False
+            # Rounding up to the next power of ten is right: its zeros are taken off below.
+            if digits[0] > <uint64_t>TENS[count]:
+                power += 1
+            elif digits[0] < <uint64_t>TENS[count - 1]:
+                power -= 1
+            else:
+                break
+        else:
+            return False
+        if count < 17:
+            n = digits_of(digits[0], out)
+            out[n] = c'e'
+            n += 1
+            if scale[0] > 0:
+                out[n] = c'-'
+                n += 1
+            n += digits_of(scale[0] if scale[0] > 0 else -scale[0], out + n)
+            if read_float(out, n, 53, 1023, &read) != FINE:
+                return False
+            if read != bits:
+                continue
+        while digits[0] % 10 == 0:
+            digits[0] //= 10
+            scale[0] -= 1
+        return True
+    return False
+
+
+cdef int write_double(Document* doc, bint negative, uint64_t digits, int scale) noexcept nogil:
+    """digits / 10**scale as the server prints it: with an exponent only far from the point."""
+    cdef uint8_t text[TEXT_ROOM]
+    cdef int64_t n = digits_of(digits, text), point = n - scale, i
+    cdef uint8_t* out
+    if not scratch_room(doc.out, 64):
         return NO_MEMORY
     out = doc.out.data + doc.out.used
-    if value < 0:
+    if negative:
         out[0] = c'-'
         out += 1
-    whole = n
-    if k <= 18:
-        whole = n // TENS[k]
-        n -= whole * TENS[k]
+    if point < -14 or (point > 15 and n <= point):
+        out[0] = text[0]
+        out += 1
+        if n > 1:
+            out[0] = c'.'
+            memcpy(out + 1, text + 1, n - 1)
+            out += n
+        out[0] = c'e'
+        out += 1
+        point -= 1
+        if point < 0:
+            out[0] = c'-'
+            out += 1
+            point = -point
+        out += digits_of(point, out)
+    elif point <= 0:
+        memset(out, c'0', 2 - point)
+        out[1] = c'.'
+        memcpy(out + 2 - point, text, n)
+        out += 2 - point + n
     else:
-        whole = 0
-    out += digits_of(whole, out)
-    out[0] = c'.'
-    if k == 0:
-        out[1] = c'0'
-        out += 2
-    else:
-        fixed_digits(n, k, out + 1)
-        out += 1 + k
+        for i in range(point):
+            out[i] = text[i] if i < n else c'0'
+        out += point
+        out[0] = c'.'
+        out += 1
+        if n > point:
+            memcpy(out, text + point, n - point)
+            out += n - point
+        else:
+            out[0] = c'0'
+            out += 1
     doc.out.used = out - doc.out.data
     return FINE
 
 
 cdef int json_double_slow(Document* doc, double value) except RAISED with gil:
+    """Zero, numbers next to zero, powers of two, and where the rounding is not certain."""
     cdef bytes text = mysql_json.double_text(value).encode("ascii")
     return write_raw(doc, text, len(text))
 
