@@ -375,3 +375,36 @@ def test_runs_before_an_error_are_given_first(source: PostgresSource) -> None:
     assert source.next_run(0) == Run(end=FlushPoint(position=100))
     with pytest.raises(ConnectionLost):
         source.next_run(0)
+
+
+@pytest.mark.parametrize("position", [0, 5000])
+def test_a_block_of_a_transaction_in_progress_is_not_taken_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, position: int
+) -> None:
+    """It goes to the side file in one piece, also while known transactions are looked for."""
+    pieces: list[int] = []
+    append = Spill.append
+
+    def noted(spill: Spill, data: memoryview) -> None:
+        pieces.append(len(data))
+        append(spill, data)
+
+    monkeypatch.setattr(Spill, "append", noted)
+    bench = Bench(tmp_path, FlushPoint(position=position), Limits())
+    rows = [insert(str(number), xid=7) for number in range(500)]
+    bench.feed(stream(7, relation("id", xid=7), *rows, first=True))
+    bench.feed(stream(7, *rows, first=False))
+    assert len(pieces) <= 6
+    bench.feed(stream_commit(7, 6000, 6050))
+    assert len(bench.rows()) == 1000
+
+
+def test_a_streamed_transaction_that_the_log_has_is_dropped(tmp_path: Path) -> None:
+    """Its commit lies before the place to go on from; what follows is given."""
+    bench = Bench(tmp_path, FlushPoint(position=5000, gsn=3, trx=2), Limits())
+    bench.feed(stream(7, relation("id", xid=7), insert("1", xid=7), first=True))
+    bench.feed(stream_commit(7, 4000, 4050))
+    bench.feed(stream(8, relation("id", xid=8), insert("2", xid=8), first=True))
+    bench.feed(stream_commit(8, 6000, 6050))
+    assert bench.rows() == [(4, 3, {"id": "2"})]
+    assert bench.assembler.counted.skipped_transaction_count == 1

@@ -122,7 +122,8 @@ class Assembler:
         while True:
             self._go_on_with_visits()
             self._starved = False
-            if self._known_below or self._waits_for:
+            # Blocks of transactions in progress hold no begin or commit to look at.
+            if (self._known_below or self._waits_for) and not self._spill.in_block:
                 at = self._feed_checked(block, at, end)
             else:
                 at = self._feed_some(block, at, end)
