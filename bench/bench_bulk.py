@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import psycopg
@@ -27,6 +27,7 @@ from penstock.host.embedded import EmbeddedPostgres
 from penstock.load.session import Session
 
 PUBLICATION = "bench_publication"
+SAMPLE_INTERVAL_S = 0.5  # all cores are busy: a look takes them milliseconds
 
 
 def fresh_target(server: EmbeddedPostgres, *, table: str = "") -> str:
@@ -46,12 +47,22 @@ def fresh_target(server: EmbeddedPostgres, *, table: str = "") -> str:
     return url
 
 
-def penstock(session: Session, source: str, target: str) -> Measurement:
-    """The bulk load as the load process runs it, into an empty database."""
+def postmaster(server: EmbeddedPostgres) -> int:
+    """The process id of a server."""
+    return int((server.directory / "postmaster.pid").read_text().splitlines()[0])
+
+
+def penstock(
+    session: Session, source: str, target: str, *, servers: Collection[int] = ()
+) -> Measurement:
+    """The bulk load as the load process runs it, into an empty database.
+
+    servers: processes that are not ours and do not count.
+    """
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         config = read_config(Path(directory), source, target, mode="data")
         definitions = source_tables(config)
-        with TreeSampler(os.getpid()) as sampler:
+        with TreeSampler(os.getpid(), without=servers, interval_s=SAMPLE_INTERVAL_S) as sampler:
             began = time.monotonic()
             with SourcePlanner(config) as planner:
                 bulk_load(config, session, planner, definitions=definitions)
@@ -91,6 +102,7 @@ def main() -> None:
             connection.execute(f"create publication {PUBLICATION} for table {table}")
             connection.execute(f"vacuum analyze {table}")
         bindir = origin.bindir
+        postmasters = [postmaster(server) for server in (origin, destination)]
 
         def side(name: str, run: Callable[[], Measurement]) -> Contender:
             return Contender(name=name, run=run, unit_count=flags.rows)
@@ -114,7 +126,10 @@ def main() -> None:
                     lambda: contenders.dump_pipe(bindir, source, empty(with_table=False), table),
                 ),
                 side("CREATE SUBSCRIPTION", lambda: subscribe(source, empty(), flags.rows)),
-                side("penstock", lambda: penstock(session, source, empty(with_table=False))),
+                side(
+                    "penstock",
+                    lambda: penstock(session, source, empty(with_table=False), servers=postmasters),
+                ),
             ],
         ).run(flags.rounds).print_table()
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import psutil
@@ -51,10 +51,23 @@ class Contender:
 
 
 class TreeSampler:
-    """Watches a process and its children: peak memory together, CPU seconds used meanwhile."""
+    """Watches a process and its children: peak memory together, CPU seconds used meanwhile.
 
-    def __init__(self, pid: int) -> None:
+    without: roots of trees that do not count, such as servers that the same process started.
+    interval_s: between looks; each costs milliseconds, which a contender that has all cores busy
+    pays for.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        *,
+        without: Collection[int] = (),
+        interval_s: float = MEMORY_SAMPLE_INTERVAL_S,
+    ) -> None:
         self._root = psutil.Process(pid)
+        self._without = frozenset(without)
+        self._interval_s = interval_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._cpu_s_by_pid: dict[int, float] = {}
@@ -77,13 +90,32 @@ class TreeSampler:
         return sum(self._cpu_s_by_pid.values()) - sum(self._cpu_s_at_start.values())
 
     def _watch(self) -> None:
-        while not self._stop.wait(MEMORY_SAMPLE_INTERVAL_S):
+        while not self._stop.wait(self._interval_s):
             self._sample(self._cpu_s_by_pid)
+
+    def _family(self) -> list[psutil.Process]:
+        """The root and what descends from it, but for what is left out."""
+        parents: dict[int, int] = {}
+        found = {self._root.pid: self._root}
+        for child in self._root.children(recursive=True):
+            try:
+                parents[child.pid] = child.ppid()
+                found[child.pid] = child
+            except psutil.NoSuchProcess:
+                continue
+        return [process for pid, process in found.items() if not self._is_left_out(pid, parents)]
+
+    def _is_left_out(self, pid: int, parents: Mapping[int, int]) -> bool:
+        while pid in parents:
+            if pid in self._without:
+                return True
+            pid = parents[pid]
+        return False
 
     def _sample(self, into: dict[int, float]) -> None:
         total = 0
         try:
-            family = [self._root, *self._root.children(recursive=True)]
+            family = self._family()
         except psutil.NoSuchProcess:
             return
         for process in family:

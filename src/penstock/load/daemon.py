@@ -22,6 +22,7 @@ PRELOADED = (
     "adbc_driver_postgresql.dbapi",
     "pyspark.worker",
     "penstock.load.job",
+    "penstock.load.chunk",
 )
 
 

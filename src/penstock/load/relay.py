@@ -26,10 +26,10 @@ from penstock.codec.pgcopy import HEAD_BYTES, make_next_head
 from penstock.host.connect import statement_error
 from penstock.model import PenstockError, Retry
 
-BLOCK_BYTES = 512 * 1024
+BLOCK_BYTES = 1024 * 1024
 ANSWER_BYTES = 8 * 1024
 # A server sends 8 kB at a time. Being woken for each would take the CPU that the servers need.
-GATHER_BYTES = 128 * 1024
+GATHER_BYTES = 256 * 1024
 GATHER_MS_MAX = 2
 WAIT_MS_MAX = 60_000  # only so that a broken poll is noticed; TCP keepalives find dead peers
 
