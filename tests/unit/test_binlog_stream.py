@@ -17,6 +17,7 @@ from fix_binlog_events import (
     WRITE,
     Log,
     Table,
+    bare,
     gtid_body,
     image,
     maria_body,
@@ -37,6 +38,7 @@ from fix_binlog_feed import (
 from penstock.codec import binlog
 from penstock.codec.binlog_events import EventKind
 from penstock.codec.binlog_outcome import OFFSET_BITS
+from penstock.codec.mysql_json import encode_json
 
 Decoder, BinlogBroken, Stop = binlog.Decoder, binlog.BinlogBroken, binlog.Stop
 
@@ -85,6 +87,13 @@ def test_events_that_the_server_left_out_do_not_move_the_place(decoder: Decoder)
     assert rows_of(decoder)[0]["position"] == 3 << OFFSET_BITS | begin
 
 
+def test_an_event_never_ends_before_the_one_in_front_of_it(decoder: Decoder) -> None:
+    """The place would be wrong from there on, and with it the next start."""
+    log = Log().begin(1).commit()
+    again = b"".join(packet(b"\0" + event) for event in log.events[1:])
+    assert refused(lambda: feed(decoder, log.packets() + again)) == "place"
+
+
 def test_rotation_names_the_next_file(decoder: Decoder) -> None:
     """Both the real event and the made-up one behind it."""
     log = Log().begin().commit().rotate("b.000008")
@@ -93,7 +102,8 @@ def test_rotation_names_the_next_file(decoder: Decoder) -> None:
     feed(decoder, block)
     assert (decoder.file_name, decoder.file_number) == ("b.000008", 8)
     assert decoder.offset == following.offset
-    assert refused(lambda: feed(decoder, Log().rotate("nonumber").packets())) == "file_name"
+    block = Log().rotate("nonumber").packets()
+    assert refused(lambda: feed(type(decoder)(), block)) == "file_name"
 
 
 def test_heartbeats_pass(decoder: Decoder) -> None:
@@ -376,3 +386,73 @@ def test_reset_forgets_the_stream_and_keeps_the_rows(decoder: Decoder) -> None:
     assert (decoder.file_name, decoder.offset, decoder.bindings()) == ("", 0, {})
     feed(decoder, block)
     assert [one["gsn"] for one in rows_of(decoder)][:2] == [1, 2]
+
+
+# --- compressed transactions
+
+
+def payload(*parts: bytes) -> bytes:
+    """The body of a TRANSACTION_PAYLOAD event that is not compressed."""
+    data = b"".join(parts)
+    size = b"\xfe" + struct.pack("<Q", len(data))
+    return b"\2\3\xfc\xff\0" + b"\1\x09" + size + b"\0" + data
+
+
+def test_rows_inside_a_payload_are_limited_and_widened_like_others(decoder: Decoder) -> None:
+    """The payload is consumed at once; what is left of it comes with the next calls."""
+    table = Table(kinds=("int", "date"), name="p", table_id=12)
+    rows = [image(table, [number(index), b"\0\0\0" if index == 3 else None]) for index in range(5)]
+    log = Log().add(EventKind.GTID, gtid_body(1))
+    start = log.offset - len(log.events[-1])
+    inside = payload(
+        bare(EventKind.QUERY, query_body("BEGIN")),
+        bare(EventKind.TABLE_MAP, table.body()),
+        bare(WRITE, rows_body(table, WRITE, b"".join(rows))),
+        bare(EventKind.XID, struct.pack("<Q", 5)),
+    )
+    block = log.add(EventKind.TRANSACTION_PAYLOAD, inside).begin(2).commit().packets()
+    at = feed(decoder, block, limit=2)
+    assert decoder.stop is Stop.LIMIT
+    seen = rows_of(decoder)
+    behind = at
+    at = feed(decoder, block[at:], limit=100)
+    assert (decoder.stop, at) == (Stop.WIDEN, 0)
+    relation = decoder.bindings()[12]
+    assert relation is not None
+    decoder.bind(decoder.table(12), relation.with_text_column(1))
+    while at < len(block) - behind:
+        at += feed(decoder, block[behind + at :], limit=100, commit_limit=0)
+        seen += rows_of(decoder)
+    assert [one["after"]["c0"] for one in seen] == list(range(5))
+    assert seen[3]["after"]["c1"] == "0000-00-00"
+    assert {one["position"] & 0xFF_FFFF_FFFF for one in seen} == {start}
+    assert decoder.gtid.endswith(":2")
+
+
+def test_a_payload_inside_a_payload_is_refused(decoder: Decoder) -> None:
+    """No server writes one, and it could go on for ever."""
+    inner = bare(EventKind.TRANSACTION_PAYLOAD, payload(b""))
+    block = Log().add(EventKind.TRANSACTION_PAYLOAD, payload(inner)).packets()
+    assert refused(lambda: feed(decoder, block)) == "unknown_event"
+
+
+def test_a_payload_that_ends_inside_an_event_is_refused(decoder: Decoder) -> None:
+    """Nothing can follow it."""
+    inner = bare(EventKind.XID, bytes(8))[:-1]
+    block = Log().add(EventKind.TRANSACTION_PAYLOAD, payload(inner)).packets()
+    assert refused(lambda: feed(decoder, block)) == "event_length"
+
+
+def test_partial_updates_need_the_document_before(decoder: Decoder) -> None:
+    """And give the whole document after."""
+    table = Table(kinds=("int", "json"), name="j", table_id=13)
+    old = image(table, [number(1), encode_json({"a": 1, "b": [True]})])
+    change = b"\0\3$.a\3" + b"\5\2\0"
+    new = b"\1\1" + image(table, [number(1), change])
+    kind = EventKind.PARTIAL_UPDATE_ROWS
+    log = Log().begin().table(table).add(kind, rows_body(table, kind, old + new)).commit()
+    feed(decoder, log.packets())
+    assert after(decoder) == [(1, '{"a": 2, "b": [true]}')]
+    body = rows_body(table, kind, image(table, [number(1), None], [0]) + new, before=[0])
+    block = Log().begin().table(table).add(kind, body).packets()
+    assert refused(lambda: feed(type(decoder)(), block)) == "before"

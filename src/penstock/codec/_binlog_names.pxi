@@ -97,6 +97,7 @@ cdef enum:
     BAD_BEFORE = 18
     BAD_TOO_LONG = 19
     BAD_ENCRYPTED = 21
+    BAD_PLACE = 22
 
 cdef enum:
     HEAD = 19  # bytes of an event's head
@@ -146,6 +147,7 @@ cdef int64_t EVENT_LENGTH_MAX = binlog_outcome.EVENT_LENGTH_MAX_BYTES
 cdef int64_t TEXT_MAX = binlog_outcome.TEXT_LENGTH_MAX_BYTES
 cdef int64_t COLUMN_COUNT_MAX = binlog_images.COLUMN_COUNT_MAX
 cdef uint64_t NUMBER_MAX = mysql_gtids.NUMBER_MAX
+cdef int64_t GAP_MAX = binlog_outcome.GAP_MAX_BYTES
 cdef int OFFSET_BITS = binlog_outcome.OFFSET_BITS
 
 _STOPS = {int(stop): stop for stop in Stop}

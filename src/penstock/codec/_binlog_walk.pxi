@@ -231,14 +231,15 @@ cdef class _Walker:
         """Go to where the event ends in its file: its head has only the lower 32 bits of that."""
         cdef uint8_t kind = block[start + 4]
         cdef uint32_t told = <uint32_t>little(block + start + 13, 4)
-        cdef int64_t expected = self.offset + end - start
+        cdef int64_t expected = self.offset + end - start, gap
         if block[start + 17] & ARTIFICIAL or kind == HEARTBEAT or kind == HEARTBEAT_V2:
             return GO_ON
         if told == 0 and (kind == FORMAT_DESCRIPTION or <uint32_t>expected != 0):
             return GO_ON
-        expected += <int64_t><uint32_t>(told - <uint32_t>expected)
-        if expected >> OFFSET_BITS:
-            return fail(&self._trouble, BAD_EVENT_LENGTH, start)
+        gap = <uint32_t>(told - <uint32_t>expected)
+        expected += gap
+        if gap > GAP_MAX or expected >> OFFSET_BITS:
+            return fail(&self._trouble, BAD_PLACE, start)
         self.offset = expected
         return GO_ON
 

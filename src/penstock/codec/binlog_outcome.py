@@ -28,6 +28,9 @@ TEXT_LENGTH_MAX_BYTES = 2**30
 
 FILE_NUMBER_MAX = 2**24 - 1
 OFFSET_BITS = 40
+# Of events that a server leaves out in one file, as they are in our GTID set already. More than
+# that can not be told from a step back, for an event has the lower 32 bits of its place alone.
+GAP_MAX_BYTES = 2**31 - 1
 
 
 class Stop(IntEnum):
@@ -65,7 +68,7 @@ class Reason(IntEnum):
     TOO_LONG = 19
     PAYLOAD = 20
     ENCRYPTED = 21
-    COMMIT_TIME = 22
+    PLACE = 22
 
 
 _PHRASES: dict[Reason, str] = {
@@ -90,7 +93,7 @@ _PHRASES: dict[Reason, str] = {
     Reason.TOO_LONG: "row whose text is too long to keep",
     Reason.PAYLOAD: "compressed event that can not be decompressed",
     Reason.ENCRYPTED: "encrypted binlog file",
-    Reason.COMMIT_TIME: "commit time out of range",
+    Reason.PLACE: "event that ends before the one in front of it",
 }
 
 _HINT = (

@@ -16,6 +16,7 @@ from penstock.codec.binlog_images import Binding
 from penstock.codec.binlog_outcome import (
     EVENT_LENGTH_MAX_BYTES,
     FILE_NUMBER_MAX,
+    GAP_MAX_BYTES,
     OFFSET_BITS,
     BinlogBroken,
     Reason,
@@ -322,10 +323,11 @@ class Walker(ABC):
         expected = self.offset + end - start
         if told == 0 and (kind == EventKind.FORMAT_DESCRIPTION or expected & 0xFFFF_FFFF):
             return self.offset
-        # The server may have left events out before this one.
-        behind = expected + (told - expected & 0xFFFF_FFFF)
-        if behind >> OFFSET_BITS:
-            raise binlog_error(Reason.EVENT_LENGTH, start)
+        # The server may have left events out before this one, but never goes back.
+        gap = told - expected & 0xFFFF_FFFF
+        behind = expected + gap
+        if gap > GAP_MAX_BYTES or behind >> OFFSET_BITS:
+            raise binlog_error(Reason.PLACE, start)
         return behind
 
 

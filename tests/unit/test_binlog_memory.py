@@ -1,0 +1,99 @@
+"""The binlog kernel without memory: an error, not a crash, and nothing decoded is lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.codec import binlog
+
+TESTS = Path(__file__).parent.parent
+
+# In a process of its own, because the limit would hold for all of pytest.
+SCRIPT = """
+import json, resource, sys
+from fix_binlog import DECODERS
+from fix_binlog_events import Log, UPDATE, WRITE, rows_body
+from fix_binlog_feed import TWO, feed, inserts, row, rows_of
+
+def address_space_bytes():
+    return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+
+log = Log(checksums=False).begin().table(TWO)
+start = len(log.events)
+for i in range(100):
+    log.add(*inserts(TWO, *(row(TWO, i, "x" * 50) for _ in range(9))))
+    log.add(UPDATE, rows_body(TWO, UPDATE, row(TWO, i, "y") + row(TWO, i + 1, "z")))
+rows = log.events[start:]
+head = Log(checksums=False).begin().table(TWO).packets()
+# Their place is not told: the same events come again and again.
+log.events = [event[:13] + bytes(4) + event[17:] for event in rows]
+block = log.packets()
+decoder = DECODERS["kernel"](byte_limit=900 << 20)
+feed(decoder, head)
+limits = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (address_space_bytes() + int(sys.argv[1]), limits[1]))
+failed = False
+for _ in range(100_000):
+    try:
+        decoder.feed(block, 0, len(block), 10**9)
+    except MemoryError:
+        failed = True
+        break
+resource.setrlimit(resource.RLIMIT_AS, limits)
+count = decoder.row_count
+(taken,) = decoder.take()
+taken.batch.validate(full=True)
+decoder.reset()
+more = Log(checksums=False).begin().table(TWO).add(*inserts(TWO, row(TWO, 1, "after")))
+feed(decoder, more.packets())
+(last,) = rows_of(decoder)
+print(json.dumps([failed, count, taken.batch.num_rows, last["gsn"], last["after"]["c1"]]))
+"""
+
+
+@pytest.mark.parametrize("room_mib", [12, 40, 90])
+def test_without_memory_decoding_fails_and_what_was_decoded_stays(room_mib: int) -> None:
+    """The row that found no room is not kept; after a reset decoding goes on."""
+    if not binlog.COMPILED:
+        return  # the twin has Python's own memory errors
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(room_mib << 20)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=TESTS,
+        timeout=120,
+    )
+    failed, count, row_count, gsn, last = json.loads(done.stdout)
+    assert failed
+    assert row_count == count > 1000
+    assert gsn == count + 1
+    assert last == "after"
+
+
+def test_decoding_gives_its_memory_back() -> None:
+    """Taking batches and binding tables again and again does not grow the process."""
+    script = """
+import resource
+from fix_binlog import DECODERS
+from fix_binlog_twins import WORLD, Case, Driver
+from fix_binlog import as_packets, recorded_files
+name, data = recorded_files("mysql-9.7")[1]
+block = as_packets(name, data)
+peaks = []
+for number in range(60):
+    Driver(DECODERS["kernel"], Case(block=block, row_limit=20)).run()
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(peaks[-1] - peaks[29])
+"""
+    if not binlog.COMPILED:
+        return
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=TESTS
+    )
+    assert int(done.stdout) < 8 * 1024  # KiB; a block that leaks would cost 6 MiB more
