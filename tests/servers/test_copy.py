@@ -461,6 +461,20 @@ def test_a_connection_in_a_failed_transaction_is_refused(pair: Pair, which: str)
         copy_rows(pair.source, copy_out("select 1, 'x'"), pair.target, COPY_IN)
 
 
+@pytest.mark.faults
+@pytest.mark.parametrize("who", ["source", "target"])
+def test_a_connection_that_broke_before(
+    pair: Pair, source_url: str, postgres: Server, who: str
+) -> None:
+    """It is told as lost, whether libpq knows of it yet or not."""
+    pid = getattr(pair, who).info.backend_pid
+    postgres.execute(f"select pg_terminate_backend({pid}, 5000)")
+    with pytest.raises(PenstockError) as caught:
+        copy_rows(pair.source, copy_out("select 1, 'x'"), pair.target, COPY_IN)
+    assert caught.value.retry == "backoff"
+    assert isinstance(caught.value, ConnectionLost | CopyConnectionLost)
+
+
 # -- TLS -------------------------------------------------------------------------------------------
 
 

@@ -23,7 +23,7 @@ from psycopg.pq.abc import PGconn
 
 from penstock.codec import pgwire
 from penstock.codec.pgcopy import HEAD_BYTES, make_next_head
-from penstock.host.connect import statement_error
+from penstock.host.connect import server_errors, statement_error
 from penstock.model import PenstockError, Retry
 
 BLOCK_BYTES = 1024 * 1024
@@ -135,7 +135,8 @@ class _Side:
     def __init__(self, connection: PGconn, doing: str, size_bytes: int) -> None:
         self._connection = connection
         self._doing = doing
-        self._status = _idle_status(connection)
+        with server_errors(doing):
+            self._status = _idle_status(connection)
         if not self._status:
             self._lost("the connection was not idle when the copy began")
         # libpq keeps its own descriptor: closing this one leaves the connection open.
