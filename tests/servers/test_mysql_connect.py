@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -122,12 +123,14 @@ def test_verified_tls(tls_mysql: MySQLServer, tmp_path: Path) -> None:
         connect(named + trusted, application_name="test")
 
 
-@pytest.mark.server("mariadb")
-def test_tls_is_never_left_out_when_it_is_asked_for(mysql: MySQLServer) -> None:
+def test_tls_is_never_left_out_when_it_is_asked_for(
+    own_mysql: Callable[..., MySQLServer],
+) -> None:
     """A server without TLS (or who stands in for it) does not get the password."""
-    connect(mysql.url() + "?sslmode=prefer", application_name="test").close()
+    server = own_mysql(settings={"ssl": "OFF"})
+    connect(f"{server.url()}?get_server_public_key=true", application_name="test").close()
     with pytest.raises(c.TlsFailed, match="SSL is required"):
-        connect(mysql.url() + "?sslmode=require", application_name="test")
+        connect(server.url() + "?sslmode=require", application_name="test")
 
 
 def test_refusals_are_told_apart(mysql: MySQLServer, mysql_url: str) -> None:

@@ -23,6 +23,7 @@ from penstock.source.mysql.catalog import captured_tables, open_catalog
 from penstock.source.mysql.client import DumpOptions, open_binlog
 from penstock.source.mysql.login import probe_server_id
 from penstock.source.mysql.recipes import Choice, NoConsistentPoint, Recipe
+from penstock.source.mysql.refusals import LogOff
 from penstock.source.mysql.snapshot import Snapshots, SnapshotsDiffer, open_snapshots, read_choices
 
 WRITE_ROWS = (23, 30)
@@ -185,10 +186,10 @@ def test_again_and_again_under_load(own_mysql: Callable[..., MySQLServer]) -> No
 # -- which recipe --------------------------------------------------------------------------------
 
 
-def offered(url: str, tables: list[TableDefinition], count: int = 2) -> list[Choice]:
+def offered(url: str, tables: list[TableDefinition]) -> list[Choice]:
     """The recipes for the account in a URL."""
     with connect(url, application_name="t") as connection:
-        return read_choices(connection, tables, snapshot_count=count)
+        return read_choices(connection, tables)
 
 
 def test_the_superuser_takes_the_gentlest(
@@ -278,6 +279,20 @@ def test_without_gtids_what_is_seen_can_not_be_told(own_mysql: Callable[..., MyS
         assert taken.status.gtids == ""
 
 
+@pytest.mark.server("mariadb")
+def test_a_server_without_a_binlog_has_no_point(own_mysql: Callable[..., MySQLServer]) -> None:
+    """Its snapshots are at no place."""
+    server = own_mysql()
+    server.execute("create database d; create table d.a (id int primary key)")
+    server.embedded.unset("log_bin", "log_slave_updates")
+    server.embedded.stop()
+    server.embedded.start()
+    with open_catalog(server.url()) as connection:
+        tables = captured_tables(connection, ["d.*"])
+    with pytest.raises(LogOff), open_snapshots(server.url(), tables, count=1):
+        pass
+
+
 # -- when it does not work -----------------------------------------------------------------------
 
 
@@ -322,6 +337,7 @@ KILLED = """
 import sys
 from penstock.source.mysql.catalog import captured_tables, open_catalog
 from penstock.source.mysql.recipes import Choice, Recipe
+from penstock.source.mysql.refusals import LogOff
 from penstock.source.mysql.snapshot import open_snapshots
 url, pattern = sys.argv[1:]
 with open_catalog(url) as connection:

@@ -62,7 +62,6 @@ class Facts:
     rights: Rights
     has_gtids: bool
     tables: Sequence[TableDefinition]
-    snapshot_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

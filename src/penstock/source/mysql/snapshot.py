@@ -21,6 +21,7 @@ from penstock.host.faults import declare, point
 from penstock.host.mysql.connect import Connection, connect, quoted, rows, run, value
 from penstock.model import BinlogPosition, PenstockError, TableDefinition
 from penstock.source.mysql.recipes import Choice, Facts, NoConsistentPoint, Recipe, choices
+from penstock.source.mysql.refusals import LogOff
 from penstock.source.mysql.rights import read_rights
 from penstock.source.mysql.status import LogStatus, read_identity, read_status
 
@@ -62,9 +63,7 @@ class Snapshots:
     lock_held_s: float
 
 
-def read_choices(
-    connection: Connection, tables: Sequence[TableDefinition], *, snapshot_count: int
-) -> list[Choice]:
+def read_choices(connection: Connection, tables: Sequence[TableDefinition]) -> list[Choice]:
     """The recipes that this connection's account may take, best first.
 
     Raises NoConsistentPoint when there is none.
@@ -74,7 +73,6 @@ def read_choices(
         rights=read_rights(connection),
         has_gtids=read_identity(connection).has_gtids,
         tables=tables,
-        snapshot_count=snapshot_count,
     )
     return choices(facts)
 
@@ -98,7 +96,7 @@ def open_snapshots(
     with ExitStack() as stack:
         control = stack.enter_context(connect(url, application_name=APPLICATION_NAME))
         if among is None:
-            among = read_choices(control, tables, snapshot_count=count)
+            among = read_choices(control, tables)
         readers = tuple(
             stack.enter_context(connect(url, application_name=APPLICATION_NAME))
             for _ in range(count)
@@ -313,6 +311,11 @@ def _own_position(reader: Connection) -> BinlogPosition:
     """The place of a MariaDB connection's snapshot, exactly."""
     found = rows(reader, POSITION_OF_SNAPSHOT, doing="asking for a snapshot's position")
     told = {row["variable_name"].lower(): row["value"] for row in found}
+    if not told.get("binlog_snapshot_file"):
+        raise LogOff(
+            f"{reader.server} writes no binlog",
+            hint="Set log_bin = binlog and server_id in the server's configuration; restart it.",
+        )
     return BinlogPosition.at(told["binlog_snapshot_file"], int(told["binlog_snapshot_position"]))
 
 
