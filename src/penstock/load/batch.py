@@ -15,6 +15,7 @@ import structlog
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.connect import StatementInterrupted, server_errors
+from penstock.load.merge_rows import MergeLayout
 from penstock.load.postgres import progress
 from penstock.load.postgres.apply import Target, apply_phases
 from penstock.load.postgres.enums import add_missing_labels
@@ -97,7 +98,7 @@ class _Batch:
 
     def _mend(self) -> bool:
         """Give the target's enums the labels they lack; whether there were any."""
-        merges = [(spec.table, spec.staging) for spec in self._merges]
+        merges = [(spec.table, spec.staging, MergeLayout(spec.relation)) for spec in self._merges]
         with server_errors("reading enum labels"):
             return add_missing_labels(self._target.connection, merges) > 0
 

@@ -20,6 +20,7 @@ import structlog
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted
 from penstock.load import LOAD_AFRESH
 from penstock.load.fold import Counts
+from penstock.load.merge_rows import MergeLayout
 from penstock.load.postgres.alter import alterations, shape_of
 from penstock.load.postgres.merge import Merge, MergeSql, Way
 from penstock.load.postgres.progress import TableRecord
@@ -406,7 +407,7 @@ class _PhaseApply:
 
     def _error(self, error: psycopg.Error, table: TableName) -> PenstockError:
         naming = {
-            spec.staging: naming_objects(spec.relation)
+            spec.staging: naming_objects(MergeLayout(spec.relation))
             for spec in self.phase.merges
             if spec.table == table
         }

@@ -13,6 +13,7 @@ import psycopg
 import structlog
 
 from penstock.host.connect import literal, quoted
+from penstock.load.merge_rows import MergeLayout
 from penstock.load.postgres.progress import SCHEMA
 from penstock.model import PenstockError, TableName
 
@@ -37,20 +38,23 @@ ENUM_COLUMNS = """
 
 
 def add_missing_labels(
-    connection: psycopg.Connection, merges: Iterable[tuple[TableName, str]]
+    connection: psycopg.Connection, merges: Iterable[tuple[TableName, str, MergeLayout]]
 ) -> int:
     """Add to the target's enums the labels that filled merge tables use; how many.
 
-    merges: target table and the name of its merge table. Raises EnumLabelMissing with the
-    statement to type when the role does not own the type.
+    merges: target table, the name of its merge table and how that is laid out. Raises
+    EnumLabelMissing with the statement to type when the role does not own the type.
     """
     added = 0
-    for table, staging in merges:
+    for table, staging, layout in merges:
+        places = {column.name: place for place, column in enumerate(layout.relation.columns)}
         for column, oid, schema, name, is_array in connection.execute(
             ENUM_COLUMNS, (quoted(*table),)
         ).fetchall():
+            if column not in places:
+                continue  # the target's own
             source = f"{quoted(SCHEMA, staging)} as m"
-            value = f"m.{quoted(column)}"
+            value = layout.reference(places[column], "m")
             if is_array:
                 source += f", unnest({value}::text[]) as label"
                 value = "label"

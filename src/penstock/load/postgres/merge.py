@@ -70,6 +70,8 @@ class MergeSql:
         self.staging = quoted(SCHEMA, merge.staging)
         self.key = tuple(merge.relation.columns[index].name for index in merge.relation.key)
         self._columns = [(c, self._target(c.name)) for c in merge.relation.columns]
+        self._places = {column.name: place for place, (column, _) in enumerate(self._columns)}
+        self._source = self.layout.source(self.staging)
         self.arbiter = _arbiter(self.table, self.key)
         self.way = self._way(replica)
 
@@ -109,11 +111,12 @@ class MergeSql:
         exact: with the target's modifiers, for comparisons; a plain assignment applies them
         itself and, unlike a cast, refuses what does not fit.
         """
-        column, target = next(pair for pair in self._columns if pair[0].name == name)
-        text = f"m.{quoted(name)}"
+        index = self._places[name]
+        column, target = self._columns[index]
+        text = self.layout.reference(index, "m")
         if exact:
             return _cast(text, column, target.type_text)
-        if staged(column).needs_cast and target.cast_type != "text":
+        if self.layout.kind(index).needs_cast and target.cast_type != "text":
             return _cast(text, column, target.cast_type)
         return text
 
@@ -182,12 +185,11 @@ class MergeSql:
             return None
         parts = []
         for index in sorted(self.merge.absent_columns):
-            column, _ = self._columns[index]
-            kind = staged(column).sql
-            name = quoted(column.name)
+            name = quoted(self._columns[index][0].name)
+            kind, own = self.layout.kind(index).sql, self.layout.reference(index)
             parts.append(
-                f"{name} = case when get_bit({self._absent}, {index}) = 1"
-                f" then t.{name}::{kind} else m.{name} end"
+                f"{own} = case when get_bit({self._absent}, {index}) = 1"
+                f" then t.{name}::{kind} else {self.layout.reference(index, 'm')} end"
             )
         only = f" and not ({self._stays})" if self.way is Way.UPSERT else ""
         return (
@@ -218,7 +220,7 @@ class MergeSql:
                 )
             parts.append(f"{name} = {value}")
         return (
-            f"update {self.table.sql_name} as t set {', '.join(parts)}\n  from {self.staging} as m"
+            f"update {self.table.sql_name} as t set {', '.join(parts)}\n  from {self._source}"
             f"\n where {self._stays} and {self._match()}"
         )
 
@@ -275,7 +277,7 @@ class MergeSql:
         """
         sets = ", ".join(f"{quoted(name)} = {self._value(name)}" for name in self.changed_columns)
         return (
-            f"update {self.table.sql_name} as t set {sets}\n  from {self.staging} as m"
+            f"update {self.table.sql_name} as t set {sets}\n  from {self._source}"
             f"\n where {self._n} = {UPSERT}{self._whole} and {self._match()}"
         )
 
@@ -287,7 +289,7 @@ class MergeSql:
         return (
             f"insert into {self.table.sql_name} as t ({', '.join(map(quoted, names))})"
             f"{self._overriding()}\nselect {', '.join(self._value(name) for name in names)}"
-            f"\n  from {self.staging} as m\n where {only}{self._whole}{conflict}"
+            f"\n  from {self._source}\n where {only}{self._whole}{conflict}"
         )
 
     @property
@@ -383,7 +385,7 @@ delete from {self.table.sql_name} as t
  using (select found.part, found.place
           from (select t.tableoid as part, t.ctid as place, -m.{n} as copies,
                        row_number() over (partition by m.ctid) as number
-                  from {self.staging} as m
+                  from {self._source}
                   join {self.table.sql_name} as t on {self._image("t")} = {self._image("m")}
                  where m.{n} < 0) as found
          where found.number <= found.copies) as chosen
@@ -395,7 +397,7 @@ delete from {self.table.sql_name} as t
         return (
             f"insert into {self.table.sql_name} ({', '.join(map(quoted, names))})"
             f"{self._overriding()}\nselect {', '.join(self._value(name) for name in names)}"
-            f"\n  from {self.staging} as m, generate_series(1, {self._n})"
+            f"\n  from {self._source}, generate_series(1, {self._n})"
         )
 
     def count_copies(self) -> str:

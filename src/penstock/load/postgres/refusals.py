@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 import psycopg
 
 from penstock.host.connect import quoted, statement_error
+from penstock.load.merge_rows import MergeLayout
 from penstock.load.postgres.alter import RelationNotCarried
 from penstock.load.postgres.progress import SCHEMA
-from penstock.model import PenstockError, Relation, TableName
+from penstock.model import PenstockError, TableName
 
 # Types whose values are names: of relations, functions, operators, types and so on.
 _NAMING = re.compile(
@@ -68,11 +69,14 @@ def grant_replica(user: str) -> str:
     )
 
 
-def naming_objects(relation: Relation) -> list[str]:
-    """The columns whose values name objects of the database they are in: regclass and the like."""
+def naming_objects(layout: MergeLayout) -> list[tuple[str, str]]:
+    """The columns whose values name objects of the database they are in: regclass and the like.
+
+    Each with what it is in the merge table.
+    """
     return [
-        column.name
-        for column in relation.columns
+        (column.name, layout.reference(index))
+        for index, column in enumerate(layout.relation.columns)
         if _NAMING.match(column.base_type or column.source_type)
     ]
 
@@ -82,11 +86,11 @@ def apply_error(
     table: TableName,
     *,
     user: str,
-    naming: Mapping[str, Sequence[str]],
+    naming: Mapping[str, Sequence[tuple[str, str]]],
 ) -> PenstockError:
     """The typed error for what the target said to an apply statement.
 
-    naming: per merge table of this table the columns whose values name objects.
+    naming: per merge table of this table its columns of `naming_objects`.
     """
     state, said = error.sqlstate, error.diag.message_primary or type(error).__name__
     fields = {"table": str(table), "sqlstate": state}
@@ -123,22 +127,25 @@ def apply_error(
 
 
 def _name_refused(
-    said: str, table: TableName, naming: Mapping[str, Sequence[str]], fields: dict[str, str | None]
+    said: str,
+    table: TableName,
+    naming: Mapping[str, Sequence[tuple[str, str]]],
+    fields: dict[str, str | None],
 ) -> ValueRefused:
     """The name itself is a row's value: the statement in the hint shows all of them."""
     staging, columns = next((name, found) for name, found in naming.items() if found)
-    shown = ", ".join(map(quoted, columns))
-    merge_table = quoted(SCHEMA, staging)
+    shown = ", ".join(reference for _, reference in columns)
     alters = " ".join(
-        f"alter table {quoted(*table)} alter column {quoted(column)} type text;"
-        for column in columns
+        f"alter table {quoted(*table)} alter column {quoted(name)} type text;"
+        for name, _ in columns
     )
     nameless = re.sub(r'"[^"]*"|\S+\(.*\)', "...", said)
     return ValueRefused(
-        f"applying to {table}: {nameless}, which a value of {shown} names",
+        f"applying to {table}: {nameless}, which a value of "
+        f"{', '.join(name for name, _ in columns)} names",
         hint=f"Make in the target what the values name; they are in the merge table: select "
-        f"distinct {shown} from {merge_table}; or keep the names as text: {alters} Then run "
-        "again: nothing of the batch was applied.",
+        f"distinct {shown} from {quoted(SCHEMA, staging)}; or keep the names as text: {alters} "
+        "Then run again: nothing of the batch was applied.",
         **fields,
     )
 
