@@ -152,8 +152,12 @@ class Segments:
         """Do it to segment `number`."""
         path = self.log / f"{number}.ckt"
         if kind == "flipped bit":
-            with open_segment(path) as segment:  # a frame that no loader skips
-                rows = list(segment.row_frames())[-1]
+            with open_segment(path) as segment:  # accounts: no later TRUNCATE makes them void
+                rows = [
+                    frame
+                    for frame in segment.row_frames()
+                    if segment.relation(frame.relation_id).name == "account"
+                ][-1]
                 offset = rows.offset_bytes + rows.length_bytes // 2
             flip(path, offset / path.stat().st_size)
         elif kind == "flipped bit in the header":
