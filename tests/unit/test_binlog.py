@@ -116,6 +116,18 @@ def test_a_changed_key_brings_the_old_one(decoder: Decoder) -> None:
     assert [one["before"] for one in rows_of(decoder)] == [None, {"c0": 1}]
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [("a", "ab"), ("ab", "a"), ("", "a"), (None, ""), ("", None), ("é", "è")]
+)
+def test_any_change_of_a_key_is_seen(decoder: Decoder, old: str | None, new: str | None) -> None:
+    """Also of its length alone, and between NULL and nothing."""
+    table = Table(kinds=("varchar(60)", "int"), name="named", table_id=9)
+    images = row(table, old, 1) + row(table, new, 1) + row(table, new, 1) + row(table, new, 2)
+    log = Log().begin().table(table).add(UPDATE, rows_body(table, UPDATE, images)).commit()
+    feed(decoder, log.packets())
+    assert [one["before"] for one in rows_of(decoder)] == [{"c0": old}, None]
+
+
 def test_rows_of_a_table_without_a_key_bring_all_old_values(decoder: Decoder) -> None:
     """They are found by their whole content."""
     same = row(KEYLESS, 1, "a") + row(KEYLESS, 1, "a")

@@ -38,6 +38,7 @@ from fix_binlog_feed import (
 from penstock.codec import binlog
 from penstock.codec.binlog_events import EventKind
 from penstock.codec.binlog_outcome import OFFSET_BITS
+from penstock.codec.mysql_gtids import GtidSet
 from penstock.codec.mysql_json import encode_json
 
 Decoder, BinlogBroken, Stop = binlog.Decoder, binlog.BinlogBroken, binlog.Stop
@@ -314,17 +315,33 @@ def test_abandon_takes_the_open_transaction_back(decoder: Decoder) -> None:
     at = feed(decoder, block)
     before = decoder.byte_count
     assert decoder.abandon()
-    assert (decoder.gsn, decoder.trx, decoder.row_count, decoder.in_transaction) == (1, 1, 1, False)
+    assert (decoder.gsn, decoder.trx, decoder.row_count) == (1, 1, 1)
     assert decoder.byte_count < before
+    assert decoder.in_transaction, "its end is noted by the next call"
     more = log.add(*inserts(TWO, row(TWO, 3, "c"))).commit().packets()
     decoder.feed(more, at, len(more), MANY)
     assert [(one["gsn"], one["trx"], one["before"]) for one in rows_of(decoder)] == [
         (1, 1, None),
         (2, 2, None),
     ]
-    assert len(decoder.take_gtids()) >= 1
+    seen = GtidSet()
+    for piece in decoder.take_gtids():
+        seen.update(GtidSet.parse(piece))
+    assert str(seen).endswith(":1-3")
     with pytest.raises(ValueError, match="no transaction"):
         decoder.abandon()
+
+
+def test_abandon_in_the_middle_makes_it_as_if_it_had_not_begun(decoder: Decoder) -> None:
+    """A server that died in a transaction goes on with a new file and another one."""
+    log = Log().begin(1).table(TWO).add(*inserts(TWO, row(TWO, 1, "a")))
+    following = Log().begin(1).commit()
+    feed(decoder, log.packets())
+    assert decoder.abandon()
+    assert (decoder.in_transaction, decoder.gsn, decoder.trx) == (False, 0, 0)
+    block = packet(b"\0" + fake_rotate("b.000002")) + following.packets()
+    assert feed(decoder, block) == len(block)
+    assert len(decoder.take_gtids()) == 1
 
 
 def test_abandon_does_nothing_when_rows_were_taken(decoder: Decoder) -> None:

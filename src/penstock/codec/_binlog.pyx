@@ -449,8 +449,7 @@ cdef class Decoder(_Groups):
         if count:
             self.byte_count = self._bytes_before
         self.trx -= self._counted
-        self.in_transaction = False
-        self._closing = False
+        self.in_transaction = self._closing
         self._counted = False
         self._again = _Scope()
         return True

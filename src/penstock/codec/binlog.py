@@ -5,9 +5,11 @@ have one class `Decoder` with the same results, stops and errors; `make_decoder`
 
 The block holds packets as they come from the socket during a dump: a 24-bit length, a sequence
 number, a status byte, and an event with its checksum. Only whole packets are consumed; an event
-that needs several is joined at the side. Rows, table maps that are known, the begin and end of
-transactions are decoded here; all else is handed back (Stop.MESSAGE) and read by `binlog_events`,
-`binlog_query` and `binlog_tables`. Not here: the socket, what tables are captured, DDL.
+that needs several is joined at the side. The two bytes that a server puts before events for
+semi-synchronous replicas are not understood: do not ask for them. Rows, table maps that are known,
+the begin and end of transactions are decoded here; all else is handed back (Stop.MESSAGE) and read
+by `binlog_events`, `binlog_query` and `binlog_tables`. Not here: the socket, what tables are
+captured, DDL.
 
 Positions are one number: the file's number above OFFSET_BITS, the offset in it below. A row's is
 that of its transaction's first event, so a row is in a snapshot taken at P exactly when its
@@ -130,15 +132,19 @@ class Decoder(Groups):
         self._parked = bytearray()
         self._park_limit = 0  # 0: rows are decoded
         self._counted, self._gsn_before, self._bytes_before = False, gsn, 0
-        self.reset()
+        self.in_transaction = False
+        self._forget()
 
     def reset(self) -> None:
         """Forget the stream: the next block begins a new dump. Buffered rows stay to be taken.
 
         A transaction that is open is dropped as by `abandon`, as far as it was not taken.
         """
-        if getattr(self, "in_transaction", False):
+        if self.in_transaction:
             self.abandon()
+        self._forget()
+
+    def _forget(self) -> None:
         self.in_transaction = False
         self.file_name, self.file_number, self.offset = "", 0, 0
         self.server_version, self.is_mariadb = "", False

@@ -141,8 +141,9 @@ class Groups(Walker):
     def abandon(self) -> bool:
         """Undo the open transaction: its rows are dropped and its numbers given back.
 
-        False, and nothing is changed, when rows of it were taken already. For a ROLLBACK in the
-        log, a server that died in a transaction, a broken connection.
+        False, and nothing is changed, when rows of it were taken already. At a ROLLBACK in the
+        log the transaction ends, empty, with the next call, so that its id and place are noted;
+        elsewhere (a server that died in it) it is as if it had never begun.
         """
         if not self.in_transaction:
             raise ValueError("no transaction is open")
@@ -155,7 +156,7 @@ class Groups(Walker):
         self.gsn, self.row_count = self._gsn_before, self.row_count - count
         self.byte_count = self._bytes_before if count else self.byte_count
         self.trx -= self._counted
-        self.in_transaction, self._closing, self._counted = False, False, False
+        self.in_transaction, self._counted = self._closing, False
         self._again = Scope()
         return True
 
