@@ -24,7 +24,13 @@ from penstock.source.mysql.client import DumpOptions, open_binlog
 from penstock.source.mysql.login import probe_server_id
 from penstock.source.mysql.recipes import Choice, NoConsistentPoint, Recipe
 from penstock.source.mysql.refusals import LogOff
-from penstock.source.mysql.snapshot import Snapshots, SnapshotsDiffer, open_snapshots, read_choices
+from penstock.source.mysql.snapshot import (
+    Snapshots,
+    SnapshotsDiffer,
+    TransactionsPrepared,
+    open_snapshots,
+    read_choices,
+)
 
 WRITE_ROWS = (23, 30)
 WRITERS = 3
@@ -277,6 +283,81 @@ def test_without_gtids_what_is_seen_can_not_be_told(own_mysql: Callable[..., MyS
         offered(url, tables)
     with open_snapshots(server.url("d"), tables, count=2) as taken:
         assert taken.status.gtids == ""
+
+
+def test_a_prepared_transaction_is_in_no_snapshot_and_not_behind_it(
+    mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition]
+) -> None:
+    """Its rows are in the log before the point: with one of them there is no point."""
+    name = database_of(mysql_url)
+    statements = "xa start 'x'; insert into a values (1); xa end 'x'; xa prepare 'x'"
+    with mysql.connect(name) as session, session.cursor() as cursor:
+        for statement in statements.split("; "):
+            cursor.execute(statement)
+        with pytest.raises(TransactionsPrepared, match="1 XA transactions are prepared"):
+            open_snapshots(mysql_url, tables, count=1).__enter__()
+        cursor.execute("xa commit 'x'")
+    with open_snapshots(mysql_url, tables, count=2) as taken:
+        assert [row["id"] for row in rows(taken.connections[1], "select id from a", doing="x")] == [
+            1
+        ]
+
+
+def test_coordinators_that_come_and_go(
+    mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition]
+) -> None:
+    """Between two of their transactions there is a point; nothing of any is lost."""
+    name = database_of(mysql_url)
+    stop = threading.Event()
+
+    def coordinate() -> None:
+        number = 0
+        with mysql.connect(name) as session, session.cursor() as cursor:
+            while not stop.is_set():
+                number += 1
+                cursor.execute(f"xa start 'n{number}'")
+                cursor.execute(f"insert into a values ({number})")
+                cursor.execute(f"insert into b values ({number})")
+                cursor.execute(f"xa end 'n{number}'")
+                cursor.execute(f"xa prepare 'n{number}'")
+                time.sleep(0.01)
+                cursor.execute(f"xa commit 'n{number}'")
+                time.sleep(0.03)
+
+    thread = threading.Thread(target=coordinate)
+    thread.start()
+    kept = []
+    try:
+        for _ in range(12):
+            try:
+                with open_snapshots(mysql_url, tables, count=2) as taken:
+                    kept.append((taken, seen(taken)))
+            except TransactionsPrepared:
+                continue
+    finally:
+        stop.set()
+        thread.join()
+    assert kept
+    final = {row[0] for row in mysql.execute("select id from a", name)}
+    for taken, views in kept:
+        behind = logged(mysql, taken)
+        assert all(view | behind == final for view in views)
+
+
+@pytest.mark.server("mysql")
+def test_prepared_transactions_that_can_not_be_seen_are_spoken_of(
+    mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition]
+) -> None:
+    """Before it begins: the right is missing to know."""
+    grants = (
+        "replication client on *.*",
+        "reload on *.*",
+        f"select on `{database_of(mysql_url)}`.*",
+    )
+    with mysql.role(*grants) as url:
+        assert "XA_RECOVER_ADMIN" in str(offered(url, tables)[0])
+    with mysql.role(*grants, "xa_recover_admin on *.*") as url:
+        assert "XA_RECOVER_ADMIN" not in str(offered(url, tables)[0])
 
 
 @pytest.mark.server("mariadb")

@@ -203,6 +203,8 @@ class _EmbeddedServer:
         places = {
             "basedir": str(installation.basedir),
             "datadir": str(self.directory),
+            # A server that starts removes the temporary tables of others from a folder they share.
+            "tmpdir": str(self._home.subfolder("tmp")),
             "lc_messages_dir": str(installation.share),
             "character_sets_dir": str(installation.share / "charsets"),
             "bind_address": "127.0.0.1",

@@ -68,12 +68,14 @@ class Facts:
 class Choice:
     """A recipe that can be tried. unprotected: tables whose engine has no snapshots.
 
-    lacking: why better ones can not be, as sentences; empty for the best.
+    lacking: why better ones can not be, as sentences; empty for the best. sees_prepared: whether
+    XA transactions that are prepared can be seen, whose rows lie in the log before the point.
     """
 
     recipe: Recipe
     unprotected: tuple[TableName, ...] = ()
     lacking: tuple[str, ...] = ()
+    sees_prepared: bool = True
 
     def __str__(self) -> str:
         """What is going to be done, for people, before it begins."""
@@ -84,6 +86,11 @@ class Choice:
             text += (
                 f"; {_names(self.unprotected)} can not be read at one point, for want of an "
                 "engine with snapshots"
+            )
+        if not self.sees_prepared:
+            text += (
+                "; XA transactions that are prepared meanwhile would be missing and can not be "
+                "seen: the right XA_RECOVER_ADMIN is missing"
             )
         return text
 
@@ -101,6 +108,7 @@ def choices(facts: Facts) -> list[Choice]:
     unprotected = tuple(
         table.name for table in facts.tables if table.engine.upper() not in WITH_SNAPSHOTS
     )
+    sees_prepared = not facts.server.mysql(8) or facts.rights.has("xa_recover_admin")
     found: list[Choice] = []
     lacking: list[str] = []
     for recipe in _candidates(facts.server):
@@ -108,7 +116,14 @@ def choices(facts: Facts) -> list[Choice]:
         if obstacle:
             lacking.append(obstacle)
         else:
-            found.append(Choice(recipe=recipe, unprotected=unprotected, lacking=tuple(lacking)))
+            found.append(
+                Choice(
+                    recipe=recipe,
+                    unprotected=unprotected,
+                    lacking=tuple(lacking),
+                    sees_prepared=sees_prepared,
+                )
+            )
     if not found:
         raise NoConsistentPoint(
             f"the tables can not be read at one point: {'; '.join(lacking)}",

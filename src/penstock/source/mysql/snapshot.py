@@ -30,9 +30,11 @@ APPLICATION_NAME = "penstock snapshot"
 LOCK_TIMEOUT_S = 10
 ROUNDS_MAX = 20  # how often snapshots are taken anew where nothing keeps changes away
 ROUND_PAUSE_S = 0.05
+XA_ROUNDS_MAX = 10
 
 BEGIN = "start transaction with consistent snapshot, read only"
 ISOLATION = "set session transaction isolation level repeatable read"
+XA_ENDED = "show global status where variable_name in ('Com_xa_commit', 'Com_xa_rollback')"
 POSITION_OF_SNAPSHOT = "show status like 'binlog_snapshot_%'"
 
 declare("snapshot.locked", "snapshot.taken")
@@ -43,6 +45,17 @@ class SnapshotsDiffer(PenstockError):
 
     code = "MY71"
     retry = "backoff"
+
+
+class TransactionsPrepared(PenstockError):
+    """XA transactions are prepared and not ended: their rows are in the log already.
+
+    What is in the log before the point is not read again, and what is not committed is in no
+    snapshot: the rows would be lost.
+    """
+
+    code = "MY72"
+    retry = "operator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +170,31 @@ class _Taking:
         }
 
     def take(self, choice: Choice) -> Snapshots:
-        """Try this recipe."""
-        return self._recipes[choice.recipe](choice)
+        """Try this recipe, until no XA transaction is between its two ends at the point."""
+        for attempt in range(1, XA_ROUNDS_MAX + 1):
+            before = self._xa_ended()
+            taken = self._recipes[choice.recipe](choice)
+            # One that was prepared at the point is prepared still, or has been ended since.
+            prepared = (
+                rows(self._control, "xa recover", doing="asking for prepared transactions")
+                if choice.sees_prepared
+                else []
+            )
+            if not prepared and self._xa_ended() == before:
+                return taken
+            self.give_up()
+            time.sleep(ROUND_PAUSE_S * attempt)
+        raise TransactionsPrepared(
+            f"{len(prepared)} XA transactions are prepared and not ended"
+            if prepared
+            else "XA transactions are prepared all the time",
+            hint="End those that are forgotten: `xa recover convert xid;`, then `xa commit ...` or "
+            "`xa rollback ...` each; or begin when their coordinator rests.",
+        )
+
+    def _xa_ended(self) -> list[tuple[str, str]]:
+        found = rows(self._control, XA_ENDED, doing="counting XA transactions")
+        return sorted((row["variable_name"].lower(), str(row["value"])) for row in found)
 
     def give_up(self) -> None:
         """End the transactions that an attempt has begun."""
