@@ -26,7 +26,10 @@ def number(value: int) -> bytes:
 
 def row(table: Table, *values: Any, present: list[int] | None = None) -> bytes:
     """An image: numbers for int columns, text for the others."""
-    cells = [number(v) if isinstance(v, int) else v and v.encode() for v in values]
+    cells = [
+        number(value) if isinstance(value, int) else None if value is None else value.encode()
+        for value in values
+    ]
     return image(table, cells, present)
 
 
