@@ -93,6 +93,28 @@ def test_server_does_not_outlive_its_maker(mysql_kind: str, number: signal.Signa
     raise AssertionError(f"server on port {port_text} or folder {folder_text} is still there")
 
 
+def test_a_data_folder_in_the_making_goes_with_its_maker(mysql_kind: str) -> None:
+    """Killed while the data folder is made: neither the folder nor what fills it stays."""
+    prefix = f"penstock-{mysql_kind}-"
+    before = set(Path(tempfile.gettempdir()).glob(f"{prefix}*"))
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD_A_SERVER.format(name=KINDS[mysql_kind].__name__)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as maker:
+        made: set[Path] = set()
+        while not any((folder / "data").is_dir() and list((folder / "data").iterdir())
+                      for folder in made):  # fmt: skip
+            assert maker.poll() is None
+            made = set(Path(tempfile.gettempdir()).glob(f"{prefix}*")) - before
+            time.sleep(0.02)
+        maker.kill()
+    deadline = time.monotonic() + 20
+    while any(folder.exists() for folder in made):
+        assert time.monotonic() < deadline, made
+        time.sleep(0.1)
+
+
 def test_bad_setting_is_told_with_the_servers_own_words(mysql_kind: str) -> None:
     """A server that can not start fails with the tail of its log, and leaves nothing behind."""
     with (

@@ -31,9 +31,9 @@ TEMPORARY_FOLDERS = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - only mkdtem
 # Reads one line: "done" when the server was stopped by us. End of file means that we are dead.
 _WATCHER = """
 read word && exit 0
-kill -"$3" "$1" 2>/dev/null
+kill -s "$3" -- "$1" 2>/dev/null
 tries=0
-while kill -0 "$1" 2>/dev/null && [ "$tries" -lt 50 ]; do sleep 0.1; tries=$((tries + 1)); done
+while kill -s 0 -- "$1" 2>/dev/null && [ "$tries" -lt 50 ]; do sleep 0.1; tries=$((tries + 1)); done
 [ -z "$2" ] || rm -rf "$2"
 """
 
@@ -137,17 +137,18 @@ class ServerFolder:
 class Watcher:
     """A small shell that ends a process when our end of its pipe closes without a word.
 
-    kill: the signal it sends, as in QUIT. doomed: a folder that it removes afterwards.
+    kill: the signal it sends, as in QUIT. doomed: a folder that it removes afterwards. is_group:
+    end all processes of its group, of which it is the first.
     """
 
-    def __init__(self, pid: int, *, kill: str, doomed: Path | None) -> None:
+    def __init__(self, pid: int, *, kill: str, doomed: Path | None, is_group: bool = False) -> None:
         self._process = subprocess.Popen(
             [
                 "/bin/sh",
                 "-c",
                 _WATCHER,
                 "penstock-watcher",
-                str(pid),
+                f"-{pid}" if is_group else str(pid),
                 str(doomed) if doomed is not None else "",
                 kill,
             ],

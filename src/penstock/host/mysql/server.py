@@ -7,6 +7,7 @@ user, gone when the `with` block ends or we are killed. Not here: anything that 
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import signal
@@ -243,7 +244,7 @@ class _EmbeddedServer:
             output, _ = process.communicate(timeout=INITIALISE_TIMEOUT_S)
         finally:
             if process.poll() is None:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             self._dismiss_watcher()
         if process.returncode:
@@ -308,7 +309,8 @@ class _EmbeddedServer:
 
     def _watch(self, pid: int) -> None:
         doomed = None if self._home.is_kept else self._home.root
-        self._watcher = Watcher(pid, kill="KILL", doomed=doomed)
+        # A group: what makes MariaDB's data folder is a script that starts a server.
+        self._watcher = Watcher(pid, kill="KILL", doomed=doomed, is_group=True)
 
     def _dismiss_watcher(self) -> None:
         watcher, self._watcher = self._watcher, None
