@@ -91,7 +91,13 @@ def histories(draw: st.DrawFn, identity: Identity) -> tuple[dict[int, Row], Hist
 
 
 def apply_folded(
-    shape: Relation, target: dict[int, Row], changes: list[Change], sizes: list[int], buckets: int
+    shape: Relation,
+    target: dict[int, Row],
+    changes: list[Change],
+    sizes: list[int],
+    buckets: int,
+    *,
+    ordered: bool = False,
 ) -> dict[int, Row]:
     """Apply as the merge statements do: fill, delete, upsert."""
     frames, at = [], 0
@@ -105,8 +111,13 @@ def apply_folded(
         for frame in frames:
             fold.add(frame)
         folded = fold.finish()
-        for part in folded.merge_rows(frames, bucket=bucket, buckets=buckets):
-            rows += part.to_pylist()
+        some = []
+        for part in folded.merge_rows(frames, bucket=bucket, buckets=buckets, in_key_order=ordered):
+            some += part.to_pylist()
+        if ordered:
+            keys = [(row["wk$n"] > 0, row[shape.columns[0].name]) for row in some]
+            assert keys == sorted(keys)
+        rows += some
     names = [column.name for column in shape.columns]
     upserts = {}
     for row in rows:
@@ -135,7 +146,8 @@ def test_fold_equals_one_by_one(identity: Identity, data: st.DataObject) -> None
     start, history = data.draw(histories(identity))
     sizes = data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=3))
     buckets = data.draw(st.integers(1, 3))
-    result = apply_folded(history.relation, start, history.changes, sizes, buckets)
+    ordered = data.draw(st.booleans())
+    result = apply_folded(history.relation, start, history.changes, sizes, buckets, ordered=ordered)
     assert result == history.rows
 
 

@@ -10,7 +10,7 @@ import pytest
 from fix_changes import relation
 from fix_loader import Applying, LogMaker
 from fix_merge import ITEM, PARENT, TABLE, Start, delete, insert, update
-from penstock.load.fold import Counts
+from penstock.load.folded import Counts
 from penstock.load.job import StagingFailed
 from penstock.load.postgres import apply as applying
 from penstock.load.postgres.enums import EnumLabelMissing

@@ -16,73 +16,19 @@ Not here: truncations and changes of shape, which bound what is folded together 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.load import LOAD_AFRESH
+from penstock.load.folded import Folded, LogInconsistent, Net, inconsistent
 from penstock.load.keys import KeyCodes, encode
-from penstock.load.merge_rows import GONE, NEW, UPSERT, MergeLayout
-from penstock.model import Op, PenstockError, Relation
+from penstock.load.merge_rows import MergeLayout
+from penstock.model import Op, Relation
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-
-ROWS_PER_BATCH = 20_000
-
-
-class LogInconsistent(PenstockError):
-    """Changes of one table contradict each other: the log can not have come from one history."""
-
-    code = "LD10"
-    retry = "never"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """What a fold found. absent: upserts with columns to be filled from the target.
-
-    new: upserts of keys that the table did not have before.
-    """
-
-    changes: int = 0
-    upserts: int = 0
-    deletes: int = 0
-    absent: int = 0
-    new: int = 0
-
-    def __add__(self, other: Counts) -> Counts:
-        """The sum, field by field."""
-        return Counts(
-            changes=self.changes + other.changes,
-            upserts=self.upserts + other.upserts,
-            deletes=self.deletes + other.deletes,
-            absent=self.absent + other.absent,
-            new=self.new + other.new,
-        )
-
-
-@dataclass(slots=True)
-class _Net:
-    """The verdict per key, in terms of numbers of changes (rows) and codes of keys.
-
-    rows: the last change of each surviving row, ascending. new: for each whether its key was free
-    before. patches: column to (places in rows,
-    changes to take the value from). open_places: places in rows with columns left to the target;
-    open_bits: which columns, open_origin: the codes of their origin keys. gone: codes to delete.
-    """
-
-    rows: Ints
-    new: Bools
-    gone: Ints
-    patches: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
-    open_places: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    open_bits: Bools = field(default_factory=lambda: np.empty((0, 0), np.bool_))
-    open_origin: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 class Fold:
@@ -132,11 +78,7 @@ class Fold:
             raise self._inconsistent("before images that lack columns of the key")
 
     def _inconsistent(self, what: str) -> LogInconsistent:
-        return LogInconsistent(
-            f"the log holds {what} of table {self.relation.full_name}",
-            hint=f"Please report it with the output of `penstock log cat`. {LOAD_AFRESH}",
-            table=self.relation.full_name,
-        )
+        return inconsistent(self.relation, what)
 
     def finish(self) -> Folded:
         """Come to the net result of all frames added. Raises LogInconsistent."""
@@ -144,13 +86,17 @@ class Fold:
         if not self.relation.key:
             if self._absent_rows:
                 raise self._inconsistent("unsent columns in a change without a key")
-            return Folded(self, keys, _Net(_empty(), _none(), _empty()), counts=keys.copies())
+            net = Net(_empty(), _empty(), _none(), _empty())
+            return self._folded(keys, net, copies=keys.copies())
         op = _joined(self._ops, np.uint8)
         destination, origin = self._codes(keys, op)
         net, lineage, origin_of = _net_by_key(self, keys.size, op, destination, origin)
         if self._absent_rows:
             _resolve_absent(self, net, op, lineage, origin_of)
-        return Folded(self, keys, net, counts=None)
+        return self._folded(keys, net, copies=None)
+
+    def _folded(self, keys: KeyCodes, net: Net, *, copies: Ints | None) -> Folded:
+        return Folded(self.relation, self.layout, keys, net, changes=self._size, copies=copies)
 
     def _codes(self, keys: KeyCodes, op: npt.NDArray[np.uint8]) -> tuple[Ints, Ints]:
         """Per change: the code of the key it leads to (-1 for deletes) and comes from."""
@@ -166,145 +112,9 @@ class Fold:
         return _joined(self._absent_rows, np.int64), self._absent_bits
 
 
-class Folded:
-    """The net result of a fold; `merge_rows` turns it into rows of the merge table."""
-
-    def __init__(self, fold: Fold, keys: KeyCodes, net: _Net, *, counts: Ints | None) -> None:
-        self._fold = fold
-        self._keys = keys
-        self._net = net
-        self._copies = counts
-
-    def counts(self) -> Counts:
-        """How many changes went in and what came out."""
-        if self._copies is not None:
-            return Counts(
-                changes=self._fold._size,
-                upserts=int(np.count_nonzero(self._copies > 0)),
-                deletes=int(np.count_nonzero(self._copies < 0)),
-            )
-        return Counts(
-            changes=self._fold._size,
-            upserts=len(self._net.rows),
-            deletes=len(self._net.gone),
-            absent=len(self._net.open_places),
-            new=int(np.count_nonzero(self._net.new)),
-        )
-
-    def absent_columns(self) -> frozenset[int]:
-        """Indexes of the columns that some upsert leaves to the target."""
-        if not len(self._net.open_places):
-            return frozenset()
-        return frozenset(np.flatnonzero(self._net.open_bits.any(axis=0)).tolist())
-
-    def merge_rows(
-        self, frames: Iterable[pa.RecordBatch], *, bucket: int = 0, buckets: int = 1
-    ) -> Iterator[pa.RecordBatch]:
-        """Batches of `MergeLayout.schema`: every buckets-th row of the result, from `bucket` on.
-
-        frames: the same batches, in the same order, that went into `add()`; a table without a
-        key does not look at them. Raises LogInconsistent when they are not the same.
-        """
-        if self._copies is not None:
-            yield from self._counted(bucket, buckets)
-            return
-        yield from self._deletes(self._net.gone[bucket::buckets])
-        yield from self._upserts(frames, bucket, buckets)
-
-    def _counted(self, bucket: int, buckets: int) -> Iterator[pa.RecordBatch]:
-        assert self._copies is not None
-        codes = np.flatnonzero(self._copies)[bucket::buckets]
-        for start in range(0, len(codes), ROWS_PER_BATCH):
-            part = codes[start : start + ROWS_PER_BATCH]
-            columns = self._keys.values(part)
-            yield self._fold.layout.batch(self._copies[part], columns)
-
-    def _deletes(self, codes: Ints) -> Iterator[pa.RecordBatch]:
-        layout = self._fold.layout
-        for start in range(0, len(codes), ROWS_PER_BATCH):
-            part = codes[start : start + ROWS_PER_BATCH]
-            columns: list[Any] = [None] * len(self._fold.relation.columns)
-            for index, values in zip(self._fold._key, self._keys.values(part), strict=True):
-                columns[index] = values
-            yield layout.batch(np.full(len(part), GONE, np.int64), columns)
-
-    def _upserts(
-        self, frames: Iterable[pa.RecordBatch], bucket: int, buckets: int
-    ) -> Iterator[pa.RecordBatch]:
-        stash = _Stash(self._net.patches)
-        start = 0
-        for frame in frames:
-            end = start + frame.num_rows
-            after = frame.column("after")
-            stash.keep(after, start, end)
-            low, high = np.searchsorted(self._net.rows, (start, end))
-            places = np.arange(low, high)
-            places = places[places % buckets == bucket]
-            for at in range(0, len(places), ROWS_PER_BATCH):
-                part = places[at : at + ROWS_PER_BATCH]
-                yield self._upsert_batch(after, start, part, stash)
-            start = end
-        if start != self._fold._size:
-            raise self._fold._inconsistent("other changes at the second reading")
-
-    def _upsert_batch(self, after: Any, start: int, places: Ints, stash: _Stash) -> pa.RecordBatch:
-        net = self._net
-        local = pa.array(net.rows[places] - start)
-        columns = [
-            stash.patched(index, after.field(index).take(local), places)
-            for index in range(len(self._fold.relation.columns))
-        ]
-        bitmaps, origin = None, None
-        open_at = np.searchsorted(net.open_places, places)
-        inside = open_at < len(net.open_places)
-        is_open = np.zeros(len(places), np.bool_)
-        is_open[inside] = net.open_places[open_at[inside]] == places[inside]
-        if is_open.any():
-            picked = open_at[is_open]
-            packed = np.packbits(net.open_bits[picked], axis=1, bitorder="little")
-            found = iter([bytes(row) for row in packed])
-            bitmaps = pa.array([next(found) if flag else None for flag in is_open], pa.binary())
-            index = np.full(len(places), -1, np.int64)
-            index[is_open] = net.open_origin[picked]
-            origin = self._keys.values(index)
-        kinds = np.where(net.new[places], NEW, UPSERT).astype(np.int64)
-        return self._fold.layout.batch(kinds, columns, bitmaps=bitmaps, origin=origin)
-
-
-class _Stash:
-    """Keeps the few rows whose values later changes of the same row did not repeat."""
-
-    def __init__(self, patches: dict[int, tuple[Ints, Ints]]) -> None:
-        self._patches = patches
-        sources = [rows for _, rows in patches.values()]
-        self._wanted = np.unique(_joined(sources, np.int64))
-        self._kept: list[Any] = []
-
-    def keep(self, after: Any, start: int, end: int) -> None:
-        low, high = np.searchsorted(self._wanted, (start, end))
-        if low < high:
-            self._kept.append(after.take(pa.array(self._wanted[low:high] - start)))
-
-    def patched(self, index: int, values: Any, places: Ints) -> Any:
-        """The column's values with those of the patched places replaced."""
-        if index not in self._patches:
-            return values
-        all_places, sources = self._patches[index]
-        at = np.searchsorted(all_places, places)
-        inside = at < len(all_places)
-        hit = np.zeros(len(places), np.bool_)
-        hit[inside] = all_places[at[inside]] == places[inside]
-        if not hit.any():
-            return values
-        kept = pa.concat_arrays([part.field(index) for part in self._kept])
-        choice = np.arange(len(places))
-        choice[hit] = len(values) + np.searchsorted(self._wanted, sources[at[hit]])
-        return pa.concat_arrays([values, kept]).take(pa.array(choice))
-
-
 def _net_by_key(
     fold: Fold, size: int, op: npt.NDArray[np.uint8], destination: Ints, origin: Ints
-) -> tuple[_Net, Ints, Ints]:
+) -> tuple[Net, Ints, Ints]:
     """Net result; lineage per change; per lineage the code of its origin key, -1 for a new row.
 
     A lineage is one row through its key changes. Without key changes it is simply the key.
@@ -343,7 +153,9 @@ def _net_by_key(
     new = np.concatenate([~existed[alive], extra_new])
     order = np.argsort(rows)
     gone = np.concatenate([codes[~alive & existed], extra_gone])
-    return _Net(rows=rows[order], new=new[order], gone=gone), lineage, origin_of
+    rows = rows[order]
+    net = Net(rows=rows, codes=destination[rows], new=new[order], gone=gone)
+    return net, lineage, origin_of
 
 
 class _Walk:
@@ -394,7 +206,7 @@ class _Walk:
 
 
 def _resolve_absent(
-    fold: Fold, net: _Net, op: npt.NDArray[np.uint8], lineage: Ints, origin_of: Ints
+    fold: Fold, net: Net, op: npt.NDArray[np.uint8], lineage: Ints, origin_of: Ints
 ) -> None:
     """Find for each unsent column of a surviving row the change that had it last."""
     column_count = len(fold.relation.columns)

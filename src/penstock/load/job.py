@@ -23,7 +23,8 @@ from psycopg import conninfo
 from penstock.host import faults
 from penstock.host.connect import connect_error, quoted
 from penstock.load import LOAD_AFRESH
-from penstock.load.fold import Counts, Fold, Folded
+from penstock.load.fold import Fold
+from penstock.load.folded import Counts, Folded
 from penstock.load.plan import FrameRef, Task
 from penstock.load.postgres.progress import SCHEMA
 from penstock.log.segment import Segment, open_segment
@@ -33,6 +34,8 @@ faults.declare("load.copy.before", "load.copy.after")
 
 # Frames of a task are kept decoded up to this size; above it they are read twice.
 CACHE_BYTES_MAX = 64 * 2**20
+# Rows are put in order of their keys when all frames of a task take no more than this, decoded.
+ORDER_BYTES_MAX = 256 * 2**20
 
 
 class StagingFailed(PenstockError):
@@ -140,6 +143,11 @@ class _Frames:
             yield batch
         self._kept = kept
 
+    @property
+    def are_few(self) -> bool:
+        """Whether all of them may be in memory twice; known once they were read."""
+        return self._keeps_all and sum(kept.nbytes for kept in self._kept) <= ORDER_BYTES_MAX
+
     def _read(self, ref: FrameRef) -> pa.RecordBatch:
         batch = self._segments[ref.path].read_rows(ref.entry).batch
         return cut(
@@ -174,7 +182,9 @@ _connections: dict[tuple[int, str], Any] = {}
 def _stage(work: Work, fold: Fold, folded: Folded, frames: _Frames) -> int:
     """Send the merge rows into the merge table; how many."""
     task, count = work.task, 0
-    batches = folded.merge_rows(frames, bucket=task.bucket, buckets=task.buckets)
+    batches = folded.merge_rows(
+        frames, bucket=task.bucket, buckets=task.buckets, in_key_order=frames.are_few
+    )
 
     def counted() -> Iterator[pa.RecordBatch]:
         nonlocal count

@@ -41,6 +41,25 @@ class KeyCodes:
         index = pa.array(place, mask=codes < 0)
         return [column.take(index) for column in self.columns]
 
+    def order(self, codes: Ints) -> Ints | None:
+        """Where in codes the keys stand from the smallest to the greatest; None: they do already.
+
+        The order is Arrow's: of texts by their bytes.
+        """
+        columns = self.values(codes)
+        if len(columns) == 1 and pa.types.is_integer(columns[0].type):
+            numbers = columns[0].to_numpy()
+            if (numbers[1:] >= numbers[:-1]).all():
+                return None
+            return np.argsort(numbers, kind="stable")
+        if any(pa.types.is_null(column.type) for column in columns):
+            return None
+        names = [str(place) for place in range(len(columns))]
+        table = pa.table(columns, names=names)
+        found = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in names])
+        order = found.to_numpy().astype(np.int64)
+        return None if (order == np.arange(len(order))).all() else order
+
     def copies(self) -> Ints:
         """Per code: how often it stands in after less how often it stands in before."""
         plus = np.bincount(self.after, minlength=self.size)

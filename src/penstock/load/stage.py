@@ -19,7 +19,7 @@ import psycopg
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, server_errors
-from penstock.load.fold import Counts
+from penstock.load.folded import Counts
 from penstock.load.job import Outcome, Work, run_tasks
 from penstock.load.merge_rows import MergeLayout
 from penstock.load.plan import (

@@ -19,7 +19,7 @@ import structlog
 
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted
 from penstock.load import LOAD_AFRESH
-from penstock.load.fold import Counts
+from penstock.load.folded import Counts
 from penstock.load.merge_rows import MergeLayout
 from penstock.load.postgres.alter import alterations, shape_of
 from penstock.load.postgres.merge import Merge, MergeSql, Way

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from penstock.host.connect import quoted
-from penstock.load.fold import Counts
+from penstock.load.folded import Counts
 from penstock.load.merge_rows import DONE, NEW, UPSERT, MergeLayout
 from penstock.load.postgres.progress import SCHEMA
 from penstock.load.postgres.target import TargetColumn, TargetIndex, TargetTable
