@@ -292,7 +292,6 @@ cdef int put_span(
         return MALFORMED
     if second > 59:
         return MALFORMED
-    negative = negative and (hour or minute or second or micro)
     if column.kind != STRING:
         micro += ((hour * 60 + minute) * 60 + second) * 1000000
         if negative or micro >= DAY_US:

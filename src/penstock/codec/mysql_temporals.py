@@ -183,7 +183,7 @@ def _span(negative: bool, hour: int, minute: int, second: int, micro: int) -> Sp
     if hour > _HOUR_MAX or minute > 59 or second > 59:
         raise Malformed
     size = ((hour * 60 + minute) * 60 + second) * 1_000_000 + micro
-    return Span(negative and size > 0, size)
+    return Span(negative, size)  # no form has a negative zero
 
 
 def _since_epoch(seconds: int, micro: int) -> int:
