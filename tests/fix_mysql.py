@@ -24,6 +24,7 @@ from pymysql.constants import CLIENT
 from penstock.host.embedded import TlsFiles
 from penstock.host.mysql.server import EmbeddedMariaDB, EmbeddedMySQL
 from penstock.host.mysql.version import ServerVersion
+from penstock.source.mysql.status import status_statement
 
 KINDS = {"mysql": EmbeddedMySQL, "mariadb": EmbeddedMariaDB}
 GTID_SETTINGS: dict[str, dict[str, str]] = {
@@ -88,8 +89,13 @@ class MySQLServer:
 
     def status(self) -> tuple[str, int]:
         """The binlog file that is written and the offset of its end."""
-        row = self.execute("show master status")[0]
+        row = self.execute(status_statement(self.version))[0]
         return str(row[0]), int(row[1])
+
+    def reset_log(self) -> None:
+        """Delete all binlogs and begin anew with file 000001."""
+        new = self.version.mysql(8, 4)
+        self.execute("reset binary logs and gtids" if new else "reset master")
 
     def make_database(self, prefix: str = "test") -> str:
         """Make a fresh database and return its URL; drop_database() takes it away."""

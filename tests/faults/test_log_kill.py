@@ -50,6 +50,8 @@ def test_a_process_killed_at_any_named_point_loses_nothing_it_flushed(
         # What recovery passes only with a left-over needs one first.
         left_by = "log.create.after" if "discard" in name else "log.flush.after"
         faulty = [f"{left_by}:2:kill", f"{name}:1:kill"]
+    if ".cut." in name:
+        faulty = ["log.flush.after:2:kill", f"{name}:1:kill"]
     flushed = 0
     for fault in (*({"PENSTOCK_FAULT": spec} for spec in faulty), {}):
         done = subprocess.run(
@@ -61,9 +63,13 @@ def test_a_process_killed_at_any_named_point_loses_nothing_it_flushed(
         flushed = max([flushed, *numbers])
         if fault:
             assert done.returncode == -signal.SIGKILL, done.stderr
+            if ".cut." in name and fault == {"PENSTOCK_FAULT": faulty[0]}:
+                with next((tmp_path / "log").glob("*.ckt_")).open("ab") as torn:
+                    torn.write(b"a write that the power cut")
         else:
             assert done.returncode == 0, done.stderr
             assert lines[-1] == "end"
+    assert not list((tmp_path / "log").glob("*.cut-*")), "the log has gone past them"
     names = sorted(path.name for path in (tmp_path / "log").glob("*.ckt"))
     assert names == sorted(path.name for path in (tmp_path / "cdc" / "lake").glob("*.ckt"))
     assert not [f for f in check(tmp_path / "log") if f.severity == "error"]

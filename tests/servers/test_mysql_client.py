@@ -186,7 +186,7 @@ def test_a_large_backlog_comes_in_large_blocks(mysql: MySQLServer, mysql_url: st
 @pytest.fixture
 def fresh(tuned_mysql: MySQLServer) -> MySQLServer:
     """A server whose binlog begins anew: one file, a table d.t."""
-    tuned_mysql.execute("reset master")
+    tuned_mysql.reset_log()
     tuned_mysql.execute("create or replace database d" if tuned_mysql.is_mariadb else
                         "drop database if exists d; create database d")  # fmt: skip
     tuned_mysql.execute("create table d.t (id int primary key)")
@@ -276,7 +276,7 @@ def test_reset_master_in_a_later_file(fresh: MySQLServer) -> None:
     """The files behind ours are deleted: what comes next would be another history."""
     fresh.execute("flush binary logs; insert into d.t values (1)")
     with idle_stream(fresh, here(fresh)) as stream:
-        fresh.execute("reset master")
+        fresh.reset_log()
         fresh.execute("insert into d.t values (5)")
         error = failure(stream)
     assert type(error) is refusals.LogReset, error
@@ -290,7 +290,7 @@ def test_reset_master_in_the_file_that_is_read(fresh: MySQLServer) -> None:
     end = here(fresh)
     with idle_stream(fresh, FIRST) as stream, connect(fresh.url(), application_name="t") as other:
         check_continues(other, end)
-        fresh.execute("reset master")
+        fresh.reset_log()
         with pytest.raises(refusals.LogReset, match=r"ends at binlog\.000001"):
             check_continues(other, end)
         for number in range(20):

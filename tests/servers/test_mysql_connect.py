@@ -76,7 +76,11 @@ def test_passwords_of_any_letters_log_in(mysql: MySQLServer, password: str) -> N
 
 
 def test_native_passwords_log_in(mysql: MySQLServer) -> None:
-    """The method of before MySQL 8, which MariaDB and old accounts have."""
+    """The method of before MySQL 8, which MariaDB and old accounts have; gone in 9."""
+    if mysql.version.mysql(9):
+        plugins = "select plugin_name from information_schema.plugins"
+        assert ("mysql_native_password",) not in mysql.execute(plugins)
+        return
     how = "with mysql_native_password by" if not mysql.is_mariadb else "by"
     mysql.execute(f"create user `n`@'127.0.0.1' identified {how} '{PASSWORD}'")
     try:
@@ -124,10 +128,11 @@ def test_verified_tls(tls_mysql: MySQLServer, tmp_path: Path) -> None:
 
 
 def test_tls_is_never_left_out_when_it_is_asked_for(
-    own_mysql: Callable[..., MySQLServer],
+    mysql: MySQLServer, own_mysql: Callable[..., MySQLServer]
 ) -> None:
     """A server without TLS (or who stands in for it) does not get the password."""
-    server = own_mysql(settings={"ssl": "OFF"})
+    new = mysql.version.mysql(8, 4)
+    server = own_mysql(settings={"tls_version": ""} if new else {"ssl": "OFF"})
     connect(f"{server.url()}?get_server_public_key=true", application_name="test").close()
     with pytest.raises(c.TlsFailed, match="SSL is required"):
         connect(server.url() + "?sslmode=require", application_name="test")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -20,7 +21,8 @@ from penstock.source.mysql import status as st
 @pytest.fixture
 def fresh(tuned_mysql: MySQLServer) -> MySQLServer:
     """A server whose binlog begins anew: one file, a table d.t with a row."""
-    tuned_mysql.execute("reset master; drop database if exists d; create database d")
+    tuned_mysql.reset_log()
+    tuned_mysql.execute("drop database if exists d; create database d")
     tuned_mysql.execute("create table d.t (id int primary key); insert into d.t values (0)")
     return tuned_mysql
 
@@ -134,7 +136,8 @@ def test_a_file_keeps_its_identity_until_it_is_written_anew(
     server.embedded.start()
     assert st.read_log_identity(server.url(), "binlog.000001") == first
     assert st.read_log_identity(server.url(), "binlog.000002") != first
-    server.execute("select sleep(1.1); reset master")  # it holds the second of its making
+    time.sleep(1.1)  # it holds the second of its making
+    server.reset_log()
     assert st.read_log_identity(server.url(), "binlog.000001") != first
     with pytest.raises(refusals.LogPurged):
         st.read_log_identity(server.url(), "binlog.000009")
@@ -182,7 +185,8 @@ def test_reset_master(fresh: MySQLServer, connection: Connection) -> None:
     """Whatever the new files look like, they are not the ones that we read."""
     point = resume_point(fresh, connection)
     later = replace(point, position=BinlogPosition.at("binlog.000007", 4))
-    fresh.execute("select sleep(1.1); reset master")
+    time.sleep(1.1)
+    fresh.reset_log()
     for unfit in (by_file(point), by_file(later)):
         with pytest.raises((refusals.PositionUnfit, refusals.ServerBehind)):
             check(fresh, connection, unfit)

@@ -55,9 +55,10 @@ class ExtractOptions:
     events_per_flush: rows after which what was read is made durable and acknowledged.
     flush_interval_s: the longest that rows wait for that, and the age at which a segment is
     rotated. idle_wait_s: how long nothing must come before exit_when_idle ends the extraction.
-    slot_wait_s: patience with a slot that somebody else reads. table_interval_s: how often the
-    catalogue is looked at for changes that send no rows. catch_up_bytes: WAL behind the server
-    from which on ranges of catch_up_range_bytes are read by COPY before streaming; 0: never.
+    slot_wait_s: patience with a slot that somebody else reads. table_interval_s: how long at most
+    until the catalogue is looked at again for changes that send no rows; sooner where a look is
+    cheap. catch_up_bytes: WAL behind the server from which on ranges of catch_up_range_bytes are
+    read by COPY before streaming; 0: never.
     """
 
     slot: str = "wirekite_replication_slot"

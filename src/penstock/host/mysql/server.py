@@ -206,6 +206,7 @@ class _EmbeddedServer:
             "datadir": str(self.directory),
             # A server that starts removes the temporary tables of others from a folder they share.
             "tmpdir": str(self._home.subfolder("tmp")),
+            "secure_file_priv": str(self._home.subfolder("tmp")),
             "lc_messages_dir": str(installation.share),
             "character_sets_dir": str(installation.share / "charsets"),
             "bind_address": "127.0.0.1",

@@ -167,7 +167,8 @@ def _numeric(
     def estimate(low: int, high: int) -> int:
         explained = rows(
             connection,
-            f"explain select {name} from {table} where {name} between {low} and {high}",
+            f"explain format = traditional select {name} from {table} "
+            f"where {name} between {low} and {high}",
             doing=doing,
         )
         return int(explained[0]["rows"] or 0)

@@ -33,6 +33,8 @@ from penstock.source.postgres.slot import Blocker
 from penstock.source.postgres.stream import PostgresSource
 
 logger = structlog.get_logger()
+LOOK_PAUSE_S_MIN = 1.0
+LOOK_SHARE = 0.01  # of the time may be spent on looking; the interval is the longest pause
 
 
 class TableActions:
@@ -59,7 +61,7 @@ class TableActions:
         self._save = save
         self._interval_s = interval_s
         self._clock = clock
-        self._looked_s: float | None = None
+        self._next_look_s = float("-inf")
         self._visit: Visit | None = None
 
     def connected(self, connection: psycopg.Connection) -> None:
@@ -76,11 +78,13 @@ class TableActions:
 
     def look(self, *, at_once: bool = False) -> int:
         """Look at the catalogue when it is time; returns how many actions are outstanding."""
-        now_s = self._clock.monotonic_s()
-        if at_once or self._looked_s is None or now_s - self._looked_s >= self._interval_s:
-            self._looked_s = now_s
+        began_s = self._clock.monotonic_s()
+        if at_once or began_s >= self._next_look_s:
             self._watch.poll()
             self._keep()
+            cost_s = self._clock.monotonic_s() - began_s
+            pause_s = max(LOOK_PAUSE_S_MIN, cost_s / LOOK_SHARE)
+            self._next_look_s = began_s + min(self._interval_s, pause_s)
         return self._watch.pending_count
 
     def next_due(self, durable: FlushPoint) -> Action | None:
