@@ -1,32 +1,43 @@
-"""W end to end: from the first commit at the source to the last change visible in the target.
+"""W end to end, two arrangements: the same WAL, and live.
 
-Estimate: the workload, the walsender, the extractor, the loader and the target's apply share two
-cores. Per row of W the source needs some 10 us to commit and 8 us to decode and send, the
-extractor 3 us, staging 4 us, the merge 5 us: about 65,000 rows/s when nothing waits.
-Limit: PostgreSQL's own subscription (streaming on), which applies row by row in one backend.
-Both run already when the first change is committed; the start of Spark is printed, not counted.
+The same WAL: W's changes are committed before anybody reads. Each side reads them through a copy of
+one slot into a fresh target; from the word go until the last change is visible.
+Live: from the first commit at the source until the last change is visible, the making of the
+changes included; both sides run already when it begins.
+
+Estimate: all processes share two cores. Per row of W the source needs some 10 us to commit (live
+only) and 4 us to decode and send, the extractor 2 us, staging 3.5 us, the merge 4 us: 150,000
+rows/s of the same WAL and 85,000 live when nothing waits.
+Limit: PostgreSQL's own subscription (streaming on), which applies row by row in one backend: 8 us
+a row beside the walsender's 4. The start of Spark is printed, not counted.
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 
 from bench import contenders
 from bench.harness import Comparison, Contender, Measurement, TreeSampler, arguments
-from bench.pipeline import Running, write_config
+from bench.pipeline import Half, Running, write_config
 from bench.roles import RoleSampler
 from bench.workload import Workload
 from penstock.host.embedded import EmbeddedPostgres
 
 FIRST_ROW = "select count(*) from w where id = -2"
 LAST_ROW = "select count(*) from w where id = -1"
+PUBLICATION = "bench"
+SLOT = "bench_template"
+SAMPLE_INTERVAL_S = 1.0  # a look costs milliseconds on cores that both sides need
 
 
-class Pair:
+class Live:
     """A source and a target that hold the same base rows, made anew for every run."""
 
     def __init__(self, change_count: int) -> None:
@@ -56,11 +67,11 @@ class Pair:
         """PostgreSQL's own."""
         with EmbeddedPostgres() as origin, EmbeddedPostgres() as destination:
             source, target = origin.url("postgres"), destination.url("postgres")
-            self._fill(source, target)
+            _fill(self.workload, source, target)
             with contenders.subscription(
                 source,
                 target,
-                publication="bench",
+                publication=PUBLICATION,
                 name="bench",
                 options="copy_data = false, streaming = on",
             ):
@@ -78,7 +89,7 @@ class Pair:
             tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch,
         ):
             source, target = origin.url("postgres"), destination.url("postgres")
-            self._fill(source, target)
+            _fill(self.workload, source, target)
             file = write_config(
                 Path(scratch),
                 source,
@@ -90,7 +101,7 @@ class Pair:
             with Running(file) as running:
                 self.warm(source, target)
                 with (
-                    TreeSampler(running.pid) as sampler,
+                    TreeSampler(running.pid, interval_s=SAMPLE_INTERVAL_S) as sampler,
                     RoleSampler({"source": source, "target": target}, running.pid) as roles,
                 ):
                     total_s, behind_s = self.measure(source, target)
@@ -102,26 +113,147 @@ class Pair:
             extra={"behind_last_commit_s": behind_s},
         )
 
-    def _fill(self, source: str, target: str) -> None:
-        for url in (source, target):
-            self.workload.create(url)
-            with psycopg.connect(url, autocommit=True) as connection:
-                connection.execute("vacuum analyze w")
+
+class SameWal:
+    """A source whose WAL holds W's changes; every run reads them into a target made anew."""
+
+    def __init__(self, workload: Workload, source: str, row_count: int) -> None:
+        """source: prepared by `with_wal`."""
+        self._workload = workload
+        self._source = source
+        self._row_count = row_count
+
+    @classmethod
+    @contextmanager
+    def made(cls, change_count: int) -> Iterator[SameWal]:
+        """The source, for the time of a with block."""
+        workload = Workload(change_count=change_count)
+        with EmbeddedPostgres() as origin:
+            source = origin.url("postgres")
+            workload.create(source)
+            with psycopg.connect(source, autocommit=True) as connection:
+                connection.execute(f"create publication {PUBLICATION} for table w")
+                connection.execute(
+                    "select pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,)
+                )
+                count = workload.change(source)
+                connection.execute("insert into w (id) values (-1)")
+            yield cls(workload, source, count)
+
+    def subscription(self) -> Measurement:
+        """PostgreSQL's own."""
+        contenders.copy_slot(self._source, SLOT, "bench_theirs")
+        with EmbeddedPostgres() as destination:
+            target = destination.url("postgres")
+            _fill(self._workload, None, target)
+            options = (
+                "create_slot = false, slot_name = bench_theirs, enabled = false,"
+                " copy_data = false, streaming = on"
+            )
+            with (
+                contenders.subscription(
+                    self._source, target, publication=PUBLICATION, name="bench", options=options
+                ),
+                psycopg.connect(target, autocommit=True) as connection,
+                RoleSampler({"source": self._source, "target": target}) as roles,
+            ):
+                began = time.monotonic()
+                connection.execute("alter subscription bench enable")
+                contenders.wait_for_value(target, LAST_ROW, 1)
+                elapsed_s = time.monotonic() - began
+        roles.print_table(self._row_count)
+        return Measurement(elapsed_s=elapsed_s)
+
+    def penstock(self) -> Measurement:
+        """`penstock load` waits; an extractor that has imported what it needs is told to go."""
+        contenders.copy_slot(self._source, SLOT, "bench_ours")
+        with (
+            EmbeddedPostgres() as destination,
+            tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch,
+        ):
+            target = destination.url("postgres")
+            _fill(self._workload, None, target)
+            file = write_config(
+                Path(scratch),
+                self._source,
+                target,
+                mode="change",
+                exit_when_idle=False,
+                flush_interval_s=1,
+                slot="bench_ours",
+                publication=PUBLICATION,
+            )
+            with (
+                Half([sys.executable, "-m", "penstock", "load", str(file)], file) as load,
+                Half(
+                    [sys.executable, "-m", "bench.bench_end_to_end", "--child", str(file)],
+                    file,
+                    speaks=True,
+                ) as extract,
+            ):
+                load.until_waiting()
+                extract.until_said("ready")
+                with (
+                    TreeSampler(load.pid, interval_s=SAMPLE_INTERVAL_S) as sampler,
+                    TreeSampler(extract.pid, interval_s=SAMPLE_INTERVAL_S) as other,
+                    RoleSampler({"source": self._source, "target": target}, load.pid) as roles,
+                ):
+                    began = time.monotonic()
+                    extract.say("go")
+                    contenders.wait_for_value(target, LAST_ROW, 1)
+                    elapsed_s = time.monotonic() - began
+        roles.print_table(self._row_count)
+        print(f"    client: extractor {other.cpu_s:31.2f} s")
+        return Measurement(
+            elapsed_s=elapsed_s,
+            cpu_s=sampler.cpu_s + other.cpu_s,
+            peak_bytes=sampler.peak_bytes + other.peak_bytes,
+        )
+
+
+def extract_when_told(file: str) -> None:
+    """Child process: say that it is ready, wait for a word, extract until stopped."""
+    from penstock.control.config import load_config
+    from penstock.control.extract_process import extract_changes
+
+    config = load_config(Path(file))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    extract_changes(config, checked=True)
+
+
+def _fill(workload: Workload, source: str | None, target: str) -> None:
+    for url in filter(None, (source, target)):
+        workload.create(url)
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("vacuum analyze w")
+    if source is not None:
         with psycopg.connect(source, autocommit=True) as connection:
-            connection.execute("create publication bench for table w")
+            connection.execute(f"create publication {PUBLICATION} for table w")
 
 
 def main() -> None:
-    """Both in turn."""
-    flags = arguments(__doc__ or "", changes=1_000_000)
-    pair = Pair(flags.changes)
+    """Both arrangements, both sides in turn."""
+    if sys.argv[1:2] == ["--child"]:
+        extract_when_told(sys.argv[2])
+        return
+    flags = arguments(__doc__ or "", changes=1_000_000, same_wal=1, live=1)
+    if flags.same_wal:
+        with SameWal.made(flags.changes) as same:
+            compare("end_to_end_w_same_wal", same, flags.changes, flags.rounds)
+    if flags.live:
+        compare("end_to_end_w_live", Live(flags.changes), flags.changes, flags.rounds)
+
+
+def compare(name: str, sides: SameWal | Live, change_count: int, round_count: int) -> None:
+    """Both sides in turn."""
     Comparison(
-        bench="end_to_end_w",
+        bench=name,
         contenders=[
-            Contender(name="CREATE SUBSCRIPTION", run=pair.subscription, unit_count=flags.changes),
-            Contender(name="penstock run", run=pair.penstock, unit_count=flags.changes),
+            Contender(name="CREATE SUBSCRIPTION", run=sides.subscription, unit_count=change_count),
+            Contender(name="penstock", run=sides.penstock, unit_count=change_count),
         ],
-    ).run(flags.rounds).print_table()
+    ).run(round_count).print_table()
 
 
 if __name__ == "__main__":

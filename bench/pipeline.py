@@ -29,6 +29,8 @@ url = "{target}"
 exitWhenIdle = {exit_when_idle}
 idleWaitSeconds = 1
 flushIntervalSeconds = {flush_interval_s}
+replicationSlot = "{slot}"
+publication = "{publication}"
 [changeLoader]
 maxFilesPerBatch = {files_per_batch}
 [spark]
@@ -46,6 +48,8 @@ def write_config(
     exit_when_idle: bool = True,
     flush_interval_s: float = 5,
     files_per_batch: int = 30,
+    slot: str = "wirekite_replication_slot",
+    publication: str = "wirekite_publication",
 ) -> Path:
     """Write `bench.toml` into the directory; returns its path."""
     path = directory / "bench.toml"
@@ -58,6 +62,8 @@ def write_config(
             exit_when_idle=str(exit_when_idle).lower(),
             flush_interval_s=flush_interval_s,
             files_per_batch=files_per_batch,
+            slot=slot,
+            publication=publication,
         )
     )
     return path
@@ -120,3 +126,76 @@ class Running:
         self._process.send_signal(signal.SIGTERM)
         if self._process.wait(120) != 0:
             raise RuntimeError((self._file.parent / "run.out").read_text())
+
+
+class Half:
+    """One process of a pipeline for the time of a with block; stopped by SIGTERM."""
+
+    def __init__(self, command: list[str], file: Path, *, speaks: bool = False) -> None:
+        """file: the pipeline file; what the process says goes beside it.
+
+        speaks: its standard output is for `until_said`.
+        """
+        self._command = command
+        self._speaks = speaks
+        self._file = file
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Half:
+        """Start it."""
+        with (self._file.parent / "half.out").open("ab") as out:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE if self._speaks else out,
+                stderr=out,
+                text=True,
+            )
+        return self
+
+    @property
+    def _running(self) -> subprocess.Popen[str]:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError((self._file.parent / "half.out").read_text())
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._running.pid
+
+    def until_waiting(self) -> None:
+        """Wait until the loader waits for changes and its Spark session is there."""
+        began = time.monotonic()
+        run = self._file.parent / "pipeline" / "run"
+        state, log = run / "load.json", run / "load.log"
+        while not (
+            state.exists()
+            and json.loads(state.read_text())["state"] == "waiting"
+            and "spark session started" in log.read_text()
+        ):
+            assert self._running
+            time.sleep(0.1)
+        print(f"loader ready in {time.monotonic() - began:.1f} s", flush=True)
+
+    def until_said(self, word: str) -> None:
+        """Wait for a line of its standard output."""
+        output = self._running.stdout
+        assert output is not None
+        while output.readline().strip() != word:
+            assert self._running
+
+    def say(self, word: str) -> None:
+        """Write a line to its standard input."""
+        given = self._running.stdin
+        assert given is not None
+        given.write(word + "\n")
+        given.flush()
+
+    def __exit__(self, *_: object) -> None:
+        """Stop it."""
+        process, self._process = self._process, None
+        assert process is not None
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=120)
