@@ -1,0 +1,53 @@
+"""One table of types, from each source to each target: what holds a value, how, and at what loss.
+
+`map_table` and `map_column` say it for a table and a column; docs/types.md shows all of it and is
+written from here. Names across engines are here too. No I/O.
+"""
+
+from penstock.codec.typemap.forms import filled
+from penstock.codec.typemap.losses import (
+    LOSSES,
+    NO_CHOICES,
+    Choices,
+    Loss,
+    TypeChoiceInvalid,
+    TypeChoiceUnknown,
+    parse_choices,
+)
+from penstock.codec.typemap.mapping import Equality, Mapping, Write
+from penstock.codec.typemap.names import (
+    NameRefused,
+    NameRules,
+    problems,
+    target_columns,
+    target_names,
+)
+from penstock.codec.typemap.sides import Engine, Server
+from penstock.codec.typemap.source_type import SourceType, builtin_types
+from penstock.codec.typemap.table import key_room, map_column, map_table
+
+__all__ = [
+    "LOSSES",
+    "NO_CHOICES",
+    "Choices",
+    "Engine",
+    "Equality",
+    "Loss",
+    "Mapping",
+    "NameRefused",
+    "NameRules",
+    "Server",
+    "SourceType",
+    "TypeChoiceInvalid",
+    "TypeChoiceUnknown",
+    "Write",
+    "builtin_types",
+    "filled",
+    "key_room",
+    "map_column",
+    "map_table",
+    "parse_choices",
+    "problems",
+    "target_columns",
+    "target_names",
+]

@@ -1,0 +1,289 @@
+"""Both ends of a pipeline for one column: made, filled, read as the log has it, written, compared.
+
+A `Side` is a database of a real server. What is read from a source is what the log would hold of
+each value: in its neutral type where it fits, as text where it does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import date
+from typing import Any, Protocol
+from uuid import UUID
+
+import psycopg
+
+from penstock.codec.mysql_values import ewkb_hex
+from penstock.codec.typemap import Choices, Engine, Mapping, Server, filled, map_column
+from penstock.codec.typemap.source_type import GEOMETRIES, SourceType
+from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, literal
+from penstock.host.mysql.connect import connect as mysql_connect
+from penstock.load.postgres.types import staged
+from penstock.model import Column, ColumnDefinition
+from penstock.source.mysql.catalog import captured_tables as mysql_captured
+from penstock.source.postgres.catalog import captured_tables
+
+WIDENED = frozenset(("date", "time", "timestamp", "timestamptz"))
+Value = str | bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A value as it waits in the target: its neutral type, and its text or bytes."""
+
+    neutral: str
+    value: Value
+
+
+class Side(Protocol):
+    """One end. name: of the engine."""
+
+    server: Server
+
+    def make(self, table: str, type_text: str) -> None:
+        """Make a table (id, v)."""
+
+    def put(self, table: str, number: int, expression: str) -> str:
+        """Insert a row with this SQL as v; the error's text, or empty."""
+
+    def texts(self, table: str, template: str) -> dict[int, str | None]:
+        """What a template comes to, by id."""
+
+
+@dataclass
+class PostgresSide:
+    """A PostgreSQL database."""
+
+    connection: psycopg.Connection
+    server: Server
+
+    def make(self, table: str, type_text: str) -> None:
+        """Make a table (id, v)."""
+        self.connection.execute(f"create table public.{table} (id int, v {type_text})".encode())
+
+    def put(self, table: str, number: int, expression: str) -> str:
+        """Insert a row; the error's text, or empty."""
+        sql = f"insert into public.{table} values ({number}, {expression})"
+        try:
+            self.connection.execute(sql.encode())
+        except psycopg.Error as error:
+            return str(error)
+        return ""
+
+    def texts(self, table: str, template: str) -> dict[int, str | None]:
+        """What a template comes to, by id."""
+        sql = f"select id, {filled(template, chr(34) + 'v' + chr(34))} from public.{table}"
+        return dict(self.connection.execute(sql.encode()).fetchall())
+
+    def column(self, table: str) -> ColumnDefinition:
+        """The column v as the catalogue reader has it."""
+        (definition,) = captured_tables(self.connection, [f"public.{table}"])
+        return definition.columns[1]
+
+    def read(self, table: str) -> dict[int, Waiting]:
+        """Each value as the log would have it, by id."""
+        column = self.column(table)
+        printed = self.texts(table, "case when {} is distinct from null then format('%s', {}) end")
+        return {number: _postgres_waiting(column, text) for number, text in printed.items()}
+
+    def operand(self, waiting: Waiting, column: ColumnDefinition) -> str:
+        """The SQL of a value that waits here."""
+        if waiting.value is None:
+            return "null"
+        if isinstance(waiting.value, bytes):
+            return f"'\\x{waiting.value.hex()}'::bytea"
+        kept = Column(name="v", source_type=column.type_text, neutral=waiting.neutral)
+        return f"{literal(waiting.value)}::{staged(kept).sql}"
+
+
+def _postgres_waiting(column: ColumnDefinition, text: str | None) -> Waiting:
+    neutral = column.neutral
+    if text is None:
+        return Waiting(neutral, None)
+    if neutral == "binary":
+        is_bytes = column.base_type == "bytea"
+        return Waiting(neutral, bytes.fromhex(text[2:]) if is_bytes else text.encode())
+    if neutral == "bool":
+        return Waiting(neutral, "1" if text == "t" else "0")
+    odd = "infinity" in text or text.endswith(" BC") or text.startswith("24:") or text == "NaN"
+    if (neutral in WIDENED and (odd or text.index("-" if "-" in text else ":") > 4)) or (
+        neutral.startswith("decimal") and odd
+    ):
+        return Waiting("string", text)
+    if neutral == "timestamptz":
+        return Waiting(neutral, text.removesuffix("+00"))
+    return Waiting(neutral, text)
+
+
+def _hex(text: str) -> str:
+    return f"convert(_utf8mb4 x'{text.encode().hex()}' using utf8mb4)"
+
+
+@dataclass
+class MySQLSide:
+    """A database of MySQL or MariaDB. database: its name."""
+
+    connection: Any
+    server: Server
+    database: str
+    raw: Any = field(default=None)
+
+    def make(self, table: str, type_text: str) -> None:
+        """Make a table (id, v)."""
+        with self.connection.cursor() as cursor:
+            # Without "null" an old server gives a TIMESTAMP a default of its own.
+            cursor.execute(f"create table {table} (id int, v {type_text} null)")
+
+    def put(self, table: str, number: int, expression: str) -> str:
+        """Insert a row; the error's text, or empty. Warnings count as errors."""
+        import pymysql
+
+        with self.connection.cursor() as cursor:
+            try:
+                cursor.execute(f"insert into {table} values ({number}, {expression})")
+                cursor.execute("show warnings")
+                told = cursor.fetchall()
+            except pymysql.Error as error:
+                return str(error)
+        return str(told) if told else ""
+
+    def texts(self, table: str, template: str) -> dict[int, str | None]:
+        """What a template comes to, by id."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(f"select id, {filled(template, '`v`')} from {table}")
+            return {row[0]: _text(row[1]) for row in cursor.fetchall()}
+
+    def column(self, table: str) -> ColumnDefinition:
+        """The column v as the catalogue reader has it."""
+        (definition,) = mysql_captured(self.connection, [f"{self.database}.{table}"])
+        return definition.columns[1]
+
+    def read(self, table: str) -> dict[int, Waiting]:
+        """Each value as the log would have it, by id."""
+        column = self.column(table)
+        kind = SourceType.of(column, self.server.engine)
+        template = "convert({} using utf8mb4)"
+        if kind.base in ("bit", "year", "float", "double") or kind.zerofill:
+            template = "cast({} + 0 as char)" if kind.base != "float" else "cast({} + 0e0 as char)"
+        elif column.neutral == "binary" or kind.base in GEOMETRIES:
+            template = "lower(hex({}))"
+        elif column.neutral != "string" or kind.base in ("json", "uuid", "inet4", "inet6"):
+            template = "cast({} as char)"
+        found = self.texts(table, template)
+        return {number: _mysql_waiting(kind, text) for number, text in found.items()}
+
+    def operand(self, waiting: Waiting, column: ColumnDefinition) -> str:
+        """The SQL of a value that waits here: text, or bytes."""
+        if waiting.value is None:
+            return "null"
+        if isinstance(waiting.value, bytes):
+            return f"x'{waiting.value.hex()}'"
+        return _hex(waiting.value)
+
+
+def _is_day(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, bytes):
+        return value.decode()
+    return None if value is None else str(value)
+
+
+def _mysql_waiting(kind: SourceType, text: str | None) -> Waiting:
+    neutral = kind.neutral
+    if text is None:
+        return Waiting(neutral, None)
+    if neutral == "binary":
+        return Waiting(neutral, bytes.fromhex(text))
+    if kind.base in GEOMETRIES:
+        return Waiting(neutral, ewkb_hex(bytes.fromhex(text)))
+    if neutral == "uuid":
+        return Waiting(neutral, str(UUID(text)))
+    if neutral in ("date", "timestamp", "timestamptz"):
+        # Arrow's year 0 reaches PostgreSQL as 1 BC; Python has none.
+        return Waiting(neutral if _is_day(text[:10]) else "string", text)
+    if neutral == "time":
+        return Waiting("string" if text[0] == "-" or text >= "24" else neutral, text)
+    return Waiting(neutral, text)
+
+
+@dataclass
+class Outcome:
+    """What became of a column's values, by id.
+
+    source, target: the texts that are compared. errors: why a value was not written.
+    """
+
+    mapping: Mapping
+    source: dict[int, str | None]
+    target: dict[int, str | None]
+    errors: dict[int, str]
+
+
+def carry(
+    source: PostgresSide | MySQLSide,
+    target: PostgresSide | MySQLSide,
+    table: str,
+    into: str,
+    choices: Choices,
+    *,
+    as_text: bool = False,
+) -> Outcome:
+    """Carry a filled column over by the table's rules. as_text: as if the log had widened it."""
+    column = source.column(table)
+    plain = map_column(column, source.server, target.server, choices=choices)
+    target.make(into, plain.target_type)
+    errors: dict[int, str] = {}
+    for number, waiting in source.read(table).items():
+        held = waiting
+        if as_text and waiting.neutral in WIDENED and isinstance(waiting.value, str):
+            zoned = source.server.engine is Engine.POSTGRESQL and waiting.neutral == "timestamptz"
+            held = Waiting("string", waiting.value + ("+00" if zoned else ""))
+        mapping = map_column(
+            replace(column, neutral=held.neutral), source.server, target.server, choices=choices
+        )
+        assert mapping.target_type == plain.target_type
+        assert mapping.equal == plain.equal
+        expression = filled(mapping.write.sql, target.operand(held, column))
+        if error := target.put(into, number, expression):
+            errors[number] = error
+    return Outcome(
+        mapping=plain,
+        source=source.texts(table, plain.equal.source),
+        target=target.texts(into, plain.equal.target),
+        errors=errors,
+    )
+
+
+@contextlib.contextmanager
+def postgres_side(url: str) -> Iterator[PostgresSide]:
+    """A PostgreSQL database, with the settings that texts need."""
+    with connect(url, application_name="types", options=EXACT_TEXT_SETTINGS) as connection:
+        version = connection.info.server_version // 10_000
+        yield PostgresSide(connection, Server(engine=Engine.POSTGRESQL, version=(version,)))
+
+
+@contextlib.contextmanager
+def mysql_side(url: str) -> Iterator[MySQLSide]:
+    """A database of MySQL or MariaDB, with the session that penstock uses."""
+    connection = mysql_connect(url, application_name="types")
+    try:
+        found = connection.server
+        server = Server(engine=Engine(found.flavour.value), version=found.number)
+        yield MySQLSide(connection, server, url.rpartition("/")[2])
+    finally:
+        connection.close()
+
+
+def lost(outcome: Outcome) -> set[int]:
+    """The values that were not written, or arrived as NULL without having been it."""
+    nulls = {n for n, text in outcome.target.items() if text is None}
+    return outcome.errors.keys() | nulls
