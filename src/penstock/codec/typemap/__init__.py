@@ -1,7 +1,7 @@
 """One table of types, from each source to each target: what holds a value, how, and at what loss.
 
-`map_table` and `map_column` say it for a table and a column; docs/types.md shows all of it and is
-written from here. Names across engines are here too. No I/O.
+`map_table` and `map_column` say it for a table and a column. Names across engines are here
+too. No I/O.
 """
 
 from penstock.codec.typemap.forms import filled

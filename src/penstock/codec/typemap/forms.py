@@ -22,7 +22,7 @@ def filled(template: str, operand: str) -> str:
 
 
 class Kind(StrEnum):
-    """What kind of text it is; docs/types.md explains them with these words."""
+    """What kind of text it is, in the words of the documentation."""
 
     BOOLEAN = "1 or 0"
     INTEGER = "digits"

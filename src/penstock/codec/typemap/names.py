@@ -24,7 +24,7 @@ _LOSS = "long names"
 class NameRefused(PenstockError):
     """A name of the source can not be one in the target, or two of them would be the same."""
 
-    code = "CT40"
+    code = "CT71"
     retry = "operator"
 
 
