@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.host.socket import Wire
+from penstock.host.socket import WINDOW_BYTES, Wire
 from penstock.source.postgres.stream import (
     FLOW_GAP_S,
     FLOW_READ_COUNT,
@@ -61,6 +61,31 @@ def test_a_closed_wire_can_be_interrupted_and_closed_again(
     wire.interrupt()
     wire.resume()
     wire.close()
+
+
+def _receive_bytes(connected: socket.socket) -> int:
+    return connected.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+
+
+def test_only_a_near_peer_over_tcp_gets_a_narrow_window() -> None:
+    """A socket of another kind is left as it is; what was sent arrives all the same."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    with theirs, Wire(ours, "test") as wire:
+        wire.narrow_window()
+        assert _receive_bytes(ours) in (WINDOW_BYTES, 2 * WINDOW_BYTES)  # Linux doubles it
+        sent = threading.Thread(target=theirs.sendall, args=(bytes(8 * WINDOW_BYTES),))
+        sent.start()
+        buffer, count = memoryview(bytearray(WINDOW_BYTES)), 0
+        while count < 8 * WINDOW_BYTES:
+            count += wire.receive_into(buffer, LONG_S)
+        sent.join()
+    ours, theirs = socket.socketpair()
+    with theirs, Wire(ours, "test") as wire:
+        before = _receive_bytes(ours)
+        wire.narrow_window()
+        assert _receive_bytes(ours) == before
 
 
 def test_a_small_transaction_is_read_without_a_nap() -> None:

@@ -11,6 +11,7 @@ import os
 import select
 import socket
 import ssl
+import sys
 import threading
 import time
 from types import TracebackType
@@ -22,6 +23,9 @@ TCP_KEEPALIVE_IDLE_S = 30
 TCP_KEEPALIVE_INTERVAL_S = 10
 TCP_KEEPALIVE_COUNT = 3
 TCP_USER_TIMEOUT_MS = 60_000  # unacknowledged data for this long: the way is cut
+NEAR_US = 500  # a round trip of less: the window does not bound the rate
+WINDOW_BYTES = 128 * 1024
+RTT_OFFSET = 68  # of tcpi_rtt, microseconds, in Linux's struct tcp_info
 UNSENT_BYTES_MAX = 1024 * 1024  # a peer that takes nothing any more is dead, not slow
 
 
@@ -72,6 +76,20 @@ class Wire:
         if isinstance(self._socket, ssl.SSLSocket):
             return self._socket.selected_alpn_protocol()
         return None
+
+    def narrow_window(self) -> None:
+        """Let little be under way at a time, where the peer is near.
+
+        A near peer whose window is closed gathers what it has to send, and sends it in large
+        pieces at a fraction of the cost. For a far one the window bounds the rate: it is left
+        alone, and so is every other kind of socket.
+        """
+        is_tcp = self._socket.family in (socket.AF_INET, socket.AF_INET6)
+        if not is_tcp or not hasattr(socket, "TCP_INFO"):
+            return
+        info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, RTT_OFFSET + 4)
+        if int.from_bytes(info[RTT_OFFSET:], sys.byteorder) < NEAR_US:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW_BYTES)
 
     def start_tls(self, context: ssl.SSLContext, server_name: str, timeout_s: float) -> None:
         """Turn the stream into TLS; raises TlsFailed. Nothing may have been read ahead."""
