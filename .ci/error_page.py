@@ -16,6 +16,7 @@ ROOMS = {
     "PS": "Everywhere",
     "TG": "The target",
     "VF": "Verify",
+    "WB": "The web interface",
 }
 RETRIES = {
     "backoff": "penstock tries again by itself, with growing pauses.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -27,6 +28,7 @@ EXIT_INTERRUPTED = 130
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 PIPELINE_FILE = click.Path(path_type=Path)
+PORT = click.IntRange(min=0, max=65535)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -75,6 +77,7 @@ def cli() -> None:
       penstock run shop.toml       load in bulk, then follow every change until stopped
       penstock status shop.toml    what it is doing now
       penstock verify shop.toml    compare source and target at one position
+      penstock web shop.toml       all of this in a browser
 
     \b
     `penstock demo` shows it all on two throw-away servers; nothing to set up.
@@ -84,8 +87,15 @@ def cli() -> None:
 
 @cli.command()
 @pipeline_file
+@click.option("--web", "with_web", is_flag=True, help="Serve the web interface meanwhile.")
+@click.option("--web-host", default="127.0.0.1", show_default=True, help="With --web: address.")
+@click.option(
+    "--web-port", type=PORT, default=8765, show_default=True, help="With --web: port; 0: any."
+)
 @common
-def run(file: Path, as_json: bool, verbose: bool) -> None:
+def run(
+    file: Path, with_web: bool, web_host: str, web_port: int, as_json: bool, verbose: bool
+) -> None:
     """Run a pipeline: bulk load, handover, then every change, until stopped.
 
     Starts the two halves, `penstock extract` and `penstock load`, watches them, and shows the
@@ -107,11 +117,18 @@ def run(file: Path, as_json: bool, verbose: bool) -> None:
                  2 wrong usage
     """  # noqa: D301 - click wants the character
     from penstock.control.live import make_view
+    from penstock.control.past_errors import errors_kept
     from penstock.control.supervisor import run_pipeline
 
     config = _config(file)
     _diagnostics(verbose)
-    run_pipeline(config, make_view(_json if as_json else None), verbose=verbose)
+    beside: AbstractContextManager[None] = nullcontext()
+    if with_web:
+        from penstock.web.command import beside as web_beside
+
+        beside = web_beside([config], web_host, web_port, say=_say_web(as_json))
+    with beside, errors_kept(config, "run"):
+        run_pipeline(config, make_view(_json if as_json else None), verbose=verbose)
 
 
 @cli.command()
@@ -132,10 +149,12 @@ def extract(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     Exit codes:       0 stopped as asked or idle, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
     from penstock.control.extract_process import extract_changes
+    from penstock.control.past_errors import errors_kept
 
     config = _config(file)
     _diagnostics(verbose)
-    extract_changes(config, verbose=verbose, checked=checked)
+    with errors_kept(config, "extract"):
+        extract_changes(config, verbose=verbose, checked=checked)
     _say(as_json, "stopped: everything extracted so far is in the change log", stopped=True)
 
 
@@ -156,10 +175,12 @@ def load(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     Exit codes:       0 stopped as asked or done, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
     from penstock.control.load_process import load_changes
+    from penstock.control.past_errors import errors_kept
 
     config = _config(file)
     _diagnostics(verbose)
-    load_changes(config, verbose=verbose, checked=checked)
+    with errors_kept(config, "load"):
+        load_changes(config, verbose=verbose, checked=checked)
     _say(as_json, "stopped: the target holds whole transactions only", stopped=True)
 
 
@@ -273,6 +294,42 @@ def doctor(file: Path, as_json: bool, verbose: bool) -> None:
         show_report(report)
     if report.errors:
         sys.exit(EXIT_FAILED)
+
+
+@cli.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PIPELINE_FILE)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option("--port", type=PORT, default=8765, show_default=True, help="Port; 0: any free one.")
+@click.option(
+    "--allow-host", "allowed", multiple=True, metavar="NAME", help="A name it is called by, too."
+)
+@common
+def web(
+    files: tuple[Path, ...],
+    host: str,
+    port: int,
+    allowed: tuple[str, ...],
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Show pipelines in a browser, with metrics for Prometheus, until stopped.
+
+    A page for each: bulk load, replication with the lag as a moving plot, tables, errors, doctor
+    and verify with a button, and a pause. It is read from the change log, the state files and the
+    two databases, whether or not the pipeline runs. /metrics and /api/pipelines are for programs.
+
+    \b
+    Who may come in:  on 127.0.0.1, the default, everybody on this machine; with any other --host
+                      who has the token that is printed, or that PENSTOCK_WEB_TOKEN gives
+    What it changes:  nothing by itself; its button Pause what wirekite.wirekite_action holds
+    Example:          penstock web shop.toml bank.toml
+    Exit codes:       0 stopped by Ctrl-C or SIGTERM, 1 an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.web.command import serve
+
+    configs = [_config(file) for file in files]
+    _diagnostics(verbose)
+    serve(configs, host, port, allowed, say=_say_web(as_json))
 
 
 @cli.command()
@@ -439,6 +496,10 @@ def _say(as_json: bool, text: str, **fields: Any) -> None:
         _json(fields)
     else:
         print(text, flush=True)
+
+
+def _say_web(as_json: bool) -> Callable[[str, dict[str, str]], None]:
+    return lambda text, fields: _say(as_json, text, event="web interface", **fields)
 
 
 def _show_error(error: dict[str, Any], as_json: bool) -> None:

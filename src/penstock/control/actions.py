@@ -10,13 +10,27 @@ from collections.abc import Callable
 import psycopg
 import structlog
 
+from penstock.control.config import Config
 from penstock.control.stopping import StopRequest
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.connect import ConnectFailed, connect
-from penstock.load.postgres.progress import read_action
+from penstock.host.connect import ConnectFailed, connect, server_errors
+from penstock.load.postgres.progress import read_action, set_action
 
 logger = structlog.get_logger()
 CHECK_INTERVAL_S = 5.0  # document 000: PAUSE sleeps 5 s between checks
+
+
+def give_action(config: Config, word: str) -> None:
+    """Write RUN, PAUSE or STOP into the target: both halves obey within CHECK_INTERVAL_S.
+
+    Raises ActionUnknown, the errors of the target's connection, and StatementFailed where the
+    pipeline has not made its tables yet.
+    """
+    with (
+        connect(config.target.url, application_name="penstock action") as connection,
+        server_errors("writing the action"),
+    ):
+        set_action(connection, word)
 
 
 class ActionWatch:

@@ -6,7 +6,7 @@ findings are printed (`display.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -79,14 +79,19 @@ class Report:
 
 
 def examine(
-    config: Config, *, only: Collection[str] = (), sides: Collection[Side] = tuple(Side)
+    config: Config,
+    *,
+    only: Collection[str] = (),
+    sides: Collection[Side] = tuple(Side),
+    on_finding: Callable[[Finding], None] = lambda _finding: None,
 ) -> Report:
     """Run every check that concerns this pipeline, or only those with these codes or sides.
 
+    on_finding: told each finding as soon as it is there; the report has them in order of severity.
     Changes nothing anywhere. A server that can not be reached is one finding with the code of the
     connection's error; its checks are counted as skipped.
     """
-    findings: list[Finding] = []
+    findings = _Told(on_finding)
     counts = {"done": 0, "skipped": 0}
 
     def run(side: Side, subject: Config | Probe | None) -> None:
@@ -110,6 +115,22 @@ def examine(
     return Report(
         findings=tuple(findings), checks_done=counts["done"], checks_skipped=counts["skipped"]
     )
+
+
+class _Told(list[Finding]):
+    """Findings, each told to somebody when it is added."""
+
+    def __init__(self, tell: Callable[[Finding], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def append(self, finding: Finding) -> None:
+        super().append(finding)
+        self._tell(finding)
+
+    def extend(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            self.append(finding)
 
 
 def _wanted(config: Config, side: Side) -> list[Check]:

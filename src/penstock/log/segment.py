@@ -193,7 +193,12 @@ class Segment:
         """Markers in order."""
         for entry in self.entries:
             if entry.kind == FrameKind.MARKER:
-                yield self._decoded(entry, FrameKind.MARKER, ckt.decode_marker)
+                yield self.read_marker(entry)
+
+    def read_marker(self, entry: FrameEntry) -> Marker:
+        """The marker of one frame, verified. Raises SegmentCorrupt."""
+        marker: Marker = self._decoded(entry, FrameKind.MARKER, ckt.decode_marker)
+        return marker
 
     def flush_points(self) -> Iterator[ckt.FlushFrame]:
         """All flush points in order."""

@@ -1,0 +1,131 @@
+"""How many changes of each kind a pipeline's tables had, counted in the change log's segments.
+
+Each frame is counted once, as the log grows; rows are opened only where a frame holds more than one
+kind. Not here: how far the log goes (`log_facts.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from penstock.codec.ckt import FrameEntry, FrameKind, RowsFlag
+from penstock.control.config import Config
+from penstock.host.files import FileMissing
+from penstock.log.layout import SegmentFile, list_open_segments, list_segments
+from penstock.log.segment import Segment, open_segment
+from penstock.model import MarkerKind, TableName
+
+ROWS_OPENED_MAX = 2_000_000  # per look: a log that was long before we came is counted in pieces
+SINGLE = {RowsFlag.INSERT: "insert", RowsFlag.UPDATE: "update", RowsFlag.DELETE: "delete"}
+KINDS = ("insert", "update", "delete", "truncate")
+LETTERS = {ord("I"): "insert", ord("U"): "update", ord("D"): "delete"}
+
+
+@dataclass(slots=True, kw_only=True)
+class KindCounts:
+    """Changes of one table by kind."""
+
+    insert: int = 0
+    update: int = 0
+    delete: int = 0
+    truncate: int = 0
+
+    def add(self, kind: str, count: int) -> None:
+        """Count so many more of a kind."""
+        setattr(self, kind, getattr(self, kind) + count)
+
+    def as_dict(self) -> dict[str, int]:
+        """Kind to count."""
+        return {kind: getattr(self, kind) for kind in KINDS}
+
+
+@dataclass(slots=True, kw_only=True)
+class ChangeCounts:
+    """What was counted so far.
+
+    gsn_first: the first row that could be counted, 0 before any; earlier ones were in segments
+    that had gone. complete: everything up to the log's end is in it.
+    """
+
+    tables: dict[TableName, KindCounts] = field(default_factory=dict)
+    gsn_first: int = 0
+    complete: bool = False
+
+
+class ChangeCounter:
+    """Counts the changes of a log as it grows. Used by one thread."""
+
+    def __init__(self, config: Config) -> None:
+        """Nothing is read before the first look."""
+        self._directory = config.layout.log
+        self._extension = config.change_loader.change_file_extension
+        self._number = -1
+        self._entries_done = 0
+        self.counts = ChangeCounts()
+
+    def look(self) -> ChangeCounts:
+        """Count what came since, at most about ROWS_OPENED_MAX opened rows. Raises SegmentCorrupt.
+
+        The same object is returned each time.
+        """
+        budget = ROWS_OPENED_MAX
+        self.counts.complete = False
+        for file in self._segments():
+            with (
+                suppress(FileMissing),  # loaded and removed, or closed and renamed meanwhile
+                open_segment(file.path, extension=self._extension) as segment,
+            ):
+                budget -= self._count(file.number, segment, budget)
+            if budget <= 0:
+                return self.counts
+        self.counts.complete = True
+        return self.counts
+
+    def _segments(self) -> Iterator[SegmentFile]:
+        # One that is closed between the two listings is then met under its new name.
+        unfinished = list_open_segments(self._directory, self._extension)
+        closed = list_segments(self._directory, self._extension)
+        numbers = {file.number for file in closed}
+        files = [*closed, *(file for file in unfinished if file.number not in numbers)]
+        return (file for file in files if file.number >= self._number)
+
+    def _count(self, number: int, segment: Segment, budget: int) -> int:
+        """Count the frames that are new in a segment; how many rows were opened for that."""
+        if number != self._number:
+            self._number, self._entries_done = number, 0
+            if not self.counts.gsn_first:
+                self.counts.gsn_first = segment.start.gsn + 1
+        opened = 0
+        for entry in segment.entries[self._entries_done :]:
+            opened += self._count_entry(segment, entry)
+            self._entries_done += 1
+            if opened >= budget:
+                break
+        return opened
+
+    def _count_entry(self, segment: Segment, entry: FrameEntry) -> int:
+        if entry.kind == FrameKind.MARKER:
+            marker = segment.read_marker(entry)
+            for table in marker.tables if marker.kind is MarkerKind.TRUNCATE else ():
+                self._of(TableName(*table)).add("truncate", 1)
+            return 0
+        if entry.kind != FrameKind.ROWS:
+            return 0
+        relation = segment.relation(entry.relation_id)
+        counts = self._of(TableName(relation.schema, relation.name))
+        kinds = RowsFlag(entry.flags) & (RowsFlag.INSERT | RowsFlag.UPDATE | RowsFlag.DELETE)
+        if kinds in SINGLE:
+            counts.add(SINGLE[kinds], entry.row_count)
+            return 0
+        letters = segment.read_rows(entry).batch.column("op").to_numpy(zero_copy_only=False)
+        for letter, count in enumerate(np.bincount(letters, minlength=256)):
+            if count:
+                counts.add(LETTERS[letter], int(count))
+        return entry.row_count
+
+    def _of(self, table: TableName) -> KindCounts:
+        return self.counts.tables.setdefault(table, KindCounts())

@@ -1,0 +1,88 @@
+"""The errors that ended a pipeline's processes, kept so that they can be read afterwards.
+
+One JSON object per line in `run/errors.jsonl`, written by the process that ends. Not here: what is
+wrong at this moment (`status.py`, `doctor.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import structlog
+
+from penstock.control.config import Config
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.files import REAL_FILES, FileMissing
+from penstock.model import PenstockError
+
+logger = structlog.get_logger()
+ERRORS_FILE = "errors.jsonl"
+KEPT_BYTES = 2**18
+
+
+class PastError(msgspec.Struct, frozen=True, kw_only=True):
+    """An error that ended a process. at: UTC, ISO 8601. command: run, extract or load."""
+
+    at: str
+    command: str
+    code: str
+    error: str
+    hint: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        shown: dict[str, Any] = msgspec.to_builtins(self)
+        return shown
+
+
+@contextmanager
+def errors_kept(config: Config, command: str, *, clock: Clock = REAL_CLOCK) -> Iterator[None]:
+    """Keep the error that ends the block, if one does, and let it go on.
+
+    A pipeline whose directory is not there yet is left without one.
+    """
+    try:
+        yield
+    except PenstockError as error:
+        shown = error.as_dict()
+        _keep(config, command, clock, str(shown["code"]), str(shown["error"]), error.hint)
+        raise
+    except Exception as error:
+        _keep(config, command, clock, "PS99", f"unexpected {type(error).__name__}", "")
+        raise
+
+
+def _keep(config: Config, command: str, clock: Clock, code: str, text: str, hint: str) -> None:
+    if not config.directory.is_dir():
+        return
+    at = datetime.fromtimestamp(clock.now_us() // 1_000_000, UTC).isoformat()
+    line = msgspec.json.encode(PastError(at=at, command=command, code=code, error=text, hint=hint))
+    path = config.layout.run / ERRORS_FILE
+    try:
+        REAL_FILES.make_directory(path.parent)
+        if path.exists() and path.stat().st_size > KEPT_BYTES:
+            path.replace(path.with_suffix(".jsonl.1"))
+        with path.open("ab") as file:
+            file.write(line + b"\n")
+    except (OSError, PenstockError) as failed:
+        # The error itself must come out, also where the disk is full.
+        logger.warning("error not kept", code=code, reason=str(failed))
+
+
+def past_errors(config: Config, *, count: int = 20) -> tuple[PastError, ...]:
+    """The newest errors, newest first. A line that was cut off by a full disk is passed over."""
+    try:
+        data = REAL_FILES.read_whole(config.layout.run / ERRORS_FILE)
+    except FileMissing:
+        return ()
+    found = []
+    for line in reversed(data.splitlines()[-4 * count :]):
+        try:
+            found.append(msgspec.json.decode(line, type=PastError))
+        except msgspec.DecodeError:
+            logger.warning("line of errors not readable", file=ERRORS_FILE)
+    return tuple(found[:count])

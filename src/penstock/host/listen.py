@@ -1,0 +1,59 @@
+"""A socket that listens. Not here: sockets to database servers (`socket.py`, `connect.py`)."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from penstock.model import PenstockError
+
+
+class ListenFailed(PenstockError):
+    """The address can not be listened at."""
+
+    code = "HS70"
+
+
+class PortTaken(PenstockError):
+    """Another program listens at this port."""
+
+    code = "HS71"
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Listen at a host (name or address) and port; 0: any free port.
+
+    Raises PortTaken, or ListenFailed for every other reason.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise ListenFailed(
+            f"{host} is no address of this machine: {error.strerror}",
+            hint="Give an address with --host, such as 127.0.0.1 or 0.0.0.0.",
+        ) from error
+    found = socket.socket(family, kind, protocol)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(128)
+    except OSError as error:
+        found.close()
+        raise _error(host, port, error) from error
+    return found
+
+
+def _error(host: str, port: int, error: OSError) -> PenstockError:
+    if error.errno == errno.EADDRINUSE:
+        return PortTaken(
+            f"port {port} of {host} is taken by another program",
+            hint=f"See which one: ss -ltnp 'sport = :{port}'; or give another port: --port "
+            f"{port + 1 if port < 65535 else port - 1}",
+            port=port,
+        )
+    hint = "Give an address of this machine with --host."
+    if error.errno == errno.EACCES:
+        hint = "Ports below 1024 need rights: give a higher one with --port."
+    return ListenFailed(f"can not listen at {host} port {port}: {error.strerror}", hint=hint)

@@ -1,0 +1,154 @@
+"""Who may use the web interface: host names, tokens, sessions, forged requests.
+
+On a loopback address everybody on this machine may; on any other a token is asked for. Whatever
+the address, a page of another site must not reach us through a visitor's browser: the Host header
+is compared against DNS rebinding, and whatever changes something wants a secret of our own pages.
+Pure but for secrets and the clock; not here: routes and answers (`app.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import secrets
+import socket
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from urllib.parse import urlsplit
+
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.model import PenstockError
+
+TOKEN_VARIABLE = "PENSTOCK_WEB_TOKEN"  # noqa: S105 - a name, no secret
+TOKEN_LENGTH_MIN = 16
+SESSIONS_MAX = 1000
+SESSION_S = 12 * 3600.0
+
+
+class TokenTooShort(PenstockError):
+    """The token for the web interface could be guessed."""
+
+    code = "WB02"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address; `localhost` counts, other names do not."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def host_name(header: str) -> str:
+    """The host of a Host header without its port, in small letters; empty when it has no form."""
+    try:
+        return (urlsplit(f"//{header}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+class Hosts:
+    """The names under which the interface may be called.
+
+    A name that an attacker's DNS points here is none of them. An address needs no DNS, so any is
+    taken where we listen beyond loopback.
+    """
+
+    def __init__(self, listening: str, more: Collection[str] = ()) -> None:
+        """listening: the address we listen at. more: names that the operator allows."""
+        self._names = {"localhost", listening.lower(), *(name.lower() for name in more)}
+        self._local_only = is_loopback(listening)
+        if not self._local_only:
+            self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+
+    def takes(self, header: str) -> bool:
+        """Whether a request with this Host header is for us."""
+        name = host_name(header)
+        if name in self._names:
+            return True
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return address.is_loopback or not self._local_only
+
+
+class Access:
+    """Token, sessions and the secret of our forms. Used by one event loop."""
+
+    def __init__(self, token: str | None, *, clock: Clock = REAL_CLOCK) -> None:
+        """token: None lets everybody in who reaches us (loopback). Raises TokenTooShort."""
+        if token is not None and len(token) < TOKEN_LENGTH_MIN:
+            raise TokenTooShort(
+                f"the token has {len(token)} characters, at least {TOKEN_LENGTH_MIN} are needed",
+                hint=f"Give a longer one in {TOKEN_VARIABLE}, or none: then one is made.",
+            )
+        self._digest = None if token is None else _digest(token)
+        self._clock = clock
+        self._key = secrets.token_bytes(32)
+        self._sessions: OrderedDict[bytes, float] = OrderedDict()
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether visitors have to show the token."""
+        return self._digest is not None
+
+    def right_token(self, given: str) -> bool:
+        """Whether this is the token; takes the same time for every wrong one."""
+        return self._digest is not None and hmac.compare_digest(self._digest, _digest(given))
+
+    def begin_session(self) -> str:
+        """A new session's name, for a cookie; the oldest gives way when there are many."""
+        name = secrets.token_urlsafe(32)
+        self._sessions[_digest(name)] = self._clock.monotonic_s()
+        while len(self._sessions) > SESSIONS_MAX:
+            self._sessions.popitem(last=False)
+        return name
+
+    def end_session(self, name: str) -> None:
+        """Forget a session."""
+        self._sessions.pop(_digest(name), None)
+
+    def in_session(self, name: str) -> bool:
+        """Whether the cookie names a session that is not too old."""
+        begun_s = self._sessions.get(_digest(name))
+        return begun_s is not None and self._clock.monotonic_s() - begun_s < SESSION_S
+
+    def lets_in(self, headers: Mapping[str, str], session: str) -> bool:
+        """Whether a request may read: loopback, a session's cookie, or the token as a bearer."""
+        if self._digest is None:
+            return True
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and self.right_token(given.strip()):
+            return True
+        return bool(session) and self.in_session(session)
+
+    def form_secret(self, session: str) -> str:
+        """What a form of our pages carries, for this session alone."""
+        text = session.encode() if self.needs_token else b"loopback"
+        return hmac.new(self._key, text, hashlib.sha256).hexdigest()
+
+    def right_form(self, session: str, given: str) -> bool:
+        """Whether a form comes from one of our pages."""
+        return hmac.compare_digest(self.form_secret(session).encode(), given.encode())
+
+
+def same_origin(headers: Mapping[str, str]) -> bool:
+    """Whether a request was made by a page of ours, as far as the browser tells."""
+    site = headers.get("sec-fetch-site", "")
+    if site and site not in ("same-origin", "none"):
+        return False
+    origin = headers.get("origin")
+    if origin is None:
+        return True
+    try:
+        return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+    except ValueError:
+        return False
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()

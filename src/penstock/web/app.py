@@ -1,0 +1,349 @@
+"""Routes: pages, forms, events, JSON, metrics. Not here: how pages look (`pages.py`), the socket
+and the process (`server.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+import structlog
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import (
+    HTMLResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
+from starlette.routing import Route
+
+from penstock.control.actions import give_action
+from penstock.model import PenstockError
+from penstock.web.access import Access, Hosts, same_origin
+from penstock.web.events import stream
+from penstock.web.guard import Guard
+from penstock.web.metrics import CONTENT_TYPE, exposed
+from penstock.web.pages import (
+    REGIONS,
+    Pages,
+    announcements,
+    index_context,
+    pipeline_context,
+)
+from penstock.web.reading import Watch, as_dict
+from penstock.web.tasks import Kind, Tasks
+
+logger = structlog.get_logger()
+FORM_BYTES_MAX = 10_000
+ACTIONS = {"pause": "PAUSE", "resume": "RUN"}
+STATIC = {
+    "penstock.css": "text/css; charset=utf-8",
+    "penstock.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+
+
+class Interface:
+    """The web interface over some pipelines. `app` is its ASGI application."""
+
+    def __init__(
+        self,
+        watches: Sequence[Watch],
+        *,
+        access: Access,
+        hosts: Hosts,
+        cookie: str = "penstock_session",
+        ended: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """watches: with different names. ended: whether streams of events should end."""
+        self.watches = {watch.config.pipeline.name: watch for watch in watches}
+        self.access = access
+        self.tasks = Tasks()
+        self.pages = Pages()
+        self._ended = ended
+        self._cookie = cookie
+        name = "/pipelines/{name}"
+        routes = [
+            Route("/", self.index),
+            Route("/events", self.index_events),
+            Route("/login", self.login_page),
+            Route("/login", self.login, methods=["POST"]),
+            Route("/logout", self.logout, methods=["POST"]),
+            Route(name, self.pipeline),
+            Route(name + "/events", self.pipeline_events),
+            Route(name + "/tasks/{kind}", self.begin_task, methods=["POST"]),
+            Route(name + "/tasks/{kind}/stop", self.stop_task, methods=["POST"]),
+            Route(name + "/actions/{action}", self.act, methods=["POST"]),
+            Route("/api/pipelines", self.api_pipelines),
+            Route("/api/pipelines/{name}", self.api_pipeline),
+            Route("/metrics", self.metrics),
+            Route("/static/{file}", static),
+        ]
+        starlette = Starlette(
+            routes=routes,
+            exception_handlers={
+                HTTPException: self.on_http,
+                PenstockError: self.on_error,
+                Exception: self.on_defect,
+            },
+        )
+        self.app = Guard(starlette, hosts=hosts, access=access, cookie=cookie)
+
+    def start(self) -> None:
+        """Begin to look at the pipelines."""
+        for watch in self.watches.values():
+            watch.start()
+
+    def close(self) -> None:
+        """End looking, and everything that was begun by a button."""
+        self.tasks.close()
+        for watch in self.watches.values():
+            watch.close()
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def index(self, request: Request) -> Response:
+        """The list of pipelines."""
+        for watch in self.watches.values():
+            watch.want()
+        context = index_context(list(self.watches.values()))
+        return self._html("index.html", request, context)
+
+    async def index_events(self, _request: Request) -> Response:
+        """The list, again and again."""
+        watches = list(self.watches.values())
+
+        def number() -> tuple[int, ...]:
+            for watch in watches:
+                watch.want()
+            return tuple(watch.latest.number for watch in watches)
+
+        def render() -> dict[str, Any]:
+            regions = self.pages.regions(["pipelines"], index_context(watches))
+            return {"title": "penstock", "regions": regions}
+
+        return self._events(number, render)
+
+    async def pipeline(self, request: Request) -> Response:
+        """One pipeline's page."""
+        watch = self._watch(request)
+        watch.want()
+        return self._html("pipeline.html", request, self._context(request, watch))
+
+    async def pipeline_events(self, request: Request) -> Response:
+        """One pipeline's page, again and again."""
+        watch = self._watch(request)
+        name = watch.config.pipeline.name
+
+        def number() -> tuple[int, ...]:
+            watch.want()
+            return (
+                watch.latest.number,
+                *(self.tasks.view(name, kind).number for kind in Kind),
+                *(self.tasks.view(name, kind).began_us for kind in Kind),
+            )
+
+        def render() -> dict[str, Any]:
+            context = self._context(request, watch)
+            return {
+                "title": f"{name}: {context['state']} – penstock",
+                "regions": self.pages.regions(REGIONS, context),
+                "announcements": announcements(context),
+            }
+
+        return self._events(number, render)
+
+    async def api_pipelines(self, _request: Request) -> Response:
+        """All pipelines as JSON."""
+        found = [as_dict(watch.latest, watch.config) for watch in self.watches.values()]
+        return _json({"pipelines": found})
+
+    async def api_pipeline(self, request: Request) -> Response:
+        """One pipeline as JSON."""
+        watch = self._watch(request)
+        watch.want()
+        return _json(as_dict(watch.latest, watch.config))
+
+    async def metrics(self, _request: Request) -> Response:
+        """What Prometheus reads."""
+        readings = [(name, watch.latest) for name, watch in self.watches.items()]
+        return Response(await asyncio.to_thread(exposed, readings), media_type=CONTENT_TYPE)
+
+    # --- changing ---------------------------------------------------------------------------------
+
+    async def begin_task(self, request: Request) -> Response:
+        """Begin doctor or verify."""
+        await self._checked_form(request)
+        watch, kind = self._watch(request), self._kind(request)
+        name = watch.config.pipeline.name
+        await asyncio.to_thread(self.tasks.begin, name, kind, watch.config.path, watch.want)
+        return self._back(request, str(kind), f"{kind} has begun")
+
+    async def stop_task(self, request: Request) -> Response:
+        """End doctor or verify."""
+        await self._checked_form(request)
+        watch, kind = self._watch(request), self._kind(request)
+        await asyncio.to_thread(self.tasks.stop, watch.config.pipeline.name, kind)
+        return self._back(request, str(kind), f"{kind} is asked to stop")
+
+    async def act(self, request: Request) -> Response:
+        """Pause the pipeline or let it go on."""
+        await self._checked_form(request)
+        watch = self._watch(request)
+        word = ACTIONS.get(request.path_params["action"])
+        if word is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND)
+        await asyncio.to_thread(give_action, watch.config, word)
+        logger.info("action given", pipeline=watch.config.pipeline.name, word=word)
+        watch.look_now()
+        told = "is asked to pause" if word == "PAUSE" else "is asked to go on"
+        return self._back(request, "", f"the pipeline {told}")
+
+    async def _checked_form(self, request: Request) -> None:
+        """Refuse what does not come from one of our own pages."""
+        form = await _form(request)
+        given = request.headers.get("x-penstock-form") or form.get("secret", "")
+        right = self.access.right_form(request.cookies.get(self._cookie, ""), given)
+        if not right or not same_origin(request.headers):
+            raise HTTPException(HTTPStatus.FORBIDDEN, "this form is not from this page: reload it")
+
+    def _back(self, request: Request, anchor: str, told: str) -> Response:
+        """To the page again; with JavaScript the page is still there and is told in a word."""
+        if "application/json" in request.headers.get("accept", ""):
+            return _json({"told": told})
+        name = request.path_params["name"]
+        return RedirectResponse(
+            f"/pipelines/{name}" + (f"#{anchor}" if anchor else ""), HTTPStatus.SEE_OTHER
+        )
+
+    # --- coming in --------------------------------------------------------------------------------
+
+    async def login_page(self, request: Request) -> Response:
+        """Ask for the token."""
+        if not self.access.needs_token:
+            return RedirectResponse("/", HTTPStatus.SEE_OTHER)
+        return self._html("login.html", request, {"wrong": False})
+
+    async def login(self, request: Request) -> Response:
+        """Begin a session for who has the token."""
+        form = await _form(request)
+        if not same_origin(request.headers):
+            raise HTTPException(HTTPStatus.FORBIDDEN, "this form is not from this page")
+        if not self.access.right_token(form.get("token", "").strip()):
+            await asyncio.sleep(0.5)
+            logger.warning("wrong token", client=request.client.host if request.client else "")
+            return self._html("login.html", request, {"wrong": True}, HTTPStatus.FORBIDDEN)
+        answer = RedirectResponse("/", HTTPStatus.SEE_OTHER)
+        answer.set_cookie(
+            self._cookie,
+            self.access.begin_session(),
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return answer
+
+    async def logout(self, request: Request) -> Response:
+        """End the session."""
+        await self._checked_form(request)
+        self.access.end_session(request.cookies.get(self._cookie, ""))
+        answer = RedirectResponse("/login", HTTPStatus.SEE_OTHER)
+        answer.delete_cookie(self._cookie, httponly=True, samesite="strict")
+        return answer
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    def _watch(self, request: Request) -> Watch:
+        name = request.path_params["name"]
+        if name not in self.watches:
+            raise HTTPException(HTTPStatus.NOT_FOUND, "no pipeline of this name is shown here")
+        return self.watches[name]
+
+    def _kind(self, request: Request) -> Kind:
+        try:
+            return Kind(request.path_params["kind"])
+        except ValueError as error:
+            raise HTTPException(HTTPStatus.NOT_FOUND) from error
+
+    def _context(self, request: Request, watch: Watch) -> dict[str, Any]:
+        name = watch.config.pipeline.name
+        tasks = {kind: self.tasks.view(name, kind) for kind in Kind}
+        return pipeline_context(watch, tasks, self._secret(request))
+
+    def _secret(self, request: Request) -> str:
+        return self.access.form_secret(request.cookies.get(self._cookie, ""))
+
+    def _html(
+        self,
+        template: str,
+        request: Request,
+        context: Mapping[str, Any],
+        code: HTTPStatus = HTTPStatus.OK,
+    ) -> Response:
+        more = {"secret": self._secret(request), "can_log_out": self.access.needs_token}
+        return HTMLResponse(self.pages.page(template, **{**more, **context}), code)
+
+    def _events(
+        self, number: Callable[[], tuple[int, ...]], render: Callable[[], dict[str, Any]]
+    ) -> Response:
+        return StreamingResponse(
+            stream(number, render, self._ended), media_type="text/event-stream"
+        )
+
+    # --- errors -----------------------------------------------------------------------------------
+
+    async def on_http(self, request: Request, error: Exception) -> Response:
+        """A page that is not there, a form that is refused."""
+        assert isinstance(error, HTTPException)
+        code = HTTPStatus(error.status_code)
+        shown = {"code": str(int(code)), "error": str(error.detail), "hint": ""}
+        return self._error(request, shown, code)
+
+    async def on_error(self, request: Request, error: Exception) -> Response:
+        """What was asked for could not be done."""
+        assert isinstance(error, PenstockError)
+        return self._error(request, error.as_dict(), HTTPStatus.CONFLICT)
+
+    async def on_defect(self, request: Request, error: Exception) -> Response:
+        """A defect: named, and kept in the diagnostics."""
+        logger.error("web request failed", path=request.url.path, exc_info=error)
+        text = f"unexpected {type(error).__name__}"
+        shown = {"code": "PS99", "error": text, "hint": "This is a bug in penstock: report it."}
+        return self._error(request, shown, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def _error(self, request: Request, shown: dict[str, Any], code: HTTPStatus) -> Response:
+        wants_json = "application/json" in request.headers.get("accept", "")
+        if wants_json or request.url.path.startswith("/api/"):
+            return _json(shown, code)
+        return self._html("error.html", request, {"error": shown, "phrase": code.phrase}, code)
+
+
+def _json(value: Any, code: HTTPStatus = HTTPStatus.OK) -> Response:
+    return Response(msgspec.json.encode(value, enc_hook=str), code, media_type="application/json")
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a form; the first of each name."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > FORM_BYTES_MAX:
+            raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+    found = parse_qs(body.decode("utf-8", errors="replace"), keep_blank_values=True)
+    return {name: values[0] for name, values in found.items()}
+
+
+async def static(request: Request) -> Response:
+    """Our own style sheet, script and icon: nothing comes from anywhere else."""
+    name = request.path_params["file"]
+    if name not in STATIC:
+        raise HTTPException(HTTPStatus.NOT_FOUND)
+    data = files("penstock.web").joinpath("static", name).read_bytes()
+    return Response(data, media_type=STATIC[name], headers={"cache-control": "no-cache"})

@@ -1,0 +1,73 @@
+"""What `penstock web` and `penstock run --web` do, apart from printing.
+
+Light to import: the web server's libraries come when something is served.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from penstock.control.config import Config
+from penstock.model import PenstockError
+from penstock.web.access import TOKEN_VARIABLE
+
+if TYPE_CHECKING:
+    from penstock.web.server import Served
+
+LIBRARIES = ("jinja2", "prometheus_client", "starlette", "uvicorn")
+Say = Callable[[str, dict[str, str]], None]
+
+
+class WebNotInstalled(PenstockError):
+    """The libraries of the web interface are not installed."""
+
+    code = "WB06"
+
+
+@contextmanager
+def beside(configs: Sequence[Config], host: str, port: int, *, say: Say) -> Iterator[None]:
+    """Serve while the block runs. say: told where, as a text and as fields. As `serving`."""
+    _check_installed()
+    from penstock.web.server import WebOptions, serving
+
+    with serving(configs, WebOptions(host=host, port=port, token=_token())) as served:
+        say(*_told(served, "it ends with the run"))
+        yield
+
+
+def serve(
+    configs: Sequence[Config], host: str, port: int, allowed: Sequence[str], *, say: Say
+) -> None:
+    """Serve until Ctrl-C or SIGTERM. allowed: more names to be called by. As `beside`."""
+    _check_installed()
+    from penstock.web.server import WebOptions, serve_until_stopped
+
+    options = WebOptions(host=host, port=port, token=_token(), allowed_hosts=tuple(allowed))
+    serve_until_stopped(
+        configs, options, on_served=lambda served: say(*_told(served, "Ctrl-C ends it"))
+    )
+
+
+def _token() -> str | None:
+    return os.environ.get(TOKEN_VARIABLE) or None
+
+
+def _told(served: Served, end: str) -> tuple[str, dict[str, str]]:
+    text, fields = f"web interface at {served.url} ({end})", {"url": served.url}
+    if served.made_token:
+        text += f"\ntoken to log in with, shown this once: {served.made_token}"
+        fields["token"] = served.made_token
+    return text, fields
+
+
+def _check_installed() -> None:
+    missing = [name for name in LIBRARIES if find_spec(name) is None]
+    if missing:
+        raise WebNotInstalled(
+            f"the web interface needs {', '.join(missing)}, which is not installed",
+            hint="Run: pip install 'penstock[web]'",
+        )

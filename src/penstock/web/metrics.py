@@ -1,0 +1,156 @@
+"""Prometheus metrics, in base units, made from the newest readings when they are asked for.
+
+Not here: reading (`reading.py`). docs/web.md lists them; docs/grafana/penstock.json draws them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from penstock import __version__
+from penstock.control.status import Status
+from penstock.web.reading import Reading
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def exposed(readings: Sequence[tuple[str, Reading]]) -> bytes:
+    """The page that Prometheus reads. readings: name of the pipeline and its newest reading."""
+    registry = CollectorRegistry()
+    registry.register(_Readings(readings))
+    return generate_latest(registry)
+
+
+class _Readings(Collector):
+    """Gives the metrics of some readings to the library, which writes them down."""
+
+    def __init__(self, readings: Sequence[tuple[str, Reading]]) -> None:
+        self._readings = readings
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing beforehand: this registry is used once."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them."""
+        build = GaugeMetricFamily("penstock_build_info", "Version.", labels=["version"])
+        build.add_metric([__version__], 1)
+        yield build
+        readable = _gauge("status_readable", "1 when log, state, source and target can be read.")
+        read_at = _gauge("status_timestamp_seconds", "When they were read, since 1970 UTC.")
+        for name, reading in self._readings:
+            if reading.number:
+                readable.add_metric([name], 0 if reading.troubles else 1)
+                read_at.add_metric([name], reading.status_at_us / 1e6)
+        yield from (readable, read_at)
+        known = [(name, r, r.status) for name, r in self._readings if r.status is not None]
+        yield from _processes(self._readings, known)
+        yield from _log(known)
+        yield from _lag(known)
+        yield from _bulk(known)
+        yield from _changes(known)
+
+
+Known = Sequence[tuple[str, Reading, Status]]
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"penstock_{name}", text, labels=["pipeline", *labels])
+
+
+def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"penstock_{name}", text, labels=["pipeline", *labels])
+
+
+def _processes(every: Sequence[tuple[str, Reading]], known: Known) -> Iterator[Metric]:
+    running = _gauge("process_running", "1 while this process of the pipeline runs.", "process")
+    paused = _gauge("paused", "1 while wirekite_action holds PAUSE.")
+    restarts = _counter("restarts", "Restarts noted in wirekite_progress.")
+    for name, reading in every:
+        for process in reading.processes:
+            running.add_metric([name, process.name], 1 if process.pid else 0)
+    for name, _, status in known:
+        paused.add_metric([name], 1 if status.target.action == "PAUSE" else 0)
+        restarts.add_metric([name], status.target.restarts)
+    yield from (running, paused, restarts)
+
+
+def _log(known: Known) -> Iterator[Metric]:
+    rows = _counter("extracted_rows", "Row changes in the change log, ever.")
+    transactions = _counter("extracted_transactions", "Transactions in the change log, ever.")
+    loaded_rows = _counter("loaded_rows", "Row changes applied to the target, ever.")
+    loaded_transactions = _counter("loaded_transactions", "Transactions applied, ever.")
+    segments = _gauge("log_segments", "Closed segments on disk.")
+    size = _gauge("log_size_bytes", "Size of the change log on disk.")
+    for name, _, status in known:
+        log, applied = status.log, status.target.applied
+        rows.add_metric([name], log.end.gsn)
+        transactions.add_metric([name], log.end.trx)
+        loaded_rows.add_metric([name], applied.gsn)
+        loaded_transactions.add_metric([name], applied.trx)
+        segments.add_metric([name], log.segments)
+        size.add_metric([name], log.size_bytes)
+    yield from (rows, transactions, loaded_rows, loaded_transactions, segments, size)
+
+
+def _lag(known: Known) -> Iterator[Metric]:
+    lag = _gauge("lag_seconds", "Age of the oldest commit that is not applied; 0 when none is.")
+    rows = _gauge("lag_rows", "Row changes in the log that are not applied.")
+    slot = _gauge("extract_lag_bytes", "Log of the source that the extractor has not confirmed.")
+    applied = _gauge("lag_bytes", "Log of the source between its end and what is applied.")
+    kept = _gauge("source_kept_bytes", "Log that the source keeps for this pipeline.")
+    age = _gauge("source_kept_seconds", "Age of the oldest log that the source keeps.")
+    left = _gauge("source_left_bytes", "Log until the source throws away what we still need.")
+    for name, reading, status in known:
+        if status.lag is not None:
+            lag.add_metric([name], status.lag.seconds)
+            rows.add_metric([name], status.lag.rows)
+            slot.add_metric([name], status.lag.slot_bytes)
+            applied.add_metric([name], status.lag.applied_bytes)
+        if reading.retention is not None:
+            kept.add_metric([name], reading.retention.size_bytes)
+            if reading.retention.age_s is not None:
+                age.add_metric([name], reading.retention.age_s)
+            if reading.retention.left_bytes is not None:
+                left.add_metric([name], reading.retention.left_bytes)
+    yield from (lag, rows, slot, applied, kept, age, left)
+
+
+def _bulk(known: Known) -> Iterator[Metric]:
+    rows = _gauge("bulk_loaded_rows", "Rows of the bulk load in the target.", "table")
+    rows_all = _gauge("bulk_expected_rows", "Rows to load; an estimate until done.", "table")
+    size = _gauge("bulk_loaded_bytes", "Bytes of source tables that are loaded.", "table")
+    size_all = _gauge("bulk_expected_bytes", "Bytes of source tables to load.", "table")
+    chunks = _gauge("bulk_loaded_chunks", "Chunks that are loaded.", "table")
+    chunks_all = _gauge("bulk_expected_chunks", "Chunks of the table.", "table")
+    left = _gauge("bulk_remaining_seconds", "Estimated time until the bulk load is done.")
+    for name, reading, _ in known:
+        if reading.bulk is None:
+            continue
+        for item in reading.bulk.tables:
+            labels = [name, str(item.table)]
+            rows.add_metric(labels, item.rows_done)
+            rows_all.add_metric(labels, item.rows_total)
+            size.add_metric(labels, item.bytes_done)
+            size_all.add_metric(labels, item.bytes_total)
+            chunks.add_metric(labels, item.chunks_done)
+            chunks_all.add_metric(labels, item.chunks_total)
+        if reading.bulk.eta_s is not None:
+            left.add_metric([name], reading.bulk.eta_s)
+    yield from (rows, rows_all, size, size_all, chunks, chunks_all, left)
+
+
+def _changes(known: Known) -> Iterator[Metric]:
+    text = "Changes counted in the log since this server began to look."
+    changes = _counter("table_changes", text, "table", "kind")
+    for name, reading, _ in known:
+        for table, counts in sorted(reading.counts.tables.items()):
+            for kind, count in counts.as_dict().items():
+                changes.add_metric([name, str(table), kind], count)
+    yield changes

@@ -1,0 +1,206 @@
+"""Readings and tasks as HTML: whole pages, and the regions of them that are sent again and again.
+
+Facts stand in the HTML itself, so that a page tells them without JavaScript too. Not here: requests
+(`app.py`), what is known (`reading.py`, `tasks.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from penstock import __version__
+from penstock.control.config import Config
+from penstock.control.display import human_bytes, human_count, human_seconds
+from penstock.host.connect import mask
+from penstock.web.plot import PLOT_HEIGHT, PLOT_WIDTH, SPANS_S, plotted
+from penstock.web.reading import Reading, Watch, changes_of, lag_of, position_text, state_of
+from penstock.web.tasks import Kind, Stage, TaskView
+
+REGIONS = (
+    "summary",
+    "troubles",
+    "actions",
+    "bulk",
+    "lag",
+    "speeds",
+    "positions",
+    "tables",
+    "errors",
+    "doctor-controls",
+    "doctor",
+    "verify-controls",
+    "verify",
+)
+VALUES_EVERY_S = 30.0
+LAG_TOP_LEAST_S = 1.0
+SPEED_TOP_LEAST = 10.0
+SEVERITIES = {"E": "error", "W": "warning", "I": "note"}
+DIFFERENCES = {
+    "missing": "in the source only",
+    "surplus": "in the target only",
+    "different": "differs",
+}
+STATE_KINDS = {
+    "following changes": "good",
+    "done": "good",
+    "bulk load": "busy",
+    "starting": "busy",
+    "being read": "busy",
+    "paused": "held",
+    "stopping": "held",
+    "stopped": "held",
+    "not started": "held",
+    "not known": "bad",
+}
+
+
+def moment(us: int) -> str:
+    """A time of day in UTC as `2026-11-21 20:15:03`; a dash for none."""
+    return f"{datetime.fromtimestamp(us / 1e6, UTC):%Y-%m-%d %H:%M:%S}" if us else "–"
+
+
+def quantity(value: float) -> str:
+    """A number on a scale, in few digits: `12 500`, `3.5`, `0.25`."""
+    return human_count(value) if value >= 10 or value == int(value) else f"{value:.2g}"
+
+
+def span(seconds: float) -> str:
+    """How long a plot reaches back: `30 s`, `1 min`, `2.5 min`."""
+    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:g} min"
+
+
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("penstock.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.filters.update(
+        bytes=human_bytes,
+        count=human_count,
+        seconds=human_seconds,
+        quantity=quantity,
+        span=span,
+        position=position_text,
+        moment=moment,
+    )
+    made.globals.update(
+        version=__version__,
+        severities=SEVERITIES,
+        differences=DIFFERENCES,
+        state_kinds=STATE_KINDS,
+        plot_width=PLOT_WIDTH,
+        plot_height=PLOT_HEIGHT,
+    )
+    return made
+
+
+class Pages:
+    """Renders templates. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._environment = _environment()
+
+    def page(self, template: str, **context: Any) -> str:
+        """A whole page."""
+        return self._environment.get_template(template).render(context)
+
+    def regions(self, names: Sequence[str], context: Mapping[str, Any]) -> dict[str, str]:
+        """Regions by name, as the page that holds them would have them."""
+        return {
+            name: self._environment.get_template(f"region_{name}.html").render(context)
+            for name in names
+        }
+
+
+def pipeline_context(watch: Watch, tasks: Mapping[Kind, TaskView], secret: str) -> dict[str, Any]:
+    """What the templates of one pipeline's page are filled with. secret: of its forms."""
+    reading, config = watch.latest, watch.config
+    return {
+        **_common(config, reading, secret),
+        "changes_of": lambda table: changes_of(reading, table),
+        "lag_plot": plotted(
+            reading.history,
+            [lambda sample: sample.lag_s],
+            now_s=reading.at_s,
+            least_top=LAG_TOP_LEAST_S,
+        ),
+        "speed_plot": plotted(
+            reading.history,
+            [lambda s: s.extracted_transactions, lambda s: s.loaded_transactions],
+            now_s=reading.at_s,
+            least_top=SPEED_TOP_LEAST,
+        ),
+        "values": _values(reading),
+        "doctor": tasks[Kind.DOCTOR],
+        "verify": tasks[Kind.VERIFY],
+        "can_pause": _has_action(reading),
+    }
+
+
+def _common(config: Config, reading: Reading, secret: str) -> dict[str, Any]:
+    return {
+        "name": config.pipeline.name,
+        "config": config,
+        "file": config.path.name,
+        "source_url": mask(config.source.url),
+        "target_url": mask(config.target.url),
+        "reading": reading,
+        "status": reading.status,
+        "state": state_of(reading),
+        "lag": lag_of(reading),
+        "secret": secret,
+    }
+
+
+def _has_action(reading: Reading) -> bool:
+    """Whether the target has the table that the halves obey, and somebody is there to obey."""
+    target = reading.status.target if reading.status is not None else None
+    return target is not None and bool(target.extracted or target.loaded or target.bulk)
+
+
+def _values(reading: Reading) -> list[dict[str, Any]]:
+    """The plots' values as rows of a table, one in VALUES_EVERY_S, the newest first."""
+    rows: list[dict[str, Any]] = []
+    for sample in reversed(reading.history):
+        age_s = reading.at_s - sample.at_s
+        if age_s > SPANS_S[-1]:
+            break
+        if age_s >= len(rows) * VALUES_EVERY_S:
+            rows.append({"age_s": age_s, "sample": sample})
+    return rows
+
+
+def index_context(watches: Sequence[Watch]) -> dict[str, Any]:
+    """What the list of pipelines is filled with."""
+    return {"pipelines": [_common(watch.config, watch.latest, "") for watch in watches]}
+
+
+def announcements(context: Mapping[str, Any]) -> dict[str, str]:
+    """What a screen reader is told when it changes: not what moves all the time."""
+    troubles = "; ".join(trouble.error for trouble in context["reading"].troubles)
+    return {
+        "state": f"Pipeline {context['name']}: {context['state']}",
+        "troubles": f"Trouble: {troubles}" if troubles else "No trouble now",
+        "doctor": _task_words("Doctor", context["doctor"]),
+        "verify": _task_words("Verify", context["verify"]),
+    }
+
+
+def _task_words(name: str, view: TaskView) -> str:
+    if view.stage is Stage.DONE and view.report is not None:
+        errors = sum(finding["severity"] == "E" for finding in view.findings)
+        return f"{name}: done, {errors} errors, {len(view.findings)} findings"
+    if view.stage is Stage.DONE and view.result is not None:
+        verdict = "are equal" if view.result["equal"] else "differ"
+        return f"{name}: source and target {verdict}"
+    if view.stage is Stage.FAILED and view.error is not None:
+        return f"{name}: failed, {view.error['error']}"
+    return f"{name}: {view.stage}"

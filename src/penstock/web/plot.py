@@ -1,0 +1,115 @@
+"""Curves as SVG paths. Pure: numbers in, text out.
+
+A plot's box is PLOT_WIDTH by PLOT_HEIGHT and is stretched by the page; labels stand beside it as
+text, so that they keep their size on a phone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from penstock.web.reading import Sample
+
+PLOT_WIDTH = 600
+PLOT_HEIGHT = 160
+SPANS_S = (60.0, 120.0, 300.0, 600.0)
+BUCKETS = 300
+LINES = 4  # horizontal lines of the grid above zero
+STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+Value = Callable[[Sample], float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One curve. path: its line as SVG; area: the same, closed down to zero. Empty: no points."""
+
+    path: str
+    area: str
+    last: float | None
+    most: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """Curves under one scale. top: the value at the upper edge. lines: y of the grid's lines.
+
+    span_s: from the left edge to the present at the right.
+    """
+
+    curves: tuple[Curve, ...]
+    top: float
+    lines: tuple[float, ...]
+    span_s: float
+
+    @property
+    def middle(self) -> float:
+        """The value at half height."""
+        return self.top / 2
+
+
+def plotted(
+    samples: Sequence[Sample], values: Sequence[Value], *, now_s: float, least_top: float
+) -> Plot:
+    """Draw the last minute, or as much as there is up to the longest of SPANS_S.
+
+    values: one per curve. least_top: the scale does not go below it, so that noise looks small.
+    Of the points that fall into one bucket the highest is drawn: a peak must not vanish.
+    """
+    span_s = span_of(samples, now_s)
+    series = [_buckets(samples, value, now_s, span_s) for value in values]
+    most = max((y for points in series for _, y in points), default=0.0)
+    top = scale_top(max(most, least_top))
+    curves = tuple(_curve(points, top, span_s) for points in series)
+    lines = tuple(PLOT_HEIGHT * n / LINES for n in range(LINES))
+    return Plot(curves=curves, top=top, lines=lines, span_s=span_s)
+
+
+def span_of(samples: Sequence[Sample], now_s: float) -> float:
+    """The shortest of SPANS_S that holds all samples; the longest when none does."""
+    age_s = now_s - samples[0].at_s if samples else 0.0
+    return next((span_s for span_s in SPANS_S if age_s <= span_s), SPANS_S[-1])
+
+
+def scale_top(most: float) -> float:
+    """The next round number that is at least this."""
+    if most <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(most))
+    return next(step * power for step in STEPS if step * power >= most * 0.999)
+
+
+def _buckets(
+    samples: Sequence[Sample], value: Value, now_s: float, span_s: float
+) -> list[tuple[float, float]]:
+    """Age in seconds and value of the points to draw, oldest first."""
+    width_s = span_s / BUCKETS
+    highest: dict[int, tuple[float, float]] = {}
+    for sample in samples:
+        found, age_s = value(sample), now_s - sample.at_s
+        if found is None or not 0 <= age_s <= span_s:
+            continue
+        # Of the clock, not of the age: a point must not change its bucket while it moves.
+        bucket = int(sample.at_s / width_s)
+        if bucket not in highest or found > highest[bucket][1]:
+            highest[bucket] = (age_s, found)
+    return [highest[bucket] for bucket in sorted(highest)]
+
+
+def _curve(points: Sequence[tuple[float, float]], top: float, span_s: float) -> Curve:
+    if not points:
+        return Curve(path="", area="", last=None, most=None)
+    places = [
+        (PLOT_WIDTH * (1 - age_s / span_s), PLOT_HEIGHT * (1 - value / top))
+        for age_s, value in points
+    ]
+    line = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+    first, last = places[0][0], places[-1][0]
+    return Curve(
+        path=f"M{line}",
+        area=f"M{first:.1f} {PLOT_HEIGHT}L{line}L{last:.1f} {PLOT_HEIGHT}Z",
+        last=points[-1][1],
+        most=max(value for _, value in points),
+    )

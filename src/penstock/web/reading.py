@@ -1,0 +1,380 @@
+"""What a page shows of one pipeline at one moment, read over and over on a thread of its own.
+
+Everything comes from the change log, the state files and the two servers, never from what a
+process of the pipeline says of itself. Not here: how it looks (`pages.py`, `metrics.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+import psycopg
+import structlog
+
+from penstock.control.change_counts import KINDS, ChangeCounter, ChangeCounts
+from penstock.control.config import Config
+from penstock.control.followed import followed_names
+from penstock.control.lag import Lag
+from penstock.control.log_facts import read_log_end
+from penstock.control.past_errors import PastError, past_errors
+from penstock.control.retention import Retention, read_retention
+from penstock.control.running import ProcessState, processes
+from penstock.control.status import Status, StatusReader
+from penstock.control.table_states import TableFacts, table_facts
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.connect import connect
+from penstock.load.bulk_progress import BulkProgress, Rates
+from penstock.model import Lsn, PenstockError, TableName
+
+logger = structlog.get_logger()
+APPLICATION_NAME = "penstock web"
+WATCHED_INTERVAL_S = 1.0
+IDLE_INTERVAL_S = 5.0
+WATCHED_FOR_S = 30.0  # after the last request for this pipeline
+RETENTION_INTERVAL_S = 10.0
+SPEED_WINDOW_S = 10.0
+HISTORY_S = 900.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """Changes per second, over the last SPEED_WINDOW_S: into the log and into the target."""
+
+    extracted_rows: float = 0.0
+    loaded_rows: float = 0.0
+    extracted_transactions: float = 0.0
+    loaded_transactions: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A point of the plots. at_s: monotonic. lag_s: None where it was not known."""
+
+    at_s: float
+    lag_s: float | None
+    extracted_transactions: float
+    loaded_transactions: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Why something could not be read just now: an error as `--json` prints it."""
+
+    code: str
+    error: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One look at a pipeline. number: of the look, from 1.
+
+    status: None before the target could be read for the first time; its log and processes are
+    always of this look, the rest may be older while there is a trouble. status_at_us: when the
+    rest was read.
+    """
+
+    number: int
+    at_us: int
+    at_s: float
+    status_at_us: int
+    status: Status | None
+    processes: tuple[ProcessState, ...] = ()
+    troubles: tuple[Trouble, ...] = ()
+    bulk: BulkProgress | None = None
+    speeds: Speeds = Speeds()
+    retention: Retention | None = None
+    counts: ChangeCounts = field(default_factory=ChangeCounts)
+    tables: tuple[TableFacts, ...] = ()
+    errors: tuple[PastError, ...] = ()
+    history: tuple[Sample, ...] = ()
+
+
+class SpeedMeter:
+    """Speeds from counters that were read at some moments."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, tuple[int, int, int, int]]] = deque()
+
+    def add(self, now_s: float, status: Status) -> Speeds:
+        """Take a reading in. Counters that went back begin afresh."""
+        log, applied = status.log.end, status.target.applied
+        counters = (log.gsn, applied.gsn, log.trx, applied.trx)
+        if self._seen and any(
+            new < old for new, old in zip(counters, self._seen[-1][1], strict=True)
+        ):
+            self._seen.clear()
+        self._seen.append((now_s, counters))
+        while len(self._seen) > 2 and now_s - self._seen[0][0] > SPEED_WINDOW_S:
+            self._seen.popleft()
+        then_s, before = self._seen[0]
+        span_s = now_s - then_s
+        if span_s <= 0:
+            return Speeds()
+        rates = [(new - old) / span_s for new, old in zip(counters, before, strict=True)]
+        return Speeds(
+            extracted_rows=rates[0],
+            loaded_rows=rates[1],
+            extracted_transactions=rates[2],
+            loaded_transactions=rates[3],
+        )
+
+
+class Watch:
+    """Looks at one pipeline, often while somebody watches and seldom otherwise.
+
+    `latest` may be read by any thread; it is replaced whole.
+    """
+
+    def __init__(self, config: Config, *, clock: Clock = REAL_CLOCK) -> None:
+        """Nothing is read before start()."""
+        self.config = config
+        self._clock = clock
+        self._reader = StatusReader(config, clock=clock)
+        self._counter = ChangeCounter(config)
+        self._meter = SpeedMeter()
+        self._bulk_rates = Rates()
+        self._history: deque[Sample] = deque()
+        self._retention: Retention | None = None
+        self._retention_at_s = float("-inf")
+        self._source: psycopg.Connection | None = None
+        self._wanted_at_s = float("-inf")
+        self._wake = threading.Event()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="web-watch", daemon=True)
+        self.latest = Reading(number=0, at_us=0, at_s=0.0, status_at_us=0, status=None)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def want(self) -> None:
+        """Somebody watches: look often for a while."""
+        idle = self._clock.monotonic_s() - self._wanted_at_s > WATCHED_FOR_S
+        self._wanted_at_s = self._clock.monotonic_s()
+        if idle:
+            self._wake.set()
+
+    def look_now(self) -> None:
+        """Something was done: look at once."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """End; does not wait for a server that hangs."""
+        self._ended = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2.0)
+
+    def _run(self) -> None:
+        while not self._ended:
+            self._wake.clear()
+            self._look_safely()
+            watched = self._clock.monotonic_s() - self._wanted_at_s < WATCHED_FOR_S
+            self._wake.wait(WATCHED_INTERVAL_S if watched else IDLE_INTERVAL_S)
+        self._reader.close()
+        if self._source is not None:
+            self._source.close()
+
+    def _look_safely(self) -> None:
+        """A defect is shown like any other trouble: a page that stands still would lie."""
+        try:
+            self.look()
+        except Exception as error:
+            logger.error("pipeline not readable", exc_info=error)
+            before = self.latest
+            self.latest = replace(
+                before,
+                number=before.number + 1,
+                at_us=self._clock.now_us(),
+                at_s=self._clock.monotonic_s(),
+                troubles=(
+                    Trouble(
+                        code="PS99",
+                        error=f"unexpected {type(error).__name__} while reading",
+                        hint="This is a bug in penstock: report what --verbose prints.",
+                    ),
+                ),
+            )
+
+    def look(self) -> None:
+        """Read everything once; `latest` is new afterwards."""
+        before = self.latest
+        troubles: list[Trouble] = []
+        now_us, now_s = self._clock.now_us(), self._clock.monotonic_s()
+        status, status_at_us = self._status(before, now_us, troubles)
+        counts, errors, names = before.counts, before.errors, frozenset[TableName]()
+        retention = before.retention
+        try:
+            counts = deepcopy(self._counter.look())
+            errors = past_errors(self.config)
+            names = followed_names(self.config) | counts.tables.keys()
+            retention = self._kept(now_s, at_once=bool(status and status.source_error))
+        except PenstockError as error:
+            troubles.append(trouble_of(error))
+        if status is not None and status.source_error:
+            troubles.append(Trouble(code="", error=status.source_error, hint=""))
+        speeds, bulk, tables = before.speeds, before.bulk, before.tables
+        if status is not None:
+            speeds = self._meter.add(now_s, status)
+            found = status.target.bulk
+            bulk = self._bulk_rates.add(now_s, found) if found is not None else None
+            tables = tuple(table_facts(status, names))
+            self._remember(now_s, status if status_at_us == now_us else None, speeds)
+        self.latest = Reading(
+            number=before.number + 1,
+            at_us=now_us,
+            at_s=now_s,
+            status_at_us=status_at_us,
+            status=status,
+            processes=status.processes if status is not None else processes(self.config),
+            troubles=_distinct(troubles),
+            bulk=bulk,
+            speeds=speeds,
+            retention=retention,
+            counts=counts,
+            tables=tables,
+            errors=errors,
+            history=tuple(self._history),
+        )
+
+    def _status(
+        self, before: Reading, now_us: int, troubles: list[Trouble]
+    ) -> tuple[Status | None, int]:
+        """The status and when it was read; with the target away, what is still known of it."""
+        try:
+            status = self._reader.read()
+        except PenstockError as error:
+            troubles.append(trouble_of(error))
+        else:
+            return status, now_us
+        if before.status is None:
+            return None, 0
+        try:
+            log = read_log_end(self.config)
+        except PenstockError as error:
+            troubles.append(trouble_of(error))
+            log = before.status.log
+        here = replace(before.status, log=log, processes=processes(self.config), lag=None)
+        return here, before.status_at_us
+
+    def _kept(self, now_s: float, *, at_once: bool) -> Retention | None:
+        """What the source keeps; asked seldom, for it lists a folder there."""
+        if not self.config.pipeline.mode.has_change:
+            return None
+        if not at_once and now_s - self._retention_at_s < RETENTION_INTERVAL_S:
+            return self._retention
+        if self._source is None or self._source.closed:
+            self._source = connect(self.config.source.url, application_name=APPLICATION_NAME)
+        slot = self.config.change_extractor.replication_slot
+        try:
+            self._retention = read_retention(self._source, slot)
+        except PenstockError:
+            self._source.close()
+            raise
+        self._retention_at_s = now_s
+        return self._retention
+
+    def _remember(self, now_s: float, fresh: Status | None, speeds: Speeds) -> None:
+        """Add a point to the plots; one without lag where it could not be known."""
+        lag = fresh.lag if fresh is not None and fresh.log.log_id else None
+        self._history.append(
+            Sample(
+                at_s=now_s,
+                lag_s=lag.seconds if lag is not None else None,
+                extracted_transactions=speeds.extracted_transactions,
+                loaded_transactions=speeds.loaded_transactions,
+            )
+        )
+        while now_s - self._history[0].at_s > HISTORY_S:
+            self._history.popleft()
+
+
+def trouble_of(error: PenstockError) -> Trouble:
+    """An error as it is shown."""
+    shown = error.as_dict()
+    return Trouble(code=str(shown["code"]), error=str(shown["error"]), hint=error.hint)
+
+
+def _distinct(troubles: Sequence[Trouble]) -> tuple[Trouble, ...]:
+    """Each once: what two readers met alike is told by the one that knows its code."""
+    by_text: dict[str, Trouble] = {}
+    for trouble in troubles:
+        if trouble.code or trouble.error not in by_text:
+            by_text[trouble.error] = trouble
+    return tuple(by_text.values())
+
+
+def state_of(reading: Reading) -> str:
+    """What the pipeline does, in a word or two."""
+    status = reading.status
+    if status is None:
+        return "not known" if reading.troubles else "being read"
+    running = {process.name for process in status.processes if process.pid}
+    if not running:
+        begun = status.log.log_id or status.handover is not None or status.target.bulk is not None
+        return "done" if _done(status) else "stopped" if begun else "not started"
+    if status.target.action != "RUN":
+        return {"PAUSE": "paused", "STOP": "stopping"}[status.target.action]
+    bulk = status.target.bulk
+    if status.mode != "change" and (bulk is None or bulk.phase != "done"):
+        return "bulk load" if bulk is not None else "starting"
+    return "following changes" if status.mode != "data" else "bulk load"
+
+
+def lag_of(reading: Reading) -> Lag | None:
+    """The lag; None where it is not known, or nothing was captured yet that could be late."""
+    status = reading.status
+    return status.lag if status is not None and status.log.log_id else None
+
+
+def _done(status: Status) -> bool:
+    bulk = status.target.bulk
+    if status.mode == "data":
+        return bulk is not None and bulk.phase == "done"
+    return status.log.done and status.target.applied.gsn >= status.log.end.gsn
+
+
+def as_dict(reading: Reading, config: Config) -> dict[str, Any]:
+    """A reading as the JSON of `/api/pipelines/NAME` has it. Times are UTC microseconds."""
+    status, speeds = reading.status, reading.speeds
+    return {
+        "name": config.pipeline.name,
+        "state": state_of(reading),
+        "read_at_us": reading.at_us,
+        "status_read_at_us": reading.status_at_us,
+        "troubles": msgspec.to_builtins(reading.troubles),
+        "status": status.as_dict() if status is not None else None,
+        "bulk": msgspec.to_builtins(reading.bulk),
+        "speeds": msgspec.to_builtins(speeds),
+        "source_keeps": reading.retention.as_dict() if reading.retention else None,
+        "tables": [
+            {
+                "table": str(item.table),
+                "state": str(item.state),
+                "bulk_share": item.share,
+                "changes": changes_of(reading, item.table),
+            }
+            for item in reading.tables
+        ],
+        "counts_complete": reading.counts.complete,
+        "counts_from_gsn": reading.counts.gsn_first,
+        "errors": [error.as_dict() for error in reading.errors],
+    }
+
+
+def changes_of(reading: Reading, table: TableName) -> dict[str, int]:
+    """Changes of a table by kind, as counted in the log."""
+    counts = reading.counts.tables.get(table)
+    return counts.as_dict() if counts is not None else dict.fromkeys(KINDS, 0)
+
+
+def position_text(position: int) -> str:
+    """A position as the source writes it; a dash for none."""
+    return str(Lsn(position)) if position else "–"

@@ -1,0 +1,174 @@
+"""The web interface as a running server: its socket, its thread, its end.
+
+Not here: what it answers (`app.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import structlog
+import uvicorn
+
+from penstock.control.config import Config
+from penstock.control.stopping import StopRequest, stop_on_signals
+from penstock.host.clock import REAL_CLOCK
+from penstock.host.listen import listening_socket
+from penstock.model import PenstockError
+from penstock.web.access import Access, Hosts, is_loopback
+from penstock.web.app import Interface
+from penstock.web.reading import Watch
+
+logger = structlog.get_logger()
+HOST_DEFAULT = "127.0.0.1"
+PORT_DEFAULT = 8765
+START_WITHIN_S = 10.0
+END_WITHIN_S = 10.0
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not listened at
+
+
+class PipelinesAlike(PenstockError):
+    """Two of the files have the same pipeline name."""
+
+    code = "WB01"
+
+
+class ServerNotStarted(PenstockError):
+    """The web server did not come up."""
+
+    code = "WB05"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebOptions:
+    """Where to listen and who may come. token: None: none is given, one is made if needed."""
+
+    host: str = HOST_DEFAULT
+    port: int = PORT_DEFAULT
+    token: str | None = None
+    allowed_hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A server that runs. made_token: to be shown once; empty when none was made."""
+
+    url: str
+    made_token: str
+
+
+class _Quiet(logging.Handler):
+    """What the web server's own logger says goes into the diagnostics, not between our lines."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logger.warning("web server", said=record.getMessage(), exc_info=record.exc_info)
+
+
+@contextmanager
+def serving(configs: Sequence[Config], options: WebOptions) -> Iterator[Served]:
+    """Serve while the block runs; nothing of it runs on afterwards.
+
+    Raises PipelinesAlike, TokenTooShort, PortTaken, ListenFailed.
+    """
+    _check_names(configs)
+    token, made = options.token, ""
+    if not is_loopback(options.host):
+        made = "" if token else secrets.token_urlsafe(32)
+        token = token or made
+    access = Access(token)
+    listener = listening_socket(options.host, options.port)
+    port = listener.getsockname()[1]
+    ended = threading.Event()
+    interface = Interface(
+        [Watch(config) for config in configs],
+        access=access,
+        hosts=Hosts(options.host, options.allowed_hosts),
+        cookie=f"penstock_session_{port}",  # cookies do not know ports
+        ended=ended.is_set,
+    )
+    try:
+        interface.start()
+        with _running(interface, listener, ended.set):
+            yield Served(url=_url(options.host, port), made_token=made)
+    finally:
+        interface.close()
+        listener.close()
+
+
+@contextmanager
+def _running(
+    interface: Interface, listener: socket.socket, end_streams: Callable[[], None]
+) -> Iterator[None]:
+    library = logging.getLogger("uvicorn")
+    library.handlers, library.propagate = [_Quiet()], False
+    server = uvicorn.Server(
+        uvicorn.Config(
+            interface.app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=3,
+        )
+    )
+    # Not on the main thread: there the library would take the signals, which are ours.
+    thread = threading.Thread(
+        target=server.run, kwargs={"sockets": [listener]}, name="web", daemon=True
+    )
+    thread.start()
+    try:
+        _wait_started(server, thread)
+        yield
+    finally:
+        end_streams()
+        server.should_exit = True
+        thread.join(END_WITHIN_S)
+        if thread.is_alive():
+            logger.warning("web server does not end")
+
+
+def _wait_started(server: uvicorn.Server, thread: threading.Thread) -> None:
+    deadline_s = REAL_CLOCK.monotonic_s() + START_WITHIN_S
+    while not server.started:
+        if not thread.is_alive() or REAL_CLOCK.monotonic_s() > deadline_s:
+            raise ServerNotStarted(
+                "the web server did not start", hint="Run it again with --verbose."
+            )
+        REAL_CLOCK.sleep(0.01)
+
+
+def serve_until_stopped(
+    configs: Sequence[Config], options: WebOptions, *, on_served: Callable[[Served], None]
+) -> None:
+    """Serve until Ctrl-C or SIGTERM. on_served: told where, once it answers. As `serving`."""
+    stop = StopRequest()
+    with stop_on_signals(stop), serving(configs, options) as served:
+        on_served(served)
+        while not stop.wait(0.5):
+            pass
+
+
+def _check_names(configs: Sequence[Config]) -> None:
+    seen: dict[str, Config] = {}
+    for config in configs:
+        name = config.pipeline.name
+        if name in seen:
+            raise PipelinesAlike(
+                f"{seen[name].path.name} and {config.path.name} both name their pipeline {name}",
+                hint="Give one of them another name in its section [pipeline].",
+            )
+        seen[name] = config
+
+
+def _url(host: str, port: int) -> str:
+    shown = ANY_ADDRESS.get(host, host)
+    return f"http://[{shown}]:{port}/" if ":" in shown else f"http://{shown}:{port}/"

@@ -1,0 +1,176 @@
+// What a page can do beyond showing facts: tabs, updates as they come, buttons without a new page.
+// Without this script the page tells the same and its forms work; it only stands still.
+"use strict";
+(() => {
+  const one = (selector, from = document) => from.querySelector(selector);
+  const all = (selector, from = document) => [...from.querySelectorAll(selector)];
+  const announcer = one("#announcer");
+  const calm = matchMedia("(prefers-reduced-motion: reduce)");
+  const CALM_MS = 5000;
+  const MOVING = new Set(["lag", "speeds", "summary"]);
+
+  // --- tabs: one panel at a time, arrow keys between them ------------------------------------
+  const list = one("[data-tabs]");
+  const tabs = list ? all("a", list) : [];
+  const panelOf = (tab) => one(tab.getAttribute("href"));
+
+  function select(tab, { focus = false, remember = true } = {}) {
+    for (const each of tabs) {
+      const chosen = each === tab;
+      each.setAttribute("aria-selected", String(chosen));
+      each.tabIndex = chosen ? 0 : -1;
+      panelOf(each).hidden = !chosen;
+    }
+    if (focus) tab.focus();
+    if (remember) history.replaceState(null, "", tab.getAttribute("href"));
+  }
+
+  function tabOfHash() {
+    return tabs.find((tab) => tab.getAttribute("href") === location.hash);
+  }
+
+  function onKey(event) {
+    const at = tabs.indexOf(event.currentTarget);
+    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: tabs.length - 1 }[event.key];
+    if (event.key === " ") {
+      event.preventDefault();
+      select(event.currentTarget);
+    } else if (to !== undefined && !event.altKey && !event.ctrlKey && !event.metaKey) {
+      event.preventDefault();
+      select(tabs[(to + tabs.length) % tabs.length], { focus: true });
+    }
+  }
+
+  if (list) {
+    list.setAttribute("role", "tablist");
+    for (const tab of tabs) {
+      const panel = panelOf(tab);
+      tab.id = `tab-${panel.id}`;
+      tab.setAttribute("role", "tab");
+      tab.setAttribute("aria-controls", panel.id);
+      panel.setAttribute("role", "tabpanel");
+      panel.setAttribute("aria-labelledby", tab.id);
+      panel.tabIndex = 0;
+      tab.addEventListener("keydown", onKey);
+      tab.addEventListener("click", (event) => {
+        event.preventDefault();
+        select(tab);
+      });
+    }
+    const first = tabOfHash() || one(`[href="#${list.dataset.first}"]`, list);
+    select(first, { remember: false });
+    addEventListener("hashchange", () => {
+      const tab = tabOfHash();
+      if (tab) select(tab);
+    });
+  }
+
+  // --- updates ---------------------------------------------------------------------------------
+  const page = one("[data-events]");
+  const connection = one("#connection");
+  const hold = one("#hold");
+  const waiting = new Map();
+  const moved = new Map();
+  let held = false;
+  let heard = null;
+
+  function show(state, text) {
+    connection.className = `connection ${state}`;
+    connection.textContent = text;
+  }
+
+  function isRead(region) {
+    // Text that is selected is about to be copied: it must not vanish under the hand.
+    const selection = getSelection();
+    return !selection.isCollapsed && region.contains(selection.anchorNode);
+  }
+
+  function put(name, html) {
+    const region = one(`[data-region="${name}"]`);
+    if (!region) return;
+    const open = all("details[open]", region).map((each) => each.id);
+    const inside = region.contains(document.activeElement);
+    const focused = inside ? document.activeElement.id : "";
+    region.innerHTML = html;
+    for (const id of open) {
+      const again = document.getElementById(id);
+      if (again) again.open = true;
+    }
+    if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  }
+
+  function update() {
+    const now = performance.now();
+    for (const [name, html] of waiting) {
+      const region = one(`[data-region="${name}"]`);
+      const early = calm.matches && MOVING.has(name) && now - (moved.get(name) ?? -1e9) < CALM_MS;
+      if (held || early || (region && isRead(region))) continue;
+      waiting.delete(name);
+      moved.set(name, now);
+      put(name, html);
+    }
+  }
+
+  function announce(told) {
+    if (heard === null) {
+      heard = { ...told };
+      return;
+    }
+    const news = Object.entries(told).filter(([name, text]) => heard[name] !== text);
+    Object.assign(heard, told);
+    if (news.length) announcer.textContent = news.map(([, text]) => text).join(". ");
+  }
+
+  if (page) {
+    one(".live").hidden = false;
+    const source = new EventSource(page.dataset.events);
+    source.addEventListener("open", () => show(held ? "held" : "", held ? "held" : "live"));
+    source.addEventListener("error", () => show("lost", "no connection, trying again"));
+    source.addEventListener("page", (event) => {
+      const told = JSON.parse(event.data);
+      document.title = told.title;
+      for (const [name, html] of Object.entries(told.regions)) waiting.set(name, html);
+      announce(told.announcements);
+      update();
+    });
+    source.addEventListener("broken", (event) => {
+      source.close();
+      show("lost", JSON.parse(event.data));
+    });
+    hold.addEventListener("click", () => {
+      held = !held;
+      hold.setAttribute("aria-pressed", String(held));
+      show(held ? "held" : "", held ? "held" : "live");
+      update();
+    });
+    addEventListener("pagehide", () => source.close());
+  }
+
+  // --- buttons ---------------------------------------------------------------------------------
+  const told = one("#told");
+
+  async function send(form, button) {
+    const answer = await fetch(form.action, {
+      method: "POST",
+      headers: { Accept: "application/json", "X-Penstock-Form": form.elements.secret.value },
+    });
+    const said = await answer.json();
+    if (told) {
+      told.hidden = answer.ok;
+      told.textContent = answer.ok ? "" : [said.code, said.error, said.hint].filter(Boolean).join(": ");
+    }
+    if (answer.ok) announcer.textContent = said.told;
+    button?.focus({ preventScroll: true });
+  }
+
+  if (page) {
+    document.addEventListener("submit", (event) => {
+      if (!page.contains(event.target)) return;
+      event.preventDefault();
+      send(event.target, event.submitter).catch((error) => {
+        told.hidden = false;
+        told.textContent = `not sent: ${error.message}`;
+      });
+    });
+  }
+})();

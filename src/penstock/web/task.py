@@ -1,0 +1,107 @@
+"""One doctor or verify, as a program of its own: `python -m penstock.web.task doctor FILE`.
+
+It tells what it does as JSON lines on standard error, which is what `host.process.Child` reads, and
+ends with its parent. Not here: who starts it (`tasks.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from penstock.control.compare import CompareProgress
+from penstock.control.config import Config, load_config
+from penstock.control.diagnostics import configure_diagnostics
+from penstock.control.doctor import examine
+from penstock.control.stopping import HURRIED_EXIT_CODE, StopRequest
+from penstock.control.verify import verify
+from penstock.host.clock import REAL_CLOCK
+from penstock.host.process import end_with_parent
+from penstock.model import PenstockError
+
+TELL_INTERVAL_S = 0.25
+STOP_WITHIN_S = 3.0
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+def tell(line: dict[str, Any]) -> None:
+    """Write one line to whoever started us."""
+    sys.stderr.write(msgspec.json.encode(line, enc_hook=str).decode() + "\n")
+    sys.stderr.flush()
+
+
+def run_doctor(config: Config) -> None:
+    """Examine, and tell each finding when it is there."""
+    report = examine(config, on_finding=lambda finding: tell({"finding": finding.as_dict()}))
+    tell({"report": report.as_dict()})
+
+
+def run_verify(config: Config, stop: StopRequest) -> None:
+    """Compare, and tell what is waited for and how far the comparison is."""
+    told_s = float("-inf")
+    lock = threading.Lock()
+
+    def on_progress(seen: CompareProgress) -> None:
+        nonlocal told_s
+        with lock:  # two sessions per side tell at once
+            now_s = REAL_CLOCK.monotonic_s()
+            if now_s - told_s < TELL_INTERVAL_S:
+                return
+            told_s = now_s
+            tell({"progress": {**msgspec.to_builtins(seen), "table": str(seen.table)}})
+
+    result = verify(
+        config,
+        on_progress=on_progress,
+        on_waiting=lambda text: tell({"waiting": text}),
+        stop=stop,
+    )
+    tell({"result": result.as_dict()})
+
+
+def obey_signals(stop: StopRequest) -> None:
+    """End in order when asked to, and at once when that takes longer than STOP_WITHIN_S.
+
+    In order means that the loader is not held any longer; comparing rows holds nobody.
+    """
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        stop.note_signal()
+        timer = threading.Timer(STOP_WITHIN_S, lambda: os._exit(HURRIED_EXIT_CODE))
+        timer.daemon = True
+        timer.start()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+
+
+def main(arguments: list[str]) -> int:
+    """Run it; the exit code is 0 also when something was found, 1 for an error that was told."""
+    kind, path = arguments
+    stop = StopRequest()
+    obey_signals(stop)
+    end_with_parent()
+    configure_diagnostics(verbose=False)
+    try:
+        config = load_config(Path(path))
+        if kind == "doctor":
+            run_doctor(config)
+        else:
+            run_verify(config, stop)
+    except PenstockError as error:
+        tell({"error": error.as_dict()})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

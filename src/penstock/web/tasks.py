@@ -1,0 +1,186 @@
+"""Doctor and verify, asked for by a button: each a process, its result shown as it comes.
+
+A process, because it can be ended at any moment and with us. Not here: what it runs (`task.py`).
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.process import Child
+from penstock.model import PenstockError
+
+logger = structlog.get_logger()
+TASK_MODULE = "penstock.web.task"
+TASKS_MAX = 4
+END_WITHIN_S = 5.0
+
+
+class Kind(StrEnum):
+    """What can be asked for."""
+
+    DOCTOR = "doctor"
+    VERIFY = "verify"
+
+
+class Stage(StrEnum):
+    """How far a task is."""
+
+    NONE = "none"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class TaskRuns(PenstockError):
+    """What was asked for is under way already."""
+
+    code = "WB03"
+
+
+class TooManyTasks(PenstockError):
+    """So many checks and comparisons run that no other is begun."""
+
+    code = "WB04"
+    retry = "backoff"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskView:
+    """What is known of a task. number: grows with every change of it.
+
+    findings: of doctor, in the order in which they came, and sorted once there is a report.
+    waiting, progress: of verify. report, result, error: at the end, as `--json` has them.
+    """
+
+    stage: Stage = Stage.NONE
+    number: int = 0
+    began_us: int = 0
+    ended_us: int = 0
+    findings: tuple[dict[str, Any], ...] = ()
+    waiting: str = ""
+    progress: dict[str, Any] = field(default_factory=dict)
+    report: dict[str, Any] | None = None
+    result: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+
+
+class Task:
+    """One running or ended process. Any thread may read `view`."""
+
+    def __init__(self, kind: Kind, path: Path, on_change: Callable[[], None], clock: Clock) -> None:
+        """Start it. Raises ProcessNotStarted."""
+        self.view = TaskView(stage=Stage.RUNNING, number=1, began_us=clock.now_us())
+        self._clock = clock
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._stopping = False
+        arguments = [sys.executable, "-m", TASK_MODULE, str(kind), str(path)]
+        self._child = Child(arguments, on_line=self._take)
+        self._waiter = threading.Thread(target=self._wait, name=f"web-{kind}", daemon=True)
+        self._waiter.start()
+
+    def stop(self) -> None:
+        """Ask it to end."""
+        self._stopping = True
+        self._child.signal(signal.SIGTERM)
+
+    def close(self) -> None:
+        """End it and wait until it has gone."""
+        self.stop()
+        if self._child.wait(END_WITHIN_S) is None:
+            self._child.kill_group()
+        self._waiter.join(timeout=END_WITHIN_S)
+
+    def _take(self, line: str) -> None:
+        try:
+            told = msgspec.json.decode(line, type=dict[str, Any])
+        except msgspec.DecodeError:
+            logger.warning("a task told something else", line_length=len(line))
+            return
+        view = self.view
+        if "finding" in told:
+            self._change(findings=(*view.findings, told["finding"]))
+        elif "report" in told:
+            self._done(report=told["report"], findings=tuple(told["report"]["findings"]))
+        elif "waiting" in told:
+            self._change(waiting=told["waiting"])
+        elif "progress" in told:
+            self._change(progress=told["progress"], waiting="")
+        elif "result" in told:
+            self._done(result=told["result"], waiting="")
+        elif "error" in told:
+            self._change(error=told["error"], waiting="")
+
+    def _done(self, **fields: Any) -> None:
+        """It has said all; that its process ends takes a moment more."""
+        self._change(stage=Stage.DONE, ended_us=self._clock.now_us(), **fields)
+
+    def _wait(self) -> None:
+        code = None
+        while code is None:
+            code = self._child.wait(1.0)
+        self._child.close()
+        view = self.view
+        if view.stage is Stage.DONE:
+            return
+        stage, error = Stage.STOPPED if self._stopping else Stage.FAILED, view.error
+        if error is None and stage is Stage.FAILED:
+            text = f"the process ended with exit code {code} and no word"
+            error = {"code": "PS99", "error": text, "hint": "Try the command in a terminal."}
+        self._change(stage=stage, ended_us=self._clock.now_us(), error=error, waiting="")
+
+    def _change(self, **fields: Any) -> None:
+        with self._lock:
+            self.view = replace(self.view, number=self.view.number + 1, **fields)
+        self._on_change()
+
+
+class Tasks:
+    """The newest task of each kind for each pipeline. Used by one thread, but for `view`."""
+
+    def __init__(self, *, clock: Clock = REAL_CLOCK) -> None:
+        self._clock = clock
+        self._tasks: dict[tuple[str, Kind], Task] = {}
+
+    def view(self, pipeline: str, kind: Kind) -> TaskView:
+        """What is known of the newest."""
+        task = self._tasks.get((pipeline, kind))
+        return task.view if task is not None else TaskView()
+
+    def begin(
+        self, pipeline: str, kind: Kind, path: Path, on_change: Callable[[], None] = lambda: None
+    ) -> None:
+        """Start one. Raises TaskRuns, TooManyTasks, ProcessNotStarted."""
+        running = [key for key, task in self._tasks.items() if task.view.stage is Stage.RUNNING]
+        if (pipeline, kind) in running:
+            raise TaskRuns(f"{kind} of {pipeline} is under way already", hint="Wait for its end.")
+        if len(running) >= TASKS_MAX:
+            raise TooManyTasks(
+                f"{len(running)} checks and comparisons are under way, no more are begun",
+                hint="Wait until one has ended, or stop it.",
+            )
+        self._tasks[pipeline, kind] = Task(kind, path, on_change, self._clock)
+
+    def stop(self, pipeline: str, kind: Kind) -> None:
+        """Ask the running one to end; nothing when none runs."""
+        task = self._tasks.get((pipeline, kind))
+        if task is not None:
+            task.stop()
+
+    def close(self) -> None:
+        """End all that run."""
+        for task in self._tasks.values():
+            task.close()

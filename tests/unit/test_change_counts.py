@@ -1,0 +1,100 @@
+"""Changes by kind, counted in the change log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fix_log import ITEM, SOURCE, Change, inserts, numbered, run_of, truncate
+from fix_pipeline import pipeline
+from penstock.control import change_counts
+from penstock.control.change_counts import ChangeCounter
+from penstock.control.config import Config
+from penstock.log import Writer, WriterOptions
+from penstock.model import Op, TableName
+
+URL = "postgresql://u@127.0.0.1:1/d"
+NAME = TableName("public", "item")
+MIXED = [
+    *inserts(2),
+    Change(relation=ITEM, op=Op.UPDATE, after=(1, "other")),
+    Change(relation=ITEM, op=Op.DELETE, after=None, before=(1,)),
+]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """A pipeline without servers."""
+    return pipeline(tmp_path, URL, URL)
+
+
+def writer(config: Config) -> Writer:
+    """Its change log."""
+    return Writer.open(config.layout.log, log_id=None, source=SOURCE, options=WriterOptions())
+
+
+def counted(counter: ChangeCounter) -> dict[str, int]:
+    """What the table had so far."""
+    found = counter.look().tables.get(NAME)
+    return found.as_dict() if found else {}
+
+
+def test_kinds_are_counted_as_the_log_grows(config: Config) -> None:
+    """In the open segment up to its flush point, and each once when the segment is closed."""
+    counter = ChangeCounter(config)
+    assert counted(counter) == {}
+    groups = numbered([MIXED, inserts(3, first=10), MIXED])
+    log = writer(config)
+    log.write(run_of(groups[0], markers=[truncate(0, 1, "item")]))
+    log.flush()
+    first = {"insert": 2, "update": 1, "delete": 1, "truncate": 1}
+    assert counted(counter) == first
+    log.rotate()
+    assert counted(counter) == first
+    log.write(run_of(groups[1]))
+    log.flush()
+    assert counted(counter) == {**first, "insert": 5}
+    log.rotate()
+    log.write(run_of(groups[2]))
+    log.flush()
+    log.rotate()
+    log.close()
+    last = {"insert": 7, "update": 2, "delete": 2, "truncate": 1}
+    assert counted(counter) == last
+    assert counted(counter) == last
+    assert counted(ChangeCounter(config)) == last
+    assert counter.counts.gsn_first == 1
+    assert counter.counts.complete
+
+
+def test_segments_that_have_gone_are_told_by_the_first_row_counted(config: Config) -> None:
+    """Loaded and removed files can not be counted; nothing counted before is forgotten."""
+    groups = numbered([MIXED, inserts(3, first=10)])
+    log = writer(config)
+    for group in groups:
+        log.write(run_of(group))
+        log.flush()
+        log.rotate()
+    log.close()
+    before = ChangeCounter(config)
+    before.look()
+    (config.layout.log / "0.ckt").unlink()
+    after = ChangeCounter(config)
+    assert counted(after)["insert"] == 3
+    assert after.counts.gsn_first == 5
+    assert counted(before)["insert"] == 5
+
+
+def test_a_long_log_is_counted_in_pieces(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One look opens so many rows and no more; the rest comes with the next."""
+    monkeypatch.setattr(change_counts, "ROWS_OPENED_MAX", 4)
+    log = writer(config)
+    for group in numbered([MIXED, MIXED, MIXED]):
+        log.write(run_of(group))
+        log.flush()
+        log.rotate()
+    log.close()
+    counter = ChangeCounter(config)
+    seen = [(counted(counter)["insert"], counter.counts.complete) for _ in range(4)]
+    assert seen == [(2, False), (4, False), (6, False), (6, True)]

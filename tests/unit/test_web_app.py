@@ -1,0 +1,264 @@
+"""Requests to the web interface, without a server: pages, forms, JSON, who is let in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from fix_readings import HOSTILE, reading, status, trouble, watch
+from penstock.web.access import Access, Hosts
+from penstock.web.app import Interface
+from penstock.web.reading import Reading, Watch
+
+TOKEN = "a token that nobody guesses"
+LOCAL = "http://127.0.0.1:8765"
+PAGE = "/pipelines/shop"
+
+
+def interface(*watches: Watch, token: str | None = None) -> Interface:
+    """The interface over some pipelines."""
+    return Interface(watches, access=Access(token), hosts=Hosts("127.0.0.1"))
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> Iterator[tuple[TestClient, Watch]]:
+    """A visitor on loopback, and what the page is made of."""
+    made = watch(tmp_path)
+    site = interface(made)
+    with TestClient(site.app, base_url=LOCAL) as client:
+        yield client, made
+    site.close()
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[TestClient]:
+    """A visitor who has shown no token yet."""
+    site = interface(watch(tmp_path), token=TOKEN)
+    with TestClient(site.app, base_url=LOCAL, follow_redirects=False) as client:
+        yield client
+    site.close()
+
+
+class Outline(HTMLParser):
+    """What a screen reader finds in a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Take it down."""
+        self.tags.append((tag, dict(attrs)))
+
+    def count(self, tag: str) -> int:
+        """How often an element stands there."""
+        return sum(each == tag for each, _ in self.tags)
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        """The attributes of each."""
+        return [attributes for each, attributes in self.tags if each == tag]
+
+
+def readings() -> dict[str, Reading]:
+    """Pipelines in every state."""
+    return {
+        "follows": reading(),
+        "loads": reading(status(done=False)),
+        "paused": reading(status(action="PAUSE")),
+        "source away": reading(status(lag_s=None), troubles=(trouble(),), retention=None),
+        "new": Reading(number=0, at_us=0, at_s=0.0, status_at_us=0, status=None),
+        "unreadable": Reading(
+            number=1, at_us=1, at_s=0.0, status_at_us=0, status=None, troubles=(trouble(),)
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", readings())
+def test_a_page_tells_the_facts_and_has_an_outline(
+    shown: tuple[TestClient, Watch], kind: str
+) -> None:
+    """One h1, landmarks, a caption for each table, a name for each control; in every state."""
+    client, made = shown
+    made.latest = readings()[kind]
+    answer = client.get(PAGE)
+    assert answer.status_code == 200
+    outline = Outline(answer.text)
+    assert [outline.count(tag) for tag in ("h1", "main", "header", "footer")] == [1, 1, 1, 1]
+    assert outline.count("caption") == outline.count("table")
+    assert all(each.get("aria-label") or each.get("aria-hidden") for each in outline.of("svg"))
+    assert all(each.get("aria-label") for each in outline.of("progress"))
+    assert all("alt" in each for each in outline.of("img"))
+    ids = [each["id"] for _, each in outline.tags if each.get("id")]
+    assert len(ids) == len(set(ids))
+    assert not any("style" in each or "onclick" in each for _, each in outline.tags)
+    assert 'lang="en"' in answer.text
+    assert "width=device-width" in answer.text
+
+
+def test_secrets_and_foreign_markup_stay_out(shown: tuple[TestClient, Watch]) -> None:
+    """Passwords are masked, and a table's name is text whatever it holds."""
+    client, _ = shown
+    for path in (PAGE, "/", "/api/pipelines", "/api/pipelines/shop", "/metrics"):
+        text = client.get(path).text
+        assert "password" not in text, path
+        if "api" not in path and "metrics" not in path:
+            assert HOSTILE.name not in text, path
+    page = client.get(PAGE).text
+    assert "public.&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "postgresql://repl:***@" in page
+    assert "table &lt;b&gt;x&lt;/b&gt; is full" in page
+
+
+def test_nothing_is_loaded_from_elsewhere(shown: tuple[TestClient, Watch]) -> None:
+    """Every address in pages, style sheet and script is our own, and the browser is told so."""
+    client, _ = shown
+    for path in ("/", PAGE, "/static/penstock.css", "/static/penstock.js"):
+        answer = client.get(path)
+        assert answer.status_code == 200
+        assert not re.search(r"(?:src|href|url|import)\W{0,3}(?:https?:)?//", answer.text), path
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "unsafe" not in answer.headers["content-security-policy"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    assert client.get(PAGE).headers["cache-control"] == "no-store"
+    assert client.get("/static/secret.txt").status_code == 404
+
+
+def test_the_json_has_what_the_pages_show(shown: tuple[TestClient, Watch]) -> None:
+    """State, status, rates, what the source keeps, tables with counts, errors."""
+    client, _ = shown
+    found: dict[str, Any] = client.get("/api/pipelines/shop").json()
+    assert found["state"] == "following changes"
+    assert found["status"]["lag"]["lag_seconds"] == 1.5
+    assert found["source_keeps"]["age_seconds"] == 5400
+    orders = next(table for table in found["tables"] if table["table"] == "public.orders")
+    assert orders["changes"] == {"insert": 4, "update": 3, "delete": 2, "truncate": 1}
+    assert found["errors"][0]["code"] == "TG99"
+    assert client.get("/api/pipelines").json()["pipelines"] == [found]
+    missing = client.get("/api/pipelines/other")
+    assert (missing.status_code, missing.json()["code"]) == (404, "404")
+
+
+def test_metrics_are_served_as_prometheus_wants_them(shown: tuple[TestClient, Watch]) -> None:
+    """Text with its version."""
+    answer = shown[0].get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "penstock_lag_seconds{" in answer.text
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8765", "10.0.0.1", ""])
+def test_a_foreign_host_header_gets_nothing(shown: tuple[TestClient, Watch], host: str) -> None:
+    """Neither a page nor the metrics nor a style sheet."""
+    for path in ("/", PAGE, "/metrics", "/static/penstock.css", "/login"):
+        answer = shown[0].get(path, headers={"host": host})
+        assert answer.status_code == 421
+        assert "shop" not in answer.text
+
+
+def form_of(client: TestClient) -> str:
+    """The secret that the page's forms carry."""
+    found = re.search(r'name="secret" value="([0-9a-f]{64})"', client.get(PAGE).text)
+    assert found
+    return found[1]
+
+
+@pytest.mark.parametrize(
+    "path", ["tasks/doctor", "tasks/verify", "tasks/doctor/stop", "actions/pause"]
+)
+@pytest.mark.parametrize(
+    ("headers", "secret"),
+    [
+        ({}, ""),
+        ({}, "0" * 64),
+        ({"origin": "http://evil.example"}, "right"),
+        ({"sec-fetch-site": "cross-site"}, "right"),
+        ({"origin": "null"}, "right"),
+    ],
+)
+def test_a_forged_form_changes_nothing(
+    shown: tuple[TestClient, Watch], path: str, headers: dict[str, str], secret: str
+) -> None:
+    """Without the page's secret, or from another site, every button answers 403."""
+    client, _ = shown
+    data = {"secret": form_of(client) if secret == "right" else secret}
+    answer = client.post(f"{PAGE}/{path}", data=data, headers=headers)
+    assert answer.status_code == 403
+    assert client.get(f"{PAGE}/{path}").status_code in (404, 405)
+
+
+def test_an_error_of_a_button_is_told_with_its_code(shown: tuple[TestClient, Watch]) -> None:
+    """As a page for a form, as JSON for the script; the target's URL is masked in both."""
+    client, _ = shown
+    secret = form_of(client)
+    page = client.post(f"{PAGE}/actions/pause", data={"secret": secret})
+    assert page.status_code == 409
+    assert "HS22" in page.text
+    told = client.post(
+        f"{PAGE}/actions/pause",
+        headers={"x-penstock-form": secret, "accept": "application/json"},
+    )
+    assert told.json()["code"] == "HS22"
+    assert told.json()["hint"]
+    assert "password" not in page.text + told.text
+    assert client.post(f"{PAGE}/actions/explode", data={"secret": secret}).status_code == 404
+    assert client.post(f"{PAGE}/tasks/explode", data={"secret": secret}).status_code == 404
+
+
+def test_a_form_without_end_is_refused(shown: tuple[TestClient, Watch]) -> None:
+    """Ten thousand bytes are more than any of our forms has."""
+    answer = shown[0].post(f"{PAGE}/tasks/doctor", data={"secret": "x" * 20_000})
+    assert answer.status_code == 413
+
+
+def test_with_a_token_nothing_is_shown_without_it(guarded: TestClient) -> None:
+    """Pages lead to the login, programs are told how; only its own style sheet is open."""
+    for path in ("/", PAGE, "/events", f"{PAGE}/events"):
+        answer = guarded.get(path)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+    for path in ("/metrics", "/api/pipelines", "/api/pipelines/shop"):
+        answer = guarded.get(path)
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+        bearer = {"authorization": f"Bearer {TOKEN}"}
+        assert guarded.get(path, headers=bearer).status_code == 200
+    assert guarded.post(f"{PAGE}/tasks/doctor").status_code == 401
+    assert guarded.get("/static/penstock.css").status_code == 200
+    assert "shop" not in guarded.get("/login").text
+
+
+def test_a_login_gives_a_cookie_that_scripts_and_other_sites_do_not_get(
+    guarded: TestClient,
+) -> None:
+    """HttpOnly and SameSite=Strict; it ends with the log out."""
+    wrong = guarded.post("/login", data={"token": "something else entirely"})
+    assert wrong.status_code == 403
+    assert "That is not the token." in wrong.text
+    assert "set-cookie" not in wrong.headers
+    foreign = guarded.post(
+        "/login", data={"token": TOKEN}, headers={"origin": "http://evil.example"}
+    )
+    assert foreign.status_code == 403
+    right = guarded.post("/login", data={"token": TOKEN})
+    assert (right.status_code, right.headers["location"]) == (303, "/")
+    cookie = right.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert TOKEN not in cookie
+    assert guarded.get(PAGE).status_code == 200
+    assert guarded.post(f"{PAGE}/tasks/verify", data={"secret": "0" * 64}).status_code == 403
+    left = guarded.post("/logout", data={"secret": form_of(guarded)})
+    assert left.headers["location"] == "/login"
+    assert guarded.get(PAGE).status_code == 303
+
+
+def test_an_unknown_page_is_a_page_too(shown: tuple[TestClient, Watch]) -> None:
+    """With a way back."""
+    answer = shown[0].get("/pipelines/other")
+    assert answer.status_code == 404
+    assert '<a href="/">' in answer.text

@@ -1,0 +1,99 @@
+"""What Prometheus reads, and what Grafana draws of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from fix_readings import HOSTILE, ORDERS, reading, status, trouble
+from penstock.web.metrics import exposed
+from penstock.web.reading import Reading
+
+ROOT = Path(__file__).resolve().parents[2]
+DASHBOARD = ROOT / "docs" / "grafana" / "penstock.json"
+FULL = exposed([("shop", reading(status(done=False)))]).decode()
+
+
+def samples(page: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Every sample by its name and labels."""
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+def value(name: str, **labels: str) -> float:
+    """One sample of the full page."""
+    return samples(FULL)[name, tuple(sorted({"pipeline": "shop", **labels}.items()))]
+
+
+def test_values_are_in_base_units() -> None:
+    """Seconds and bytes as they are, counters with _total."""
+    assert value("penstock_lag_seconds") == 1.5
+    assert value("penstock_lag_bytes") == 2048
+    assert value("penstock_source_kept_bytes") == 3 * 2**20
+    assert value("penstock_source_kept_seconds") == 5400
+    assert value("penstock_extracted_rows_total") == 1200
+    assert value("penstock_loaded_transactions_total") == 250
+    assert value("penstock_log_size_bytes") == 4096
+    assert value("penstock_process_running", process="extract") == 1
+    assert value("penstock_bulk_loaded_bytes", table=str(ORDERS)) == 2**20
+    assert value("penstock_table_changes_total", table=str(ORDERS), kind="delete") == 2
+    assert value("penstock_status_readable") == 1
+
+
+def test_every_metric_tells_what_it_is() -> None:
+    """HELP and TYPE before each; units only in their base form."""
+    families = list(text_string_to_metric_families(FULL))
+    assert len(families) > 25
+    for family in families:
+        assert family.documentation, family.name
+        assert family.type in ("gauge", "counter"), family.name
+        assert f"# TYPE {family.name}" in FULL
+        assert not re.search("_(ms|minutes|hours|kb|mb|percent)$", family.name)
+    names = [sample.name for family in families for sample in family.samples]
+    counters = [family.name for family in families if family.type == "counter"]
+    assert all(f"{name}_total" in names for name in counters)
+
+
+def test_labels_are_escaped() -> None:
+    """A table's name may hold anything."""
+    assert value("penstock_bulk_loaded_rows", table=str(HOSTILE)) == 7
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    """No lag is not a lag of zero; before the first look there is nothing but the version."""
+    page = exposed([("shop", reading(status(lag_s=None), retention=None, troubles=(trouble(),)))])
+    names = {name for name, _ in samples(page.decode())}
+    assert "penstock_lag_seconds" not in names
+    assert "penstock_source_kept_bytes" not in names
+    assert "penstock_extracted_rows_total" in names
+    assert b'penstock_status_readable{pipeline="shop"} 0.0' in page
+    unread = Reading(number=0, at_us=0, at_s=0.0, status_at_us=0, status=None)
+    assert {name for name, _ in samples(exposed([("shop", unread)]).decode())} == {
+        "penstock_build_info"
+    }
+
+
+def test_the_dashboard_asks_only_for_metrics_that_there_are() -> None:
+    """And every metric but the rarest is drawn."""
+    known = {name for name, _ in samples(FULL)}
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    queries = [target["expr"] for panel in panels for target in panel.get("targets", [])]
+    assert len(queries) > 10
+    asked = {name for query in queries for name in re.findall(r"penstock_\w+", query)}
+    assert asked - known == set()
+    assert all(panel.get("title") for panel in panels)
+    assert all('pipeline=~"$pipeline"' in query for query in queries)
+
+
+@pytest.mark.parametrize("page", ["docs/web.md"])
+def test_the_metrics_are_documented(page: str) -> None:
+    """Each by its name, and none that there is not."""
+    told = set(re.findall(r"`(penstock_\w+)`", (ROOT / page).read_text()))
+    assert told == {name for name, _ in samples(FULL)}
