@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup system demo test test-failed check test-servers test-faults soak fuzz bench docs error-page lock clean
+.PHONY: help setup system demo test test-failed check test-servers test-faults soak fuzz bench docs screenshots error-page lock clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ bench: setup ## all benchmarks: JSON lines and a table
 
 docs: $(VENV)/.dev ## the documentation as HTML, into build/docs
 	$(BIN)/sphinx-build --quiet --fail-on-warning -b html docs build/docs
+
+screenshots: setup ## the pictures of docs/web.md, from a real pipeline in a real browser
+	$(BIN)/python tests/shoot_web.py
 
 error-page: ## write docs/errors.md from the error classes
 	$(BIN)/python .ci/error_page.py

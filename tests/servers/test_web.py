@@ -1,0 +1,356 @@
+"""The web interface of a running pipeline, looked at and used in a real browser."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from fix_pipeline import penstock, write_pipeline
+from fix_postgres import Server
+from fix_web import DESKTOP, PHONE, Browser, WebProcess, browser, until
+from fix_web_shop import Shop
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+TABS = ("bulk", "replication", "tables", "errors", "doctor", "verify")
+# Foreground and background of every text that is seen, as the browser computed them.
+CONTRASTS = r"""
+const parse = (text) => (text.match(/[\d.]+/g) || []).map(Number);
+const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+  .map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+const ground = (e) => {
+  for (; e; e = e.parentElement) {
+    const found = parse(getComputedStyle(e).backgroundColor);
+    if (found.length === 3 || found[3] === 1) return found;
+  }
+  return [255, 255, 255];
+};
+const poor = [];
+for (const e of document.querySelectorAll("body *")) {
+  const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
+  if (!own || !e.checkVisibility() || e.closest(".unseen, .skip, noscript")) continue;
+  const [a, b] = [light(parse(getComputedStyle(e).color)), light(ground(e))];
+  const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  if (ratio < 4.5) poor.push(`${e.tagName}.${e.className}: ${ratio.toFixed(2)} ${e.innerText}`);
+}
+return poor;
+"""
+OUTLINE = """
+const all = (s) => [...document.querySelectorAll(s)];
+return {
+  h1: all("h1").length,
+  tables: all("table").filter((t) => !t.caption || !t.caption.innerText.trim()).length,
+  levels: all("h1, h2, h3, h4").filter((h) => h.checkVisibility()).map((h) => +h.tagName[1]),
+  images: all("img:not([alt])").length,
+  twice: all("[id]").map((e) => e.id).filter((id, i, ids) => ids.indexOf(id) !== i),
+  wide: document.documentElement.scrollWidth - innerWidth,
+};
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """The shop, its web interface, and the browser on its page."""
+
+    shop: Shop
+    web: WebProcess
+    browser: Browser
+
+    @property
+    def page(self) -> str:
+        """The page of the shop's pipeline."""
+        return f"{self.web.url}/pipelines/shop"
+
+    def facts(self) -> dict[str, Any]:
+        """The same as JSON."""
+        with urlopen(f"{self.web.url}/api/pipelines/shop", timeout=30) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+    def show(self, tab: str, size: tuple[int, int] = DESKTOP) -> Browser:
+        """The page anew, at a size, with a tab in front."""
+        self.browser.size(*size)
+        self.browser.open("about:blank")
+        self.browser.open(f"{self.page}#{tab}")
+        return self.browser
+
+
+@pytest.fixture(scope="module")
+def running(
+    postgres: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Shop, WebProcess]]:
+    """A pipeline that follows a busy shop."""
+    shop = Shop(tmp_path_factory.mktemp("shop"), postgres)
+    try:
+        shop.pair.start()
+        with WebProcess(shop.pair.path, "--port", 0) as web:
+            shop.pair.settle()
+            shop.let_customers_in()
+            yield shop, web
+            assert web.stop() == 0
+            assert web.err == []
+        shop.pair.stop()
+    finally:
+        shop.close()
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One browser for all tests."""
+    with browser(tmp_path_factory.mktemp("browser")) as found:
+        yield found
+
+
+@pytest.fixture
+def looked(running: tuple[Shop, WebProcess], opened: Browser) -> Iterator[Looked]:
+    """All three; the browser must have had nothing to complain of."""
+    yield Looked(*running, opened)
+    assert opened.complaints() == []
+
+
+def test_the_lag_is_a_plot_that_moves(looked: Looked) -> None:
+    """Its curve is drawn anew by itself, and the numbers beside it are those of the pipeline."""
+    seen = looked.show("replication")
+    curve = "return document.querySelector('#lag-curve').getAttribute('d')"
+    seen.until_text("[data-region=lag]", "now, at most")
+    curves = [until(lambda: seen.run(curve), "a curve")]
+    for _ in range(3):
+        curves.append(until(lambda: (d := seen.run(curve)) != curves[-1] and d, "it moves", 15))
+    assert len(set(curves)) == 4
+    assert seen.text("#connection") == "live"
+    positions = seen.text("[data-region=positions]")
+    assert re.search(r"Source's end\s+[0-9A-F]+/[0-9A-F]+", positions)
+    assert re.search(r"Extractor: change log\s+[0-9A-F]+/[0-9A-F]+", positions)
+    assert re.search(r"Loader: target\s+[0-9A-F]+/[0-9A-F]+", positions)
+    facts = looked.facts()
+    assert facts["source_keeps"]["size_bytes"] > 0
+    assert facts["source_keeps"]["age_seconds"] is not None
+    until(lambda: looked.facts()["speeds"]["extracted_transactions"] > 1, "customers are seen")
+    until(lambda: looked.facts()["speeds"]["loaded_transactions"] > 1, "and loaded")
+    assert "per second now" in seen.text("[data-region=speeds]")
+
+
+def test_the_bulk_load_and_the_changes_by_kind_are_told_exactly(looked: Looked) -> None:
+    """Rows as they were loaded; inserts, updates and deletes as they were committed."""
+    pair, seen = looked.shop.pair, looked.show("bulk")
+    loaded = seen.until_text("[data-region=bulk]", "done:")
+    assert re.search(r"public\.orders\s+100 %\s+120.000", loaded)
+    assert "4 of 4 steps are done" in loaded
+    pair.run("insert into counted select n, 'a' from generate_series(1, 30) as n")
+    pair.run("update counted set note = 'b' where id <= 20")
+    pair.run("delete from counted where id <= 10")
+    pair.run("truncate counted")
+    seen.click("#tab-tables")
+    seen.until_text("[data-region=tables]", "public.counted\tfollows changes\t30\t20\t10\t1")
+    assert "No error" in looked.show("errors").text("[data-region=errors]")
+
+
+def test_doctor_and_verify_run_by_their_buttons(looked: Looked) -> None:
+    """What they find is shown as it comes; a row that differs is named."""
+    pair, seen = looked.shop.pair, looked.show("doctor")
+    seen.click("#doctor-button")
+    told = seen.until_text("[data-region=doctor]", "checks done")
+    assert "0 errors" in told
+    assert "PG25" in told
+    assert "alter system set max_slot_wal_keep_size" in told
+    seen.click("#tab-verify")
+    seen.click("#verify-button")
+    seen.until_text("[data-region=verify]", "Source and target are equal", 120)
+    assert seen.focused() == "verify-button"
+    assert "Verify: source and target are equal" in seen.text("#announcer")
+    pair.target.execute("update public.kept set note = 'spoiled' where id = 17")
+    pair.target.execute("delete from public.kept where id = 18")
+    try:
+        seen.click("#verify-button")
+        told = seen.until_text("[data-region=verify]", "Source and target differ", 120)
+    finally:
+        pair.target.execute("update public.kept set note = 'note 17' where id = 17")
+        pair.target.execute("insert into public.kept values (18, 'note 18')")
+    assert re.search(r"public\.kept\s+differs\s+50\s+49\s+1\s+0\s+1", told)
+    assert "(17) differs" in told
+    assert "(18) in the source only" in told
+
+
+def test_pause_and_resume_by_their_button(looked: Looked) -> None:
+    """Nothing arrives between the two, and everything after."""
+    pair, seen = looked.shop.pair, looked.show("replication")
+    seen.click("#pause")
+    seen.until_text("[data-region=summary]", "paused")
+    action = "select action from wirekite.wirekite_action"
+    assert pair.target.execute(action).fetchone() == ("PAUSE",)
+    seen.until_text("[data-region=actions]", "Resume pipeline")
+    seen.click("#resume")
+    seen.until_text("[data-region=summary]", "following changes")
+    assert pair.target.execute(action).fetchone() == ("RUN",)
+    pair.settle()
+
+
+def test_the_page_is_used_with_the_keyboard_alone(looked: Looked) -> None:
+    """Skip link, arrow keys between tabs, Enter and Space; the focus stays where it was."""
+    seen = looked.show("replication")
+    seen.keys(Keys.TAB)
+    assert seen.run("return document.activeElement.className") == "skip"
+    seen.keys(Keys.ENTER)
+    until(lambda: seen.focused() == "main", "the content has the focus")
+    for _ in range(6):
+        seen.keys(Keys.TAB)
+        if seen.focused().startswith("tab-"):
+            break
+    assert seen.focused() == "tab-replication"
+    for key, tab in (
+        (Keys.ARROW_RIGHT, "tables"),
+        (Keys.END, "verify"),
+        (Keys.ARROW_RIGHT, "bulk"),
+        (Keys.ARROW_LEFT, "verify"),
+        (Keys.HOME, "bulk"),
+    ):
+        seen.keys(key)
+        assert seen.focused() == f"tab-{tab}"
+        shown = [name for name in TABS if seen.one(f"#{name}").is_displayed()]
+        assert shown == [tab]
+        assert seen.one(f"#tab-{tab}").get_attribute("aria-selected") == "true"
+    seen.keys(Keys.TAB)
+    assert seen.focused() == "bulk"  # the panel behind its tab
+    number = looked.facts()["read_at_us"]
+    until(lambda: looked.facts()["read_at_us"] > number + 2_000_000, "updates came")
+    assert seen.focused() == "bulk"
+    seen.run("document.querySelector('#hold').focus()")
+    seen.keys(Keys.SPACE)
+    assert seen.one("#hold").get_attribute("aria-pressed") == "true"
+    time.sleep(0.5)
+    before = seen.text("main")
+    time.sleep(2.5)
+    assert seen.text("main") == before
+    seen.keys(Keys.SPACE)
+    seen.run("document.querySelector('#tab-replication').click()")
+    moved = seen.text("[data-region=positions]")
+    until(lambda: seen.text("[data-region=positions]") != moved, "it moves again")
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "320px"])
+def test_pages_are_readable_for_everybody(looked: Looked, size: tuple[int, int]) -> None:
+    """One h1, captions, names, contrast in light and dark, and nothing wider than the screen."""
+    seen = looked.show("doctor", size)
+    seen.click("#doctor-button")
+    seen.until_text("[data-region=doctor]", "checks done")
+    for shade in ("light", "dark"):
+        seen.media("prefers-color-scheme", shade)
+        for tab in TABS:
+            seen.click(f"#tab-{tab}")
+            assert seen.run(CONTRASTS) == [], (tab, shade)
+            found = seen.run(OUTLINE)
+            assert (found["h1"], found["tables"], found["images"]) == (1, 0, 0), tab
+            assert found["twice"] == []
+            assert found["wide"] <= 0, tab
+            levels = found["levels"]
+            assert all(b - a <= 1 for a, b in itertools.pairwise(levels)), levels
+    seen.media("prefers-color-scheme", "light")
+    for selector in ("button", "a", "summary", "progress", "[role=tab]", "[role=tabpanel]", "svg"):
+        for element in seen.all(selector):
+            assert element.accessible_name or not element.is_displayed(), selector
+    assert [tab.aria_role for tab in seen.all("[data-tabs] a")] == ["tab"] * 6
+    assert seen.one("[data-tabs]").aria_role == "tablist"
+    small = seen.run(
+        "return [...document.querySelectorAll('button, [role=tab]')]"
+        ".filter((e) => e.checkVisibility() && e.getBoundingClientRect().height < 36).length"
+    )
+    assert small == 0
+    seen.open(looked.web.url)
+    seen.until_text("[data-region=pipelines]", "following changes")
+    assert seen.run(CONTRASTS) == []
+    assert seen.run(OUTLINE)["wide"] <= 0
+
+
+def test_who_wants_calm_gets_it(looked: Looked) -> None:
+    """With reduced motion the plot stands for seconds at a time."""
+    seen = looked.show("replication")
+    seen.calm(True)
+    try:
+        seen.run(
+            "window.moves = 0; new MutationObserver(() => window.moves++).observe("
+            "document.querySelector('[data-region=lag]'), {childList: true})"
+        )
+        time.sleep(6)
+        assert 1 <= seen.run("return window.moves") <= 2
+    finally:
+        seen.calm(False)
+
+
+def test_the_facts_are_there_without_javascript(looked: Looked) -> None:
+    """All parts below each other, and forms that work."""
+    seen = looked.browser
+    seen.scripts(False)
+    try:
+        looked.show("bulk")
+        page = str(seen.driver.page_source)
+        assert "following changes" in page
+        assert "public.orders" in page
+        assert all(seen.one(f"#{tab}").is_displayed() for tab in TABS)
+        seen.click("#doctor-button")
+        assert seen.driver.current_url.endswith("#doctor")
+        until(lambda: "checks done" in str(look_again(seen)), "doctor's report")
+    finally:
+        seen.scripts(True)
+
+
+def look_again(seen: Browser) -> str:
+    """Load the page once more."""
+    seen.driver.refresh()
+    return str(seen.driver.page_source)
+
+
+def test_errors_are_shown_with_code_cause_and_next_command(
+    postgres: Server, tmp_path: Path, opened: Browser
+) -> None:
+    """What ended a process, and what is wrong now."""
+    source, target = postgres.make_database("source"), postgres.make_database("target")
+    path = write_pipeline(tmp_path, source, target, mode="data")
+    (tmp_path / "shop").mkdir()
+    assert penstock("extract", path, "--json").error["code"] == "CT20"
+    with WebProcess(path, "--port", 0) as web:
+        opened.size(*DESKTOP)
+        opened.open(f"{web.url}/pipelines/shop#errors")
+        told = opened.until_text("[data-region=errors]", "CT20")
+        assert "penstock extract" in told
+        assert 'Set mode = "data+change"' in told
+        postgres.drop_database(target)
+        told = opened.until_text("[data-region=errors]", "Now")
+        assert "does not exist" in told
+        opened.until_text("[data-region=troubles]", "Next:")
+        assert web.stop(signal.SIGTERM) == 0
+    opened.open("about:blank")
+    opened.complaints()  # the stream was cut: that is what was asked for
+    postgres.drop_database(source)
+
+
+def test_a_run_serves_its_page_and_takes_it_along(postgres: Server, tmp_path: Path) -> None:
+    """`penstock run --web`: one Ctrl-C ends both, and nothing listens any more."""
+    shop = Shop(tmp_path, postgres)
+    try:
+        with WebProcess(
+            shop.pair.path, "--web", "--web-port", 0, "--verbose", command="run"
+        ) as run:
+            address = f"{run.url}/api/pipelines/shop"
+
+            def following() -> bool:
+                with urlopen(address, timeout=30) as answer:
+                    return bool(json.load(answer)["state"] == "following changes")
+
+            until(following, "the page tells that changes are followed", 180)
+            assert run.stop(signal.SIGINT, within_s=60) == 0, run.err
+            with pytest.raises(OSError, match="refused"):
+                urlopen(address, timeout=5)
+    finally:
+        shop.close()

@@ -1,0 +1,69 @@
+"""Take the pictures of docs/web.md: `make screenshots`. Needs what the browser tests need."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from fix_postgres import Server
+from fix_web import PHONE, Browser, WebProcess, browser
+from fix_web_shop import Shop
+from penstock.host.embedded import EmbeddedPostgres
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "images"
+SCREEN = (1000, 760)
+CUSTOMERS_S = 75.0
+IMAGE_BYTES_MAX = 200_000
+
+
+def shoot(seen: Browser, page: str, folder: Path) -> None:
+    """All pictures, of a pipeline that has followed customers for a while."""
+    seen.size(*SCREEN)
+    seen.open(f"{page}#replication")
+    seen.until_text("[data-region=lag]", "now, at most")
+    time.sleep(CUSTOMERS_S)
+    seen.picture(folder / "web-replication.png")
+    seen.click("#tab-bulk")
+    seen.picture(folder / "web-bulk.png")
+    seen.click("#tab-doctor")
+    seen.click("#doctor-button")
+    seen.until_text("[data-region=doctor]", "checks done")
+    seen.picture(folder / "web-doctor.png")
+    seen.click("#tab-verify")
+    seen.click("#verify-button")
+    seen.until_text("[data-region=verify]", "are equal", 120)
+    seen.media("prefers-color-scheme", "dark")
+    seen.picture(folder / "web-verify.png")
+    seen.media("prefers-color-scheme", "light")
+    seen.size(*PHONE)
+    seen.click("#tab-replication")
+    seen.run("document.querySelector('[data-tabs]').scrollIntoView()")
+    seen.picture(folder / "web-phone.png")
+
+
+def main() -> int:
+    """Make a shop, run its pipeline, take the pictures."""
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as made, EmbeddedPostgres(major=18) as embedded:
+        shop = Shop(Path(made), Server(embedded=embedded))
+        try:
+            shop.pair.start()
+            with (
+                WebProcess(shop.pair.path, "--port", 0) as web,
+                browser(Path(made) / "browser") as seen,
+            ):
+                shop.pair.settle()
+                shop.let_customers_in()
+                shoot(seen, f"{web.url}/pipelines/shop", FOLDER)
+                web.stop()
+            shop.pair.stop()
+        finally:
+            shop.close()
+    images = FOLDER.glob("web-*.png")
+    return 1 if any(image.stat().st_size > IMAGE_BYTES_MAX for image in images) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
