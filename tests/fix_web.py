@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -178,8 +179,13 @@ class Browser:
         return str(shown)
 
     def click(self, selector: str) -> None:
-        """Click it; it must be in sight."""
-        self.one(selector).click()
+        """Click it; it must be in sight. Again where an update took it from under the hand."""
+        for _ in range(20):
+            try:
+                return self.one(selector).click()
+            except StaleElementReferenceException:
+                continue
+        raise AssertionError(f"{selector} does not stand still")
 
     def keys(self, *keys: str) -> None:
         """Press keys where the focus is."""

@@ -39,9 +39,11 @@ PAUSE_S = 0.05
 class Shop:
     """Two databases, a pipeline between them, and customers who can be let in."""
 
-    def __init__(self, folder: Path, server: Server) -> None:
-        """Make and fill it; nothing runs yet."""
-        self.pair = Pair(folder, server, tables=["public.*"])
+    def __init__(self, folder: Path, server: Server, *, slot: str = "web_shop") -> None:
+        """Make and fill it; nothing runs yet. slot: its name, of which a server has one."""
+        extractor = {"replicationSlot": slot}
+        sections = {"changeExtractor": extractor}
+        self.pair = Pair(folder, server, tables=["public.*"], sections=sections)
         self.pair.run(TABLES)
         self._closing = threading.Event()
         self._customers: threading.Thread | None = None
