@@ -21,6 +21,7 @@ from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
 from penstock.log import list_segments
 from penstock.source.extract import ExtractOptions, Extractor
 from penstock.source.postgres.catalog import captured_tables, open_catalog
+from penstock.source.postgres.engine import PostgresEngine
 
 CHANGES = 100
 SLOT, PUBLICATION = "bench_batch", "bench_publication"
@@ -52,11 +53,11 @@ def make_segments(url: str, directory: Path, table_count: int, batch_count: int)
                 )
         wanted = max(CHANGES, table_count)
         extractor: Extractor
+        options = ExtractOptions(slot=SLOT, publication=PUBLICATION, flush_interval_s=3600)
         extractor = Extractor(
-            url,
+            PostgresEngine(url, tables=tables, options=options),
             directory,
-            tables=tables,
-            options=ExtractOptions(slot=SLOT, publication=PUBLICATION, flush_interval_s=3600),
+            options=options,
             stop=lambda: extractor.progress.row_count >= wanted,  # noqa: B023 - run() ends here
         )
         extractor.run()

@@ -39,6 +39,7 @@ def extract_once(url: str, directory: str, slot: str, end: int, *, streams: bool
     from penstock.model import Lsn
     from penstock.source.extract import ExtractOptions, Extractor
     from penstock.source.postgres.catalog import captured_tables, open_catalog
+    from penstock.source.postgres.engine import PostgresEngine
 
     with open_catalog(url) as catalog:
         tables = captured_tables(catalog, ["public.w"])
@@ -50,7 +51,8 @@ def extract_once(url: str, directory: str, slot: str, end: int, *, streams: bool
     def reached() -> bool:
         return extractor.progress.row_count >= end
 
-    extractor = Extractor(url, Path(directory), tables=tables, options=options, stop=reached)
+    engine = PostgresEngine(url, tables=tables, options=options)
+    extractor = Extractor(engine, Path(directory), options=options, stop=reached)
     before = resource.getrusage(resource.RUSAGE_SELF)
     started = time.monotonic()
     outcome = extractor.run()

@@ -28,6 +28,7 @@ from penstock.log import list_segments
 from penstock.log.segment import open_segment
 from penstock.source.extract import ExtractOptions, Extractor
 from penstock.source.postgres.catalog import captured_tables, open_catalog
+from penstock.source.postgres.engine import PostgresEngine
 
 SLOT = "bench_loader"
 PUBLICATION = "bench_publication"
@@ -61,11 +62,11 @@ def make_segments(url: str, directory: Path, row_count: int) -> None:
     with open_catalog(url) as catalog:
         tables = captured_tables(catalog, ["public.w"])
     extractor: Extractor
+    options = ExtractOptions(slot=SLOT, publication=PUBLICATION, flush_interval_s=3600)
     extractor = Extractor(
-        url,
+        PostgresEngine(url, tables=tables, options=options),
         directory,
-        tables=tables,
-        options=ExtractOptions(slot=SLOT, publication=PUBLICATION, flush_interval_s=3600),
+        options=options,
         stop=lambda: extractor.progress.row_count >= row_count,
     )
     extractor.run()

@@ -16,6 +16,7 @@ from penstock.model import Run
 from penstock.source.extract import ExtractOptions, Extractor, Outcome
 from penstock.source.postgres.catalog import captured_tables, open_catalog
 from penstock.source.postgres.client import open_replication
+from penstock.source.postgres.engine import PostgresEngine
 from penstock.source.postgres.slot import create_slot, ensure_publication
 
 SLOT = "penstock_extract"
@@ -41,7 +42,10 @@ def extractor_of(url: str, directory: Path, **more: Any) -> Extractor:
     if "tables" not in more:
         with open_catalog(url) as catalog:
             more["tables"] = captured_tables(catalog, ["public.*"])
-    return Extractor(url, directory, **more)
+    options = more["options"]
+    asked = {key: more.pop(key) for key in ("tables", "takes", "start_position") if key in more}
+    engine = PostgresEngine(url, options=options, **asked)
+    return Extractor(engine, directory, **more)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from penstock.source.extract import ExtractOptions, Extractor
 from penstock.source.postgres.catalog import captured_tables, open_catalog
+from penstock.source.postgres.engine import PostgresEngine
 
 
 class Recorder:
@@ -27,23 +28,19 @@ def main() -> None:
     url, directory, *more = sys.argv[1:]
     with open_catalog(url) as catalog:
         tables = captured_tables(catalog, ["public.*"])
-    Extractor(
-        url,
-        Path(directory),
-        tables=tables,
-        recorder=Recorder(),
-        options=ExtractOptions(
-            slot="penstock_kill",
-            publication="p",
-            exit_when_idle=True,
-            idle_wait_s=0.5,
-            flush_interval_s=0.1,
-            events_per_flush=20,
-            operation_count_max=150,
-            catch_up_bytes=int(more[0]) if more else 0,
-            catch_up_range_bytes=100_000,
-        ),
-    ).run()
+    options = ExtractOptions(
+        slot="penstock_kill",
+        publication="p",
+        exit_when_idle=True,
+        idle_wait_s=0.5,
+        flush_interval_s=0.1,
+        events_per_flush=20,
+        operation_count_max=150,
+        catch_up_bytes=int(more[0]) if more else 0,
+        catch_up_range_bytes=100_000,
+    )
+    engine = PostgresEngine(url, tables=tables, options=options)
+    Extractor(engine, Path(directory), recorder=Recorder(), options=options).run()
 
 
 if __name__ == "__main__":

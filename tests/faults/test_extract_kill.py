@@ -19,6 +19,7 @@ from penstock.model import MarkerKind, Run
 from penstock.source.extract import ExtractOptions, Extractor
 from penstock.source.postgres.catalog import captured_tables, open_catalog
 from penstock.source.postgres.client import open_replication
+from penstock.source.postgres.engine import PostgresEngine
 from penstock.source.postgres.slot import (
     PositionGone,
     create_slot,
@@ -188,8 +189,9 @@ def test_what_the_server_forgot_is_kept_when_it_is_cut_off(source_url: str, tmp_
         tables = captured_tables(catalog, ["public.*"])
     options = ExtractOptions(slot="penstock_kill", publication="p", exit_when_idle=True)
     for _ in range(2):
+        engine = PostgresEngine(source_url, tables=tables, options=options)
         with pytest.raises(PositionGone) as gone:
-            Extractor(source_url, tmp_path, tables=tables, options=options).run()
+            Extractor(engine, tmp_path, options=options).run()
         (kept,) = (tmp_path / "log").glob("*.cut-*")
         assert kept.name in gone.value.hint
     (finding,) = [f for f in check(tmp_path / "log") if f.code == "LG25"]

@@ -15,8 +15,8 @@ from fix_stream import run_sql
 from penstock.control.config import Config
 from penstock.control.doctor import PreflightFailed, examine
 from penstock.control.findings import Severity
+from penstock.control.followed import followed
 from penstock.host.connect import connect
-from penstock.source.extract import followed
 from penstock.source.postgres.catalog import captured_tables, open_catalog
 from penstock.source.postgres.patterns import Selection
 from penstock.source.postgres.table_shape import TableWithoutColumns

@@ -32,6 +32,7 @@ from penstock.load.ledger import Ledger, write_ledger
 from penstock.load.postgres import progress
 from penstock.model import Lsn
 from penstock.source.extract import ExtractOptions, Extractor
+from penstock.source.postgres.engine import PostgresEngine
 
 SLOT = "wirekite_replication_slot"
 PUBLICATION = "wirekite_publication"
@@ -144,12 +145,9 @@ def test_changes_in_the_log_that_are_not_applied_are_not_called_differences(
 ) -> None:
     """The extractor has read them, no loader has applied them; once applied, verify compares."""
     run(config.source.url, "insert into t values (0, 'zero')")
-    Extractor(
-        config.source.url,
-        config.directory,
-        tables=source_tables(config),
-        options=ExtractOptions(exit_when_idle=True, idle_wait_s=0.3),
-    ).run()
+    options = ExtractOptions(exit_when_idle=True, idle_wait_s=0.3)
+    engine = PostgresEngine(config.source.url, tables=source_tables(config), options=options)
+    Extractor(engine, config.directory, options=options).run()
     (config.layout.log / "LOCK").write_text("")  # as if the extractor's process had ended
     with pytest.raises(ChangesUnapplied, match="1 changes in the log"):
         verify(config)

@@ -34,6 +34,7 @@ from penstock.model import Lsn, PenstockError, TableDefinition
 from penstock.source.extract import ExtractOptions, Extractor, Outcome
 from penstock.source.postgres import slot as slots
 from penstock.source.postgres.client import open_replication
+from penstock.source.postgres.engine import PostgresEngine
 from penstock.source.postgres.patterns import Selection
 
 logger = structlog.get_logger()
@@ -94,16 +95,16 @@ def extract_changes(config: Config, *, verbose: bool = False, checked: bool = Fa
         recorder = stack.enter_context(_recorder(config))
         gate = ActionWatch(config.target.url, name=f"{APPLICATION_NAME} action", interval_s=0.0)
         stack.callback(gate.close)
-        return Extractor(
+        options = extract_options(config)
+        engine = PostgresEngine(
             config.source.url,
-            config.directory,
             tables=tables,
-            options=extract_options(config),
-            recorder=recorder,
-            gate=gate,
-            stop=stop,
+            options=options,
             start_position=start_position,
             takes=Selection.parse(config.source.tables).takes,
+        )
+        return Extractor(
+            engine, config.directory, options=options, recorder=recorder, gate=gate, stop=stop
         ).run()
 
 

@@ -6,8 +6,19 @@ Not here: the catalogue as it is now (`source.postgres.catalog`).
 from __future__ import annotations
 
 from penstock.control.config import Config
+from penstock.host.files import REAL_FILES, Files
+from penstock.log import PipelineLayout, checkpoint
 from penstock.model import TableName
-from penstock.source.extract import followed
+from penstock.source.postgres.ddl_watch import WatchState
+from penstock.source.postgres.engine import WATCH_FILE
+
+
+def followed(layout: PipelineLayout, files: Files = REAL_FILES) -> WatchState | None:
+    """What a pipeline's extraction remembers of the tables it follows; None before its first look.
+
+    Raises CheckpointCorrupt.
+    """
+    return checkpoint.load(layout.state / WATCH_FILE, WatchState, files)
 
 
 def followed_names(config: Config) -> frozenset[TableName]:

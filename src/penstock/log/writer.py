@@ -221,6 +221,11 @@ class Writer:
         return self._durable
 
     @property
+    def end(self) -> FlushPoint:
+        """The last end of a run that was written: the next flush makes it durable."""
+        return self._sequence.end
+
+    @property
     def at_commit(self) -> bool:
         """Whether the last run ended where a transaction ends: flush and rotate are allowed."""
         return self._sequence.at_commit

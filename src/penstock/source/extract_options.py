@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from penstock.model import FlushPoint
 from penstock.source.postgres.catchup import RANGE_BYTES
 from penstock.source.postgres.ddl_watch import POLL_INTERVAL_S
-
-if TYPE_CHECKING:
-    from penstock.log import ClosedSegment
 
 
 class ControlGate(Protocol):
@@ -22,22 +19,6 @@ class ControlGate(Protocol):
 
     def word(self) -> str:
         """RUN, PAUSE or STOP; called about every five seconds, from one thread."""
-        ...
-
-
-class ProgressRecorder(Protocol):
-    """Where progress is kept (the CE rows). Called in order, from one thread, until it succeeds.
-
-    Both calls may be repeated for the same segment; neither may be needed for recovery: the
-    segments are the truth.
-    """
-
-    def opened(self, number: int, position: int) -> None:
-        """Segment `number` was begun; it goes on from position."""
-        ...
-
-    def closed(self, segment: ClosedSegment) -> None:
-        """A segment has its final name."""
         ...
 
 

@@ -5,23 +5,25 @@ Not here: writing the file (`bookkeeping.py`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from penstock.model import FlushPoint, Lsn
+from penstock.model import FlushPoint
 from penstock.source.bookkeeping import Chores, Poll
 from penstock.source.extract_options import Progress
-from penstock.source.postgres.stream import PostgresSource
+from penstock.source.port import SourceStream
 
 
 def facts_of(
     progress: Progress,
     *,
     slot: str,
+    text: Callable[[int], str],
     end: FlushPoint,
     segment: int,
     segment_row_count: int,
-    source: PostgresSource | None,
+    source: SourceStream | None,
     chores: Chores,
     server: Poll | None,
     action: Poll | None,
@@ -29,8 +31,9 @@ def facts_of(
 ) -> dict[str, Any]:
     """Everything for display, JSON-able; positions as the source writes them.
 
-    end: the last flush point. segment: the number that is open or comes next. server: asks for
-    the server's own position; action: for the operator's word. Times are microseconds since 1970.
+    text: a position as the source writes it. end: the last flush point. segment: the number that
+    is open or comes next. server: asks for the server's own position; action: for the operator's
+    word. Times are microseconds since 1970.
     """
     position = server.value if server is not None else 0
     counted = source.counted if source is not None else None
@@ -42,9 +45,9 @@ def facts_of(
         "segment_row_count": segment_row_count,
         "gsn": end.gsn,
         "trx": end.trx,
-        "position": str(Lsn(end.position)),
+        "position": text(end.position),
         "commit_time_us": end.commit_time_us,
-        "server_position": str(Lsn(position)),
+        "server_position": text(position),
         "lag_bytes": max(position - end.position, 0) if position and end.position else 0,
         "spill_bytes": source.spilled_byte_count if source is not None else 0,
         "received_bytes": counted.byte_count if counted is not None else 0,

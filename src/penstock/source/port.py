@@ -1,0 +1,188 @@
+"""What the extractor asks of a database engine, and what it gives it in return.
+
+One class per engine implements `SourceEngine` (`postgres.engine`, `mysql.engine`); the loop of
+document 000 in `extract.py` knows nothing else of them. Engines do not know the log: what they
+keep, they keep through `StateFiles`, and what they write, through `Desk`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.files import REAL_FILES, Files
+from penstock.model import FlushPoint, PenstockError, Run
+
+RELATIONS_FILE = "relations.json"
+State = TypeVar("State")
+
+
+class StateFiles(Protocol):
+    """Small files of a pipeline, by name, replaced whole and durably."""
+
+    def load(self, name: str, kind: type[State]) -> State | None:
+        """What was saved under this name; None for nothing. Raises CheckpointCorrupt."""
+        ...
+
+    def save(self, name: str, state: Any) -> None:
+        """Replace it, durably. Raises DiskFull, FileFailed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePlace:
+    """Where an engine works. spill: directory of side files. run: directory of what is for show."""
+
+    state: StateFiles
+    spill: Path
+    run: Path
+    files: Files = field(default=REAL_FILES)
+    clock: Clock = field(default=REAL_CLOCK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What an engine is, for the log.
+
+    identity: what must never change in the life of a log. resend_from: the position from which on
+    the source surely sends again; None: not known, or it has lost what we have not saved. begin:
+    where an empty log begins, 0 where the source tells.
+    """
+
+    identity: Mapping[str, str]
+    resend_from: int | None = None
+    begin: int = 0
+
+
+class StreamCounted(Protocol):
+    """What has come over a stream, for display."""
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes received."""
+        ...
+
+    @property
+    def ignored_row_count(self) -> int:
+        """Rows of tables that are not captured, where they are told."""
+        ...
+
+
+class SourceStream(Protocol):
+    """One connection's stream. All methods belong to the extractor's thread."""
+
+    @property
+    def counted(self) -> StreamCounted:
+        """What has come so far."""
+        ...
+
+    @property
+    def spilled_byte_count(self) -> int:
+        """Bytes of transactions in progress on disk."""
+        ...
+
+    def next_run(self, timeout_s: float) -> Run | None:
+        """The next run, None when there is none in time; raises what broke the stream."""
+        ...
+
+    def has_given(self, position: int) -> bool:
+        """Whether everything before position was given out by `next_run`."""
+        ...
+
+    def ask_for_position(self) -> None:
+        """Have the server say how far it is, should it be silent otherwise."""
+        ...
+
+    def acknowledge(self, position: int) -> None:
+        """Everything before position is durable in the log."""
+        ...
+
+
+class Ranges(Protocol):
+    """Reading in large pieces while far behind."""
+
+    def is_worth_it(self) -> bool:
+        """Whether another range should be read, rather than streamed."""
+        ...
+
+    def read_range(self) -> Iterator[Run]:
+        """One range's transactions."""
+        ...
+
+    def advance(self) -> None:
+        """The range is durable in the log."""
+        ...
+
+
+class Desk(Protocol):
+    """The log as an engine may use it between two transactions."""
+
+    @property
+    def durable(self) -> FlushPoint:
+        """The last flush point."""
+        ...
+
+    def write(self, run: Run) -> None:
+        """Put a run into the log."""
+        ...
+
+    def flush(self) -> None:
+        """Make it durable, and acknowledge."""
+        ...
+
+
+class SourceEngine(Protocol):
+    """One source of one pipeline, over all its connections."""
+
+    @property
+    def name(self) -> str:
+        """What reads the source, as its server knows it: the slot, the replica's id."""
+        ...
+
+    def begin(self, place: EnginePlace) -> Origin:
+        """Called once, before the log is opened: who the source is."""
+        ...
+
+    def server_position(self) -> int:
+        """How far the server's log reaches, on a connection of its own; 0: not known."""
+        ...
+
+    def text(self, position: int) -> str:
+        """A position as the source writes it."""
+        ...
+
+    def attempt(self) -> AbstractContextManager[None]:
+        """What one attempt to stream needs beside the stream itself, for a with block."""
+        ...
+
+    def ranges(self, durable: FlushPoint) -> AbstractContextManager[Ranges] | None:
+        """What reads ranges while far behind; None where that is not done."""
+        ...
+
+    def stream(self, durable: FlushPoint) -> AbstractContextManager[SourceStream]:
+        """A stream that goes on behind a flush point; entering it connects."""
+        ...
+
+    def saw(self, run: Run) -> None:
+        """A run was written to the log."""
+        ...
+
+    def before_flush(self, end: FlushPoint) -> None:
+        """What was written up to end is about to become durable."""
+        ...
+
+    def has_outstanding(self) -> bool:
+        """Whether something has to be done about tables before the source may count as idle."""
+        ...
+
+    def tend(self, desk: Desk) -> None:
+        """Between transactions: do what has to be done about tables."""
+        ...
+
+    def is_loss(self, error: PenstockError) -> bool:
+        """Whether an error says that the source no longer has what the log does not hold."""
+        ...
