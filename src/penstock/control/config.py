@@ -19,9 +19,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from penstock.control.config_text import ConfigText, Substituted, read_config_text
-from penstock.host.connect import mask
+from penstock.host.connect import UrlInvalid, mask
+from penstock.host.mysql.url import EXAMPLE, MySQLUrl
+from penstock.host.mysql.url import SCHEMES as MYSQL_SCHEMES
 from penstock.log.layout import PipelineLayout
-from penstock.model import PenstockError
+from penstock.model import BinlogPosition, PenstockError
+from penstock.model.position import BINLOG_HEAD_BYTES, PositionInvalid
 from penstock.source.postgres.patterns import PatternInvalid, Selection
 
 URL_SCHEMES = ("postgresql", "postgres")
@@ -30,9 +33,13 @@ SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}\Z")
 START_KEYS = {
     "binlogFile": "MySQL",
     "binlogPosition": "MySQL",
+    "serverId": "MySQL",
     "startScn": "Oracle",
     "startLsn": "SQL Server",
 }
+POSTGRES_KEYS = ("replicationSlot", "publication", "keepMessages")
+MYSQL_KEYS = ("binlogFile", "binlogPosition", "serverId")
+SERVER_ID_MAX = 2**32 - 1
 
 
 class ConfigKeyUnknown(PenstockError):
@@ -119,6 +126,11 @@ class SourceSection:
     url: str = field(repr=False)
     tables: tuple[str, ...]
 
+    @property
+    def is_mysql(self) -> bool:
+        """Whether the source is MySQL or MariaDB."""
+        return is_mysql_url(self.url)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSection:
@@ -130,9 +142,11 @@ class TargetSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeExtractorSection:
-    """[changeExtractor], as document 000 names its parameters; two are our own.
+    """[changeExtractor], as document 000 names its parameters; three are our own.
 
     publication: made with the slot. keep_messages: logical messages become markers in the log.
+    binlog_file, binlog_position: where a new log begins (MySQL, mode change); the present when not
+    given. server_id: ours as a replica, made from the pipeline's name and directory when 0.
     """
 
     exit_when_idle: bool = False
@@ -143,6 +157,9 @@ class ChangeExtractorSection:
     replication_slot: str = "wirekite_replication_slot"
     publication: str = "wirekite_publication"
     keep_messages: bool = False
+    binlog_file: str | None = None
+    binlog_position: int | None = None
+    server_id: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +243,11 @@ POSITIVE = (
     ("dataLoader", "maxThreads"),
     ("dataLoader", "chunkMegabytes"),
 )
+
+
+def is_mysql_url(url: str) -> bool:
+    """Whether a URL is one of MySQL or MariaDB."""
+    return url.partition("://")[0] in MYSQL_SCHEMES
 
 
 def camel(name: str) -> str:
@@ -355,26 +377,41 @@ def _unknown(
 
 def _refuse_other_engines(text: ConfigText) -> None:
     """Starting positions and other engines' parameters (document 000) are refused by name."""
-    pipeline = text.values.get("pipeline")
+    pipeline, source = text.values.get("pipeline"), text.values.get("source")
     mode = _plain(pipeline.get("mode")) if isinstance(pipeline, dict) else None
+    url = _plain(source.get("url")) if isinstance(source, dict) else None
+    is_mysql = isinstance(url, str) and is_mysql_url(url)
     for section, given in text.values.items():
-        for key in given if isinstance(given, dict) else ():
-            if key not in START_KEYS or section not in ("changeExtractor", "source"):
-                continue
-            place = text.place(section, key)
-            if mode == Mode.DATA_CHANGE:
+        if section not in ("changeExtractor", "source") or not isinstance(given, dict):
+            continue
+        for key in given:
+            if mode == Mode.DATA_CHANGE and key in START_KEYS and key != "serverId":
                 raise ConfigStartRefused(
-                    f"{place}: {key} is a starting position, and mode data+change captures "
-                    "the position itself during the handover",
+                    f"{text.place(section, key)}: {key} is a starting position, and mode "
+                    "data+change captures the position itself during the handover",
                     hint=f'Take {key} out, or set mode = "change" to start from a position.',
                     key=key,
                 )
-            raise ConfigOtherEngine(
-                f"{place}: {key} is a parameter of {START_KEYS[key]}; this source is PostgreSQL, "
-                "which starts where its replication slot stands",
-                hint=f"Take {key} out, and name the slot with replicationSlot.",
-                key=key,
-            )
+            if is_mysql:
+                _refuse_for_mysql(text, section, key)
+            elif key in START_KEYS:
+                raise ConfigOtherEngine(
+                    f"{text.place(section, key)}: {key} is a parameter of {START_KEYS[key]}; this "
+                    "source is PostgreSQL, which starts where its replication slot stands",
+                    hint=f"Take {key} out, and name the slot with replicationSlot.",
+                    key=key,
+                )
+
+
+def _refuse_for_mysql(text: ConfigText, section: str, key: str) -> None:
+    if key in POSTGRES_KEYS or (key in START_KEYS and key not in MYSQL_KEYS):
+        raise ConfigOtherEngine(
+            f"{text.place(section, key)}: {key} is a parameter of "
+            f"{START_KEYS.get(key, 'PostgreSQL')}; this source is MySQL or MariaDB, which starts "
+            "at a place of its binlog",
+            hint=f"Take {key} out; name the place with binlogFile and binlogPosition.",
+            key=key,
+        )
 
 
 def _check_values(text: ConfigText, config: Config) -> None:
@@ -389,6 +426,7 @@ def _check_values(text: ConfigText, config: Config) -> None:
         raise _invalid(text, "pipeline", "name", "must be 1 to 63 letters, digits, _, - or .")
     if not config.pipeline.directory.strip() or "\0" in config.pipeline.directory:
         raise _invalid(text, "pipeline", "directory", "must name a directory")
+    _check_binlog_start(text, config.change_extractor)
     if not SLOT_NAME.match(config.change_extractor.replication_slot):
         reason = "must be 1 to 63 lower-case letters, digits and underscores"
         raise _invalid(text, "changeExtractor", "replicationSlot", reason)
@@ -402,6 +440,21 @@ def _check_values(text: ConfigText, config: Config) -> None:
         raise _invalid(text, "changeLoader", "doneDirectory", reason)
 
 
+def _check_binlog_start(text: ConfigText, section: ChangeExtractorSection) -> None:
+    name, file, position = "changeExtractor", section.binlog_file, section.binlog_position
+    if not 0 <= section.server_id <= SERVER_ID_MAX:
+        raise _invalid(text, name, "serverId", f"must be from 1 to {SERVER_ID_MAX}")
+    if file is None and position is not None:
+        raise _invalid(text, name, "binlogPosition", "needs binlogFile beside it")
+    if file is not None:
+        try:
+            BinlogPosition.at(file, 4 if position is None else position)
+        except PositionInvalid as error:
+            raise _invalid(text, name, "binlogFile", f"can not be used: {error.message}") from error
+    if position is not None and position < BINLOG_HEAD_BYTES:
+        raise _invalid(text, name, "binlogPosition", f"must be at least {BINLOG_HEAD_BYTES}")
+
+
 def _invalid(text: ConfigText, section: str, key: str, reason: str) -> ConfigValueInvalid:
     return ConfigValueInvalid(
         f"{text.place(section, key)}: {key} {reason}",
@@ -412,6 +465,14 @@ def _invalid(text: ConfigText, section: str, key: str, reason: str) -> ConfigVal
 
 def _check_url(text: ConfigText, section: str, url: str) -> None:
     place = text.place(section, "url")
+    if section == "source" and is_mysql_url(url):
+        try:
+            parsed = MySQLUrl.parse(url)
+        except UrlInvalid as error:
+            raise ConfigUrlInvalid(f"{place}: {error.message}", hint=error.hint) from error
+        if not parsed.user:
+            raise ConfigUrlInvalid(f"{place}: url names no user", hint=f"Write it like {EXAMPLE}.")
+        return
     example = "postgresql://user:${PASSWORD}@host:5432/database"
     try:
         parts = urlsplit(url)

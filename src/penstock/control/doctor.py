@@ -23,8 +23,10 @@ from penstock.control import (  # noqa: F401
     doctor_target,
 )
 from penstock.control.config import Config
+from penstock.control.doctor_mysql import MYSQL_CHECKS
 from penstock.control.findings import CHECKS, Check, Finding, Probe, Severity, Side
 from penstock.control.followed import followed_names
+from penstock.control.mysql_source import source_findings
 from penstock.host.connect import EXACT_TEXT_SETTINGS, ConnectFailed, connect, server_errors
 from penstock.model import PenstockError
 from penstock.source.postgres.catalog import Survey, open_catalog, survey
@@ -106,8 +108,14 @@ def examine(
 
     run(Side.HOST, config)
     with ExitStack() as stack:
-        source = stack.enter_context(_source(config, findings))
-        run(Side.SOURCE, source)
+        source = None
+        if config.source.is_mysql:
+            found = [one for one in source_findings(config) if not only or one.code in only]
+            findings.extend(found)
+            counts["done"] += sum(check.side is Side.SOURCE for check in MYSQL_CHECKS)
+        else:
+            source = stack.enter_context(_source(config, findings))
+            run(Side.SOURCE, source)
         if Side.TARGET in sides:
             run(Side.TARGET, stack.enter_context(_target(config, source, findings)))
     order = list(Severity)

@@ -85,6 +85,24 @@ def read_identity(connection: psycopg.Connection, config: Config) -> SourceIdent
     )
 
 
+def mysql_identity(config: Config, flavour: str) -> SourceIdentity:
+    """Who a MySQL or MariaDB source is, for good: with GTIDs servers may take over.
+
+    Whether this one has what the log goes on from is checked before each connection
+    (`penstock.source.mysql.status.check_resume`).
+    """
+    return SourceIdentity(
+        pipeline=config.pipeline.name,
+        engine="mysql",
+        system_id=flavour,
+        timeline=0,
+        database="",
+        database_id=0,
+        slot="",
+        publication="",
+    )
+
+
 def stored_identity(config: Config) -> SourceIdentity | None:
     """Who the directory belongs to; None for a new one. Raises CheckpointCorrupt."""
     return checkpoint.load(config.layout.state / IDENTITY_FILE, SourceIdentity)
@@ -107,6 +125,7 @@ def check_identity(config: Config, stored: SourceIdentity | None, now: SourceIde
         return
     check_pipeline(config, stored)
     for name, expected, actual in (
+        ("engine", stored.engine, now.engine),
         ("system identifier", stored.system_id, now.system_id),
         ("database", stored.database, now.database),
         ("database oid", stored.database_id, now.database_id),

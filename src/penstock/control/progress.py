@@ -13,6 +13,7 @@ import psycopg
 import structlog
 
 from penstock.control.config import Config
+from penstock.control.positions import positions_of
 from penstock.host.connect import connect, server_errors
 from penstock.host.files import FileMissing
 from penstock.load.postgres.progress import (
@@ -23,7 +24,6 @@ from penstock.load.postgres.progress import (
 )
 from penstock.log.layout import list_segments, segment_name
 from penstock.log.segment import ClosedSegment, open_segment
-from penstock.model import Lsn
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock extract progress"
@@ -39,7 +39,7 @@ class CeRecorder:
     def __init__(self, config: Config) -> None:
         """Nothing is connected before the first call."""
         self._config = config
-        self._slot = config.change_extractor.replication_slot
+        self._positions = positions_of(config)
         self._extension = config.change_loader.change_file_extension
         self._connection: psycopg.Connection | None = None
 
@@ -49,10 +49,10 @@ class CeRecorder:
         May be repeated. Raises the typed errors of the target's connection.
         """
         file = segment_name(number, self._extension)
-        mark = str(Lsn(position))
+        mark, origin = self._positions.text(position), self._positions.origin(position)
         connection = self._connected()
         with self._errors():
-            begin_segment(connection, slot=self._slot, file=file, mark=mark)
+            begin_segment(connection, slot=origin, file=file, mark=mark)
 
     def closed(self, segment: ClosedSegment) -> None:
         """Finish a segment's row: mark is the position behind its last COMMIT. As `opened`."""
@@ -62,8 +62,9 @@ class CeRecorder:
 
     def _end(self, connection: psycopg.Connection, segment: ClosedSegment) -> None:
         file = segment_name(segment.number, self._extension)
-        mark = str(Lsn(segment.end.position))
-        end_segment(connection, slot=self._slot, file=file, mark=mark)
+        mark = self._positions.text(segment.end.position)
+        origin = self._positions.origin(segment.start.position)
+        end_segment(connection, slot=origin, file=file, mark=mark)
 
     def mend(self) -> None:
         """Connect, and with that mend what an earlier process left out."""
@@ -94,14 +95,17 @@ class CeRecorder:
         return connection
 
     def _mend(self, connection: psycopg.Connection) -> None:
-        finished = finished_segments(connection, self._slot)
+        finished: dict[str, set[str]] = {}
         for file in list_segments(self._config.layout.log, self._extension):
-            if file.path.name in finished:
-                continue
             try:
                 with open_segment(file.path, extension=self._extension) as segment:
                     facts = segment.facts()
             except FileMissing:  # loaded and removed meanwhile
+                continue
+            origin = self._positions.origin(facts.start.position)
+            if origin not in finished:
+                finished[origin] = finished_segments(connection, origin)
+            if file.path.name in finished[origin]:
                 continue
             self._end(connection, facts)
             logger.info("progress row mended", segment=file.path.name)

@@ -31,7 +31,7 @@ class Ended(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractOptions:
-    """The parameters of document 000, and what belongs to PostgreSQL.
+    """The parameters of document 000, and what belongs to one engine.
 
     events_per_flush: rows after which what was read is made durable and acknowledged.
     flush_interval_s: the longest that rows wait for that, and the age at which a segment is
@@ -39,7 +39,8 @@ class ExtractOptions:
     slot_wait_s: patience with a slot that somebody else reads. table_interval_s: how long at most
     until the catalogue is looked at again for changes that send no rows; sooner where a look is
     cheap. catch_up_bytes: WAL behind the server from which on ranges of catch_up_range_bytes are
-    read by COPY before streaming; 0: never.
+    read by COPY before streaming; 0: never. server_id: ours as a replica of MySQL and MariaDB; 0:
+    one that is made from the pipeline's name and place.
     """
 
     slot: str = "wirekite_replication_slot"
@@ -57,6 +58,7 @@ class ExtractOptions:
     table_interval_s: float = POLL_INTERVAL_S
     catch_up_bytes: int = 64 * 1024 * 1024
     catch_up_range_bytes: int = RANGE_BYTES
+    server_id: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

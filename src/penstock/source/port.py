@@ -159,7 +159,7 @@ class SourceEngine(Protocol):
         """What one attempt to stream needs beside the stream itself, for a with block."""
         ...
 
-    def ranges(self, durable: FlushPoint) -> AbstractContextManager[Ranges] | None:
+    def ranges(self, durable: FlushPoint, /) -> AbstractContextManager[Ranges] | None:
         """What reads ranges while far behind; None where that is not done."""
         ...
 
@@ -167,11 +167,11 @@ class SourceEngine(Protocol):
         """A stream that goes on behind a flush point; entering it connects."""
         ...
 
-    def saw(self, run: Run) -> None:
+    def saw(self, run: Run, /) -> None:
         """A run was written to the log."""
         ...
 
-    def before_flush(self, end: FlushPoint) -> None:
+    def before_flush(self, end: FlushPoint, /) -> None:
         """What was written up to end is about to become durable."""
         ...
 
@@ -179,7 +179,7 @@ class SourceEngine(Protocol):
         """Whether something has to be done about tables before the source may count as idle."""
         ...
 
-    def tend(self, desk: Desk) -> None:
+    def tend(self, desk: Desk, /) -> None:
         """Between transactions: do what has to be done about tables."""
         ...
 

@@ -228,7 +228,7 @@ def check_resume(connection: Connection, url: str, point: ResumePoint) -> Source
             hint="Name the right server in source.url, or load again from this one in a new "
             "directory; with GTIDs a pipeline can change servers.",
         )
-    _check_file(binlog_files(connection), point.position)
+    check_file(binlog_files(connection), point.position)
     if point.log_identity:
         actual = read_log_identity(url, point.position.file)
         if actual != point.log_identity:
@@ -304,8 +304,11 @@ def _check_domains(connection: Connection, seen: MariaGtids) -> None:
             )
 
 
-def _check_file(files: Sequence[LogFile], position: BinlogPosition) -> None:
-    """The position's file must be there and reach to its offset."""
+def check_file(files: Sequence[LogFile], position: BinlogPosition) -> None:
+    """The position's file must be there and reach to its offset.
+
+    Raises LogPurged, ServerBehind or PositionUnfit.
+    """
     found = next((file for file in files if file.name == position.file), None)
     if found is None and files:
         oldest = BinlogPosition.at(files[0].name, BINLOG_HEAD_BYTES)

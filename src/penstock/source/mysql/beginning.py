@@ -1,0 +1,198 @@
+"""Where a new change log begins in a binlog, and what the tables are there.
+
+Without any lock: the catalogue is read before and after the place is asked for, and what is the
+same both times held there too. Which transactions lie before the place is read from its file,
+because what the server says of both together may be of two moments. Not here: the point of a
+handover, which rests on a snapshot (`snapshot.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.codec.binlog import BinlogBroken, Decoder, Stop, make_decoder
+from penstock.codec.binlog_events import (
+    HEAD_BYTES,
+    EventKind,
+    gtid_list,
+    previous_gtids,
+)
+from penstock.codec.binlog_tables import table_map
+from penstock.codec.mysql_gtids import GtidSet, MariaGtids
+from penstock.host.clock import REAL_CLOCK
+from penstock.host.mysql.connect import Connection
+from penstock.model import BinlogPosition, PenstockError, TableDefinition
+from penstock.model.position import BINLOG_HEAD_BYTES
+from penstock.source.mysql.catalog import captured_tables, open_catalog
+from penstock.source.mysql.client import DumpOptions, Gtids, open_binlog
+from penstock.source.mysql.login import probe_server_id
+from penstock.source.mysql.status import binlog_files, check_file, read_identity, read_status
+from penstock.source.mysql.stream import BUFFER_BYTES, make_room
+from penstock.source.mysql.unfollowed import StartUnfit
+
+ATTEMPTS_MAX = 20
+PAUSE_S = 0.2
+WAIT_S = 0.5
+ROW_LIMIT = 1_000_000
+
+
+class TablesInMotion(PenstockError):
+    """The catalogue changes faster than it can be read."""
+
+    code = "MY90"
+    retry = "backoff"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """Where a log begins. gtids: the transactions before it, as text; empty without GTIDs."""
+
+    position: BinlogPosition
+    gtids: str
+    tables: tuple[TableDefinition, ...]
+
+
+def find_beginning(
+    url: str, patterns: Sequence[str], *, at: BinlogPosition | None = None
+) -> Beginning:
+    """Where to begin: at a position that is given, or where the binlog ends now.
+
+    With a position of earlier the definitions are those of now, and only a hint where the binlog
+    itself tells what tables look like. Raises StartUnfit, LogPurged, LogOff, TablesInMotion, and
+    what `catalog.captured_tables` does.
+    """
+    with open_catalog(url, application_name="penstock beginning") as connection:
+        has_gtids = read_identity(connection).has_gtids
+        if at is not None:
+            check_file(binlog_files(connection), at)
+            tables = captured_tables(connection, patterns)
+            gtids = transactions_before(url, at)
+            return Beginning(position=at, gtids=gtids if has_gtids else "", tables=tuple(tables))
+        position, tables = _present(connection, patterns)
+    gtids = transactions_before(url, position) if has_gtids else ""
+    return Beginning(position=position, gtids=gtids, tables=tuple(tables))
+
+
+def _present(
+    connection: Connection, patterns: Sequence[str]
+) -> tuple[BinlogPosition, list[TableDefinition]]:
+    tables = captured_tables(connection, patterns)
+    for _ in range(ATTEMPTS_MAX):
+        position = read_status(connection).position
+        again = captured_tables(connection, patterns)
+        if list(map(_shape, again)) == list(map(_shape, tables)):
+            return position, again
+        tables = again
+        REAL_CLOCK.sleep(PAUSE_S)
+    raise TablesInMotion(
+        "captured tables are altered all the time: none of their definitions can be relied on",
+        hint="Begin when no schema changes run.",
+    )
+
+
+def _shape(table: TableDefinition) -> tuple[object, ...]:
+    """What of a definition decides how rows are read."""
+    return table.name, table.columns, table.identity, table.identity_columns
+
+
+def transactions_before(url: str, position: BinlogPosition) -> str:
+    """The ids of all transactions before a place, read from its file.
+
+    Raises StartUnfit when the place is none where a transaction begins, and what a dump does.
+    """
+    options = DumpOptions(server_id=probe_server_id(), is_bounded=True)
+    start = BinlogPosition.at(position.file, BINLOG_HEAD_BYTES)
+    reader = _Reader(position)
+    with open_binlog(url, position=start, options=options) as stream:
+        buffer, begin, end = bytearray(BUFFER_BYTES), 0, 0
+        while True:
+            begin = reader.feed(memoryview(buffer), begin, end)
+            if reader.payload:
+                stream.end(reader.payload)
+                reader.ended()
+            if reader.is_done:
+                return str(reader.gtids) if reader.gtids is not None else ""
+            buffer, begin, end = make_room(buffer, begin, end)
+            with memoryview(buffer) as view:
+                end += stream.receive_into(view[end:], WAIT_S)
+
+
+class _Reader:
+    """Walks over a file up to a place, with an eye on ids alone."""
+
+    def __init__(self, position: BinlogPosition) -> None:
+        self.gtids: Gtids | None = None
+        self.is_done = False
+        self.payload = b""
+        self._position = position
+        self._decoder: Decoder = make_decoder()
+
+    def feed(self, block: memoryview, start: int, end: int) -> int:
+        decoder, at = self._decoder, start
+        while not self.is_done:
+            try:
+                at = decoder.feed(block, at, end, ROW_LIMIT, 0)
+            except BinlogBroken as error:
+                raise self._unfit(f"the file can not be read up to it: {error.message}") from error
+            self._note()
+            if decoder.stop is Stop.MESSAGE:
+                self._message(decoder.message)
+            elif decoder.stop is Stop.OTHER_FRAME:
+                self.payload = decoder.message
+                return at
+            self._look()
+            if decoder.stop is Stop.MORE:
+                return at
+        return at
+
+    def _note(self) -> None:
+        for piece in self._decoder.take_gtids():
+            if self._decoder.is_mariadb:
+                self._add(MariaGtids.parse(piece))
+            else:
+                self._add(GtidSet.parse(piece))
+
+    def _add(self, more: Gtids) -> None:
+        known = self.gtids
+        if isinstance(known, MariaGtids) and isinstance(more, MariaGtids):
+            known.update(more)
+        if isinstance(known, GtidSet) and isinstance(more, GtidSet):
+            known.update(more)
+        self.gtids = known if known is not None else more
+
+    def _message(self, event: bytes) -> None:
+        kind = event[4]
+        if kind == EventKind.TABLE_MAP:
+            table = table_map(event[HEAD_BYTES:], is_mariadb=self._decoder.is_mariadb)
+            self._decoder.bind(table, None)
+        elif kind == EventKind.PREVIOUS_GTIDS:
+            self._add(previous_gtids(event))
+        elif kind == EventKind.GTID_LIST:
+            self._add(gtid_list(event))
+
+    def _look(self) -> None:
+        decoder = self._decoder
+        place = (decoder.file_name, decoder.offset)
+        wanted = (self._position.file, self._position.offset)
+        if decoder.in_transaction or not decoder.file_name:
+            return
+        if place == wanted:
+            self.is_done = True
+        elif decoder.file_name != wanted[0] or decoder.offset > wanted[1]:
+            if decoder.file_name == wanted[0] and decoder.offset <= wanted[1]:
+                return
+            raise self._unfit("it lies inside a transaction")
+
+    def ended(self) -> None:
+        """The log ends here."""
+        if not self.is_done:
+            raise self._unfit("the binlog ends before it")
+
+    def _unfit(self, why: str) -> StartUnfit:
+        return StartUnfit(
+            f"{self._position} is no place to begin at: {why}",
+            hint="Take a position that `show binlog events in 'FILE'` lists in front of a GTID or "
+            "BEGIN, or leave binlogFile and binlogPosition out to begin at the present.",
+            position=str(self._position),
+        )

@@ -1,0 +1,331 @@
+"""What a statement in the binlog does to tables: which ones, and how far that is told by rows.
+
+Pure: only what the words say, nothing is looked up. A statement that is not understood is said to
+be so, never passed over. Not here: the words (`ddl_words.py`), what follows from it (`shapes.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from penstock.model import TableName
+from penstock.source.mysql.added_columns import Added, added_column
+from penstock.source.mysql.ddl_words import Kind, Word, clauses, words_of
+
+if TYPE_CHECKING:
+    from penstock.codec.binlog_query import Query
+    from penstock.host.mysql.version import ServerVersion
+
+
+def _keywords(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# First words of statements that change no table's shape and no rows.
+_HARMLESS = _keywords(
+    """ANALYZE BEGIN BINLOG CACHE CHANGE CHECK CHECKSUM COMMENT COMMIT DO END EXPLAIN FLUSH GRANT
+    HANDLER HELP INSTALL KILL LOCK OPTIMIZE PURGE RELEASE REPAIR RESET RESTART REVOKE ROLLBACK
+    SAVEPOINT SELECT SET SHOW SHUTDOWN SIGNAL START STOP UNINSTALL UNLOCK USE XA"""
+)
+_WRITES = _keywords("CALL DELETE EXECUTE IMPORT INSERT LOAD REPLACE UPDATE WITH VALUES")
+_NOT_COLUMNS = _keywords(
+    """CHECK CONSTRAINT FOREIGN FULLTEXT INDEX KEY PARTITION PERIOD PRIMARY SPATIAL SYSTEM UNIQUE
+    VECTOR"""
+)
+_UNICODE = frozenset(("UTF8", "UTF8MB3", "UTF8MB4"))
+_PARTITION_LOSSES = frozenset(("DROP", "TRUNCATE", "EXCHANGE", "DISCARD", "IMPORT"))
+_CHARSET_WORDS = ("CHARACTER", "CHARSET", "CHAR", "SET")
+
+
+class Doing(StrEnum):
+    """What a statement does to a table.
+
+    ALTERED: its definition may be another one. EMPTIED: all its rows are gone. CHANGED_UNSEEN: rows
+    changed, and no row in the log says how. WRITTEN: rows may have changed by a statement that is
+    logged as text. UNKNOWN: nobody knows.
+    """
+
+    CREATED = "created"
+    DROPPED = "dropped"
+    RENAMED = "renamed"
+    ALTERED = "altered"
+    EMPTIED = "emptied"
+    CHANGED_UNSEEN = "changed unseen"
+    WRITTEN = "written by a statement"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """One thing a statement does.
+
+    table: to which; None: to any. to: a renamed table's new name. if_absent: CREATE TABLE IF NOT
+    EXISTS. added: columns that ALTER adds. what: of CHANGED_UNSEEN, in words. names: all words of
+    a WRITTEN one that may be names.
+    """
+
+    doing: Doing
+    table: TableName | None = None
+    to: TableName | None = None
+    if_absent: bool = False
+    added: tuple[Added, ...] = ()
+    what: str = ""
+    names: frozenset[str] = field(default=frozenset())
+
+
+class _Reader:
+    """Walks over a statement's words."""
+
+    def __init__(self, words: Sequence[Word], schema: str, fold: bool) -> None:
+        self.words = words
+        self.at = 0
+        self.schema = schema
+        self.fold = fold
+
+    def peek(self, ahead: int = 0) -> Word:
+        at = self.at + ahead
+        return self.words[at] if at < len(self.words) else _END
+
+    def accept(self, *words: str) -> bool:
+        if self.peek().is_word(*words):
+            self.at += 1
+            return True
+        return False
+
+    def accept_mark(self, mark: str) -> bool:
+        if self.peek().is_mark(mark):
+            self.at += 1
+            return True
+        return False
+
+    def skip(self, *words: str) -> None:
+        while self.accept(*words):
+            pass
+
+    def if_exists(self) -> bool:
+        """IF EXISTS, IF NOT EXISTS; whether either is there."""
+        if not self.accept("IF"):
+            return False
+        self.accept("NOT")
+        self.accept("EXISTS")
+        return True
+
+    def name(self) -> str:
+        word = self.peek()
+        if not word.is_name:
+            raise _NotUnderstood
+        self.at += 1
+        return word.text
+
+    def table(self) -> TableName:
+        first = self.name()
+        if first.startswith(".") or not first:
+            raise _NotUnderstood
+        schema, name = (first, self.name()) if self.accept_mark(".") else (self.schema, first)
+        if self.fold:
+            schema, name = schema.lower(), name.lower()
+        return TableName(schema, name)
+
+    def rest(self) -> Sequence[Word]:
+        return self.words[self.at :]
+
+
+_END = Word(Kind.MARK, "")
+
+
+class _NotUnderstood(Exception):
+    """The words are not those of a statement that we know."""
+
+
+def effects_of(
+    query: Query, *, server: ServerVersion | None = None, fold: bool = False
+) -> tuple[Effect, ...]:
+    """What a statement does to tables, in order.
+
+    fold: the server keeps names in lower case.
+    """
+    words = words_of(query, server)
+    if not words:
+        return ()
+    reader = _Reader(words, query.schema, fold)
+    try:
+        return tuple(_statement(reader))
+    except _NotUnderstood:
+        return (Effect(doing=Doing.UNKNOWN, names=_names(words, fold)),)
+
+
+def _names(words: Sequence[Word], fold: bool) -> frozenset[str]:
+    return frozenset(word.text.lower() if fold else word.text for word in words if word.is_name)
+
+
+def _statement(reader: _Reader) -> list[Effect]:
+    if reader.peek().kind is not Kind.WORD:
+        raise _NotUnderstood
+    first = reader.name().upper()
+    handler = {
+        "ALTER": _alter,
+        "CREATE": _create,
+        "DROP": _drop,
+        "RENAME": _rename,
+        "TRUNCATE": _truncate,
+    }.get(first)
+    if handler is not None:
+        return handler(reader)
+    if first in _WRITES:
+        return [Effect(doing=Doing.WRITTEN, names=_names(reader.words, reader.fold))]
+    if first in _HARMLESS:
+        return []
+    raise _NotUnderstood
+
+
+# -- CREATE, DROP, RENAME, TRUNCATE --------------------------------------------------------------
+
+
+def _create(reader: _Reader) -> list[Effect]:
+    replaces = False
+    if reader.accept("OR"):
+        replaces = reader.accept("REPLACE")
+    if reader.accept("TEMPORARY"):
+        return []
+    if reader.accept("TABLE"):
+        if_absent = reader.if_exists()
+        table = reader.table()
+        created = Effect(doing=Doing.CREATED, table=table, if_absent=if_absent and not replaces)
+        return [Effect(doing=Doing.DROPPED, table=table), created] if replaces else [created]
+    reader.skip("ONLINE", "OFFLINE", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR")
+    if reader.accept("INDEX"):
+        return [Effect(doing=Doing.ALTERED, table=_table_behind_on(reader))]
+    return []
+
+
+def _table_behind_on(reader: _Reader) -> TableName:
+    while not reader.accept("ON"):
+        if reader.peek() is _END:
+            raise _NotUnderstood
+        reader.at += 1
+    return reader.table()
+
+
+def _drop(reader: _Reader) -> list[Effect]:
+    if reader.accept("TEMPORARY"):
+        return []
+    if reader.accept("TABLE", "TABLES"):
+        reader.if_exists()
+        dropped = [Effect(doing=Doing.DROPPED, table=reader.table())]
+        while reader.accept_mark(","):
+            dropped.append(Effect(doing=Doing.DROPPED, table=reader.table()))
+        return dropped
+    if reader.accept("DATABASE", "SCHEMA"):
+        reader.if_exists()
+        name = reader.name()
+        schema = name.lower() if reader.fold else name
+        return [Effect(doing=Doing.DROPPED, table=TableName(schema, ""))]
+    reader.skip("ONLINE", "OFFLINE")
+    if reader.accept("INDEX"):
+        return [Effect(doing=Doing.ALTERED, table=_table_behind_on(reader))]
+    return []
+
+
+def _rename(reader: _Reader) -> list[Effect]:
+    if not reader.accept("TABLE", "TABLES"):
+        return []
+    reader.if_exists()
+    renamed = []
+    while True:
+        table = reader.table()
+        if reader.accept("WAIT"):
+            reader.at += 1
+        reader.accept("NOWAIT")
+        if not reader.accept("TO"):
+            raise _NotUnderstood
+        renamed.append(Effect(doing=Doing.RENAMED, table=table, to=reader.table()))
+        if not reader.accept_mark(","):
+            return renamed
+
+
+def _truncate(reader: _Reader) -> list[Effect]:
+    reader.accept("TABLE")
+    return [Effect(doing=Doing.EMPTIED, table=reader.table())]
+
+
+# -- ALTER ---------------------------------------------------------------------------------------
+
+
+def _alter(reader: _Reader) -> list[Effect]:
+    reader.skip("ONLINE", "OFFLINE", "IGNORE")
+    if not reader.accept("TABLE"):
+        return []
+    reader.if_exists()
+    table = reader.table()
+    if reader.accept("WAIT"):
+        reader.at += 1
+    reader.accept("NOWAIT")
+    added: list[Added] = []
+    unseen: list[str] = []
+    to: TableName | None = None
+    for clause in clauses(reader.rest()):
+        part = _Reader(clause, reader.schema, reader.fold)
+        if part.peek().is_word("RENAME") and not part.peek(1).is_word("COLUMN", "INDEX", "KEY"):
+            to = _renamed_to(part)
+            continue
+        added += _added(part)
+        unseen += _unseen(part)
+    effects = [Effect(doing=Doing.ALTERED, table=table, added=tuple(added))]
+    effects += [Effect(doing=Doing.CHANGED_UNSEEN, table=table, what=what) for what in unseen]
+    if to is not None:
+        effects.append(Effect(doing=Doing.RENAMED, table=table, to=to))
+    return effects
+
+
+def _renamed_to(part: _Reader) -> TableName:
+    part.at = 1
+    part.accept("TO", "AS")
+    part.accept_mark("=")
+    return part.table()
+
+
+def _added(part: _Reader) -> list[Added]:
+    part.at = 0
+    if not part.accept("ADD"):
+        return []
+    is_column = part.accept("COLUMN")
+    part.if_exists()
+    if not is_column and part.peek().is_word(*_NOT_COLUMNS):
+        return []
+    if part.peek().is_mark("("):
+        inside = [word for word in part.rest()[1:] if word.depth > 0]
+        return [
+            added_column(one)
+            for one in clauses(inside, 1)
+            if is_column or not one[0].is_word(*_NOT_COLUMNS)
+        ]
+    return [added_column(part.rest())]
+
+
+def _unseen(part: _Reader) -> list[str]:
+    """What rows of the log do not tell of an ALTER's clause."""
+    part.at = 0
+    first, second = part.peek(), part.peek(1)
+    verb = first.text.upper() if first.kind is Kind.WORD else ""
+    if verb in _PARTITION_LOSSES and second.is_word("PARTITION", "TABLESPACE"):
+        return [f"{verb.lower()} {second.text.lower()}"]
+    if verb == "CONVERT" and second.is_word("TO", "PARTITION", "TABLE"):
+        if not second.is_word("TO"):
+            return [f"convert {second.text.lower()}"]
+        charset = next(
+            (w.text.upper() for w in part.words[2:] if not w.is_word(*_CHARSET_WORDS)), ""
+        )
+        return [] if charset in _UNICODE else [f"convert to character set {charset.lower()}"]
+    if verb == "RENAME" and second.is_word("COLUMN"):
+        return ["rename column"]
+    if verb == "CHANGE":
+        part.at = 1
+        part.accept("COLUMN")
+        part.if_exists()
+        old = part.name()
+        new = part.name()
+        return ["rename column"] if old.lower() != new.lower() else []
+    return []

@@ -1,0 +1,76 @@
+"""What a binlog can hold that can not be followed: one class per condition.
+
+Each stops the extraction at the place where it happened, with the log whole up to there. Not here:
+what the server refuses to send (`refusals.py`).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock.model import PenstockError, Retry
+
+LOAD_AGAIN = "Load again in a new directory: the changes alone do not tell what the rows are now."
+
+
+class RowsChangedUnseen(PenstockError):
+    """A captured table's rows changed, and the binlog does not say how. `fields`: table."""
+
+    code = "MY80"
+    retry: ClassVar[Retry] = "operator"
+
+
+class TableMoved(PenstockError):
+    """A captured table was renamed, or another took its name. `fields`: table."""
+
+    code = "MY81"
+    retry: ClassVar[Retry] = "operator"
+
+
+class StatementLogged(PenstockError):
+    """A captured table was changed by a statement that is logged as text. `fields`: table."""
+
+    code = "MY82"
+    retry: ClassVar[Retry] = "operator"
+
+
+class ChangesMissing(PenstockError):
+    """The server says itself that changes are missing in its binlog (an INCIDENT event)."""
+
+    code = "MY83"
+    retry: ClassVar[Retry] = "operator"
+
+
+class PreparedUnseen(PenstockError):
+    """An XA transaction was committed that was prepared before the change log begins."""
+
+    code = "MY84"
+    retry: ClassVar[Retry] = "operator"
+
+
+class StreamUnexpected(PenstockError):
+    """Events in an order that no server writes, or a side file that is not as we left it."""
+
+    code = "MY85"
+    retry: ClassVar[Retry] = "operator"
+
+
+class SeenUnknown(PenstockError):
+    """Another server has to be gone on with, and which transactions we have is not known."""
+
+    code = "MY86"
+    retry: ClassVar[Retry] = "operator"
+
+
+class TransactionUndone(PenstockError):
+    """A transaction was undone in the log after rows of it had been given out."""
+
+    code = "MY87"
+    retry: ClassVar[Retry] = "operator"
+
+
+class StartUnfit(PenstockError):
+    """The position that a new change log should begin at is none that the server has."""
+
+    code = "MY88"
+    retry: ClassVar[Retry] = "operator"

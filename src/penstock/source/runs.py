@@ -1,0 +1,138 @@
+"""Runs between the thread that decodes and the extractor's: a queue with bounds.
+
+Besides runs it carries the place where nothing is pending, for an idle source whose position moves.
+Not here: where runs come from (the engines' streams).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.model import FlushPoint, Run
+
+WAIT_S = 0.25
+RUN_COUNT_MAX = 64
+BYTE_COUNT_MAX = 128 * 1024 * 1024
+
+
+class RunQueue:
+    """One stream's runs, in order. `put` and `idle` belong to one thread, the rest to another."""
+
+    def __init__(
+        self,
+        *,
+        position: int,
+        idle_flush_s: float,
+        run_count_max: int = RUN_COUNT_MAX,
+        byte_count_max: int = BYTE_COUNT_MAX,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """Begin behind position. idle_flush_s: how often an idle stream gives an empty run."""
+        self.closing = threading.Event()
+        self._idle_flush_s = idle_flush_s
+        self._run_count_max = run_count_max
+        self._byte_count_max = byte_count_max
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._queue: deque[tuple[Run, int]] = deque()
+        self._queued_bytes = 0
+        self._idle: FlushPoint | None = None
+        self._idle_given_s = 0.0
+        self._given_end = position
+        self._known_end = position
+        self._mid_transaction = False
+        self._error: BaseException | None = None
+
+    # -- the thread that decodes -------------------------------------------------------------
+
+    def put(self, run: Run, byte_count: int) -> None:
+        """Add a run, waiting for room; when the queue is being closed it takes all."""
+        with self._changed:
+            while not self._has_room(byte_count) and not self.closing.is_set():
+                self._changed.wait(WAIT_S)
+            self._queue.append((run, byte_count))
+            self._queued_bytes += byte_count
+            if run.end is not None:
+                self._known_end = run.end.position
+            self._changed.notify_all()
+
+    def _has_room(self, byte_count: int) -> bool:
+        if not self._queue:
+            return True
+        return (
+            len(self._queue) < self._run_count_max
+            and self._queued_bytes + byte_count <= self._byte_count_max
+        )
+
+    def idle(self, end: FlushPoint) -> None:
+        """Nothing is pending, and the source is at end."""
+        with self._changed:
+            self._idle = end
+            self._known_end = end.position
+            self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """What broke the stream: raised by `next` behind the runs that are there."""
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+    # -- the extractor's ---------------------------------------------------------------------
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether runs wait to be taken."""
+        return bool(self._queue)
+
+    @property
+    def known_end(self) -> int:
+        """Up to where the stream has come."""
+        return self._known_end
+
+    def close(self) -> None:
+        """Let a thread that waits for room go on."""
+        self.closing.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    def has_given(self, position: int) -> bool:
+        """Whether the stream is past position and all before it was taken."""
+        with self._changed:
+            return not self._queue and not self._mid_transaction and self._known_end >= position
+
+    def next(self, timeout_s: float) -> Run | None:
+        """The next run, or None when there is none in time; raises what broke the stream."""
+        deadline = self._clock.monotonic_s() + timeout_s
+        with self._changed:
+            while True:
+                run = self._take()
+                if run is not None:
+                    self._mid_transaction = run.end is None
+                    if run.end is not None:
+                        self._given_end = run.end.position
+                    return run
+                if self._error is not None:
+                    raise self._error
+                left_s = deadline - self._clock.monotonic_s()
+                if left_s <= 0:
+                    return None
+                self._changed.wait(min(left_s, WAIT_S))
+
+    def _take(self) -> Run | None:
+        if self._queue:
+            run, byte_count = self._queue.popleft()
+            self._queued_bytes -= byte_count
+            self._changed.notify_all()
+            return run
+        idle, now_s = self._idle, self._clock.monotonic_s()
+        if (
+            idle is None
+            or self._mid_transaction
+            or idle.position <= self._given_end
+            or now_s - self._idle_given_s < self._idle_flush_s
+        ):
+            return None
+        self._idle, self._idle_given_s = None, now_s
+        return Run(end=idle)
