@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
+
+import pytest
 
 from fix_extract import Stop, log_changes, running, segments_of, until
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_extract import OPTIONS, extractor_of, sql
+from penstock.codec.binlog_tables import ShapeMismatch
+from penstock.model import MarkerKind, PenstockError
 from penstock.source.extract import Ended
+from penstock.source.mysql.unfollowed import RowsChangedUnseen, StatementLogged, TableMoved
 
 
 def begun(url: str, directory: Path) -> None:
@@ -85,3 +91,189 @@ def test_the_stream_is_followed_while_it_runs(
         stop.asked.set()
     assert outcomes[0].ended is Ended.STOPPED
     assert [c.after["id"] for c in log_changes(tmp_path)] == [5, 6]
+
+
+# -- statements in mid-stream --------------------------------------------------------------------
+
+
+def relations_of(directory: Path, table: str) -> list[list[str]]:
+    """The column names of each version that the log has of a table, in order."""
+    with segments_of(directory) as segments:
+        found = [r for s in segments for _, r in s.relations() if r.name == table]
+    versions = {r.version: [column.name for column in r.columns] for r in found}
+    return [versions[number] for number in sorted(versions)]
+
+
+DDL = """
+    insert into t values (1, 'a');;
+    alter table t add column c int not null default 5;;
+    insert into t values (2, 'b', 6);;
+    create table other (id int);; insert into other values (1);; truncate other;; drop table other;;
+    alter table t modify column v varchar(200) first;;
+    insert into t (id, v, c) values (3, 'c', 7);;
+    alter table t drop column c, add column d decimal(10,2) default 1.5 after id;;
+    update t set v = 'z' where id = 1;;
+    truncate table t;;
+    insert into t (id, v) values (4, 'd')
+"""
+DDL_ROWS = [
+    ("I", {"id": 1, "v": "a"}),
+    ("I", {"id": 2, "v": "b", "c": 6}),
+    ("I", {"v": "c", "id": 3, "c": 7}),
+    ("U", {"v": "z", "id": 1, "d": Decimal("1.50")}),
+    ("I", {"v": "d", "id": 4, "d": Decimal("1.50")}),
+]
+
+
+@pytest.mark.parametrize("metadata", ["FULL", "MINIMAL"])
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_table_changes_its_shape_in_mid_stream(
+    mysql: MySQLServer, mysql_url: str, tmp_path: Path, metadata: str, behind: bool
+) -> None:
+    """Each row has the columns of its moment; without names in the log never a wrong one.
+
+    Behind the server the catalogue has the last shape only: then the log's own names decide, and
+    without them the extraction stops.
+    """
+    with mysql.globals(binlog_row_metadata=f"'{metadata}'"):
+        sql(mysql, mysql_url, "create table t (id int primary key, v varchar(20))")
+        begun(mysql_url, tmp_path)
+        if behind:
+            sql(mysql, mysql_url, DDL)
+            if metadata == "MINIMAL":
+                with pytest.raises(ShapeMismatch, match="is not known"):
+                    extractor_of(mysql_url, tmp_path).run()
+                rows = [(c.op, c.after) for c in log_changes(tmp_path)]
+                assert rows == DDL_ROWS[: len(rows)]
+                return
+            extractor_of(mysql_url, tmp_path).run()
+        else:
+            for statement in DDL.split(";;"):
+                sql(mysql, mysql_url, statement)
+                extractor_of(mysql_url, tmp_path).run()
+    assert [(c.op, c.after) for c in log_changes(tmp_path)] == DDL_ROWS
+    names = relations_of(tmp_path, "t")
+    assert names[0] == ["id", "v"]
+    assert names[-1] == ["v", "id", "d"]
+    with segments_of(tmp_path) as segments:
+        markers = [m for s in segments for m in s.markers()]
+        last = [r for s in segments for _, r in s.relations()][-1]
+    assert [(m.kind, m.tables, m.gsn) for m in markers] == [
+        (MarkerKind.TRUNCATE, ((database_of(mysql_url), "t"),), 4)
+    ]
+    assert last.columns[2].missing == "1.5"
+
+
+def test_an_altered_table_without_rows_is_told_at_once(
+    mysql: MySQLServer, mysql_url: str, tmp_path: Path
+) -> None:
+    """The shape before and the shape after are in the log, though no row ever came."""
+    sql(mysql, mysql_url, "create table t (id int primary key)")
+    begun(mysql_url, tmp_path)
+    sql(mysql, mysql_url, "alter table t add column c int")
+    extractor_of(mysql_url, tmp_path).run()
+    assert relations_of(tmp_path, "t") == [["id"], ["id", "c"]]
+
+
+SWAPS = {
+    "gh-ost": """
+        create table _t_ghc (id int);;
+        create table _t_gho like t;;
+        alter table _t_gho add column c int default 9;;
+        insert into _t_gho (id, v) select id, v from t;;
+        rename table t to _t_del, _t_gho to t;;
+        drop table _t_ghc;; drop table _t_del
+    """,
+    "pt-osc": """
+        create table _t_new like t;;
+        alter table _t_new add column c int default 9;;
+        insert into _t_new (id, v) select id, v from t;;
+        rename table t to _t_old, _t_new to t;;
+        drop table _t_old
+    """,
+}
+
+
+@pytest.mark.parametrize("tool", list(SWAPS))
+def test_tools_for_schema_changes_swap_a_table(
+    mysql: MySQLServer, mysql_url: str, tmp_path: Path, tool: str
+) -> None:
+    """The copy's rows are not told; behind the swap the table has the copy's shape."""
+    sql(
+        mysql,
+        mysql_url,
+        "create table t (id int primary key, v text);; insert into t values (1, 'a')",
+    )
+    begun(mysql_url, tmp_path)
+    sql(mysql, mysql_url, "insert into t values (2, 'b')")
+    sql(mysql, mysql_url, SWAPS[tool])
+    sql(mysql, mysql_url, "insert into t values (3, 'c', 4);; update t set v = 'x' where id = 1")
+    extractor_of(mysql_url, tmp_path).run()
+    assert [(c.op, c.after) for c in log_changes(tmp_path)] == [
+        ("I", {"id": 2, "v": "b"}),
+        ("I", {"id": 3, "v": "c", "c": 4}),
+        ("U", {"id": 1, "v": "x", "c": 9}),
+    ]
+    assert relations_of(tmp_path, "t") == [["id", "v"], ["id", "v", "c"]]
+    assert relations_of(tmp_path, "_t_gho") == []
+    with segments_of(tmp_path) as segments:
+        last = [r for s in segments for _, r in s.relations()][-1]
+    assert last.columns[2].missing == "9"
+
+
+@pytest.mark.parametrize(
+    ("statement", "error", "said"),
+    [
+        ("rename table t to u", TableMoved, "renamed to"),
+        ("rename table t to u, fresh to t", TableMoved, "is what"),
+        ("alter table t change v w text", RowsChangedUnseen, "rename column"),
+        ("alter table t modify id bigint, modify v int", RowsChangedUnseen, "became int"),
+        ("alter table t add column at datetime default now()", RowsChangedUnseen, "plain value"),
+        (
+            "set binlog_format = 'STATEMENT';; insert into t values (5, '5')",
+            StatementLogged,
+            "text",
+        ),
+    ],
+)
+def test_what_rows_do_not_tell_stops_by_name(
+    mysql: MySQLServer,
+    mysql_url: str,
+    tmp_path: Path,
+    statement: str,
+    error: type[PenstockError],
+    said: str,
+) -> None:
+    """With everything in the log that was before; and again at the same place."""
+    sql(
+        mysql, mysql_url, "create table t (id int primary key, v text);; create table fresh (x int)"
+    )
+    begun(mysql_url, tmp_path)
+    sql(mysql, mysql_url, "insert into t values (1, '1')")
+    with mysql.connect(database_of(mysql_url)) as connection, connection.cursor() as cursor:
+        for part in statement.split(";;"):
+            cursor.execute(part)
+    for _ in range(2):
+        with pytest.raises(error, match=said):
+            extractor_of(mysql_url, tmp_path).run()
+    assert [c.after for c in log_changes(tmp_path)] == [{"id": 1, "v": "1"}]
+
+
+def test_a_table_is_dropped_and_made_again(
+    mysql: MySQLServer, mysql_url: str, tmp_path: Path
+) -> None:
+    """Its rows of before are gone: TRUNCATE stands where the new one begins. New tables join."""
+    sql(mysql, mysql_url, "create table t (id int primary key, v text)")
+    begun(mysql_url, tmp_path)
+    sql(
+        mysql,
+        mysql_url,
+        """insert into t values (1, 'a');; drop table t;;
+           create table if not exists t (id varchar(5) primary key);;
+           create table if not exists t (other int);;
+           insert into t values ('x');; create table n (id int);; insert into n values (1)""",
+    )
+    extractor_of(mysql_url, tmp_path).run()
+    assert [c.after for c in log_changes(tmp_path)] == [{"id": 1, "v": "a"}, {"id": "x"}, {"id": 1}]
+    with segments_of(tmp_path) as segments:
+        assert [m.gsn for s in segments for m in s.markers()] == [1]

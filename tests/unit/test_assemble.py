@@ -330,7 +330,7 @@ def source(tmp_path: Path) -> PostgresSource:
 def test_idle_position_never_ends_a_run_inside_a_transaction(source: PostgresSource) -> None:
     """An idle point from before a transaction's first run is not a flush point after it."""
     source._put(Run(end=FlushPoint(position=100)), 0)
-    source._set_idle(FlushPoint(position=150))
+    source._queue.idle(FlushPoint(position=150))
     source._put(Run(), 0)
     assert source.next_run(0) == Run(end=FlushPoint(position=100))
     assert source.next_run(0) == Run()
@@ -343,7 +343,7 @@ def test_idle_position_never_ends_a_run_inside_a_transaction(source: PostgresSou
 def test_idle_position_comes_after_everything_before_it(source: PostgresSource) -> None:
     """Runs first, then the position, once."""
     source._put(Run(end=FlushPoint(position=100)), 0)
-    source._set_idle(FlushPoint(position=150))
+    source._queue.idle(FlushPoint(position=150))
     ends = [run.end.position for _ in range(3) if (run := source.next_run(0)) and run.end]
     assert ends == [100, 150]
 
@@ -359,7 +359,7 @@ def test_a_position_is_given_only_when_all_before_it_was_taken(source: PostgresS
     assert not source.has_given(200)
     source.next_run(0)
     assert source.has_given(300)
-    source._set_idle(FlushPoint(position=400))
+    source._queue.idle(FlushPoint(position=400))
     assert source.has_given(400)
     assert not source.has_given(401)
 

@@ -43,6 +43,7 @@ class RunQueue:
         self._given_end = position
         self._known_end = position
         self._mid_transaction = False
+        self._urgent = False
         self._error: BaseException | None = None
 
     # -- the thread that decodes -------------------------------------------------------------
@@ -73,6 +74,12 @@ class RunQueue:
             self._known_end = end.position
             self._changed.notify_all()
 
+    def hurry(self) -> None:
+        """The source waits for its position: give the place of `idle` at once."""
+        with self._changed:
+            self._urgent = True
+            self._changed.notify_all()
+
     def fail(self, error: BaseException) -> None:
         """What broke the stream: raised by `next` behind the runs that are there."""
         with self._changed:
@@ -85,6 +92,11 @@ class RunQueue:
     def is_waiting(self) -> bool:
         """Whether runs wait to be taken."""
         return bool(self._queue)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the stream has failed."""
+        return self._error is not None
 
     @property
     def known_end(self) -> int:
@@ -131,8 +143,8 @@ class RunQueue:
             idle is None
             or self._mid_transaction
             or idle.position <= self._given_end
-            or now_s - self._idle_given_s < self._idle_flush_s
+            or not (self._urgent or now_s - self._idle_given_s >= self._idle_flush_s)
         ):
             return None
-        self._idle, self._idle_given_s = None, now_s
+        self._idle, self._idle_given_s, self._urgent = None, now_s, False
         return Run(end=idle)

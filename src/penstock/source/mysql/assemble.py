@@ -9,7 +9,7 @@ here: the socket and the threads (`stream.py`), what statements do to tables (`t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -344,6 +344,7 @@ class Assembler:
         touched = {name for one in effects for name in (one.table, one.to) if name is not None}
         # What the target has is the shape before, which no row may have shown yet.
         shown = [] if self._is_known else self._book.introduced(touched, place)
+        place = replace(place, since=place.since + 1)  # behind what was shown, in one transaction
         emptied = self._book.apply(effects, said, place)
         # Table ids of before may not mean what they meant.
         self._decoder.unbind_all()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import structlog
 
@@ -19,7 +20,6 @@ from penstock.codec.binlog_tables import ShapeMismatch, TableMap, check_relation
 from penstock.model import BinlogPosition, Relation, TableDefinition, TableName
 from penstock.source.mysql.catalog import OWN_SCHEMA, SYSTEM_SCHEMAS
 from penstock.source.mysql.ddl_text import Doing, Effect
-from penstock.source.mysql.live_tables import LiveTables
 from penstock.source.mysql.relations import (
     charsets_of,
     fits,
@@ -57,12 +57,24 @@ class Bound:
     charsets: tuple[str | None, ...] = ()
 
 
+class Catalogue(Protocol):
+    """The server's catalogue; see `live_tables.LiveTables`."""
+
+    def read(self, name: TableName) -> TableDefinition | None:
+        """A table's definition now; None when there is none."""
+        ...
+
+    def read_at(self, name: TableName, behind: BinlogPosition) -> TableDefinition | None:
+        """A table's definition as it was at a place of the stream; None when not known."""
+        ...
+
+
 class TableBook:
     """Notes on every table that is or was captured. Used by the thread that decodes."""
 
     def __init__(
         self,
-        live: LiveTables,
+        live: Catalogue,
         notes: AllNotes | None,
         *,
         tables: Sequence[TableDefinition],
@@ -363,9 +375,8 @@ class TableBook:
             if notes is None or not notes.is_captured or notes.relation is not None:
                 continue
             if notes.definition is not None:
-                before = replace(place, since=place.since - 1)
                 relation = relation_of_definition(notes.definition)
-                shown.append(self._settled(notes, relation, before))
+                shown.append(self._settled(notes, relation, place))
         return shown
 
     def refreshed(self, name: TableName, place: Place) -> Relation | None:

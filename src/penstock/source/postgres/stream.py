@@ -14,7 +14,6 @@ the server sends into the socket's buffer undisturbed.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +42,7 @@ from penstock.source.postgres.source_identity import (
     timeline_history,
 )
 from penstock.source.postgres.spill import Spill
+from penstock.source.runs import BYTE_COUNT_MAX, RUN_COUNT_MAX, RunQueue
 
 logger = structlog.get_logger()
 BUFFER_BYTES = 8 * 1024 * 1024
@@ -85,8 +85,8 @@ class StreamOptions:
     record_transactions: bool = False
     slot_wait_s: float = 90.0
     idle_flush_s: float = 5.0
-    queue_run_count: int = 64
-    queue_byte_count: int = 128 * 1024 * 1024
+    queue_run_count: int = RUN_COUNT_MAX
+    queue_byte_count: int = BYTE_COUNT_MAX
     limits: Limits = field(default_factory=Limits)
 
 
@@ -139,17 +139,13 @@ class PostgresSource:
         self._expected = expected
         self._before_run = before_run
         self._clock = clock
-        self._changed = threading.Condition()
-        self._stopping = threading.Event()
-        self._queue: deque[tuple[Run, int]] = deque()
-        self._queued_bytes = 0
-        self._idle: FlushPoint | None = None
-        self._idle_given_s = 0.0
-        self._urgent = False
-        self._given_end = start.position
-        self._known_end = start.position  # of the last run or idle point that was put here
-        self._mid_transaction = False
-        self._error: BaseException | None = None
+        self._queue = RunQueue(
+            position=start.position,
+            idle_flush_s=options.idle_flush_s,
+            run_count_max=options.queue_run_count,
+            byte_count_max=options.queue_byte_count,
+            clock=clock,
+        )
         self._flushed = start.position
         self._heard_s = 0.0
         self._pulse_s = PULSE_S_MAX
@@ -166,7 +162,7 @@ class PostgresSource:
             spill=self._spill,
             start=start,
             emit=self._put,
-            on_idle=self._set_idle,
+            on_idle=self._queue.idle,
             on_reply=self._answer,
             on_relation=on_relation,
             on_message=on_message,
@@ -234,9 +230,7 @@ class PostgresSource:
         trace: TracebackType | None,
     ) -> None:
         """Tell the server what is saved, end the stream and the threads."""
-        self._stopping.set()
-        with self._changed:
-            self._changed.notify_all()
+        self._queue.close()
         connection = self._connection
         if connection is not None:
             connection.wire.interrupt()
@@ -247,7 +241,7 @@ class PostgresSource:
             return
         connection.wire.resume()
         try:
-            if self._error is None:
+            if not self._queue.is_broken:
                 self._say_good_bye(connection)
         except ConnectionLost as lost:
             logger.info("connection broke while closing", error=lost.message)
@@ -271,9 +265,7 @@ class PostgresSource:
         try:
             work()
         except BaseException as error:
-            with self._changed:
-                self._error = self._error or error
-                self._changed.notify_all()
+            self._queue.fail(error)
 
     # -- the receiver ------------------------------------------------------------------------
 
@@ -290,7 +282,7 @@ class PostgresSource:
         untidy = bool(first)  # something came that is not given out yet
         cut_at_s = 0.0
         flow = Flow()
-        while not self._stopping.is_set():
+        while not self._queue.closing.is_set():
             if end > start or self._assembler.has_visits:
                 start = self._assembler.feed(memoryview(buffer), start, end)
             buffer, start, end = make_room(buffer, start, end)
@@ -314,38 +306,19 @@ class PostgresSource:
         """Give a run to the caller, waiting for room."""
         if self._before_run is not None:
             self._before_run()
-        options = self._options
-        with self._changed:
-            while (
-                len(self._queue) >= options.queue_run_count
-                or (self._queue and self._queued_bytes + byte_count > options.queue_byte_count)
-            ) and not self._stopping.is_set():
-                self._changed.wait(WAIT_S)
-            self._queue.append((run, byte_count))
-            self._queued_bytes += byte_count
-            if run.end is not None:
-                self._known_end = run.end.position
-            self._changed.notify_all()
-
-    def _set_idle(self, end: FlushPoint) -> None:
-        with self._changed:
-            self._idle = end
-            self._known_end = end.position
-            self._changed.notify_all()
+        self._queue.put(run, byte_count)
 
     def _answer(self) -> None:
         """The server wants to hear from us; it may be shutting down and wait for our position."""
         self._send_status()
-        with self._changed:
-            self._urgent = True
-            self._changed.notify_all()
+        self._queue.hurry()
 
     # -- the pulse ---------------------------------------------------------------------------
 
     def _pulse(self) -> None:
-        while not self._stopping.wait(self._pulse_s):
+        while not self._queue.closing.wait(self._pulse_s):
             silent_s = self._clock.monotonic_s() - self._heard_s
-            receiver_waits = bool(self._queue)
+            receiver_waits = self._queue.is_waiting
             if silent_s > max(SILENCE_S, 6 * self._pulse_s) and not receiver_waits:
                 raise ServerSilent(
                     f"the server has sent nothing for {silent_s:.0f} s",
@@ -380,15 +353,14 @@ class PostgresSource:
     @property
     def has_ready(self) -> bool:
         """Whether a run is ready to be taken."""
-        return bool(self._queue)
+        return self._queue.is_waiting
 
     def has_given(self, position: int) -> bool:
         """Whether the server is past position and all that it sent before was taken from here.
 
         What is received or decoded but not taken yet does not count.
         """
-        with self._changed:
-            return not self._queue and not self._mid_transaction and self._known_end >= position
+        return self._queue.has_given(position)
 
     def next_run(self, timeout_s: float) -> Run | None:
         """The next run, or None when there is none in time.
@@ -396,38 +368,7 @@ class PostgresSource:
         A run without rows whose end is set moves the position only. When the stream has broken,
         the runs before that are given first, then its error is raised.
         """
-        deadline = self._clock.monotonic_s() + timeout_s
-        with self._changed:
-            while True:
-                run = self._take()
-                if run is not None:
-                    self._mid_transaction = run.end is None
-                    if run.end is not None:
-                        self._given_end = run.end.position
-                    return run
-                if self._error is not None:
-                    raise self._error
-                left_s = deadline - self._clock.monotonic_s()
-                if left_s <= 0:
-                    return None
-                self._changed.wait(min(left_s, WAIT_S))
-
-    def _take(self) -> Run | None:
-        if self._queue:
-            run, byte_count = self._queue.popleft()
-            self._queued_bytes -= byte_count
-            self._changed.notify_all()
-            return run
-        idle, now_s = self._idle, self._clock.monotonic_s()
-        if (
-            idle is None
-            or self._mid_transaction
-            or idle.position <= self._given_end
-            or not (self._urgent or now_s - self._idle_given_s >= self._options.idle_flush_s)
-        ):
-            return None
-        self._idle, self._idle_given_s, self._urgent = None, now_s, False
-        return Run(end=idle)
+        return self._queue.next(timeout_s)
 
     def visit(self, steps: Callable[[Assembler], Iterator[int]]) -> Visit:
         """Have work done between transactions by the thread that decodes; see Visit.
@@ -441,7 +382,7 @@ class PostgresSource:
     @property
     def is_closing(self) -> bool:
         """Whether the stream is being ended: work that waits should give up."""
-        return self._stopping.is_set()
+        return self._queue.closing.is_set()
 
     def ask_for_position(self) -> None:
         """Ask the server for a keepalive, which tells how far it has read its log."""

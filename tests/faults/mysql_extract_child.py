@@ -1,0 +1,48 @@
+"""An extractor of a MySQL or MariaDB source in a process of its own, to be killed.
+
+Arguments: URL, directory.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from penstock.source.extract import ExtractOptions, Extractor
+from penstock.source.mysql.beginning import find_beginning
+from penstock.source.mysql.engine import MySQLEngine
+
+
+class Recorder:
+    """Keeps what it hears in memory: being called is what matters."""
+
+    def opened(self, number: int, position: int) -> None:
+        """Nothing to keep."""
+
+    def closed(self, segment: object) -> None:
+        """Nothing to keep."""
+
+
+def main() -> None:
+    """Extract until idle, in many small segments."""
+    url, directory = sys.argv[1:]
+    beginning = find_beginning(url, [f"{url.rpartition('/')[2]}.*"])
+    options = ExtractOptions(
+        exit_when_idle=True,
+        idle_wait_s=1.0,
+        flush_interval_s=0.1,
+        events_per_flush=20,
+        operation_count_max=150,
+    )
+    engine = MySQLEngine(
+        url,
+        tables=beginning.tables,
+        options=options,
+        beginning=beginning,
+        task=directory,
+    )
+    Extractor(engine, Path(directory), recorder=Recorder(), options=options).run()
+
+
+if __name__ == "__main__":
+    main()

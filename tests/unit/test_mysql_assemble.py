@@ -1,0 +1,418 @@
+"""From packets to runs: what is in the log whatever the place that the stream goes on from."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_binlog import DECODERS, fake_rotate, packet
+from fix_binlog_events import WRITE, Log, Table, gtid_body, query_body, rows_body
+from fix_binlog_feed import inserts, row
+from fix_stream import changes_of
+from penstock.codec.binlog_events import EventKind
+from penstock.codec.mysql_gtids import GtidSet
+from penstock.host.files import REAL_FILES
+from penstock.host.mysql.version import ServerVersion
+from penstock.model import (
+    BinlogPosition,
+    ColumnDefinition,
+    FlushPoint,
+    Identity,
+    MarkerKind,
+    PenstockError,
+    Run,
+    TableDefinition,
+    TableName,
+)
+from penstock.source.mysql.assemble import Assembler, Limits, Mark
+from penstock.source.mysql.definitions import source_id_of
+from penstock.source.mysql.prepared import PreparedFiles
+from penstock.source.mysql.table_book import TableBook
+from penstock.source.mysql.table_notes import AllNotes
+from penstock.source.mysql.unfollowed import PreparedUnseen, StreamUnexpected
+
+T = Table(kinds=("int", "varchar(60)"))
+WIDER = Table(kinds=("int", "varchar(60)", "int"), table_id=101)
+OTHER = Table(kinds=("int",), name="other", table_id=102)
+NAME = TableName("rec", "t")
+
+
+def definition(*more: str) -> TableDefinition:
+    """Table rec.t as the catalogue has it."""
+    kinds = [("c0", "int"), ("c1", "varchar(60)"), *((name, "int") for name in more)]
+    columns = tuple(
+        ColumnDefinition(
+            name=name,
+            type_text=kind,
+            type_oid=0,
+            typmod=-1,
+            base_type=kind,
+            neutral="int32" if kind == "int" else "string",
+            charset="" if kind == "int" else "utf8mb4",
+        )
+        for name, kind in kinds
+    )
+    return TableDefinition(
+        name=NAME,
+        source_id=source_id_of(NAME),
+        columns=columns,
+        primary_key=("c0",),
+        identity=Identity.DEFAULT,
+        identity_columns=("c0",),
+    )
+
+
+@dataclass
+class Catalogue:
+    """A catalogue that says the same at every place, or nothing."""
+
+    now: TableDefinition | None = None
+
+    def read(self, _: TableName) -> TableDefinition | None:
+        """What it has."""
+        return self.now
+
+    def read_at(self, _: TableName, __: BinlogPosition) -> TableDefinition | None:
+        """What it has."""
+        return self.now
+
+
+@dataclass
+class Followed:
+    """What came out of one stream, and what it left behind."""
+
+    runs: list[Run] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    idle: list[tuple[FlushPoint, Mark]] = field(default_factory=list)
+    notes: AllNotes = field(default_factory=AllNotes)
+
+    def add(self, run: Run, mark: Mark | None) -> None:
+        """A run, with the mark of its end."""
+        self.runs.append(run)
+        if mark is not None:
+            self.marks.append(mark)
+
+    @property
+    def rows(self) -> list[Any]:
+        """(gsn, trx, op, values) of every row."""
+        return [
+            (c.gsn, c.trx, c.op, tuple((c.after or c.before or {}).values()))
+            for run in self.runs
+            for c in changes_of(run)
+        ]
+
+
+class Following:
+    """Streams into one pipeline, each beginning where it is told."""
+
+    def __init__(self, folder: Path, kind: str, catalogue: Catalogue | None = None) -> None:
+        self.folder = folder
+        self.kind = kind
+        self.catalogue = catalogue or Catalogue()
+
+    def follow(
+        self,
+        stream: Callable[[int], bytes],
+        *,
+        mark: Mark,
+        durable: FlushPoint,
+        notes: AllNotes | None = None,
+        shift: int | None = 0,
+        block_bytes: int = 1 << 20,
+        limits: Limits | None = None,
+    ) -> Followed:
+        """Feed what the server sends from the mark's position on."""
+        found = Followed()
+        book = TableBook(
+            self.catalogue,
+            notes,
+            tables=[definition()],
+            begin=mark.position,
+            takes=lambda name: name.schema == "rec" and name.name != "other",
+        )
+        book.rewind(durable.position)
+        assembler = Assembler(
+            decoder=DECODERS[self.kind](gsn=durable.gsn, trx=durable.trx),
+            server=ServerVersion.parse("8.0.40"),
+            book=book,
+            prepared=PreparedFiles(self.folder, REAL_FILES, mark.prepared),
+            start=durable,
+            shift=shift,
+            gtids=GtidSet.parse(mark.gtids),
+            emit=lambda run, _, one: found.add(run, one),
+            on_idle=lambda end, one: found.idle.append((end, one)),
+            on_other=lambda payload: pytest.fail(repr(payload)),
+            limits=limits,
+        )
+        data = stream(mark.position - ((mark.shift) << 40))
+        at, end = 0, min(block_bytes, len(data))
+        while True:
+            at = assembler.feed(memoryview(data), at, end)
+            if end == len(data):
+                break
+            end = min(end + block_bytes, len(data))
+        assert at == len(data)
+        assembler.cut_when_whole()
+        found.notes = book.notes()
+        return found
+
+
+XID = b"X'6162',X'',1"
+
+
+def prepare_body() -> bytes:
+    """XA_PREPARE of that transaction."""
+    return struct.pack("<BIII", 0, 1, 2, 0) + b"ab"
+
+
+def whole_log() -> tuple[list[Log], list[int]]:
+    """Two files with all kinds of groups; and every position where a group ends."""
+    logs, ends = [Log(), Log()], []
+    numbers = iter(range(1, 100))
+
+    def ended(number: int) -> None:
+        ends.append(number << 40 | logs[number - 1].offset)
+
+    first, second = logs
+    ended(1)
+    for value in (1, 2):
+        first.begin(next(numbers)).table(T).add(*inserts(T, row(T, value, "a"))).commit()
+        ended(1)
+    first.begin(next(numbers)).table(OTHER).add(*inserts(OTHER, row(OTHER, 7))).commit()
+    ended(1)
+    first.add(EventKind.GTID, gtid_body(next(numbers)))
+    first.add(EventKind.QUERY, query_body(b"XA START " + XID)).table(T)
+    first.add(*inserts(T, row(T, 50, "xa"))).add(EventKind.QUERY, query_body(b"XA END " + XID))
+    first.add(EventKind.XA_PREPARE, prepare_body())
+    ended(1)
+    first.begin(next(numbers)).table(T).add(*inserts(T, row(T, 3, "b"), row(T, 4, "c"))).commit()
+    ended(1)
+    first.rotate("binlog.000002")
+    ended(2)
+    second.add(EventKind.GTID, gtid_body(next(numbers)))
+    second.add(EventKind.QUERY, query_body(b"XA COMMIT " + XID))
+    ended(2)
+    second.add(EventKind.GTID, gtid_body(next(numbers)))
+    second.add(EventKind.QUERY, query_body("alter table t add c2 int default 9"))
+    ended(2)
+    second.begin(next(numbers)).table(WIDER)
+    second.add(WRITE, rows_body(WIDER, WRITE, row(WIDER, 5, "d", 1))).commit()
+    ended(2)
+    second.add(EventKind.GTID, gtid_body(next(numbers)))
+    second.add(EventKind.QUERY, query_body("truncate t"))
+    ended(2)
+    for value in (6, 7):
+        second.begin(next(numbers)).table(WIDER)
+        second.add(WRITE, rows_body(WIDER, WRITE, row(WIDER, value, "e", 2))).commit()
+        ended(2)
+    ends[6] = 2 << 40 | 4
+    return logs, ends
+
+
+def sent(logs: list[Log], begin: int) -> bytes:
+    """What a server sends from a position on."""
+    number, offset = begin >> 40, begin & (1 << 40) - 1
+    parts = []
+    for index, log in enumerate(logs[number - 1 :], number):
+        parts.append(fake_rotate(f"binlog.{index:06d}", offset))
+        at = 4
+        for event in log.events:
+            is_head = event[4] == EventKind.FORMAT_DESCRIPTION
+            if is_head and at < offset:
+                event = bytearray(event)  # as it is sent again in the middle of a file
+                event[13:17] = bytes(4)
+                body = bytes(event[:-4])
+                parts.append(body + struct.pack("<I", zlib.crc32(body)))
+                at += len(event)
+                continue
+            if at >= offset:
+                parts.append(bytes(event))
+            at += len(event)
+        offset = 4
+    return b"".join(packet(b"\0" + part, n) for n, part in enumerate(parts, 1))
+
+
+def mark_at(position: int, *, gtids: str = "", **more: Any) -> Mark:
+    """A mark without anything prepared."""
+    return Mark(position=position, base="binlog", shift=0, gtids=gtids, prepared=(), **more)
+
+
+@pytest.fixture(params=sorted(DECODERS))
+def following(request: pytest.FixtureRequest, tmp_path: Path) -> Following:
+    """A pipeline, with each decoder."""
+    return Following(tmp_path / "spill", request.param)
+
+
+ROWS = [
+    (1, 1, "I", (1, "a")),
+    (2, 2, "I", (2, "a")),
+    (3, 3, "I", (3, "b")),
+    (4, 3, "I", (4, "c")),
+    (5, 4, "I", (50, "xa")),
+    (6, 5, "I", (5, "d", 1)),
+    (7, 7, "I", (6, "e", 2)),
+    (8, 8, "I", (7, "e", 2)),
+]
+
+
+def test_a_whole_log_comes_in_order(following: Following) -> None:
+    """Rows, markers, new shapes; what XA prepared comes where it is committed."""
+    logs, ends = whole_log()
+    found = following.follow(
+        lambda begin: sent(logs, begin),
+        mark=mark_at(1 << 40 | 4),
+        durable=FlushPoint(position=1 << 40 | 4),
+    )
+    assert found.rows == ROWS
+    markers = [m for run in found.runs for m in run.markers]
+    assert [(m.kind, m.gsn, m.trx) for m in markers] == [(MarkerKind.TRUNCATE, 6, 6)]
+    assert found.marks[-1].position == ends[-1]
+    assert found.marks[-1].gtids.endswith(":1-11")
+    assert found.marks[-1].prepared == ()
+
+
+def test_going_on_anywhere_gives_the_rest_and_nothing_twice(
+    following: Following, tmp_path: Path
+) -> None:
+    """From every durable end, read again from every earlier place that may be kept."""
+    logs, ends = whole_log()
+    whole = 0
+    for number, cut in enumerate(ends):
+        for early in ends[: number + 1]:
+            folder = tmp_path / f"{cut}-{early}"
+            one = Following(folder, following.kind)
+            before = one.follow(
+                lambda begin, cut=cut: sent(logs, begin)[: _upto(logs, cut)],  # type: ignore[misc]
+                mark=mark_at(1 << 40 | 4),
+                durable=FlushPoint(position=1 << 40 | 4),
+            )
+            kept = _kept(before, early)
+            durable = _durable(before, cut)
+            after = one.follow(
+                lambda begin: sent(logs, begin), mark=kept, durable=durable, notes=before.notes
+            )
+            assert before.rows + after.rows == ROWS, (cut, early)
+            assert after.marks[-1].gtids.endswith(":1-11") if after.marks else True
+            whole += 1
+    assert whole == len(ends) * (len(ends) + 1) // 2
+
+
+def _upto(logs: list[Log], cut: int) -> int:
+    """How many bytes of the whole stream end at a position."""
+    whole, rest = sent(logs, 1 << 40 | 4), sent(logs, cut)
+    number = cut >> 40
+    head = len(packet(b"\0" + fake_rotate(f"binlog.{number:06d}")))
+    if cut & (1 << 40) - 1 > 4:
+        head += len(packet(b"\0" + logs[number - 1].events[0]))
+    return len(whole) - len(rest) + head
+
+
+def _durable(before: Followed, cut: int) -> FlushPoint:
+    """The flush point at a position, as the log has it."""
+    ends = [run.end for run in before.runs if run.end is not None]
+    gsn = max((end.gsn for end in ends), default=0)
+    trx = max((end.trx for end in ends), default=0)
+    return FlushPoint(position=cut, gsn=gsn, trx=trx)
+
+
+def _kept(before: Followed, early: int) -> Mark:
+    """The last mark at or before a position, or the very first place."""
+    marks = [*before.marks, *(mark for _, mark in before.idle)]
+    fit = [mark for mark in marks if mark.position <= early]
+    return max(fit, key=lambda mark: mark.position, default=mark_at(1 << 40 | 4))
+
+
+def test_small_blocks_and_runs_make_no_difference(following: Following) -> None:
+    """A giant transaction leaves in pieces; packets may be torn anywhere."""
+    logs, _ = whole_log()
+    found = following.follow(
+        lambda begin: sent(logs, begin),
+        mark=mark_at(1 << 40 | 4),
+        durable=FlushPoint(position=1 << 40 | 4),
+        block_bytes=37,
+        limits=Limits(row_count=1, byte_count=1),
+    )
+    assert found.rows == ROWS
+
+
+def test_another_server_counts_on_behind_the_old_one(following: Following) -> None:
+    """Its positions are moved by so many files that they never go back."""
+    logs, ends = whole_log()
+    durable = FlushPoint(position=900 << 40 | 77, gsn=10, trx=4)
+    found = following.follow(
+        lambda _: sent(logs, 1 << 40 | 4),
+        mark=mark_at(900 << 40 | 77),
+        durable=durable,
+        shift=None,
+    )
+    positions = [p for run in found.runs for r in run.rows for p in r.batch.column(2).to_pylist()]
+    assert min(positions) >> 40 == 901
+    assert found.marks[-1].shift == 900
+    assert found.marks[-1].position == ends[-1] + (900 << 40)
+    assert found.rows[0][0] == 11
+
+
+def test_a_log_that_ends_inside_a_transaction_is_refused(following: Following) -> None:
+    """Then it is another binlog than the one that the log was filled from."""
+    logs, ends = whole_log()
+    with pytest.raises(StreamUnexpected, match="inside a transaction"):
+        following.follow(
+            lambda begin: sent(logs, begin),
+            mark=mark_at(1 << 40 | 4),
+            durable=FlushPoint(position=ends[1] - 5, gsn=1, trx=1),
+        )
+
+
+def test_what_was_prepared_before_the_log_begins_stops_it(following: Following) -> None:
+    """Its rows stand where the log never was."""
+    logs, ends = whole_log()
+    with pytest.raises(PreparedUnseen):
+        following.follow(
+            lambda begin: sent(logs, begin),
+            mark=mark_at(ends[5]),
+            durable=FlushPoint(position=ends[5]),
+        )
+
+
+def test_an_alter_is_told_when_the_catalogue_is_sure(following: Following) -> None:
+    """The shape before and the one after come before the first row in it."""
+    following.catalogue.now = definition("c2")
+    logs = [Log()]
+    logs[0].add(EventKind.GTID, gtid_body(1))
+    logs[0].add(EventKind.QUERY, query_body("alter table t add c2 int not null default 9"))
+    found = following.follow(
+        lambda begin: sent(logs, begin),
+        mark=mark_at(1 << 40 | 4),
+        durable=FlushPoint(position=1 << 40 | 4),
+    )
+    shown = [r for run in found.runs for r in run.relations]
+    assert [len(r.columns) for r in shown] == [2, 3]
+    assert shown[1].columns[2].missing == "9"
+    assert [r.version for r in shown] == [1, 2]
+
+
+@pytest.mark.parametrize("text", ["insert into t values (1)", "delete from rec.t", "call p(t)"])
+def test_statements_as_text_stop_by_name(following: Following, text: str) -> None:
+    """Where they name a captured table."""
+    logs = [Log()]
+    logs[0].begin(1).add(EventKind.QUERY, query_body(text)).commit()
+    with pytest.raises(PenstockError, match="logged as text"):
+        following.follow(
+            lambda begin: sent(logs, begin),
+            mark=mark_at(1 << 40 | 4),
+            durable=FlushPoint(position=1 << 40 | 4),
+        )
+    logs = [Log()]
+    logs[0].begin(1).add(EventKind.QUERY, query_body(text, schema="else")).commit()
+    if "rec" not in text:
+        following.follow(
+            lambda begin: sent(logs, begin),
+            mark=mark_at(1 << 40 | 4),
+            durable=FlushPoint(position=1 << 40 | 4),
+        )
