@@ -57,6 +57,7 @@ from penstock.source.port import Desk, EnginePlace, Origin, Ranges, SourceStream
 logger = structlog.get_logger()
 NOTES_FILE = "binlog_tables.json"
 HEARTBEAT_S = 10.0
+RUN_BYTES = 32 * 1024 * 1024  # of rows, also inside a transaction
 LOSSES = (LogPurged, LogReset, PositionUnfit, ServerBehind)
 
 
@@ -214,6 +215,7 @@ class MySQLEngine:
                     gsn=durable.gsn,
                     trx=durable.trx,
                     record_transactions=self._options.process_commits,
+                    byte_limit=RUN_BYTES,
                 ),
                 server=identity.version,
                 book=self._taken_book(),

@@ -1,0 +1,235 @@
+"""What befalls servers while their binlog is followed: restarts, crashes, purges, take-overs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fix_extract import Stop, log_changes, running, until
+from fix_mysql import MySQLServer
+from fix_mysql_extract import engine_of, extractor_of
+from penstock.codec import mysqlwire
+from penstock.model import BinlogPosition
+from penstock.source.extract import ExtractOptions, Extractor
+from penstock.source.mysql.client import DumpOptions, open_binlog
+from penstock.source.mysql.login import server_id_for
+from penstock.source.mysql.refusals import (
+    LogPurged,
+    LogReset,
+    PositionUnfit,
+    ServerBehind,
+    ServerIdInUse,
+    ServerReplaced,
+)
+from penstock.source.mysql.unfollowed import SeenUnknown, StartUnfit
+
+QUICK = ExtractOptions(flush_interval_s=0.2)
+Maker = Callable[..., MySQLServer]
+
+
+@pytest.fixture(autouse=True)
+def _short_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.source.extract.BACKOFF_S", (0.2,))
+    monkeypatch.setattr("penstock.source.extract.SOURCE_INTERVAL_S", 0.3)
+
+
+def made(own_mysql: Maker, **settings: str) -> tuple[MySQLServer, str]:
+    """A server of its own with a table, and the database's URL."""
+    server = own_mysql(settings=settings)
+    server.execute("create database shop; use shop; create table t (id int primary key)")
+    return server, server.url("shop")
+
+
+def ids(directory: Path) -> list[int]:
+    """The keys of all inserted rows."""
+    return [c.after["id"] for c in log_changes(directory)]
+
+
+def insert(server: MySQLServer, *numbers: int) -> None:
+    """Each in a transaction of its own."""
+    for number in numbers:
+        server.execute(f"insert into t values ({number})", "shop")
+
+
+@pytest.mark.parametrize("how", ["restart", "crash"])
+def test_the_server_goes_and_comes_back(own_mysql: Maker, tmp_path: Path, how: str) -> None:
+    """The stream is opened again by itself; rotations and FLUSH on the way are nothing."""
+    server, url = made(own_mysql, sync_binlog="1", innodb_flush_log_at_trx_commit="1")
+    stop = Stop()
+    extractor = extractor_of(url, tmp_path, options=QUICK, stop=stop)
+    with running(extractor):
+        until(lambda: extractor.progress.state == "streaming")
+        insert(server, 1, 2)
+        server.execute("flush binary logs; flush binary logs")
+        insert(server, 3)
+        until(lambda: ids(tmp_path) == [1, 2, 3])
+        if how == "crash":
+            server.embedded.crash()
+        else:
+            server.embedded.stop()
+        until(lambda: extractor.progress.state == "reconnecting")
+        server.embedded.start()
+        insert(server, 4)
+        server.execute("flush binary logs")
+        insert(server, 5)
+        until(lambda: ids(tmp_path) == [1, 2, 3, 4, 5], 40)
+        stop.asked.set()
+    assert extractor.progress.reconnect_count >= 1
+
+
+def test_purged_files_are_a_typed_error(own_mysql: Maker, tmp_path: Path) -> None:
+    """With the oldest position that is left; what the log has stays as it is."""
+    server, url = made(own_mysql)
+    extractor_of(url, tmp_path).run()
+    insert(server, 1)
+    server.execute("flush binary logs")
+    insert(server, 2)
+    server.execute("flush binary logs")
+    server.execute(f"purge binary logs to '{server.status()[0]}'")
+    with pytest.raises(LogPurged) as caught:
+        extractor_of(url, tmp_path).run()
+    assert caught.value.fields["oldest"]
+    assert ids(tmp_path) == []
+
+
+def test_a_log_that_was_begun_anew_is_a_typed_error(own_mysql: Maker, tmp_path: Path) -> None:
+    """Before the start, and under a stream that would be silent for ever."""
+    server, url = made(own_mysql)
+    insert(server, *range(20))
+    extractor = extractor_of(url, tmp_path, options=QUICK)
+
+    def follow() -> None:
+        with running(extractor):
+            until(lambda: extractor.progress.state == "streaming")
+            insert(server, 100)
+            until(lambda: ids(tmp_path) == [100])
+            server.reset_log()
+
+    with pytest.raises((LogReset, LogPurged)):
+        follow()
+    with pytest.raises((LogReset, LogPurged, ServerBehind, PositionUnfit)):
+        extractor_of(url, tmp_path).run()
+    assert ids(tmp_path) == [100]
+
+
+def test_a_second_reader_with_our_id_is_told(own_mysql: Maker, tmp_path: Path) -> None:
+    """The older stream is ended by the server: by name, and without a fight."""
+    server, url = made(own_mysql)
+    extractor = extractor_of(url, tmp_path, options=QUICK)
+
+    def intrude() -> None:
+        until(lambda: extractor.progress.state == "streaming")
+        file, offset = server.status()
+        options = DumpOptions(
+            server_id=server_id_for(str(tmp_path)),
+            replica_uuid=engine_of(url, tmp_path)._replica_uuid,
+        )
+        with open_binlog(url, position=BinlogPosition.at(file, offset), options=options) as other:
+            deadline = time.monotonic() + 5
+            for event in other.events():
+                if event is None and time.monotonic() > deadline:
+                    break
+
+    worker = threading.Thread(target=intrude)
+    worker.start()
+    with pytest.raises(ServerIdInUse):
+        extractor.run()
+    worker.join()
+
+
+def test_a_log_begins_where_it_is_told(own_mysql: Maker, tmp_path: Path) -> None:
+    """At the begin of a transaction; a place inside one is refused before anything is made."""
+    server, url = made(own_mysql)
+    insert(server, 1)
+    file, offset = server.status()
+    insert(server, 2, 3)
+    extractor_of(url, tmp_path / "told", at=BinlogPosition.at(file, offset)).run()
+    assert ids(tmp_path / "told") == [2, 3]
+    inside = offset + (79 if not server.is_mariadb else 42)
+    for wrong in (offset + 7, inside):
+        with pytest.raises(StartUnfit):
+            extractor_of(url, tmp_path / "wrong", at=BinlogPosition.at(file, wrong))
+    with pytest.raises(LogPurged):
+        extractor_of(url, tmp_path / "wrong", at=BinlogPosition.at("binlog.000000", 4))
+    assert mysqlwire.EVENT_HEAD_BYTES == 19
+
+
+# -- another server ------------------------------------------------------------------------------
+
+
+def follow_primary(replica: MySQLServer, primary: MySQLServer) -> None:
+    """Make a server a replica of another, with everything from the beginning."""
+    how = "master_use_gtid=slave_pos"
+    if not primary.is_mariadb:
+        how = "master_auto_position=1, get_master_public_key=1"
+    replica.execute(
+        f"change master to master_host='127.0.0.1', master_port={primary.port}, "
+        f"master_user='root', master_password='{primary.embedded.password}', {how}"
+    )
+    replica.execute("start slave")
+
+
+def test_another_server_takes_over_by_gtid(own_mysql: Maker, tmp_path: Path) -> None:
+    """Its files and offsets are others: nothing is lost, nothing comes twice, order holds."""
+    old, url = made(own_mysql, log_slave_updates="ON")
+    new = own_mysql(settings={"server_id": "2", "log_slave_updates": "ON"})
+    follow_primary(new, old)
+    extractor_of(url, tmp_path).run()
+    insert(old, 1, 2)
+    extractor_of(url, tmp_path).run()
+    insert(old, 3)
+    until(lambda: new.execute("select count(*) from shop.t")[0][0] == 3)
+    new.execute("stop slave; flush binary logs")
+    insert(new, 4)
+    for _ in range(2):
+        outcome = extractor_of(new.url("shop"), tmp_path).run()
+    assert ids(tmp_path) == [1, 2, 3, 4]
+    file, offset = new.status()
+    position = outcome.end.position
+    engine = engine_of(new.url("shop"), tmp_path)
+    Extractor(engine, tmp_path, options=ExtractOptions(exit_when_idle=True, idle_wait_s=0.2)).run()
+    assert engine.text(position) == f"{file}:{offset}"
+    # The old one lacks what we have from the new one.
+    with pytest.raises(ServerBehind):
+        extractor_of(url, tmp_path).run()
+
+
+def test_another_server_is_refused_where_it_can_not_be_told_what_we_have(
+    own_mysql: Maker, tmp_path: Path
+) -> None:
+    """The state of some time before the log's end does not do."""
+    old, url = made(own_mysql, log_slave_updates="ON")
+    new = own_mysql(settings={"server_id": "2", "log_slave_updates": "ON"})
+    follow_primary(new, old)
+    extractor_of(url, tmp_path).run()
+    state = (tmp_path / "state" / "binlog.json").read_bytes()
+    insert(old, 1, 2)
+    extractor_of(url, tmp_path).run()
+    until(lambda: new.execute("select count(*) from shop.t")[0][0] == 2)
+    (tmp_path / "state" / "binlog.json").write_bytes(state)
+    (tmp_path / "run" / "binlog_exact.json").unlink()
+    with pytest.raises(SeenUnknown):
+        extractor_of(new.url("shop"), tmp_path).run()
+    insert(old, 3)
+    extractor_of(url, tmp_path).run()
+    assert ids(tmp_path) == [1, 2, 3]
+
+
+@pytest.mark.server("mysql")
+def test_without_gtids_another_server_is_refused(own_mysql: Maker, tmp_path: Path) -> None:
+    """Its positions mean nothing; at the same server all goes on."""
+    old, url = made(own_mysql, gtid_mode="OFF", enforce_gtid_consistency="OFF")
+    new, other = made(own_mysql, gtid_mode="OFF", enforce_gtid_consistency="OFF", server_id="2")
+    extractor_of(url, tmp_path).run()
+    insert(old, 1)
+    extractor_of(url, tmp_path).run()
+    insert(new, 1)
+    with pytest.raises(ServerReplaced):
+        extractor_of(other, tmp_path).run()
+    insert(old, 2)
+    extractor_of(url, tmp_path).run()
+    assert ids(tmp_path) == [1, 2]
