@@ -397,7 +397,9 @@ def test_an_alter_is_told_when_the_catalogue_is_sure(following: Following) -> No
     assert [r.version for r in shown] == [1, 2]
 
 
-@pytest.mark.parametrize("text", ["insert into t values (1)", "delete from rec.t", "call p(t)"])
+@pytest.mark.parametrize(
+    "text", ["insert into t values (1)", "delete from rec.t", "call p(t)", "update x, t set a = 1"]
+)
 def test_statements_as_text_stop_by_name(following: Following, text: str) -> None:
     """Where they name a captured table."""
     logs = [Log()]
@@ -410,7 +412,7 @@ def test_statements_as_text_stop_by_name(following: Following, text: str) -> Non
         )
     logs = [Log()]
     logs[0].begin(1).add(EventKind.QUERY, query_body(text, schema="else")).commit()
-    if "rec" not in text:
+    if "rec" not in text:  # of another database's tables nothing is said
         following.follow(
             lambda begin: sent(logs, begin),
             mark=mark_at(1 << 40 | 4),

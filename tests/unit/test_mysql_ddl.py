@@ -68,6 +68,11 @@ def told(text: str, **more: object) -> list[tuple[str, str, str]]:
         ("flush tables", []),
         ("savepoint `s`", []),
         ("insert into t values (1)", [("written by a statement", "", "")]),
+        ("alter table t add foreign key (a) references u (id) on delete cascade", [
+            ("altered", "t", ""), ("changed unseen", "t", "")]),
+        ("create table t (a int references u (id) on update set null)", [
+            ("created", "t", ""), ("changed unseen", "t", "")]),
+        ("create table t (a timestamp on update current_timestamp)", [("created", "t", "")]),
         ("frobnicate the table t", [("unknown", "", "")]),
         ("alter table t add (a int default 1, b varchar(3))", [("altered", "t", "")]),
     ],

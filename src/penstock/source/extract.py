@@ -450,8 +450,7 @@ class Extractor:
         """What run/extract.json holds; positions as the source writes them."""
         return facts_of(
             self.progress,
-            slot=self._engine.name,
-            text=self._engine.text,
+            engine=self._engine,
             end=writer.durable,
             segment=writer.segment_number,
             segment_row_count=writer.operation_count,

@@ -5,21 +5,19 @@ Not here: writing the file (`bookkeeping.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from penstock.model import FlushPoint
 from penstock.source.bookkeeping import Chores, Poll
 from penstock.source.extract_options import Progress
-from penstock.source.port import SourceStream
+from penstock.source.port import SourceEngine, SourceStream
 
 
 def facts_of(
     progress: Progress,
     *,
-    slot: str,
-    text: Callable[[int], str],
+    engine: SourceEngine,
     end: FlushPoint,
     segment: int,
     segment_row_count: int,
@@ -31,7 +29,7 @@ def facts_of(
 ) -> dict[str, Any]:
     """Everything for display, JSON-able; positions as the source writes them.
 
-    text: a position as the source writes it. end: the last flush point. segment: the number that
+    engine: of the source. end: the last flush point. segment: the number that
     is open or comes next. server: asks for the server's own position; action: for the operator's
     word. Times are microseconds since 1970.
     """
@@ -40,15 +38,15 @@ def facts_of(
     return {
         **asdict(progress),
         "now_us": now_us,
-        "slot": slot,
+        "slot": engine.name,
         "segment": segment,
         "segment_row_count": segment_row_count,
         "gsn": end.gsn,
         "trx": end.trx,
-        "position": text(end.position),
+        "position": engine.text(end.position),
         "commit_time_us": end.commit_time_us,
-        "server_position": text(position),
-        "lag_bytes": max(position - end.position, 0) if position and end.position else 0,
+        "server_position": engine.text(position),
+        "lag_bytes": engine.bytes_between(end.position, position),
         "spill_bytes": source.spilled_byte_count if source is not None else 0,
         "received_bytes": counted.byte_count if counted is not None else 0,
         "ignored_row_count": counted.ignored_row_count if counted is not None else 0,

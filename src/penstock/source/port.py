@@ -155,6 +155,10 @@ class SourceEngine(Protocol):
         """A position as the source writes it."""
         ...
 
+    def bytes_between(self, first: int, last: int, /) -> int:
+        """How much log of the source lies between two positions."""
+        ...
+
     def attempt(self) -> AbstractContextManager[None]:
         """What one attempt to stream needs beside the stream itself, for a with block."""
         ...

@@ -63,8 +63,8 @@ class Effect:
     """One thing a statement does.
 
     table: to which; None: to any. to: a renamed table's new name. if_absent: CREATE TABLE IF NOT
-    EXISTS. added: columns that ALTER adds. what: of CHANGED_UNSEEN, in words. names: all words of
-    a WRITTEN one that may be names.
+    EXISTS. added: columns that ALTER adds. what: of CHANGED_UNSEEN, in words. names: in a
+    WRITTEN or UNKNOWN one, what may be a table's name, alone or as `schema.name`.
     """
 
     doing: Doing
@@ -79,8 +79,11 @@ class Effect:
 class _Reader:
     """Walks over a statement's words."""
 
-    def __init__(self, words: Sequence[Word], schema: str, fold: bool) -> None:
+    def __init__(
+        self, words: Sequence[Word], schema: str, fold: bool, *, logs_cascades: bool = False
+    ) -> None:
         self.words = words
+        self.logs_cascades = logs_cascades
         self.at = 0
         self.schema = schema
         self.fold = fold
@@ -150,7 +153,8 @@ def effects_of(
     words = words_of(query, server)
     if not words:
         return ()
-    reader = _Reader(words, query.schema, fold)
+    logs_cascades = server is not None and server.mysql(9, 6)
+    reader = _Reader(words, query.schema, fold, logs_cascades=logs_cascades)
     try:
         return tuple(_statement(reader))
     except _NotUnderstood:
@@ -158,7 +162,28 @@ def effects_of(
 
 
 def _names(words: Sequence[Word], fold: bool) -> frozenset[str]:
-    return frozenset(word.text.lower() if fold else word.text for word in words if word.is_name)
+    """What may be a table's name: alone, or with its schema and a dot."""
+    found = set()
+    for at, word in enumerate(words):
+        if not word.is_name or (at and words[at - 1].is_mark(".")):
+            continue
+        name = word.text
+        if words[at + 1 : at + 2] and words[at + 1].is_mark(".") and words[at + 2 : at + 3]:
+            name += "." + words[at + 2].text
+        found.add(name.lower() if fold else name)
+    return frozenset(found)
+
+
+def _cascades(words: Sequence[Word]) -> bool:
+    """Whether a foreign key changes rows that refer, which these servers do not log."""
+    return any(
+        first.is_word("ON")
+        and second.is_word("DELETE", "UPDATE")
+        and (third.is_word("CASCADE") or (third.is_word("SET") and fourth.is_word("NULL")))
+        for first, second, third, fourth in zip(
+            words, words[1:], words[2:], [*words[3:], _END], strict=False
+        )
+    )
 
 
 def _statement(reader: _Reader) -> list[Effect]:
@@ -193,12 +218,21 @@ def _create(reader: _Reader) -> list[Effect]:
     if reader.accept("TABLE"):
         if_absent = reader.if_exists()
         table = reader.table()
-        created = Effect(doing=Doing.CREATED, table=table, if_absent=if_absent and not replaces)
-        return [Effect(doing=Doing.DROPPED, table=table), created] if replaces else [created]
+        effects = [Effect(doing=Doing.DROPPED, table=table)] if replaces else []
+        if_absent = if_absent and not replaces
+        effects.append(Effect(doing=Doing.CREATED, table=table, if_absent=if_absent))
+        return effects + _cascading(reader, table)
     reader.skip("ONLINE", "OFFLINE", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR")
     if reader.accept("INDEX"):
         return [Effect(doing=Doing.ALTERED, table=_table_behind_on(reader))]
     return []
+
+
+def _cascading(reader: _Reader, table: TableName) -> list[Effect]:
+    if reader.logs_cascades or not _cascades(reader.words):
+        return []
+    what = "a foreign key was made that changes rows by itself (on delete or update)"
+    return [Effect(doing=Doing.CHANGED_UNSEEN, table=table, what=what)]
 
 
 def _table_behind_on(reader: _Reader) -> TableName:
@@ -275,6 +309,7 @@ def _alter(reader: _Reader) -> list[Effect]:
         unseen += _unseen(part)
     effects = [Effect(doing=Doing.ALTERED, table=table, added=tuple(added))]
     effects += [Effect(doing=Doing.CHANGED_UNSEEN, table=table, what=what) for what in unseen]
+    effects += _cascading(reader, table)
     if to is not None:
         effects.append(Effect(doing=Doing.RENAMED, table=table, to=to))
     return effects

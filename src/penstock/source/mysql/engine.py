@@ -93,6 +93,7 @@ class MySQLEngine:
         self._live: LiveTables | None = None
         self._stream: BinlogSource | None = None
         self._last_mark: Mark | None = None
+        self._sizes: dict[int, int] = {}
         self._fold = False
 
     @property
@@ -124,7 +125,8 @@ class MySQLEngine:
             self._save_notes()
             self._standings.save(mark, self._identity.name, self._log_identity(mark, ("", "")))
         else:
-            self._make_book(notes, last.mark.position if last is not None else 0)
+            # Without notes what the catalogue says now is no more than a hint.
+            self._make_book(notes or AllNotes(), last.mark.position if last is not None else 0)
         last = self._standings.last
         resend_from = None
         if last is not None and last.server == self._identity.name:
@@ -156,8 +158,13 @@ class MySQLEngine:
         known = stream.known_end if stream is not None else 0
         with open_catalog(self._url, application_name="penstock position") as connection:
             end = read_status(connection).position
+            files = binlog_files(connection)
         last = self._standings.last
-        position = end.ordinal + ((last.mark.shift if last else 0) << BINLOG_OFFSET_BITS)
+        shift = last.mark.shift if last is not None else 0
+        position = end.ordinal + (shift << BINLOG_OFFSET_BITS)
+        self._sizes = {
+            BinlogPosition.at(file.name, 0).number + shift: file.size_bytes for file in files
+        }
         if stream is not None and stream is self._stream and self._is_settled and position < known:
             stream.fail(
                 LogReset(
@@ -166,6 +173,14 @@ class MySQLEngine:
                 )
             )
         return position
+
+    def bytes_between(self, first: int, last: int) -> int:
+        """See SourceEngine: files in between count as large as they are."""
+        if not first or last <= first:
+            return 0
+        low, high = BinlogPosition(first), BinlogPosition(last)
+        files = sum(self._sizes.get(number, 0) for number in range(low.number, high.number))
+        return max(files + high.offset - low.offset, 0)
 
     @property
     def _is_settled(self) -> bool:

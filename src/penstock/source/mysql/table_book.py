@@ -314,8 +314,10 @@ class TableBook:
     def _written(self, effect: Effect, query: Query, place: Place) -> None:
         """A statement as text, or one that is not understood: whom it names may have changed."""
         for name, notes in self._notes.items():
-            in_schema = query.schema == name.schema or name.schema in effect.names
-            if not notes.is_captured or name.name not in effect.names or not in_schema:
+            said = {f"{name.schema}.{name.name}"}
+            if query.schema == name.schema:
+                said.add(name.name)
+            if not notes.is_captured or not said & effect.names:
                 continue
             if effect.doing is Doing.UNKNOWN:
                 notes.definitions[place.since] = None

@@ -89,6 +89,10 @@ class PostgresEngine:
         """See SourceEngine."""
         return str(Lsn(position))
 
+    def bytes_between(self, first: int, last: int) -> int:
+        """See SourceEngine."""
+        return max(last - first, 0) if first and last else 0
+
     # -- one attempt -------------------------------------------------------------------------
 
     @contextmanager

@@ -1,0 +1,129 @@
+"""`penstock extract` with a MySQL or MariaDB source, as its user starts it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from fix_extract import log_changes
+from fix_mysql import MySQLServer, database_of
+from fix_mysql_extract import sql
+from penstock.control.config import Config, load_config
+from penstock.control.doctor import PreflightFailed, examine
+from penstock.control.extract_process import HandoverMissing, extract_changes
+from penstock.control.identity import DirectoryOfOtherSource
+from penstock.source.extract import Ended
+
+FILE = """
+[pipeline]
+name = "shop"
+mode = "{mode}"
+directory = "pipeline"
+
+[source]
+url = "{source}"
+tables = ["{database}.*", "!{database}.left"]
+
+[target]
+url = "{target}"
+
+[changeExtractor]
+exitWhenIdle = true
+idleWaitSeconds = 0.4
+{more}
+"""
+
+
+def configured(
+    folder: Path, source: str, target: str, *, mode: str = "change", more: str = ""
+) -> Config:
+    """A pipeline's file, read."""
+    path = folder / "shop.toml"
+    path.write_text(
+        FILE.format(
+            source=source, target=target, database=database_of(source), mode=mode, more=more
+        )
+    )
+    return load_config(path)
+
+
+def progress(url: str) -> list[tuple[str, str, str, bool]]:
+    """(source, target, mark, finished) of the CE rows."""
+    with psycopg.connect(url) as connection:
+        return connection.execute(
+            "select source, target, mark, finish_time is not null"
+            " from wirekite.wirekite_progress where operation = 'CE' order by start_time, target"
+        ).fetchall()
+
+
+def test_progress_rows_say_places_in_the_binlog(
+    mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
+) -> None:
+    """Source is the binlog file that a segment begins in, mark the place behind its last COMMIT."""
+    made = "create table t (id int primary key);; create table `left` (id int primary key)"
+    sql(mysql, mysql_url, made)
+    config = configured(tmp_path, mysql_url, target_url)
+    assert extract_changes(config).ended is Ended.IDLE
+    first = mysql.status()[0]
+    sql(mysql, mysql_url, "insert into t values (1);; insert into `left` values (2)")
+    extract_changes(config)
+    file, offset = mysql.status()
+    rows = progress(target_url)
+    assert rows == [(first, "0.ckt", f"{file}:{offset}", True)] or rows[0][2] < f"{file}:{offset}"
+    sql(mysql, mysql_url, "flush binary logs;; insert into t values (3)")
+    extract_changes(config)
+    file, offset = mysql.status()
+    assert [row[1] for row in progress(target_url)] == ["0.ckt", "1.ckt"]
+    assert progress(target_url)[1][2:] == (f"{file}:{offset}", True)
+    assert [c.after["id"] for c in log_changes(config.directory)] == [1, 3]
+
+
+def test_a_pipeline_begins_at_binlog_file_and_position(
+    mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
+) -> None:
+    """Both keys have their effect; later starts go on where the log ends."""
+    sql(mysql, mysql_url, "create table t (id int primary key);; insert into t values (1)")
+    file, offset = mysql.status()
+    sql(mysql, mysql_url, "insert into t values (2)")
+    more = f'binlogFile = "{file}"\nbinlogPosition = {offset}\nserverId = 4242'
+    config = configured(tmp_path, mysql_url, target_url, more=more)
+    for _ in range(2):
+        extract_changes(config)
+    assert [c.after["id"] for c in log_changes(config.directory)] == [2]
+
+
+def test_doctor_looks_at_the_source_before_anything_begins(
+    mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
+) -> None:
+    """Its findings have the codes of these servers; errors stop the extraction."""
+    sql(
+        mysql,
+        mysql_url,
+        """create table parent (id int primary key);;
+           create table child (id int primary key, p int,
+                               foreign key (p) references parent (id) on delete cascade)""",
+    )
+    config = configured(tmp_path, mysql_url, target_url)
+    codes = {finding.code for finding in examine(config).findings}
+    assert "MY021" in codes
+    with pytest.raises(PreflightFailed) as caught:
+        extract_changes(config)
+    assert caught.value.as_dict()["code"] == "MY021"
+    assert not (config.directory / "log").exists()
+
+
+def test_what_is_not_there_is_refused(
+    mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
+) -> None:
+    """Mode data+change, and a directory that was filled from another engine."""
+    sql(mysql, mysql_url, "create table t (id int primary key)")
+    with pytest.raises(HandoverMissing):
+        extract_changes(configured(tmp_path, mysql_url, target_url, mode="data+change"))
+    config = configured(tmp_path, mysql_url, target_url)
+    extract_changes(config)
+    path = tmp_path / "shop.toml"
+    path.write_text(path.read_text().replace(mysql_url, target_url))
+    with pytest.raises(DirectoryOfOtherSource):
+        extract_changes(load_config(path), checked=True)

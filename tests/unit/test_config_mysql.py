@@ -1,0 +1,107 @@
+"""A pipeline's configuration with a MySQL or MariaDB source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.control.config import (
+    Config,
+    ConfigOtherEngine,
+    ConfigStartRefused,
+    ConfigUrlInvalid,
+    ConfigValueInvalid,
+    load_config,
+)
+from penstock.control.mysql_source import asked_position, server_id_of
+
+FILE = """
+[pipeline]
+name = "shop"
+mode = "{mode}"
+directory = "shop"
+[source]
+url = "{url}"
+tables = ["shop.*"]
+[target]
+url = "postgresql://loader:x@localhost:5433/shop"
+[changeExtractor]
+exitWhenIdle = false
+{more}
+"""
+URL = "mysql://repl:x@localhost:3306/shop"
+
+
+def config_of(folder: Path, more: str = "", *, mode: str = "change", url: str = URL) -> Config:
+    """Load a file with these lines in [changeExtractor]."""
+    path = folder / "shop.toml"
+    path.write_text(FILE.format(mode=mode, url=url, more=more))
+    return load_config(path, {})
+
+
+@pytest.mark.parametrize(
+    "url", [URL, "mariadb://repl:x@localhost/", "mysql://repl@h:1/a?sslmode=verify-full"]
+)
+def test_urls_of_these_servers_are_taken(tmp_path: Path, url: str) -> None:
+    """A database need not be named: `tables` names databases."""
+    assert config_of(tmp_path, url=url).source.is_mysql
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("mysql://localhost/shop", "no user"),
+        ("mysql://repl:geheim@localhost/shop?nonsense=1", "unknown option"),
+        ("mysql://repl:geheim@localhost:x/shop", "can not be read"),
+    ],
+)
+def test_urls_that_can_not_be_used_are_refused(tmp_path: Path, url: str, said: str) -> None:
+    """Without the password in the message."""
+    with pytest.raises(ConfigUrlInvalid, match=said) as caught:
+        config_of(tmp_path, url=url)
+    assert "geheim" not in caught.value.message
+
+
+def test_a_starting_position_is_file_and_offset(tmp_path: Path) -> None:
+    """The offset may be left out; both may be."""
+    more = 'binlogFile = "mysql-bin.000042"\nbinlogPosition = 1234\nserverId = 77'
+    config = config_of(tmp_path, more)
+    assert str(asked_position(config)) == "mysql-bin.000042:1234"
+    assert server_id_of(config) == 77
+    assert str(asked_position(config_of(tmp_path, 'binlogFile = "b.000001"'))) == "b.000001:4"
+    assert asked_position(config_of(tmp_path)) is None
+    assert server_id_of(config_of(tmp_path)) >= 2**31
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("binlogPosition = 4", "needs binlogFile"),
+        ('binlogFile = "binlog"', "binlogFile"),
+        ('binlogFile = "b.000001"\nbinlogPosition = 3', "at least 4"),
+        ("binlogFile = 7", "binlogFile"),
+        ("serverId = -1", "serverId"),
+        ("serverId = 4294967296", "serverId"),
+    ],
+)
+def test_positions_that_are_none_are_refused(tmp_path: Path, more: str, said: str) -> None:
+    """Before any server is asked."""
+    with pytest.raises(ConfigValueInvalid, match=said):
+        config_of(tmp_path, more)
+
+
+def test_in_data_and_change_the_handover_finds_the_position(tmp_path: Path) -> None:
+    """Giving one is an error; our id as a replica may be given."""
+    with pytest.raises(ConfigStartRefused, match="binlogFile"):
+        config_of(tmp_path, 'binlogFile = "b.000001"', mode="data+change")
+    assert config_of(tmp_path, "serverId = 5", mode="data+change").change_extractor.server_id == 5
+
+
+@pytest.mark.parametrize(
+    "line", ['replicationSlot = "s"', 'publication = "p"', "keepMessages = true", "startScn = 4"]
+)
+def test_other_engines_parameters_are_refused_by_name(tmp_path: Path, line: str) -> None:
+    """They would have no effect here."""
+    with pytest.raises(ConfigOtherEngine, match="MySQL or MariaDB"):
+        config_of(tmp_path, line)
