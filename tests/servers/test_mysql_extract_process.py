@@ -14,7 +14,7 @@ from penstock.control.config import Config, load_config
 from penstock.control.doctor import PreflightFailed, examine
 from penstock.control.extract_process import HandoverMissing, extract_changes
 from penstock.control.identity import DirectoryOfOtherSource
-from penstock.source.extract import Ended
+from penstock.source.extract import Ended, Outcome
 
 FILE = """
 [pipeline]
@@ -49,6 +49,16 @@ def configured(
     return load_config(path)
 
 
+def extracted(config: Config, *, checked: bool = False) -> Outcome:
+    """One extraction; its lock does not outlive it, as its process would not."""
+    try:
+        return extract_changes(config, checked=checked)
+    finally:
+        lock = config.layout.log / "LOCK"
+        if lock.exists():
+            lock.write_text("")
+
+
 def progress(url: str) -> list[tuple[str, str, str, bool]]:
     """(source, target, mark, finished) of the CE rows."""
     with psycopg.connect(url) as connection:
@@ -65,15 +75,15 @@ def test_progress_rows_say_places_in_the_binlog(
     made = "create table t (id int primary key);; create table `left` (id int primary key)"
     sql(mysql, mysql_url, made)
     config = configured(tmp_path, mysql_url, target_url)
-    assert extract_changes(config).ended is Ended.IDLE
+    assert extracted(config).ended is Ended.IDLE
     first = mysql.status()[0]
     sql(mysql, mysql_url, "insert into t values (1);; insert into `left` values (2)")
-    extract_changes(config)
+    extracted(config)
     file, offset = mysql.status()
     rows = progress(target_url)
     assert rows == [(first, "0.ckt", f"{file}:{offset}", True)] or rows[0][2] < f"{file}:{offset}"
     sql(mysql, mysql_url, "flush binary logs;; insert into t values (3)")
-    extract_changes(config)
+    extracted(config)
     file, offset = mysql.status()
     assert [row[1] for row in progress(target_url)] == ["0.ckt", "1.ckt"]
     assert progress(target_url)[1][2:] == (f"{file}:{offset}", True)
@@ -90,7 +100,7 @@ def test_a_pipeline_begins_at_binlog_file_and_position(
     more = f'binlogFile = "{file}"\nbinlogPosition = {offset}\nserverId = 4242'
     config = configured(tmp_path, mysql_url, target_url, more=more)
     for _ in range(2):
-        extract_changes(config)
+        extracted(config)
     assert [c.after["id"] for c in log_changes(config.directory)] == [2]
 
 
@@ -109,7 +119,7 @@ def test_doctor_looks_at_the_source_before_anything_begins(
     codes = {finding.code for finding in examine(config).findings}
     assert "MY021" in codes
     with pytest.raises(PreflightFailed) as caught:
-        extract_changes(config)
+        extracted(config)
     assert caught.value.as_dict()["code"] == "MY021"
     assert not (config.directory / "log").exists()
 
@@ -120,10 +130,10 @@ def test_what_is_not_there_is_refused(
     """Mode data+change, and a directory that was filled from another engine."""
     sql(mysql, mysql_url, "create table t (id int primary key)")
     with pytest.raises(HandoverMissing):
-        extract_changes(configured(tmp_path, mysql_url, target_url, mode="data+change"))
+        extracted(configured(tmp_path, mysql_url, target_url, mode="data+change"))
     config = configured(tmp_path, mysql_url, target_url)
-    extract_changes(config)
+    extracted(config)
     path = tmp_path / "shop.toml"
     path.write_text(path.read_text().replace(mysql_url, target_url))
     with pytest.raises(DirectoryOfOtherSource):
-        extract_changes(load_config(path), checked=True)
+        extracted(load_config(path), checked=True)

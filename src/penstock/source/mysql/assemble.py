@@ -486,6 +486,32 @@ class Assembler:
         if end is not None:
             self._position = end.position
 
+    def give_up(self) -> None:
+        """After an error: give out the whole transactions in front of the one that it is in."""
+        decoder = self._decoder
+        if self._unfinished or self._known_below or self._parks:
+            return
+        if decoder.in_transaction and not decoder.abandon():
+            return
+        rows = tuple(shifted_rows(one, self._shift) for one in decoder.take())
+        markers = tuple(one for one in self._markers if one.trx <= decoder.trx)
+        if not rows and not markers and not self._relations:
+            return
+        end = FlushPoint(
+            position=max(self._position, self._logical(decoder.end_position)),
+            gsn=decoder.gsn,
+            trx=decoder.trx,
+            commit_time_us=self._start.commit_time_us,
+        )
+        run = Run(
+            rows=rows,
+            markers=markers,
+            relations=tuple(self._relations),
+            transactions=shifted_transactions(decoder.take_transactions(), self._shift),
+            end=end,
+        )
+        self._emit(run, 0, self._noted(end))
+
     def _flush_point(self) -> FlushPoint:
         decoder = self._decoder
         return FlushPoint(

@@ -140,9 +140,8 @@ class _Reader:
                 self._message(decoder.message)
             elif decoder.stop is Stop.OTHER_FRAME:
                 self.payload = decoder.message
-                return at
             self._look()
-            if decoder.stop is Stop.MORE:
+            if decoder.stop in (Stop.MORE, Stop.OTHER_FRAME):
                 return at
         return at
 

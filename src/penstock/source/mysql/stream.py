@@ -95,7 +95,10 @@ class BinlogSource:
         try:
             self._receive()
         except BaseException as error:
-            self._queue.fail(error)
+            try:
+                self._assembler.give_up()
+            finally:
+                self._queue.fail(error)
 
     # -- the receiver ------------------------------------------------------------------------
 

@@ -84,7 +84,8 @@ class TableBook:
     ) -> None:
         """Go on with notes, or begin. changed: there is something that is not stored yet.
 
-        tables: what the configuration captures, as the catalogue has it at position `begin`.
+        tables: what the configuration captures, as the catalogue has it at position `begin`; of use
+        without notes alone: what comes later is captured from its CREATE on.
         takes: whether the configuration stands for a name. fold: the server folds names' case.
         """
         self.changed = notes is None
@@ -94,21 +95,14 @@ class TableBook:
         self._notes: dict[TableName, TableNotes] = {}
         for one in notes.tables if notes is not None else ():
             self._notes[one.table] = one
-        for definition in tables:
-            self._begin_with(definition, begin, is_new=notes is None)
-
-    def _begin_with(self, definition: TableDefinition, begin: int, *, is_new: bool) -> None:
-        known = self._notes.get(definition.name)
-        if known is not None and known.is_captured:
-            return
-        notes = known or TableNotes(schema=definition.name.schema, name=definition.name.name)
-        since = max(begin - 1, 0)  # what holds at a place was made so in front of it
-        notes.captured[since] = True
-        # In a log that has begun elsewhere the catalogue's word may be of later.
-        notes.definitions[since] = definition if is_new else None
-        self._notes[definition.name] = notes
-        if not is_new:
-            logger.warning("table is captured from here on", table=str(definition.name))
+        self._passed: set[TableName] = set()
+        # What holds at a place was made so in front of it.
+        since = max(begin - 1, 0)
+        for definition in tables if notes is None else ():
+            one = TableNotes(schema=definition.name.schema, name=definition.name.name)
+            one.captured[since] = True
+            one.definitions[since] = definition
+            self._notes[definition.name] = one
 
     def notes(self) -> AllNotes:
         """Everything, to be stored."""
@@ -142,6 +136,7 @@ class TableBook:
         name = self.folded(table.schema, table.name)
         notes = self._notes.get(name)
         if notes is None or not notes.is_captured:
+            self._pass_over(name)
             return Bound(relation=None)
         definition = notes.definition
         if definition is None or not fits(table, definition):
@@ -158,6 +153,13 @@ class TableBook:
         charsets = charsets_of(definition)
         check_relation(table, relation, charsets)
         return Bound(relation=self._settled(notes, relation, place), charsets=charsets)
+
+    def _pass_over(self, name: TableName) -> None:
+        if name not in self._passed and self._wants(name):
+            logger.warning(
+                "table is not captured: it had rows before it was named", table=str(name)
+            )
+        self._passed.add(name)
 
     def widen(self, relation: Relation, column: int, place: Place) -> Relation:
         """The version of relation in which one column is kept as text; remembered."""
@@ -297,6 +299,7 @@ class TableBook:
         is_known = notes is not None and notes.is_captured
         if notes is None:
             notes = self._notes[table] = TableNotes(schema=table.schema, name=table.name)
+            self._passed.discard(table)
         notes.captured[since], notes.there[since] = True, True
         notes.definitions[since] = None
         notes.fresh.append(since)
@@ -340,7 +343,7 @@ class TableBook:
             notes = self._notes.get(name)
             if notes is None or not notes.is_captured:
                 if now is not None and now != name:
-                    self._tell_moved(name)
+                    self._pass_over(name)
                 continue
             if now == name:
                 continue
@@ -348,12 +351,6 @@ class TableBook:
                 self._swapped(notes, self._notes.get(now), place.since)
                 continue
             raise _moved(name, now, next((to for to, it in held.items() if it == name), None))
-
-    def _tell_moved(self, name: TableName) -> None:
-        if self._wants(name):
-            logger.warning(
-                "table is not captured: it had rows before it got its name", table=str(name)
-            )
 
     def _replaces(self, now: TableName, name: TableName) -> bool:
         """Whether a tool for schema changes made this table to take that one's place."""
