@@ -129,6 +129,29 @@ class Following:
     ) -> Followed:
         """Feed what the server sends from the mark's position on."""
         found = Followed()
+        self._follow(found, stream, mark, durable, notes, shift, block_bytes, limits)
+        return found
+
+    def broken(self, stream: Callable[[int], bytes], *, mark: Mark) -> Followed:
+        """Feed what can not be followed to its end; what was given out."""
+        found = Followed()
+        durable = FlushPoint(position=mark.position)
+        with pytest.raises(PenstockError):
+            self._follow(found, stream, mark, durable, None, 0, 1 << 20, None)
+        self.assembler.give_up()
+        return found
+
+    def _follow(
+        self,
+        found: Followed,
+        stream: Callable[[int], bytes],
+        mark: Mark,
+        durable: FlushPoint,
+        notes: AllNotes | None,
+        shift: int | None,
+        block_bytes: int,
+        limits: Limits | None,
+    ) -> None:
         book = TableBook(
             self.catalogue,
             notes,
@@ -137,7 +160,7 @@ class Following:
             takes=lambda name: name.schema == "rec" and name.name != "other",
         )
         book.rewind(durable.position)
-        assembler = Assembler(
+        self.assembler = assembler = Assembler(
             decoder=DECODERS[self.kind](gsn=durable.gsn, trx=durable.trx),
             server=ServerVersion.parse("8.0.40"),
             book=book,
@@ -160,7 +183,6 @@ class Following:
         assert at == len(data)
         assembler.cut_when_whole()
         found.notes = book.notes()
-        return found
 
 
 XID = b"X'6162',X'',1"
@@ -418,3 +440,17 @@ def test_statements_as_text_stop_by_name(following: Following, text: str) -> Non
             mark=mark_at(1 << 40 | 4),
             durable=FlushPoint(position=1 << 40 | 4),
         )
+
+
+def test_what_is_whole_in_front_of_an_error_is_given_out(following: Following) -> None:
+    """The transaction that it is in is not: the log ends in front of it."""
+    logs = [Log()]
+    log = logs[0]
+    log.begin(1).table(T).add(*inserts(T, row(T, 1, "a"))).commit()
+    end = 1 << 40 | log.offset
+    log.begin(2).table(T).add(*inserts(T, row(T, 2, "b")))
+    log.add(EventKind.QUERY, query_body("delete from t"))
+    found = following.broken(lambda begin: sent(logs, begin), mark=mark_at(1 << 40 | 4))
+    assert found.rows == [(1, 1, "I", (1, "a"))]
+    assert found.runs[-1].end == FlushPoint(position=end, gsn=1, trx=1)
+    assert found.marks[-1].gtids.endswith(":1")

@@ -21,7 +21,7 @@ from penstock.codec.binlog_events import (
 from penstock.codec.binlog_tables import table_map
 from penstock.codec.mysql_gtids import GtidSet, MariaGtids
 from penstock.host.clock import REAL_CLOCK
-from penstock.host.mysql.connect import Connection
+from penstock.host.mysql.connect import Connection, value
 from penstock.model import BinlogPosition, PenstockError, TableDefinition
 from penstock.model.position import BINLOG_HEAD_BYTES
 from penstock.source.mysql.catalog import captured_tables, open_catalog
@@ -64,14 +64,29 @@ def find_beginning(
     """
     with open_catalog(url, application_name="penstock beginning") as connection:
         has_gtids = read_identity(connection).has_gtids
+        read = ""
         if at is not None:
             check_file(binlog_files(connection), at)
-            tables = captured_tables(connection, patterns)
-            gtids = transactions_before(url, at)
-            return Beginning(position=at, gtids=gtids if has_gtids else "", tables=tuple(tables))
-        position, tables = _present(connection, patterns)
-    gtids = transactions_before(url, position) if has_gtids else ""
-    return Beginning(position=position, gtids=gtids, tables=tuple(tables))
+            position, tables = at, captured_tables(connection, patterns)
+            read = transactions_before(url, at)  # and whether it is a place to begin at
+        else:
+            position, tables = _present(connection, patterns)
+        if connection.server.is_mariadb:
+            read = _gtids_at(connection, position)
+        elif has_gtids and at is None:
+            read = transactions_before(url, position)
+    return Beginning(position=position, gtids=read if has_gtids else "", tables=tuple(tables))
+
+
+def _gtids_at(connection: Connection, position: BinlogPosition) -> str:
+    """MariaDB: the last transaction of each domain before a place; its files name more than one."""
+    found = value(
+        connection,
+        "select binlog_gtid_pos(%s, %s)",
+        (position.file, position.offset),
+        doing=f"asking for the transactions before {position}",
+    )
+    return str(found or "")
 
 
 def _present(
