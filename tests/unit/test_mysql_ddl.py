@@ -52,6 +52,11 @@ def told(text: str, **more: object) -> list[tuple[str, str, str]]:
         ("alter table t change a A bigint", [("altered", "t", "")]),
         ("alter table t drop partition p0", [("altered", "t", ""), ("changed unseen", "t", "")]),
         ("alter table t exchange partition p with table u", [
+            ("altered", "t", ""), ("changed unseen", "t", ""), ("changed unseen", "u", "")]),
+        ("alter table t modify a varchar(3) character set latin1", [
+            ("altered", "t", ""), ("changed unseen", "t", "")]),
+        ("alter table t modify a varchar(3) charset utf8mb4 not null", [("altered", "t", "")]),
+        ("alter table t modify g int generated always as (a * 2) stored", [
             ("altered", "t", ""), ("changed unseen", "t", "")]),
         ("alter table t convert to character set utf8mb4", [("altered", "t", "")]),
         ("alter table t convert to character set latin1", [

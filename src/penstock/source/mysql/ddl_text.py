@@ -309,10 +309,29 @@ def _alter(reader: _Reader) -> list[Effect]:
         unseen += _unseen(part)
     effects = [Effect(doing=Doing.ALTERED, table=table, added=tuple(added))]
     effects += [Effect(doing=Doing.CHANGED_UNSEEN, table=table, what=what) for what in unseen]
+    effects += [
+        Effect(doing=Doing.CHANGED_UNSEEN, table=other, what="exchange partition")
+        for other in _exchanged(reader)
+    ]
     effects += _cascading(reader, table)
     if to is not None:
         effects.append(Effect(doing=Doing.RENAMED, table=table, to=to))
     return effects
+
+
+def _exchanged(reader: _Reader) -> list[TableName]:
+    """Tables whose rows a partition was exchanged with."""
+    found = []
+    for at, word in enumerate(reader.words):
+        if word.is_word("EXCHANGE"):
+            part = _Reader(reader.words[at:], reader.schema, reader.fold)
+            while not part.accept("WITH"):
+                if part.peek() is _END:
+                    raise _NotUnderstood
+                part.at += 1
+            part.accept("TABLE")
+            found.append(part.table())
+    return found
 
 
 def _renamed_to(part: _Reader) -> TableName:
@@ -356,11 +375,27 @@ def _unseen(part: _Reader) -> list[str]:
         return [] if charset in _UNICODE else [f"convert to character set {charset.lower()}"]
     if verb == "RENAME" and second.is_word("COLUMN"):
         return ["rename column"]
-    if verb == "CHANGE":
-        part.at = 1
-        part.accept("COLUMN")
-        part.if_exists()
-        old = part.name()
-        new = part.name()
-        return ["rename column"] if old.lower() != new.lower() else []
+    if verb in ("CHANGE", "MODIFY"):
+        return _redefined(part, renames=verb == "CHANGE")
+    return []
+
+
+def _redefined(part: _Reader, *, renames: bool) -> list[str]:
+    """What becomes of a column's values that the type alone does not show."""
+    part.at = 1
+    part.accept("COLUMN")
+    part.if_exists()
+    old = part.name()
+    if renames and part.name().lower() != old.lower():
+        return ["rename column"]
+    rest = part.rest()
+    if any(word.is_word("AS", "GENERATED") and word.depth == 0 for word in rest):
+        return ["a computed column was changed"]
+    for word, following, after in zip(rest, rest[1:], [*rest[2:], _END], strict=False):
+        named = following if word.is_word("CHARSET") else after
+        is_charset = word.is_word("CHARSET") or (
+            word.is_word("CHARACTER", "CHAR") and following.is_word("SET")
+        )
+        if is_charset and named.text.upper() not in _UNICODE:
+            return [f"convert to character set {named.text.lower()}"]
     return []
