@@ -13,7 +13,7 @@ from penstock.load.batch import apply_batch
 from penstock.load.job import run_tasks
 from penstock.load.plan import POSITION_MAX
 from penstock.load.postgres import progress
-from penstock.load.postgres.apply import Target, open_target
+from penstock.load.postgres.engine import open_target
 from penstock.load.stage import BatchOptions, Staged, Stager, open_stager
 from penstock.log.layout import next_segments
 from penstock.log.writer import Writer, WriterOptions
@@ -105,11 +105,10 @@ class Applying:
         self.directory = directory
         self.namespaces = more.get("namespaces", {})
         self.starts = more.get("starts", {})
-        self.target: Target = open_target(
+        self.target = open_target(
             url, self.namespaces, allow_triggers=more.get("allow_triggers", False)
         )
-        progress.ensure_tables(self.target.connection)
-        self.applied = progress.bind_log(self.target.connection, "test-log")
+        self.applied = self.target.bind("test-log")
         self._stager: Stager | None = None
 
     def batch(

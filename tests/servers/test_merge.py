@@ -11,12 +11,10 @@ from fix_changes import relation
 from fix_loader import Applying, LogMaker
 from fix_merge import ITEM, PARENT, TABLE, Start, delete, insert, update
 from penstock.load.folded import Counts
-from penstock.load.job import StagingFailed
 from penstock.load.postgres import apply as applying
 from penstock.load.postgres.enums import EnumLabelMissing
 from penstock.load.postgres.merge import Merge, MergeSql, Way
-from penstock.load.postgres.refusals import TargetRowMissing, ValueRefused
-from penstock.load.postgres.staging import StagingChanged
+from penstock.load.refusals import StagingChanged, StagingFailed, TargetRowMissing, ValueRefused
 from penstock.model import Identity, MarkerKind, PenstockError, Relation, TableName
 
 pytestmark = pytest.mark.usefixtures("rows_at_once")

@@ -12,7 +12,7 @@ from fix_loader import LogMaker
 from fix_merge import CHILD, FAMILY, ITEM, PARENT, POOR, TABLE, Start, delete, insert, update
 from penstock.load.postgres import apply as applying
 from penstock.load.postgres.merge import _arbiter
-from penstock.load.postgres.refusals import (
+from penstock.load.refusals import (
     ForeignKeyBlocked,
     TriggersWouldFire,
     TruncateBlocked,

@@ -14,7 +14,7 @@ import pytest
 from fix_changes import Change, batch, relation
 from fix_loader import Applying, LogMaker
 from penstock.host.connect import StatementFailed
-from penstock.load.postgres.refusals import ValueRefused
+from penstock.load.refusals import ValueRefused
 from penstock.model import Identity
 
 # (type in the target, kept as, values as the log has them, text in the target)

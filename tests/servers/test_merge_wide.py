@@ -13,7 +13,7 @@ from fix_changes import relation
 from fix_loader import Applying, LogMaker
 from fix_merge import Start, delete, insert, update
 from penstock.load.merge_rows import MergeLayout
-from penstock.load.postgres.refusals import ValueRefused
+from penstock.load.refusals import ValueRefused
 from penstock.model import Identity, Relation
 
 pytestmark = pytest.mark.usefixtures("rows_at_once")

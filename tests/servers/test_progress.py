@@ -25,7 +25,8 @@ from penstock.control.progress import CeRecorder
 from penstock.control.status import read_status
 from penstock.control.stopping import StopRequest
 from penstock.host.connect import ServerUnreachable
-from penstock.load.postgres.progress import ActionUnknown, set_action
+from penstock.load.postgres.progress import set_action
+from penstock.load.refusals import ActionUnknown
 from penstock.log import Writer, WriterOptions
 from penstock.model import Column, FlushPoint, Lsn, Op, Relation, Rows, Run
 from penstock.source.postgres.catalog import captured_tables, open_catalog

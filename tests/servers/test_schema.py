@@ -9,9 +9,10 @@ import pytest
 
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect
 from penstock.load.postgres import progress, schema
-from penstock.load.postgres.alter import RelationNotCarried, alterations, shape_of
+from penstock.load.postgres.alter import alterations, shape_of
 from penstock.load.postgres.target import read_target_tables
 from penstock.load.postgres.types import map_namespaces, same_type
+from penstock.load.refusals import RelationNotCarried, TargetShapeDiffers, TargetTypeMissing
 from penstock.model import (
     Column,
     ColumnDefinition,
@@ -128,7 +129,7 @@ def test_tables_are_made_in_the_mapped_schema(target: psycopg.Connection) -> Non
 def test_a_table_that_is_there_is_checked_and_left_alone(target: psycopg.Connection) -> None:
     """Differing columns are named, all of them, and nothing is made."""
     target.execute("create table public.customer (id bigint, price numeric(10,2), extra int)")
-    with pytest.raises(schema.TargetShapeDiffers) as caught:
+    with pytest.raises(TargetShapeDiffers) as caught:
         schema.create_tables(target, [ORDER, CUSTOMER], {})
     for part in ("serial is missing", "price is numeric(10,2), expected numeric(12,2)"):
         assert part in caught.value.message
@@ -150,7 +151,7 @@ def test_same_shape_is_accepted_and_recorded(target: psycopg.Connection) -> None
 def test_unknown_type_is_refused_by_name(target: psycopg.Connection) -> None:
     """A type of an extension that the target lacks; nothing is left behind."""
     table = definition("place", column("at", "public.geometry(Point,4326)"))
-    with pytest.raises(schema.TargetTypeMissing) as caught:
+    with pytest.raises(TargetTypeMissing) as caught:
         schema.create_tables(target, [ORDER, table], {})
     assert "public.geometry(Point,4326)" in caught.value.message
     assert schema.made_tables(target) == set()

@@ -27,7 +27,7 @@ from penstock.control.running import ProcessState
 from penstock.control.show import show_lag, show_report, show_status
 from penstock.control.status import Status, TargetState, at_rest
 from penstock.load.bulk_progress import BulkProgress, TableProgress
-from penstock.load.postgres.progress import Applied
+from penstock.load.target import Applied
 from penstock.model import FlushPoint, TableName
 
 

@@ -15,17 +15,16 @@ from penstock.host.connect import (
     server_errors,
     statement,
 )
-from penstock.load.postgres.progress import ProgressUnwritable
-from penstock.load.postgres.schema import (
+from penstock.load.postgres.schema import check_shape, create_tables
+from penstock.load.postgres.target import read_target_tables
+from penstock.load.refusals import (
+    ProgressUnwritable,
     TargetDdlFailed,
     TargetSchemaMissing,
     TargetShapeDiffers,
     TargetTypeMissing,
-    check_shape,
-    create_tables,
 )
-from penstock.load.postgres.target import read_target_tables
-from penstock.load.postgres.types import target_name
+from penstock.load.target import target_name
 from penstock.model import TableName
 
 META_SCHEMA = "wirekite"

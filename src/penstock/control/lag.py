@@ -16,7 +16,8 @@ from penstock.control.handover_state import read_handover
 from penstock.control.log_facts import LogEnd, outstanding_commit_us, read_log_end
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.connect import connect, server_errors
-from penstock.load.postgres.progress import Applied, read_applied
+from penstock.load.postgres.progress import read_applied
+from penstock.load.target import Applied
 from penstock.model import Lsn
 
 # The bytes are those of document 000's query; on a standby there is no current WAL position.

@@ -24,7 +24,8 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.connect import connect, server_errors
 from penstock.load.bulk_progress import BulkProgress, read_progress
 from penstock.load.ledger import read_ledger
-from penstock.load.postgres.progress import Applied, read_action, read_applied
+from penstock.load.postgres.progress import read_action, read_applied
+from penstock.load.target import Applied
 from penstock.model import Lsn, PenstockError
 
 # As document 000 prints them.

@@ -43,8 +43,8 @@ from penstock.load.hold import (
     write_hold,
 )
 from penstock.load.ledger import read_ledger
-from penstock.load.postgres.progress import Applied, read_applied
-from penstock.load.postgres.types import target_name
+from penstock.load.postgres.progress import read_applied
+from penstock.load.target import Applied, target_name
 from penstock.model import Lsn, PenstockError, Retry
 from penstock.source.postgres.snapshot import temporary_consistent_point
 

@@ -21,9 +21,9 @@ import structlog
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.plan import POSITION_MAX
-from penstock.load.postgres.progress import Applied
 from penstock.load.session import Session
 from penstock.load.stage import BatchOptions, Staged, Stager, open_stager
+from penstock.load.target import Applied
 from penstock.log.layout import SegmentFile
 
 logger = structlog.get_logger(__name__)

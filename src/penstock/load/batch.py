@@ -1,7 +1,7 @@
 """Applying one staged batch: all its phases and the applied position in one target transaction.
 
 Repeatable until its commit. Not here: how it came into the merge tables (`stage.py`), the order of
-statements (`postgres/apply.py`), which batch and when (`loader.py`).
+statements (`target.py`), which batch and when (`loader.py`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,10 @@ import structlog
 
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.connect import StatementInterrupted, server_errors
-from penstock.load.merge_rows import MergeLayout
-from penstock.load.postgres import progress
-from penstock.load.postgres.apply import Target, apply_phases
-from penstock.load.postgres.enums import add_missing_labels
-from penstock.load.postgres.refusals import ValueRefused
-from penstock.load.postgres.staging import check_staged, drop_merge_tables
+from penstock.host.connect import StatementInterrupted
+from penstock.load.refusals import ValueRefused
 from penstock.load.stage import Staged, Steps
+from penstock.load.target import Target
 
 logger = structlog.get_logger(__name__)
 faults.declare(
@@ -71,8 +67,7 @@ class _Batch:
 
     def run(self) -> BatchResult:
         """Apply and commit; what a lock or a deadlock interrupts is done again as it stands."""
-        with server_errors("reading the target's tables"):
-            self._target.need(spec.table for spec in self._merges)
+        self._target.need(spec.table for spec in self._merges)
         mended = False
         for attempt in range(1, APPLY_ATTEMPTS_MAX + 1):
             try:
@@ -80,45 +75,35 @@ class _Batch:
                 break
             except StatementInterrupted as error:
                 self._target.forget()
-                if attempt == APPLY_ATTEMPTS_MAX or self._target.connection.closed:
+                if attempt == APPLY_ATTEMPTS_MAX or self._target.is_closed:
                     raise
                 logger.warning("apply interrupted", attempt=attempt, reason=error.message)
                 self._clock.sleep(0.1 * 2**attempt * (0.5 + random.random()))  # noqa: S311
             except ValueRefused as error:
                 self._target.forget()
-                if mended or error.fields.get("sqlstate") != "22P02" or not self._mend():
+                if mended or not self._target.mend(error, self._merges):
                     raise
                 mended = True
             except BaseException:
                 self._target.forget()
                 raise
-        drop_merge_tables(self._target.connection, self._staged.extra)
+        self._target.drop_merge_tables(self._staged.extra)
         seconds = {**self._staged.seconds, **self._steps.seconds}
         return BatchResult(staged=self._staged, seconds=seconds)
 
-    def _mend(self) -> bool:
-        """Give the target's enums the labels they lack; whether there were any."""
-        merges = [(spec.table, spec.staging, MergeLayout(spec.relation)) for spec in self._merges]
-        with server_errors("reading enum labels"):
-            return add_missing_labels(self._target.connection, merges) > 0
-
     def _once(self) -> None:
-        connection = self._target.connection
+        target, staged = self._target, self._staged
         faults.point("load.apply.before")
-        with server_errors("committing a batch"), connection.transaction():
+        target.reshape(staged.phases, log_id=self._log_id, before=staged.before)
+        with target.transaction():
             # First of all, so that a second loader waits here and then finds itself refused.
-            progress.advance(
-                connection,
-                log_id=self._log_id,
-                before=self._staged.before,
-                after=self._staged.after,
-            )
-            check_staged(connection, self._expected)
-            apply_phases(self._target, self._staged.phases)
+            target.advance(log_id=self._log_id, before=staged.before, after=staged.after)
+            target.check_staged(self._expected)
+            target.apply_phases(staged.phases)
             faults.point("load.apply.after")
             self._steps.done("apply")
             faults.point("load.progress.before")
-            progress.end_files(connection, self._staged.files)
+            target.end_files(staged.files)
             faults.point("load.commit.before")
         faults.point("load.commit.after")
         self._steps.done("commit")

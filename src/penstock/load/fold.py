@@ -25,6 +25,7 @@ import pyarrow as pa
 from penstock.load.folded import Folded, LogInconsistent, Net, inconsistent
 from penstock.load.keys import KeyCodes, encode
 from penstock.load.merge_rows import MergeLayout
+from penstock.load.target import Layout
 from penstock.model import Op, Relation
 
 Ints = npt.NDArray[np.int64]
@@ -34,9 +35,10 @@ Bools = npt.NDArray[np.bool_]
 class Fold:
     """Folds the changes of one relation version."""
 
-    def __init__(self, relation: Relation) -> None:
+    def __init__(self, relation: Relation, layout: Layout | None = None) -> None:
+        """layout: how the merge rows shall lie; PostgreSQL's when none is given."""
         self.relation = relation
-        self.layout = MergeLayout(relation)
+        self.layout: Layout = layout or MergeLayout(relation)
         self._key = relation.key or tuple(range(len(relation.columns)))
         self._after: list[list[Any]] = [[] for _ in self._key]
         self._before: list[list[Any]] = [[] for _ in self._key]

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from penstock.load import LOAD_AFRESH
 from penstock.load.keys import KeyCodes
-from penstock.load.merge_rows import GONE, NEW, UPSERT, MergeLayout
+from penstock.load.merge_rows import GONE, NEW, UPSERT
+from penstock.load.target import Layout
 from penstock.model import PenstockError, Relation
 
 Ints = npt.NDArray[np.int64]
@@ -95,7 +96,7 @@ class Folded:
     def __init__(
         self,
         relation: Relation,
-        layout: MergeLayout,
+        layout: Layout,
         keys: KeyCodes,
         net: Net,
         *,
@@ -139,7 +140,7 @@ class Folded:
         buckets: int = 1,
         in_key_order: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of `MergeLayout.schema`: of the result the part `bucket` of so many.
+        """Batches of `Layout.schema`: of the result the part `bucket` of so many.
 
         frames: the same batches, in the same order, that went into `add()`; a table without a
         key does not look at them. in_key_order: all rows of the part may be in memory at once.

@@ -7,28 +7,21 @@ try. Not here: what tasks there are (`plan.py`), starting the job (`loader.py`).
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
 
-import adbc_driver_manager
 import numpy as np
 import pyarrow as pa
-from adbc_driver_postgresql import dbapi
-from psycopg import conninfo
 
 from penstock.host import faults
-from penstock.host.connect import connect_error, quoted
-from penstock.load import LOAD_AFRESH
 from penstock.load.fold import Fold
 from penstock.load.folded import Counts, Folded
 from penstock.load.plan import FrameRef, Task
-from penstock.load.postgres.progress import SCHEMA
+from penstock.load.target import Outgoing, engine_of
 from penstock.log.segment import Segment, open_segment
-from penstock.model import PenstockError, Retry
+from penstock.model import PenstockError
 
 faults.declare("load.copy.before", "load.copy.after")
 
@@ -39,26 +32,13 @@ ORDER_BYTES_MAX = 256 * 2**20
 NICENESS = 5
 
 
-class StagingFailed(PenstockError):
-    """The target refused rows of a merge table."""
-
-    code = "LD11"
-    retry: ClassVar[Retry] = "never"
-
-
-class StagingLost(PenstockError):
-    """A worker's connection to the target broke."""
-
-    code = "LD12"
-    retry: ClassVar[Retry] = "backoff"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A task with what its worker must know. extension: of segment files."""
+    """A task with what its worker must know. stamp: its merge table's. extension: of segments."""
 
     task: Task
     url: str
+    stamp: int = 0
     extension: str = "ckt"
 
 
@@ -115,7 +95,7 @@ def _run(work: Work, segments: dict[Path, Segment], began: float) -> Outcome:
         if ref.path not in segments:
             segments[ref.path] = open_segment(ref.path, extension=work.extension)
     frames = _Frames(task, segments)
-    fold = Fold(task.relation)
+    fold = Fold(task.relation, engine_of(work.url).layout(task.relation))
     for frame in frames:
         fold.add(frame)
     folded = fold.finish()
@@ -187,8 +167,6 @@ def cut(
 
 # --- staging --------------------------------------------------------------------------------------
 
-_connections: dict[tuple[int, str], Any] = {}
-
 
 def _stage(work: Work, fold: Fold, folded: Folded, frames: _Frames) -> int:
     """Send the merge rows into the merge table; how many."""
@@ -205,16 +183,16 @@ def _stage(work: Work, fold: Fold, folded: Folded, frames: _Frames) -> int:
 
     reader = pa.RecordBatchReader.from_batches(fold.layout.schema, _raising(counted()))
     faults.point("load.copy.before")
-    connection = _connection(work.url)
-    try:
-        with connection.cursor() as cursor:
-            cursor.adbc_ingest(task.staging, reader, mode="append", db_schema_name=SCHEMA)
-    except (adbc_driver_manager.Error, pa.ArrowException) as error:
-        _forget(work.url)
-        raise _staging_error(task, error) from error
-    except BaseException:
-        _forget(work.url)
-        raise
+    engine_of(work.url).send(
+        work.url,
+        Outgoing(
+            table=task.table,
+            staging=task.staging,
+            stamp=work.stamp,
+            relation=task.relation,
+            reader=reader,
+        ),
+    )
     faults.point("load.copy.after")
     return count
 
@@ -229,46 +207,3 @@ def _raising(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
 
     return chained()
-
-
-def _staging_error(task: Task, error: Exception) -> PenstockError:
-    state = getattr(error, "sqlstate", None) or ""
-    said = " ".join(str(error).split())
-    message = f"staging {task.table} into {quoted(SCHEMA, task.staging)}: {said}"
-    # Without a word of the server behind it, this one tells of a value that has no binary form.
-    unsendable = said.endswith("Error occurred writing COPY data:")
-    lost = not state or state.startswith(("08", "57", "53"))
-    if isinstance(error, adbc_driver_manager.OperationalError) and lost and not unsendable:
-        return StagingLost(message, hint="It is tried again by itself.")
-    return StagingFailed(
-        message,
-        hint=f"Please report it. {LOAD_AFRESH}",
-        table=str(task.table),
-    )
-
-
-def _connection(url: str) -> Any:
-    """The worker's connection to the target; a forked child does not share its parent's."""
-    place = (os.getpid(), url)
-    if place not in _connections:
-        given = conninfo.conninfo_to_dict(url)
-        options = str(given.get("options") or "")
-        given["options"] = f"{options} -c statement_timeout=0 -c lock_timeout=60000".strip()
-        given["application_name"] = "penstock worker"
-        given.setdefault("connect_timeout", 10)
-        text = conninfo.make_conninfo("", **given)
-        try:
-            _connections[place] = dbapi.connect(text, autocommit=True)
-        except adbc_driver_manager.Error as error:
-            raise connect_error(url, str(error)) from error
-    return _connections[place]
-
-
-def _forget(url: str) -> None:
-    """Drop a connection after an error: it may stand in the middle of a COPY."""
-    connection = _connections.pop((os.getpid(), url), None)
-    if connection is not None:
-        try:
-            connection.close()
-        except adbc_driver_manager.Error:
-            return  # it is broken; the server ends its side when the socket goes

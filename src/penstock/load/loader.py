@@ -16,22 +16,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
-import psycopg
 import structlog
 
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.connect import server_errors, statement_error
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.retry import Backoff
 from penstock.load.ahead import Ahead, Wanted
 from penstock.load.batch import BatchResult, apply_batch
 from penstock.load.hold import Held, Hold, read_held, read_hold, write_held
 from penstock.load.plan import POSITION_MAX
-from penstock.load.postgres import progress
-from penstock.load.postgres.apply import Target, open_target
-from penstock.load.postgres.progress import Applied
 from penstock.load.session import SessionKeeper, SparkJobFailed, SparkLost
 from penstock.load.stage import BatchOptions, Staged
+from penstock.load.target import Applied, Target, engine_of
 from penstock.log.layout import (
     DONE_NAME,
     EXTENSION_DEFAULT,
@@ -125,6 +121,7 @@ class Loader:
     ) -> None:
         """Wire it. stop: whether to end at the next batch boundary. Nothing happens yet."""
         self._options = options
+        self._engine = engine_of(options.url)
         self._sessions = sessions
         self._stop = stop
         self._actions = actions
@@ -156,8 +153,8 @@ class Loader:
                         waits = self._options.backoff.waits()
                 except PenstockError as error:
                     self._retry(error, next(waits, None))
-                except psycopg.Error as error:
-                    typed = statement_error("loading changes", error)
+                except self._engine.errors as error:
+                    typed = self._engine.typed("loading changes", error)
                     self._retry(typed, next(waits, None))
             self._show("ended", at_once=True)
             return self.state
@@ -358,22 +355,20 @@ class Loader:
 
     def _connect(self) -> bool:
         """Have a target connection; False while there is no log yet."""
-        if self._target is not None and not self._target.connection.closed:
+        if self._target is not None and not self._target.is_closed:
             return True
         if not self._find_log():
             return False
         self._disconnect()
-        target = open_target(
+        target = self._engine.open_target(
             self._options.url,
             self._options.namespaces,
             allow_triggers=self._options.allow_triggers,
         )
         try:
-            with server_errors("reading the applied position"):
-                progress.ensure_tables(target.connection)
-                self._applied = progress.bind_log(target.connection, self._log_id)
+            self._applied = target.bind(self._log_id)
         except BaseException:
-            target.connection.close()
+            target.close()
             raise
         self._target = target
         self._ahead = Ahead(self._batch_options(), self._sessions, clock=self._clock)
@@ -414,7 +409,7 @@ class Loader:
         if self._ahead is not None:
             self._ahead.close()
         if self._target is not None:
-            self._target.connection.close()
+            self._target.close()
         self._target, self._ahead = None, None
 
     def _retry(self, error: PenstockError, wait_s: float | None) -> None:

@@ -131,11 +131,13 @@ class Window:
     """Which part of the segments: gsn_after < gsn <= gsn_upto, position < position_before.
 
     starts: per source table the position from which its rows count (from the bulk load).
+    markers_before: position from which on a marker behind the last row counts no more.
     """
 
     gsn_after: int
     gsn_upto: int
     position_before: int = POSITION_MAX
+    markers_before: int = POSITION_MAX
     starts: Mapping[TableName, int] = field(default_factory=dict)
 
     def start(self, table: TableName) -> int:
@@ -237,7 +239,8 @@ def _is_news(use: RelationUse, segment: SegmentView, window: Window) -> bool:
 
 
 def _empty(stories: dict[TableName, _Table], marker: Marker, window: Window) -> None:
-    if marker.gsn > window.gsn_upto or marker.position >= window.position_before:
+    before = min(window.position_before, window.markers_before)
+    if marker.gsn > window.gsn_upto or marker.position >= before:
         return
     for schema, name in marker.tables:
         table = TableName(schema, name)

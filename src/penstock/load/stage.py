@@ -14,14 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import psycopg
 
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, server_errors
+from penstock.load.alteration_cut import cut_at_alteration
 from penstock.load.folded import Counts
 from penstock.load.job import Outcome, Work, run_tasks
-from penstock.load.merge_rows import MergeLayout
 from penstock.load.plan import (
     POSITION_MAX,
     Phase,
@@ -33,20 +31,22 @@ from penstock.load.plan import (
     plan_batch,
     share_out,
 )
-from penstock.load.postgres import progress
-from penstock.load.postgres.apply import LOCK_TIMEOUT_MS, MergeSpec, PhaseSpec
-from penstock.load.postgres.progress import Applied, FileProgress
-from penstock.load.postgres.records import Records
-from penstock.load.postgres.staging import StagingArea, staging_name
-from penstock.load.postgres.types import target_name
 from penstock.load.session import Session, SparkJobFailed
+from penstock.load.target import (
+    Applied,
+    Engine,
+    FileProgress,
+    MergeSpec,
+    PhaseSpec,
+    Staging,
+    engine_of,
+    target_name,
+)
 from penstock.log.layout import SegmentFile
 from penstock.log.segment import Segment, open_segment
 from penstock.model import PenstockError, TableName
 
 faults.declare("load.prepare.before", "load.job.before")
-
-APPLICATION_NAME = "penstock stager"
 
 
 class LogGap(PenstockError):
@@ -112,27 +112,30 @@ class Steps:
 
 def open_stager(options: BatchOptions, *, clock: Clock = REAL_CLOCK) -> Stager:
     """A stager with a connection of its own to the target."""
-    settings = {**EXACT_TEXT_SETTINGS, "lock_timeout": str(LOCK_TIMEOUT_MS)}
-    connection = connect(options.url, application_name=APPLICATION_NAME, options=settings)
-    return Stager(connection, options, clock=clock)
+    engine = engine_of(options.url)
+    return Stager(engine.open_staging(options.url), engine, options, clock=clock)
 
 
 class Stager:
     """Stages one batch after the other; to be thrown away, with its connection, after an error."""
 
     def __init__(
-        self, connection: psycopg.Connection, options: BatchOptions, *, clock: Clock = REAL_CLOCK
+        self,
+        staging: Staging,
+        engine: Engine,
+        options: BatchOptions,
+        *,
+        clock: Clock = REAL_CLOCK,
     ) -> None:
-        """connection: autocommit, used by nobody else meanwhile."""
-        self._connection = connection
+        """staging: used by nobody else meanwhile."""
+        self._staging = staging
+        self._engine = engine
         self._options = options
         self._clock = clock
-        self._records = Records(connection)
-        self._area = StagingArea(connection)
 
     def close(self) -> None:
         """Close the connection."""
-        self._connection.close()
+        self._staging.close()
 
     def stage(
         self,
@@ -157,27 +160,33 @@ class Stager:
             self._check(segments, applied)
             after = _end(segments, applied, before)
             views = [view(segment) for segment in segments]
-        window = Window(
-            gsn_after=applied.gsn,
-            gsn_upto=after.gsn,
-            position_before=before,
-            starts=self._options.starts,
-        )
-        plan = plan_batch(views, window, buckets_max=self._options.threads_max)
+            window = Window(
+                gsn_after=applied.gsn,
+                gsn_upto=after.gsn,
+                position_before=before,
+                starts=self._options.starts,
+            )
+            is_cut = before != POSITION_MAX
+            plan = plan_batch(views, window, buckets_max=self._options.threads_max)
+            if self._engine.ddl_commits and len(plan.phases) > 1:
+                found = cut_at_alteration(segments, window, plan, applied=applied)
+                if found is not None:
+                    window, after = found
+                    plan = plan_batch(views, window, buckets_max=self._options.threads_max)
+                    is_cut = True
         steps.done("plan")
         faults.point("load.prepare.before")
         tasks, stamps, extra = self._prepare(plan, place)
-        with server_errors("writing progress rows"):
-            progress.begin_files(self._connection, [file.path.name for file in files])
+        self._staging.begin_files([file.path.name for file in files])
         steps.done("prepare")
         faults.point("load.job.before")
-        outcomes = self._job(tasks, session)
+        outcomes = self._job(tasks, stamps, session)
         steps.done("stage")
         return Staged(
             before=applied,
             after=after,
             place=place,
-            is_cut=before != POSITION_MAX,
+            is_cut=is_cut,
             files=tuple(_file_progress(segment, after) for segment in views),
             whole=tuple(file for file in files if file.number <= after.segment),
             phases=tuple(
@@ -217,32 +226,37 @@ class Stager:
         names: dict[tuple[int, TableName], str] = {}
         uses: dict[TableName, int] = {}
         extra: list[str] = []
-        with server_errors("reading the captured tables"):
-            for phase in plan.phases:
-                for relation in phase.relations:
-                    self._merge_name(TableName(relation.schema, relation.name))
-            for task in plan.tasks:
-                table = task.table
-                if (task.phase, table) in names:
-                    continue
-                uses[table] = uses.get(table, 0) + 1
-                name = staging_name(self._merge_name(table), place=place, use=uses[table])
-                names[task.phase, table] = name
-                if uses[table] > 1:
-                    extra.append(name)
+        for phase in plan.phases:
+            for relation in phase.relations:
+                self._merge_name(TableName(relation.schema, relation.name))
+        for task in plan.tasks:
+            table = task.table
+            if (task.phase, table) in names:
+                continue
+            uses[table] = uses.get(table, 0) + 1
+            name = self._engine.staging_name(self._merge_name(table), place=place, use=uses[table])
+            names[task.phase, table] = name
+            if uses[table] > 1:
+                extra.append(name)
         tasks = [replace(task, staging=names[task.phase, task.table]) for task in plan.tasks]
-        layouts = {task.staging: MergeLayout(task.relation) for task in tasks}
-        stamps = self._area.prepare(layouts)
-        self._area.forget(extra)
+        stamps = self._staging.prepare({task.staging: task.relation for task in tasks})
+        self._staging.forget(extra)
         return tasks, stamps, extra
 
     def _merge_name(self, table: TableName) -> str:
-        return self._records.get(table, target_name(table, self._options.namespaces)).merge_name
+        return self._staging.merge_name(table, target_name(table, self._options.namespaces))
 
-    def _job(self, tasks: list[Task], session: Session) -> dict[str, Outcome]:
+    def _job(
+        self, tasks: list[Task], stamps: Mapping[str, int], session: Session
+    ) -> dict[str, Outcome]:
         works = [
             [
-                Work(task=task, url=self._options.url, extension=self._options.extension)
+                Work(
+                    task=task,
+                    url=self._options.url,
+                    stamp=stamps[task.staging],
+                    extension=self._options.extension,
+                )
                 for task in partition
             ]
             for partition in share_out(tasks, partitions_max=self._options.threads_max)

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pymysql
+from pymysql.constants import CLIENT
 from pymysql.cursors import Cursor, DictCursor
 
 from penstock.host.connect import (
@@ -137,13 +138,15 @@ def connect(
     rows_as_dicts: bool = False,
     read_timeout_s: float | None = None,
     local_infile: bool = False,
+    found_rows: bool = False,
 ) -> Connection:
     """Open a SQL connection.
 
     url: as `url.py` says. application_name: shown by the server as program_name. options: session
     variables by name, as SQL (`{"foreign_key_checks": "0"}`); they win over SESSION_SETTINGS.
     rows_as_dicts: cursors give rows as dicts. read_timeout_s: how long the server may be silent
-    while a statement runs. local_infile: let LOAD DATA LOCAL send what we stream.
+    while a statement runs. local_infile: let LOAD DATA LOCAL send what we stream. found_rows: an
+    update counts the rows that it found, not only those that it changed.
     Raises a subclass of ConnectFailed; messages never hold the password.
     """
     target = MySQLUrl.parse(url)
@@ -168,6 +171,7 @@ def connect(
             ssl_disabled=context is None,
             cursorclass=DictCursor if rows_as_dicts else Cursor,
             local_infile=local_infile,
+            client_flag=CLIENT.FOUND_ROWS if found_rows else 0,
             defer_connect=True,
         )
         if context is not None:

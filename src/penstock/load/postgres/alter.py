@@ -13,13 +13,8 @@ from penstock.host.connect import literal, quoted
 from penstock.load import LOAD_AFRESH
 from penstock.load.postgres.target import TargetTable
 from penstock.load.postgres.types import map_namespaces, same_type
-from penstock.model import PenstockError, Relation
-
-
-class RelationNotCarried(PenstockError):
-    """A change of the source table's shape can not be carried out in the target."""
-
-    code = "TG20"
+from penstock.load.refusals import RelationNotCarried
+from penstock.model import Relation
 
 
 @dataclass(frozen=True, slots=True)

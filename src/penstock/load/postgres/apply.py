@@ -19,22 +19,19 @@ import structlog
 
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted
 from penstock.load import LOAD_AFRESH
-from penstock.load.folded import Counts
 from penstock.load.merge_rows import MergeLayout
 from penstock.load.postgres.alter import alterations, shape_of
 from penstock.load.postgres.merge import Merge, MergeSql, Way
-from penstock.load.postgres.progress import TableRecord
 from penstock.load.postgres.records import Records
-from penstock.load.postgres.refusals import (
+from penstock.load.postgres.refusals import apply_error, grant_replica, naming_objects
+from penstock.load.postgres.target import TargetTable, read_target_tables, require
+from penstock.load.refusals import (
     TargetRowMissing,
     TriggersWouldFire,
     TruncateBlocked,
     UniqueBlocked,
-    apply_error,
-    grant_replica,
-    naming_objects,
 )
-from penstock.load.postgres.target import TargetTable, read_target_tables, require
+from penstock.load.target import PhaseSpec, TableRecord
 from penstock.model import PenstockError, Relation, TableName
 
 logger = structlog.get_logger(__name__)
@@ -44,32 +41,6 @@ ANALYZE_ROWS_MIN = 5_000
 # From so many rows on a second statement, and steering the planner, cost less than they spare.
 MANY_ROWS = 1_000
 APPLICATION_NAME = "penstock loader"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeSpec:
-    """One filled merge table. table: the target's name; stamp: see `StagingArea`; see `Merge`."""
-
-    relation: Relation
-    table: TableName
-    staging: str
-    stamp: int
-    counts: Counts
-    absent_columns: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseSpec:
-    """What happens between two barriers, in this order. Names are the target's.
-
-    truncated: emptied together. reloaded: emptied alone, their rows follow as inserts.
-    relations: shapes that are current from here on.
-    """
-
-    truncated: tuple[TableName, ...] = ()
-    reloaded: tuple[TableName, ...] = ()
-    relations: tuple[Relation, ...] = ()
-    merges: tuple[MergeSpec, ...] = ()
 
 
 @dataclass(slots=True)

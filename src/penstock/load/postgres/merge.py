@@ -27,13 +27,8 @@ from penstock.load.merge_rows import DONE, NEW, UPSERT, MergeLayout
 from penstock.load.postgres.progress import SCHEMA
 from penstock.load.postgres.target import TargetColumn, TargetIndex, TargetTable
 from penstock.load.postgres.types import staged
-from penstock.model import Column, PenstockError, Relation
-
-
-class KeyNotInTarget(PenstockError):
-    """The target table lacks a column that the log's rows have."""
-
-    code = "TG21"
+from penstock.load.refusals import KeyNotInTarget
+from penstock.model import Column, Relation
 
 
 class Way(Enum):

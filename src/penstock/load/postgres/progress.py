@@ -11,12 +11,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import psycopg
 
-from penstock.model import PenstockError, TableName
+from penstock.load.refusals import (
+    ActionUnknown,
+    AppliedByAnother,
+    ProgressUnwritable,
+    TargetFollowsAnotherLog,
+)
+from penstock.load.target import Applied, FileProgress, TableRecord
+from penstock.model import TableName
 
 SCHEMA = "wirekite"
 ACTIONS = ("RUN", "PAUSE", "STOP")
@@ -70,55 +76,6 @@ TABLES = (
     select 'RUN' where not exists (select from wirekite.wirekite_action)
     """,
 )
-
-
-class ProgressUnwritable(PenstockError):
-    """The schema wirekite or its tables can not be made or written in the target."""
-
-    code = "TG02"
-
-
-class TargetFollowsAnotherLog(PenstockError):
-    """The target's progress belongs to another change log than this pipeline's."""
-
-    code = "TG03"
-
-
-class AppliedByAnother(PenstockError):
-    """Somebody else moved the applied position: two loaders are at work on one target."""
-
-    code = "TG04"
-
-
-class ActionUnknown(PenstockError):
-    """wirekite_action holds a word that is none of RUN, PAUSE and STOP."""
-
-    code = "CT40"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
-    """How far the change log is applied. 0 and None: nothing yet.
-
-    segment: number of the last segment that is applied whole, -1 before any. position: of the
-    last applied commit, as an ordered number. commit_time_us: its time, microseconds since 1970
-    UTC.
-    """
-
-    segment: int = -1
-    gsn: int = 0
-    trx: int = 0
-    position: int = 0
-    commit_time_us: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileProgress:
-    """One CL row: the file's name, the last gsn applied of it, whether that is all of it."""
-
-    file: str
-    mark: int
-    finished: bool
 
 
 def ensure_tables(connection: psycopg.Connection) -> None:
@@ -366,21 +323,6 @@ def _end_row(
 
 
 # --- shapes of captured tables --------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableRecord:
-    """A captured table as the target knows it.
-
-    merge_name: its merge table's name in schema wirekite. made: penstock created the target
-    table. columns: `(name, source type)` as applied; None when no relation was seen yet.
-    """
-
-    source: TableName
-    target: TableName
-    merge_name: str
-    made: bool
-    columns: tuple[tuple[str, str], ...] | None
 
 
 def read_tables(connection: psycopg.Connection) -> dict[TableName, TableRecord]:

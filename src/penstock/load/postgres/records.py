@@ -10,7 +10,7 @@ from __future__ import annotations
 import psycopg
 
 from penstock.load.postgres import progress
-from penstock.load.postgres.progress import TableRecord
+from penstock.load.target import TableRecord
 from penstock.model import TableName
 
 

@@ -12,8 +12,13 @@ import psycopg
 
 from penstock.host.connect import quoted, statement_error
 from penstock.load.merge_rows import MergeLayout
-from penstock.load.postgres.alter import RelationNotCarried
 from penstock.load.postgres.progress import SCHEMA
+from penstock.load.refusals import (
+    ForeignKeyBlocked,
+    RelationNotCarried,
+    UniqueBlocked,
+    ValueRefused,
+)
 from penstock.model import PenstockError, TableName
 
 # Types whose values are names: of relations, functions, operators, types and so on.
@@ -23,42 +28,6 @@ _NAMING = re.compile(
 )
 # What their input functions say of a name that nothing has, or that is not clear.
 _NAMELESS = frozenset({"42P01", "42883", "42725", "42704", "3F000", "42602", "3D000"})
-
-
-class ForeignKeyBlocked(PenstockError):
-    """A foreign key of the target refuses the net change of a batch."""
-
-    code = "TG30"
-
-
-class UniqueBlocked(PenstockError):
-    """A unique or exclusion constraint of the target refuses the net change of a batch."""
-
-    code = "TG31"
-
-
-class ValueRefused(PenstockError):
-    """The target refuses a value: a check, a domain, a length, or NOT NULL."""
-
-    code = "TG32"
-
-
-class TargetRowMissing(PenstockError):
-    """The target lacks rows that the log changes: somebody else writes there, or it drifted."""
-
-    code = "TG33"
-
-
-class TriggersWouldFire(PenstockError):
-    """Triggers or rules of the target would act on rows that the source's have acted on already."""
-
-    code = "TG34"
-
-
-class TruncateBlocked(PenstockError):
-    """A table was truncated at the source, and in the target rows of others hang on it."""
-
-    code = "TG35"
 
 
 def grant_replica(user: str) -> str:

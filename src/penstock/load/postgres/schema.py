@@ -17,12 +17,17 @@ import structlog
 
 from penstock.host.connect import literal, quoted
 from penstock.load.postgres import progress
-from penstock.load.postgres.progress import TableRecord
 from penstock.load.postgres.target import TargetTable, read_target_tables
-from penstock.load.postgres.types import map_namespaces, same_type, target_name
+from penstock.load.postgres.types import map_namespaces, same_type
+from penstock.load.refusals import (
+    TargetDdlFailed,
+    TargetSchemaMissing,
+    TargetShapeDiffers,
+    TargetTypeMissing,
+)
+from penstock.load.target import TableRecord, target_name
 from penstock.model import (
     ColumnDefinition,
-    PenstockError,
     TableDefinition,
     TableName,
     TypeDefinition,
@@ -31,30 +36,6 @@ from penstock.model import (
 logger = structlog.get_logger(__name__)
 
 _SEQUENCE = re.compile(r"nextval\('((?:[^']|'')+)'::regclass\)\Z")
-
-
-class TargetShapeDiffers(PenstockError):
-    """A table that is there already has other columns than the source's."""
-
-    code = "TG10"
-
-
-class TargetTypeMissing(PenstockError):
-    """A column's type can not be had in the target."""
-
-    code = "TG11"
-
-
-class TargetDdlFailed(PenstockError):
-    """The target refused to make a schema, type, table, key or index."""
-
-    code = "TG12"
-
-
-class TargetSchemaMissing(PenstockError):
-    """A schema is missing in the target and may not be made."""
-
-    code = "TG13"
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ Not here: filling them (`load/job.py`) and applying them (`apply.py`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import ClassVar
 
 import psycopg
 
@@ -18,10 +17,8 @@ from penstock.load.merge_rows import MergeLayout
 from penstock.load.postgres.merge import create_merge_table
 from penstock.load.postgres.progress import SCHEMA
 from penstock.load.postgres.types import same_type
-from penstock.model import PenstockError, Retry
+from penstock.load.refusals import StagingChanged
 
-NAME_BYTES_MAX = 63
-SETS = ("", "b")
 MADE_MEANWHILE = ("42P07", "23505")  # a table of this name, or its row in a catalogue, is there
 
 SHAPES = """
@@ -39,24 +36,6 @@ STAMPS = """
 """
 
 Shape = tuple[tuple[str, str], ...]
-
-
-def staging_name(merge_name: str, *, place: int, use: int) -> str:
-    """The merge table of a table's use-th phase (from 1) in a batch that has this place.
-
-    place: 0 or 1, which of the two sets. merge_name: the table's own, which belongs to the first
-    phase in the first set: `item_wkm`; the others are `item_wkm2`, `item_wkmb`, `item_wkmb2`.
-    """
-    suffix = SETS[place] + ("" if use == 1 else str(use))
-    room = NAME_BYTES_MAX - len(suffix)
-    return merge_name.encode()[:room].decode(errors="ignore") + suffix
-
-
-class StagingChanged(PenstockError):
-    """A merge table does not hold what this batch staged: lost in a crash, or a late worker's."""
-
-    code = "LD13"
-    retry: ClassVar[Retry] = "backoff"
 
 
 class StagingArea:

@@ -12,13 +12,8 @@ from typing import Any
 import psycopg
 
 from penstock.host.connect import quoted
-from penstock.model import PenstockError, TableName
-
-
-class TargetTableMissing(PenstockError):
-    """A captured table has no table in the target."""
-
-    code = "TG01"
+from penstock.load.refusals import TargetTableMissing
+from penstock.model import TableName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from penstock.codec.columns import arrow_type
 from penstock.host.connect import quoted
-from penstock.model import Column, TableName
+from penstock.load.target import target_name as target_name
+from penstock.model import Column
 
 _TOKEN = re.compile(
     r"""
@@ -27,11 +28,6 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*\Z")
-
-
-def target_name(name: TableName, namespaces: Mapping[str, str]) -> TableName:
-    """Where a source table lives in the target: its schema mapped, its name kept."""
-    return TableName(namespaces.get(name.schema, name.schema), name.name)
 
 
 def map_namespaces(sql: str, namespaces: Mapping[str, str]) -> str:

@@ -1,0 +1,121 @@
+"""How rows lie in a merge table of MySQL or MariaDB: names, types and order of its columns.
+
+As `load/merge_rows.py` has it for PostgreSQL: the table's columns under their own names, all
+nullable, behind a few of ours, whose names begin with `wk$`. Values wait as what their neutral type
+is, and get the target column's type where they are applied. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.codec.columns import arrow_type
+from penstock.host.mysql.connect import quoted
+from penstock.model import Column, Relation
+
+TEXT = "longtext character set utf8mb4 collate utf8mb4_bin"
+DECIMAL_PRECISION_MAX, DECIMAL_SCALE_MAX = 65, 30
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)\Z")
+_SQL = {
+    "bool": "tinyint",
+    "int16": "smallint",
+    "int32": "int",
+    "int64": "bigint",
+    "uint32": "int unsigned",
+    "uint64": "bigint unsigned",
+    "float32": "float",
+    "float64": "double",
+    "date": "date",
+    "time": "time(6)",
+    "timestamp": "datetime(6)",
+    "timestamptz": "datetime(6)",
+    "uuid": "varchar(36) character set utf8mb4 collate utf8mb4_bin",
+    "binary": "longblob",
+    "string": TEXT,
+}
+
+
+def staged_sql(column: Column) -> str:
+    """The type that a column's values wait as."""
+    match = _DECIMAL.match(column.neutral)
+    if match is None:
+        return _SQL[column.neutral]
+    precision, scale = int(match[1]), int(match[2])
+    fits = precision <= DECIMAL_PRECISION_MAX and scale <= DECIMAL_SCALE_MAX
+    return f"decimal({precision},{scale})" if fits else TEXT
+
+
+class MergeLayout:
+    """The merge table of one relation version; `count`, `absent`, `origin` as for PostgreSQL.
+
+    number: of the row, in a table without a key.
+    """
+
+    def __init__(self, relation: Relation) -> None:
+        prefix = "wk$"
+        while any(column.name.lower().startswith(prefix) for column in relation.columns):
+            prefix += "$"
+        self.relation = relation
+        self.count = f"{prefix}n"
+        self.number = f"{prefix}row"
+        self.absent = f"{prefix}absent"
+        self.origin = tuple(f"{prefix}key{place}" for place in range(1, len(relation.key) + 1))
+        own: list[tuple[str, pa.DataType, str]] = [(self.count, pa.int64(), "bigint")]
+        if relation.key:
+            own.append((self.absent, pa.binary(), "varbinary(512)"))
+        for name, index in zip(self.origin, relation.key, strict=True):
+            column = relation.columns[index]
+            own.append((name, arrow_type(column.neutral), staged_sql(column)))
+        columns = [
+            *own,
+            *((c.name, arrow_type(c.neutral), staged_sql(c)) for c in relation.columns),
+        ]
+        self.schema = pa.schema([(name, arrow) for name, arrow, _ in columns])
+        self.sql_columns = tuple((name, sql) for name, _, sql in columns)
+
+    def reference(self, index: int, alias: str = "m") -> str:
+        """The relation's column of this index, quoted."""
+        return f"{alias}.{quoted(self.relation.columns[index].name)}"
+
+    def create(self, table: str) -> str:
+        """The statement that makes it. It holds nothing that can not be made again."""
+        columns = [f"{quoted(name)} {kind} null" for name, kind in self.sql_columns]
+        if not self.relation.key:
+            columns.append(f"{quoted(self.number)} bigint not null auto_increment primary key")
+        body = ",\n    ".join(columns)
+        return (
+            f"create table {table} (\n    {body}\n) engine = InnoDB row_format = dynamic"
+            " default character set utf8mb4 collate utf8mb4_bin"
+        )
+
+    def batch(
+        self,
+        counts: npt.NDArray[np.int64],
+        columns: list[Any],
+        *,
+        bitmaps: Any = None,
+        origin: list[Any] | None = None,
+    ) -> pa.RecordBatch:
+        """One batch; a column given as None is all null."""
+        size = len(counts)
+        arrays: list[Any] = [pa.array(counts)]
+        if self.relation.key:
+            arrays.append(bitmaps)
+            arrays += origin if origin is not None else [None] * len(self.origin)
+        arrays += columns
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.nulls(size, kind.type)
+                if values is None
+                else values
+                if values.type == kind.type
+                else values.cast(kind.type)
+                for values, kind in zip(arrays, self.schema, strict=True)
+            ],
+            schema=self.schema,
+        )

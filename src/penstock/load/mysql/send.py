@@ -1,0 +1,232 @@
+"""Merge rows into a merge table, by LOAD DATA LOCAL from memory. Runs in the workers.
+
+Where the server takes none (`local_infile = 0`), by INSERT of many rows a statement. The rows are
+sent in a transaction that first sees that the merge table is still meant for them: what a worker of
+a batch that was given up sends late, is refused.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pymysql
+import structlog
+from pymysql.constants import COMMAND
+
+from penstock.host.connect import ConnectionLost, ServerBusy, StatementInterrupted
+from penstock.host.mysql.connect import (
+    Connection,
+    connect,
+    quoted,
+    server_errors,
+    statement_error,
+    value,
+)
+from penstock.load import LOAD_AFRESH
+from penstock.load.mysql.rows import FIELDS, lines, tuples
+from penstock.load.refusals import StagingChanged, StagingFailed, StagingLost, ValueRefused
+from penstock.load.target import SCHEMA, Outgoing
+from penstock.model import PenstockError
+
+logger = structlog.get_logger(__name__)
+
+WORKER_NAME = "penstock worker"
+LOCK_WAIT_S = 60
+PACKET_BYTES = 2**20
+# A statement of an INSERT may not be longer than the server's max_allowed_packet, nor need it.
+INSERT_BYTES_MAX = 8 * 2**20
+FILE_NAME = "penstock"
+NOT_ALLOWED = 1227
+
+# Merge tables hold nothing that a replica of the target needs. Silently left, where not allowed.
+WITHOUT_LOG = "set session sql_log_bin = 0"
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """A worker's connection. takes_files: LOAD DATA LOCAL is allowed. packet_bytes: see above."""
+
+    connection: Connection
+    takes_files: bool
+    packet_bytes: int
+
+
+_sessions: dict[tuple[int, str], _Session] = {}
+
+
+def send(url: str, rows: Outgoing) -> None:
+    """Append rows to a merge table; see `Engine.send`."""
+    try:
+        session = _session(url)
+        _send(session, rows)
+    except pymysql.Error as error:
+        _forget(url)
+        raise _typed(rows, error) from error
+    except BaseException:
+        _forget(url)
+        raise
+
+
+def _send(session: _Session, rows: Outgoing) -> None:
+    connection = session.connection
+    names = ", ".join(quoted(name) for name in rows.reader.schema.names)
+    table = quoted(SCHEMA, rows.staging)
+    connection.begin()
+    _check_stamp(connection, rows)
+    counted = _Counted(rows.reader)
+    if session.takes_files:
+        statement = f"load data local infile '{FILE_NAME}' into table {table} character set binary"
+        result = load_local(connection, f"{statement} {FIELDS} ({names})", map(lines, counted))
+        taken, warnings = result
+    else:
+        taken = warnings = 0
+        room = min(INSERT_BYTES_MAX, session.packet_bytes - 2**16)
+        for batch in counted:
+            for piece in tuples(batch, bytes_max=room):
+                head = f"insert into {table} ({names}) values ".encode()
+                taken += int(connection.query(head + piece))
+                warnings += connection._result.warning_count
+    if warnings or taken != counted.rows:
+        raise _refused(connection, rows, taken, counted.rows)
+    connection.commit()
+
+
+class _Counted:
+    """The batches of a reader, counted as they go by."""
+
+    def __init__(self, reader: pa.RecordBatchReader) -> None:
+        self._reader = reader
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._reader:
+            if batch.num_rows:
+                self.rows += batch.num_rows
+                yield batch
+
+
+def load_local(connection: Connection, sql: str, pieces: Iterator[bytes]) -> tuple[int, int]:
+    """Run a LOAD DATA LOCAL statement and send it this; rows taken, and warnings.
+
+    The server names the file that it wants: any other name than ours is refused, since who
+    answers in a server's place could ask for any file of ours. Raises pymysql.Error.
+    """
+    connection._execute_command(COMMAND.COM_QUERY, sql)
+    packet = connection._read_packet()
+    if not packet.is_load_local_packet():
+        raise pymysql.err.OperationalError(2027, "the server did not ask for the rows")
+    if packet.get_all_data()[1:] != FILE_NAME.encode():
+        connection._force_close()
+        raise pymysql.err.OperationalError(2027, "the server asked for a file that is not ours")
+    for piece in pieces:
+        view = memoryview(piece)
+        for at in range(0, len(view), PACKET_BYTES):
+            connection.write_packet(bytes(view[at : at + PACKET_BYTES]))
+    connection.write_packet(b"")
+    answer = connection._read_packet()
+    answer.advance(1)
+    taken = answer.read_length_encoded_integer()
+    answer.read_length_encoded_integer()
+    _, warnings = answer.read_struct("<HH")
+    return int(taken), int(warnings)
+
+
+def _check_stamp(connection: Connection, rows: Outgoing) -> None:
+    """Lock the merge table's stamp until the commit, and see that it is ours."""
+    found = value(
+        connection,
+        f"select stamp from {SCHEMA}.wirekite_merge where merge_name = %s lock in share mode",
+        (rows.staging,),
+        doing=f"staging {rows.table}",
+    )
+    if found != rows.stamp:
+        raise StagingChanged(
+            f"merge table {rows.staging} is meant for another batch by now",
+            hint="The batch is staged again by itself.",
+        )
+
+
+def _refused(connection: Connection, rows: Outgoing, taken: int, sent: int) -> PenstockError:
+    """What the server's warnings say, without the values that they name."""
+    with server_errors("reading warnings"), connection.cursor() as cursor:
+        cursor.execute("show warnings limit 1")
+        found = cursor.fetchone()
+    if found is None:
+        return StagingFailed(
+            f"staging {rows.table}: the server took {taken} rows of {sent}",
+            hint=f"Please report it. {LOAD_AFRESH}",
+            table=str(rows.table),
+        )
+    number, said = int(found[1]), str(found[2])
+    column = said.partition(" for column '")[2].partition("'")[0]
+    which = f"a value of column {column}" if column else "a value"
+    return ValueRefused(
+        f"staging {rows.table}: the server has no place for {which} (error {number})",
+        hint="The value is out of what MySQL's type can hold: have the column as text in the "
+        "target, or leave the table out.",
+        table=str(rows.table),
+        errno=number,
+    )
+
+
+def _typed(rows: Outgoing, error: pymysql.Error) -> PenstockError:
+    typed = statement_error(f"staging {rows.table} into {rows.staging}", error)
+    if isinstance(typed, ConnectionLost | StatementInterrupted | ServerBusy):
+        return StagingLost(typed.message, hint="It is tried again by itself.", **typed.fields)
+    return StagingFailed(
+        typed.message,
+        hint=f"Please report it. {LOAD_AFRESH}",
+        **typed.fields | {"table": str(rows.table)},
+    )
+
+
+# --- connections ----------------------------------------------------------------------------------
+
+
+def _session(url: str) -> _Session:
+    """The worker's connection to the target; a forked child does not share its parent's."""
+    place = (os.getpid(), url)
+    if place not in _sessions:
+        _sessions[place] = _open(url)
+    return _sessions[place]
+
+
+def _open(url: str) -> _Session:
+    options = {"innodb_lock_wait_timeout": str(LOCK_WAIT_S), "lock_wait_timeout": str(LOCK_WAIT_S)}
+    connection = connect(url, application_name=WORKER_NAME, local_infile=True, options=options)
+    try:
+        facts = value(connection, "select @@local_infile", doing="looking at the target")
+        room = value(connection, "select @@max_allowed_packet", doing="looking at the target")
+        without_log(connection)
+    except BaseException:
+        connection.close()
+        raise
+    if not facts:
+        logger.warning(
+            "the target takes no LOAD DATA LOCAL, rows go by INSERT",
+            hint="Run: set global local_infile = 1;",
+        )
+    return _Session(connection, takes_files=bool(facts), packet_bytes=int(room))
+
+
+def without_log(connection: Connection) -> bool:
+    """Keep what this session writes out of the target's binlog, where it may; whether it does."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(WITHOUT_LOG)
+    except pymysql.Error as error:
+        if error.args[0] != NOT_ALLOWED:
+            raise
+        return False
+    return True
+
+
+def _forget(url: str) -> None:
+    """Drop a connection after an error: it may stand in the middle of anything."""
+    session = _sessions.pop((os.getpid(), url), None)
+    if session is not None:
+        session.connection._force_close()

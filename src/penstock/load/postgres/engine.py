@@ -1,0 +1,176 @@
+"""PostgreSQL as a target of the change loader: the port of `load/target.py` over this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import psycopg
+
+from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, server_errors, statement_error
+from penstock.load import target as port
+from penstock.load.merge_rows import MergeLayout
+from penstock.load.postgres import apply, progress
+from penstock.load.postgres.enums import add_missing_labels
+from penstock.load.postgres.records import Records
+from penstock.load.postgres.send import send
+from penstock.load.postgres.staging import StagingArea, check_staged, drop_merge_tables
+from penstock.load.target import Applied, FileProgress, MergeSpec, PhaseSpec
+from penstock.model import PenstockError, Relation, TableName
+
+__all__ = [
+    "ddl_commits",
+    "errors",
+    "layout",
+    "open_staging",
+    "open_target",
+    "send",
+    "staging_name",
+    "typed",
+]
+
+STAGER_NAME = "penstock stager"
+NAME_BYTES_MAX = 63
+
+errors: tuple[type[BaseException], ...] = (psycopg.Error,)
+ddl_commits = False
+
+
+def typed(doing: str, error: BaseException) -> PenstockError:
+    """See `Engine.typed`."""
+    assert isinstance(error, psycopg.Error)
+    return statement_error(doing, error)
+
+
+def layout(relation: Relation) -> MergeLayout:
+    """See `Engine.layout`."""
+    return MergeLayout(relation)
+
+
+def staging_name(merge_name: str, *, place: int, use: int) -> str:
+    """See `Engine.staging_name`."""
+    return port.staging_name(merge_name, place=place, use=use, room=NAME_BYTES_MAX, unit="utf-8")
+
+
+def open_staging(url: str) -> PostgresStaging:
+    """See `Engine.open_staging`."""
+    settings = {**EXACT_TEXT_SETTINGS, "lock_timeout": str(apply.LOCK_TIMEOUT_MS)}
+    return PostgresStaging(connect(url, application_name=STAGER_NAME, options=settings))
+
+
+def open_target(
+    url: str, namespaces: Mapping[str, str], *, allow_triggers: bool = False
+) -> PostgresTarget:
+    """See `Engine.open_target`."""
+    return PostgresTarget(apply.open_target(url, namespaces, allow_triggers=allow_triggers))
+
+
+class PostgresStaging:
+    """The stager's side; see `Staging`."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        """connection: autocommit, used by nobody else meanwhile."""
+        self._connection = connection
+        self._records = Records(connection)
+        self._area = StagingArea(connection)
+
+    def merge_name(self, table: TableName, target: TableName) -> str:
+        """See `Staging`."""
+        with server_errors("reading the captured tables"):
+            return self._records.get(table, target).merge_name
+
+    def prepare(self, wanted: Mapping[str, Relation]) -> dict[str, int]:
+        """See `Staging`."""
+        return self._area.prepare({name: MergeLayout(shape) for name, shape in wanted.items()})
+
+    def forget(self, names: Iterable[str]) -> None:
+        """See `Staging`."""
+        self._area.forget(names)
+
+    def begin_files(self, files: Iterable[str]) -> None:
+        """See `Staging`."""
+        with server_errors("writing progress rows"):
+            progress.begin_files(self._connection, files)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+class PostgresTarget:
+    """The applying side; see `Target`."""
+
+    def __init__(self, target: apply.Target) -> None:
+        """target: freshly opened."""
+        self._target = target
+
+    @property
+    def connection(self) -> psycopg.Connection:
+        """The connection that applies."""
+        return self._target.connection
+
+    @property
+    def is_closed(self) -> bool:
+        """See `Target`."""
+        return self.connection.closed
+
+    @property
+    def replica(self) -> bool:
+        """Whether session_replication_role is set."""
+        return self._target.replica
+
+    def bind(self, log_id: str) -> Applied:
+        """See `Target`."""
+        with server_errors("reading the applied position"):
+            progress.ensure_tables(self.connection)
+            return progress.bind_log(self.connection, log_id)
+
+    def need(self, names: Iterable[TableName]) -> None:
+        """See `Target`."""
+        with server_errors("reading the target's tables"):
+            self._target.need(names)
+
+    def forget(self) -> None:
+        """See `Target`."""
+        self._target.forget()
+
+    def reshape(self, phases: Sequence[PhaseSpec], *, log_id: str, before: Applied) -> None:
+        """Nothing: tables are altered in the batch's transaction."""
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """See `Target`."""
+        with server_errors("committing a batch"), self.connection.transaction():
+            yield
+
+    def advance(self, *, log_id: str, before: Applied, after: Applied) -> None:
+        """See `Target`."""
+        progress.advance(self.connection, log_id=log_id, before=before, after=after)
+
+    def check_staged(self, expected: Mapping[str, tuple[int, int]]) -> None:
+        """See `Target`."""
+        check_staged(self.connection, expected)
+
+    def apply_phases(self, phases: Sequence[PhaseSpec]) -> None:
+        """See `Target`."""
+        apply.apply_phases(self._target, phases)
+
+    def end_files(self, files: Iterable[FileProgress]) -> None:
+        """See `Target`."""
+        progress.end_files(self.connection, files)
+
+    def mend(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
+        """Give enums the labels that they lack."""
+        if error.fields.get("sqlstate") != "22P02":
+            return False
+        layouts = [(spec.table, spec.staging, MergeLayout(spec.relation)) for spec in merges]
+        with server_errors("reading enum labels"):
+            return add_missing_labels(self.connection, layouts) > 0
+
+    def drop_merge_tables(self, names: Iterable[str]) -> None:
+        """See `Target`."""
+        drop_merge_tables(self.connection, names)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()

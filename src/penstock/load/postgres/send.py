@@ -1,0 +1,76 @@
+"""Merge rows into a merge table, by ADBC's binary COPY. Runs in the workers."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import adbc_driver_manager
+import pyarrow as pa
+from adbc_driver_postgresql import dbapi
+from psycopg import conninfo
+
+from penstock.host.connect import connect_error, quoted
+from penstock.load import LOAD_AFRESH
+from penstock.load.refusals import StagingFailed, StagingLost
+from penstock.load.target import SCHEMA, Outgoing
+from penstock.model import PenstockError
+
+_connections: dict[tuple[int, str], Any] = {}
+
+
+def send(url: str, rows: Outgoing) -> None:
+    """Append rows to a merge table; see `Engine.send`."""
+    connection = _connection(url)
+    try:
+        with connection.cursor() as cursor:
+            cursor.adbc_ingest(rows.staging, rows.reader, mode="append", db_schema_name=SCHEMA)
+    except (adbc_driver_manager.Error, pa.ArrowException) as error:
+        _forget(url)
+        raise _staging_error(rows, error) from error
+    except BaseException:
+        _forget(url)
+        raise
+
+
+def _staging_error(rows: Outgoing, error: Exception) -> PenstockError:
+    state = getattr(error, "sqlstate", None) or ""
+    said = " ".join(str(error).split())
+    message = f"staging {rows.table} into {quoted(SCHEMA, rows.staging)}: {said}"
+    # Without a word of the server behind it, this one tells of a value that has no binary form.
+    unsendable = said.endswith("Error occurred writing COPY data:")
+    lost = not state or state.startswith(("08", "57", "53"))
+    if isinstance(error, adbc_driver_manager.OperationalError) and lost and not unsendable:
+        return StagingLost(message, hint="It is tried again by itself.")
+    return StagingFailed(
+        message,
+        hint=f"Please report it. {LOAD_AFRESH}",
+        table=str(rows.table),
+    )
+
+
+def _connection(url: str) -> Any:
+    """The worker's connection to the target; a forked child does not share its parent's."""
+    place = (os.getpid(), url)
+    if place not in _connections:
+        given = conninfo.conninfo_to_dict(url)
+        options = str(given.get("options") or "")
+        given["options"] = f"{options} -c statement_timeout=0 -c lock_timeout=60000".strip()
+        given["application_name"] = "penstock worker"
+        given.setdefault("connect_timeout", 10)
+        text = conninfo.make_conninfo("", **given)
+        try:
+            _connections[place] = dbapi.connect(text, autocommit=True)
+        except adbc_driver_manager.Error as error:
+            raise connect_error(url, str(error)) from error
+    return _connections[place]
+
+
+def _forget(url: str) -> None:
+    """Drop a connection after an error: it may stand in the middle of a COPY."""
+    connection = _connections.pop((os.getpid(), url), None)
+    if connection is not None:
+        try:
+            connection.close()
+        except adbc_driver_manager.Error:
+            return  # it is broken; the server ends its side when the socket goes

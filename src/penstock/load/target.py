@@ -1,0 +1,289 @@
+"""What the change loader asks of a target, whichever engine it is: the port, and its nouns.
+
+An engine has three parts, each on a connection of its own: workers send merge rows (`send`), the
+stager prepares merge tables and records (`Staging`), and one connection applies (`Target`).
+`engine_of` picks the engine by the URL. Not here: when a batch is staged and applied (`loader.py`),
+and how an engine does it (`postgres/`, `mysql/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.model import PenstockError, Relation, TableName
+
+if TYPE_CHECKING:
+    from penstock.load.folded import Counts
+
+SCHEMA = "wirekite"
+
+
+def target_name(name: TableName, namespaces: Mapping[str, str]) -> TableName:
+    """Where a source table lives in the target: its schema mapped, its name kept."""
+    return TableName(namespaces.get(name.schema, name.schema), name.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """How far the change log is applied. 0 and None: nothing yet.
+
+    segment: number of the last segment that is applied whole, -1 before any. position: of the
+    last applied commit, as an ordered number. commit_time_us: its time, microseconds since 1970
+    UTC.
+    """
+
+    segment: int = -1
+    gsn: int = 0
+    trx: int = 0
+    position: int = 0
+    commit_time_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileProgress:
+    """One CL row: the file's name, the last gsn applied of it, whether that is all of it."""
+
+    file: str
+    mark: int
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRecord:
+    """A captured table as the target knows it.
+
+    merge_name: its merge table's name in schema wirekite. made: penstock created the target
+    table. columns: `(name, source type)` as applied; None when no relation was seen yet.
+    """
+
+    source: TableName
+    target: TableName
+    merge_name: str
+    made: bool
+    columns: tuple[tuple[str, str], ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeSpec:
+    """One filled merge table. table: the target's name; stamp: see `StagingArea`; see `Merge`."""
+
+    relation: Relation
+    table: TableName
+    staging: str
+    stamp: int
+    counts: Counts
+    absent_columns: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseSpec:
+    """What happens between two barriers, in this order. Names are the target's.
+
+    truncated: emptied together. reloaded: emptied alone, their rows follow as inserts.
+    relations: shapes that are current from here on.
+    """
+
+    truncated: tuple[TableName, ...] = ()
+    reloaded: tuple[TableName, ...] = ()
+    relations: tuple[Relation, ...] = ()
+    merges: tuple[MergeSpec, ...] = ()
+
+
+class Layout(Protocol):
+    """How rows lie in a merge table: see `merge_rows.MergeLayout`."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of the merge table's columns, in order."""
+        ...
+
+    def batch(
+        self,
+        counts: npt.NDArray[np.int64],
+        columns: list[Any],
+        *,
+        bitmaps: Any = None,
+        origin: list[Any] | None = None,
+    ) -> pa.RecordBatch:
+        """One batch of merge rows; a column given as None is all null."""
+        ...
+
+
+class Staging(Protocol):
+    """The stager's connection: merge tables and the CL rows of files that begin."""
+
+    def merge_name(self, table: TableName, target: TableName) -> str:
+        """The name of a captured table's merge table; recorded when it is the first time."""
+        ...
+
+    def prepare(self, wanted: Mapping[str, Relation]) -> dict[str, int]:
+        """Have these merge tables, by name, empty: a stamp per name, which only we know."""
+        ...
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Somebody drops these: look at the catalogue again when they are next wanted."""
+        ...
+
+    def begin_files(self, files: Iterable[str]) -> None:
+        """Insert the CL rows of a batch that begins."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+class Target(Protocol):
+    """The connection that applies, and what is known of the target's tables."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection is gone."""
+        ...
+
+    @property
+    def replica(self) -> bool:
+        """Whether foreign keys (and triggers, where the engine can) are off."""
+        ...
+
+    def bind(self, log_id: str) -> Applied:
+        """Make our tables where missing, bind the target to this log; how far it is applied."""
+        ...
+
+    def need(self, names: Iterable[TableName]) -> None:
+        """Have the catalogue of these tables. Raises TargetTableMissing, TriggersWouldFire."""
+        ...
+
+    def forget(self) -> None:
+        """Read the catalogue again when next needed: after a failure."""
+        ...
+
+    def reshape(self, phases: Sequence[PhaseSpec], *, log_id: str, before: Applied) -> None:
+        """Where DDL commits: alter, ahead of the batch's transaction, what changed its shape.
+
+        Raises AppliedByAnother when the target does not stand at `before`.
+        """
+        ...
+
+    def transaction(self) -> AbstractContextManager[object]:
+        """The batch's transaction; errors come out typed, with all of it rolled back."""
+        ...
+
+    def advance(self, *, log_id: str, before: Applied, after: Applied) -> None:
+        """Move the applied position, first of all: a second loader waits, and is refused."""
+        ...
+
+    def check_staged(self, expected: Mapping[str, tuple[int, int]]) -> None:
+        """See that merge tables hold what was staged: per name stamp and rows; and keep it so."""
+        ...
+
+    def apply_phases(self, phases: Sequence[PhaseSpec]) -> None:
+        """Apply all phases, inside the transaction."""
+        ...
+
+    def end_files(self, files: Iterable[FileProgress]) -> None:
+        """Write the CL rows, inside the transaction."""
+        ...
+
+    def mend(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
+        """Give the target what made it refuse these merges, where that can be: whether it was."""
+        ...
+
+    def drop_merge_tables(self, names: Iterable[str]) -> None:
+        """Drop merge tables that only one batch needed."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+class Engine(Protocol):
+    """One kind of target; the module `engine` of its folder.
+
+    errors: what its driver raises. ddl_commits: a change of shape ends the transaction it is in,
+    so that batches begin and end where one happens.
+    """
+
+    @property
+    def errors(self) -> tuple[type[BaseException], ...]:
+        """What its driver raises."""
+        ...
+
+    @property
+    def ddl_commits(self) -> bool:
+        """Whether DDL commits implicitly."""
+        ...
+
+    def typed(self, doing: str, error: BaseException) -> PenstockError:
+        """The typed error for one of the driver's; doing names the work."""
+        ...
+
+    def layout(self, relation: Relation) -> Layout:
+        """How the rows of this relation lie in its merge table."""
+        ...
+
+    def staging_name(self, merge_name: str, *, place: int, use: int) -> str:
+        """The merge table of the use-th phase (from 1) of a batch that has this place (0, 1)."""
+        ...
+
+    def open_staging(self, url: str) -> Staging:
+        """Connect for preparing merge tables."""
+        ...
+
+    def open_target(
+        self, url: str, namespaces: Mapping[str, str], *, allow_triggers: bool = False
+    ) -> Target:
+        """Connect for applying."""
+        ...
+
+    def send(self, url: str, rows: Outgoing) -> None:
+        """Append rows to a merge table, over the connection that this worker keeps.
+
+        Raises StagingFailed, StagingLost, StagingChanged, or what the rows' iterator does.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """Merge rows on their way into a merge table. stamp: what `Staging.prepare` gave for it."""
+
+    table: TableName
+    staging: str
+    stamp: int
+    relation: Relation
+    reader: pa.RecordBatchReader
+
+
+def staging_name(merge_name: str, *, place: int, use: int, room: int, unit: str = "") -> str:
+    """See `Engine.staging_name`. room: how long names may be, in bytes of the encoding `unit`, or
+    in characters.
+
+    merge_name: the table's own, which belongs to the first phase in the first set: `item_wkm`; the
+    others are `item_wkm2`, `item_wkmb`, `item_wkmb2`.
+    """
+    suffix = ("", "b")[place] + ("" if use == 1 else str(use))
+    room -= len(suffix)
+    if unit:
+        return merge_name.encode(unit)[:room].decode(unit, errors="ignore") + suffix
+    return merge_name[:room] + suffix
+
+
+def engine_of(url: str) -> Engine:
+    """The engine that a target's URL names; its driver is imported no sooner."""
+    scheme = url.partition("://")[0]
+    if scheme in ("mysql", "mariadb"):
+        from penstock.load.mysql import engine as mysql
+
+        return mysql
+    from penstock.load.postgres import engine as postgres
+
+    return postgres
