@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["fix_postgres", "fix_doctor", "fix_java", "fix_mysql"]
+pytest_plugins = ["fix_postgres", "fix_doctor", "fix_java", "fix_mysql", "fix_mysql_loader"]
 
 # Two busy cores: a deadline per example would only measure the neighbours.
 settings.register_profile(

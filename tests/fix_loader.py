@@ -12,9 +12,9 @@ from fix_changes import Change, batch
 from penstock.load.batch import apply_batch
 from penstock.load.job import run_tasks
 from penstock.load.plan import POSITION_MAX
-from penstock.load.postgres import progress
-from penstock.load.postgres.engine import open_target
+from penstock.load.postgres.progress import read_applied
 from penstock.load.stage import BatchOptions, Staged, Stager, open_stager
+from penstock.load.target import Applied, engine_of
 from penstock.log.layout import next_segments
 from penstock.log.writer import Writer, WriterOptions
 from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Rows, Run, TableName
@@ -105,7 +105,7 @@ class Applying:
         self.directory = directory
         self.namespaces = more.get("namespaces", {})
         self.starts = more.get("starts", {})
-        self.target = open_target(
+        self.target: Any = engine_of(url).open_target(
             url, self.namespaces, allow_triggers=more.get("allow_triggers", False)
         )
         self.applied = self.target.bind("test-log")
@@ -132,22 +132,31 @@ class Applying:
                     starts=self.starts,
                 )
             )
-        session: Any = LocalSession(lambda: self.target.connection.execute(after_job))
+        session: Any = LocalSession(lambda: self.execute(after_job))
         staged = self._stager.stage(
             files, session, applied=self.applied, before=before, place=place
         )
         apply_batch(self.target, staged, log_id="test-log")
         self.applied = staged.after
-        assert progress.read_applied(self.target.connection) == self.applied
+        assert self.read_applied() == self.applied
         return staged
+
+    def execute(self, sql: str) -> None:
+        """Run SQL in the session that applies."""
+        self.target.connection.execute(sql)
+
+    def read_applied(self) -> Applied:
+        """How far the target says that it is."""
+        return read_applied(self.target.connection)
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """What the target has."""
-        return self.target.connection.execute(query).fetchall()
+        rows: list[tuple[Any, ...]] = self.target.connection.execute(query).fetchall()
+        return rows
 
     def close(self) -> None:
         """Close the connections."""
-        self.target.connection.close()
+        self.target.close()
         if self._stager is not None:
             self._stager.close()
 

@@ -21,6 +21,9 @@ from penstock.load.target import Target
 
 logger = structlog.get_logger(__name__)
 faults.declare(
+    "load.alter.before",
+    "load.alter.between",
+    "load.alter.after",
     "load.apply.before",
     "load.apply.after",
     "load.progress.before",
@@ -94,7 +97,7 @@ class _Batch:
     def _once(self) -> None:
         target, staged = self._target, self._staged
         faults.point("load.apply.before")
-        target.reshape(staged.phases, log_id=self._log_id, before=staged.before)
+        target.reshape(staged.phases, source_engine=staged.source_engine, before=staged.before)
         with target.transaction():
             # First of all, so that a second loader waits here and then finds itself refused.
             target.advance(log_id=self._log_id, before=staged.before, after=staged.after)

@@ -131,3 +131,9 @@ class ActionUnknown(PenstockError):
     """wirekite_action holds a word that is none of RUN, PAUSE and STOP."""
 
     code = "CT40"
+
+
+class TargetNotTransactional(PenstockError):
+    """A target table is kept by a storage engine that can not take a batch back."""
+
+    code = "TG37"

@@ -79,7 +79,8 @@ class Staged:
 
     before, after: where the target must stand and will stand. place: which set of merge tables
     holds it; extra: those of them that no other batch needs. is_cut: it ends inside its last file
-    (a hold). whole: files that are done with once it is applied. seconds: per step.
+    (a hold). whole: files that are done with once it is applied. source_engine: whose types the
+    relations have. seconds: per step.
     """
 
     before: Applied
@@ -92,6 +93,7 @@ class Staged:
     extra: tuple[str, ...] = ()
     counts: Counts = field(default_factory=Counts)
     tables: int = 0
+    source_engine: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -158,6 +160,7 @@ class Stager:
                 for file in files
             ]
             self._check(segments, applied)
+            source_engine = segments[0].header.source.get("engine", "")
             after = _end(segments, applied, before)
             views = [view(segment) for segment in segments]
             window = Window(
@@ -198,6 +201,7 @@ class Stager:
             extra=tuple(extra),
             counts=sum((outcome.counts for outcome in outcomes.values()), Counts()),
             tables=len({task.table for task in tasks}),
+            source_engine=source_engine,
             seconds=steps.seconds,
         )
 

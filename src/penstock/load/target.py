@@ -165,7 +165,7 @@ class Target(Protocol):
         """Read the catalogue again when next needed: after a failure."""
         ...
 
-    def reshape(self, phases: Sequence[PhaseSpec], *, log_id: str, before: Applied) -> None:
+    def reshape(self, phases: Sequence[PhaseSpec], *, source_engine: str, before: Applied) -> None:
         """Where DDL commits: alter, ahead of the batch's transaction, what changed its shape.
 
         Raises AppliedByAnother when the target does not stand at `before`.

@@ -146,9 +146,7 @@ def ensure_tables(connection: Connection) -> None:
 def named_lock(connection: Connection) -> Iterator[None]:
     """Let one session at a time do this; `if not exists` alone does not make it safe."""
     with server_errors("waiting for others who make our tables"):
-        run(
-            connection, "do get_lock(%s, %s)", (LOCK_NAME, LOCK_WAIT_S), doing="locking our tables"
-        )
+        run(connection, "do get_lock(%s, %s)", (LOCK_NAME, LOCK_WAIT_S), doing="locking our tables")
     try:
         yield
     finally:
@@ -172,13 +170,12 @@ def set_action(connection: Connection, action: str) -> None:
     """Write RUN, PAUSE or STOP. Raises ActionUnknown for another word."""
     if action not in ACTIONS:
         raise ActionUnknown(f"no such action: {action!r}", hint="Use RUN, PAUSE or STOP.")
-    doing = "writing the action"
+    doing, table = "writing the action", f"{SCHEMA}.wirekite_action"
     with transaction(connection):
-        found = rows(connection, f"select 1 from {SCHEMA}.wirekite_action for update", doing=doing)
-        if found:
-            run(connection, f"update {SCHEMA}.wirekite_action set action = %s", (action,), doing=doing)
+        if rows(connection, f"select 1 from {table} for update", doing=doing):
+            run(connection, f"update {table} set action = %s", (action,), doing=doing)
         else:
-            run(connection, f"insert into {SCHEMA}.wirekite_action values (%s)", (action,), doing=doing)
+            run(connection, f"insert into {table} values (%s)", (action,), doing=doing)
 
 
 def _if_there(connection: Connection, sql: str) -> list[dict[str, Any]]:
@@ -471,7 +468,7 @@ def merge_name(table: TableName, taken: Mapping[str, TableName]) -> str:
 
 
 class Records:
-    """What `wirekite_table` says, as one connection has read it; as in `load/postgres/records.py`."""
+    """What `wirekite_table` says, as one connection has read it; see `load/postgres/records.py`."""
 
     def __init__(self, connection: Connection) -> None:
         """connection: autocommit."""

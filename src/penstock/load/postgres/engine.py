@@ -134,7 +134,7 @@ class PostgresTarget:
         """See `Target`."""
         self._target.forget()
 
-    def reshape(self, phases: Sequence[PhaseSpec], *, log_id: str, before: Applied) -> None:
+    def reshape(self, phases: Sequence[PhaseSpec], *, source_engine: str, before: Applied) -> None:
         """Nothing: tables are altered in the batch's transaction."""
 
     @contextmanager

@@ -1,0 +1,389 @@
+"""One batch into a MySQL or MariaDB target: what changed its shape first, then one transaction.
+
+foreign_key_checks is off in this session, which needs no right: rows come in any order, and what a
+foreign key would do to rows that refer (cascades) is left to the log, which holds it if the source
+did it. Triggers can not be switched off here: a table with triggers is refused unless they are
+allowed. Not here: the statements (`merge.py`, `alter.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+from pymysql.cursors import Cursor
+
+from penstock.host import faults
+from penstock.host.connect import StatementFailed
+from penstock.host.mysql.connect import Connection, connect, rows, run, server_errors, value
+from penstock.load import LOAD_AFRESH
+from penstock.load.mysql import progress
+from penstock.load.mysql.alter import alter_afresh, alter_table, alterations, shape_of
+from penstock.load.mysql.merge import Merge, MergeSql, Way
+from penstock.load.mysql.progress import Records, read_applied, transaction
+from penstock.load.mysql.refusals import HARMLESS, apply_error, refused
+from penstock.load.mysql.staging import check_staged, drop_merge_tables
+from penstock.load.mysql.target import TargetTable, read_target_tables, require
+from penstock.load.refusals import (
+    TargetNotTransactional,
+    TargetRowMissing,
+    TriggersWouldFire,
+    ValueRefused,
+)
+from penstock.load.target import (
+    Applied,
+    FileProgress,
+    MergeSpec,
+    PhaseSpec,
+    TableRecord,
+    target_name,
+)
+from penstock.model import PenstockError, Relation, TableName
+
+logger = structlog.get_logger(__name__)
+
+LOCK_TIMEOUT_S = 10
+APPLICATION_NAME = "penstock loader"
+GUARD_NAME = "penstock loader guard"
+TRANSACTIONAL = frozenset({"innodb", "rocksdb", "tokudb", "ndbcluster"})
+
+
+def lock_timeouts(seconds: int) -> dict[str, str]:
+    """Session settings: how long to wait for rows and for tables that others use."""
+    return {"innodb_lock_wait_timeout": str(seconds), "lock_wait_timeout": str(seconds)}
+
+
+class MySQLTarget:
+    """The applying side; see `Target`."""
+
+    def __init__(
+        self, url: str, namespaces: Mapping[str, str], *, allow_triggers: bool = False
+    ) -> None:
+        """Connect. Raises the typed errors of a connection."""
+        self._url = url
+        self._namespaces = namespaces
+        self._allow_triggers = allow_triggers
+        settings = {**lock_timeouts(LOCK_TIMEOUT_S), "foreign_key_checks": "0"}
+        self.connection: Connection = connect(
+            url, application_name=APPLICATION_NAME, options=settings, found_rows=True
+        )
+        self._records = Records(self.connection)
+        self._tables: dict[TableName, TargetTable] = {}
+        try:
+            self._choose_isolation()
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def _choose_isolation(self) -> None:
+        """Lock rows and no gaps, where the server's binlog lets us."""
+        doing = "setting up the session"
+        binlog = value(self.connection, "select @@binlog_format", doing=doing)
+        level = "repeatable read" if binlog == "STATEMENT" else "read committed"
+        run(self.connection, f"set session transaction isolation level {level}", doing=doing)
+
+    # --- the port ---------------------------------------------------------------------------------
+
+    @property
+    def is_closed(self) -> bool:
+        """See `Target`."""
+        return not self.connection.open
+
+    @property
+    def replica(self) -> bool:
+        """Foreign keys are off in every session of ours."""
+        return True
+
+    def bind(self, log_id: str) -> Applied:
+        """See `Target`."""
+        progress.ensure_tables(self.connection)
+        return progress.bind_log(self.connection, log_id)
+
+    def need(self, names: Iterable[TableName]) -> None:
+        """See `Target`."""
+        missing = [name for name in names if name not in self._tables]
+        if missing:
+            found = read_target_tables(self.connection, missing)
+            for name in missing:
+                self._check(require(found, name))
+            self._tables |= found
+
+    def _check(self, table: TargetTable) -> None:
+        if table.engine.lower() not in TRANSACTIONAL:
+            raise TargetNotTransactional(
+                f"target table {table.name} is kept by {table.engine or 'no engine'}, which has no "
+                "transactions",
+                hint=f"Run: alter table {table.sql_name} engine = InnoDB;",
+                table=str(table.name),
+            )
+        if table.triggers and not self._allow_triggers:
+            raise TriggersWouldFire(
+                f"target table {table.name} has triggers that would act a second time: "
+                + ", ".join(table.triggers),
+                hint=f"Drop them in the target: drop trigger {table.triggers[0]}; or set "
+                "allow_triggers, if what they do is not in the log.",
+                table=str(table.name),
+            )
+
+    def forget(self) -> None:
+        """See `Target`."""
+        self._tables.clear()
+        self._records.forget()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """See `Target`."""
+        with server_errors("committing a batch"), transaction(self.connection):
+            yield
+
+    def advance(self, *, log_id: str, before: Applied, after: Applied) -> None:
+        """See `Target`."""
+        progress.advance(self.connection, log_id=log_id, before=before, after=after)
+
+    def check_staged(self, expected: Mapping[str, tuple[int, int]]) -> None:
+        """See `Target`."""
+        check_staged(self.connection, expected)
+
+    def end_files(self, files: Iterable[FileProgress]) -> None:
+        """See `Target`."""
+        progress.end_files(self.connection, files)
+
+    def mend(
+        self,
+        error: PenstockError,  # noqa: ARG002
+        merges: Iterable[MergeSpec],  # noqa: ARG002
+    ) -> bool:
+        """Nothing: types are altered when the log says so, and not because of a row."""
+        return False
+
+    def drop_merge_tables(self, names: Iterable[str]) -> None:
+        """See `Target`."""
+        drop_merge_tables(self.connection, names)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+    # --- changes of shape -------------------------------------------------------------------------
+
+    def reshape(self, phases: Sequence[PhaseSpec], *, source_engine: str, before: Applied) -> None:
+        """Alter the tables that changed their shape, and record the shapes; safe to repeat.
+
+        Meanwhile a second session holds the applied position, so that no other loader applies.
+        """
+        wanted = self._shapes(phases)
+        changed = {
+            source: relation
+            for source, relation in wanted.items()
+            if self._record(source).columns != shape_of(relation)
+        }
+        if not changed:
+            return
+        emptied = {name for phase in phases for name in (*phase.truncated, *phase.reloaded)}
+        self.need(self._target_name(source) for source in changed)
+        with self._guard(before):
+            for source, relation in changed.items():
+                name = self._target_name(source)
+                self._alter(source, relation, source_engine, emptied=name in emptied)
+        self.need(self._target_name(source) for source in changed)
+
+    @contextmanager
+    def _guard(self, before: Applied) -> Iterator[None]:
+        """Hold the applied position, after a look whether it is where we left it."""
+        guard = connect(
+            self._url, application_name=GUARD_NAME, options=lock_timeouts(LOCK_TIMEOUT_S)
+        )
+        try:
+            with server_errors("altering target tables"), transaction(guard):
+                found = read_applied(guard, for_update=True)
+                if (found.segment, found.gsn, found.position) != (
+                    before.segment,
+                    before.gsn,
+                    before.position,
+                ):
+                    raise progress.refused(before)
+                yield
+        finally:
+            guard.close()
+
+    def _alter(
+        self, source: TableName, relation: Relation, source_engine: str, *, emptied: bool
+    ) -> None:
+        record, name = self._record(source), self._target_name(source)
+        table = self._tables[name]
+        clauses = alterations(record.columns, relation, table, source_engine, emptied=emptied)
+        faults.point("load.alter.before")
+        if clauses:
+            try:
+                self.run(alter_table(table, clauses), name)
+            except ValueRefused:
+                if not emptied:
+                    raise
+                self.run(alter_afresh(table, clauses), name)
+            for clause in clauses:
+                logger.info("target table altered", table=str(name), change=clause.what)
+            del self._tables[name]
+        faults.point("load.alter.between")
+        self._records.put(
+            TableRecord(
+                source=source,
+                target=name,
+                merge_name=record.merge_name,
+                made=record.made,
+                columns=shape_of(relation),
+            )
+        )
+        faults.point("load.alter.after")
+
+    def _shapes(self, phases: Sequence[PhaseSpec]) -> dict[TableName, Relation]:
+        """The last shape of each source table in these phases."""
+        return {
+            TableName(relation.schema, relation.name): relation
+            for phase in phases
+            for relation in phase.relations
+        }
+
+    def _record(self, source: TableName) -> TableRecord:
+        return self._records.get(source, self._target_name(source))
+
+    def _target_name(self, source: TableName) -> TableName:
+        return target_name(source, self._namespaces)
+
+    # --- rows -------------------------------------------------------------------------------------
+
+    def apply_phases(self, phases: Sequence[PhaseSpec]) -> None:
+        """See `Target`: tables have the last of their shapes already."""
+        last = {
+            self._target_name(source): {column.name for column in relation.columns}
+            for source, relation in self._shapes(phases).items()
+        }
+        for phase in phases:
+            names = {spec.table for spec in phase.merges}
+            self.need({*names, *phase.truncated, *phase.reloaded})
+            for name in sorted({*phase.truncated, *phase.reloaded}):
+                # TRUNCATE would commit.
+                self.run(f"delete from {self._tables[name].sql_name}", name)
+            merges = [
+                MergeSql(self._merge(spec, last.get(spec.table)))
+                for spec in sorted(phase.merges, key=lambda spec: spec.table)
+                if spec.counts.upserts or spec.counts.deletes
+            ]
+            for merge in merges:
+                _TableApply(self, merge).run()
+
+    def _merge(self, spec: MergeSpec, last: set[str] | None) -> Merge:
+        table = self._tables[spec.table]
+        dropped = {
+            column.name
+            for column in spec.relation.columns
+            if last is not None and column.name not in last and table.column(column.name) is None
+        }
+        return Merge(
+            relation=spec.relation,
+            table=table,
+            staging=spec.staging,
+            counts=spec.counts,
+            absent_columns=spec.absent_columns,
+            dropped=frozenset(dropped),
+        )
+
+    def run(self, sql: str, table: TableName) -> int:
+        """Run a statement that changes this table; how many rows. Warnings count as refusals."""
+        try:
+            with server_errors(f"applying to {table}"), self.connection.cursor(Cursor) as cursor:
+                count = int(cursor.execute(sql))
+                if cursor.warning_count:
+                    self._refuse_warnings(cursor, table)
+                return count
+        except StatementFailed as error:
+            raise apply_error(error, table) from error
+
+    def _refuse_warnings(self, cursor: Cursor, table: TableName) -> None:
+        """The server has changed a value to have it fit: then it is not the source's."""
+        cursor.execute("show warnings")
+        for _, number, said in cursor.fetchall():
+            if int(number) not in HARMLESS:
+                raise refused(str(said), int(number), table)
+
+
+class _TableApply:
+    """One merge table on its way into its base table."""
+
+    def __init__(self, target: MySQLTarget, merge: MergeSql) -> None:
+        self._target = target
+        self._merge = merge
+        self._name = merge.table.name
+
+    def run(self) -> None:
+        """Fill what was not sent, delete, then insert."""
+        merge = self._merge
+        if merge.way is Way.COUNT:
+            self._count()
+            return
+        in_place = self._fill()
+        if merge.way is Way.REPLACE:
+            self._run(merge.delete_affected())
+        elif merge.merge.counts.deletes:
+            self._run(merge.delete_gone())
+        update = merge.update_in_place()
+        if update is not None and in_place:
+            self._expect(update, in_place)
+        wanted = merge.merge.counts.upserts - in_place
+        if not wanted:
+            return
+        if merge.way is Way.REPLACE:
+            self._expect(merge.insert(), wanted)
+        elif merge.way is Way.UPSERT:
+            self._run(merge.insert())
+        else:
+            found = self._run(merge.update_known())
+            if found < wanted:
+                self._expect(merge.insert_missing(), wanted - found)
+
+    def _fill(self) -> int:
+        """Fill unsent columns; how many rows are left to be updated in place."""
+        fill = self._merge.fill_absent()
+        if fill is None:
+            return 0
+        row = self._row(self._merge.count_absent())
+        if int(row["filled"]):
+            self._expect(fill, int(row["filled"]))
+        return int(row["placed"])
+
+    def _count(self) -> None:
+        """Rows that are equal can not be told apart: so many of each out, so many in."""
+        for row in rows(
+            self._target.connection, self._merge.surplus(), doing=f"applying to {self._name}"
+        ):
+            number, copies = int(row["number"]), int(row["copies"])
+            self._expect(self._merge.delete_copies(number, copies), copies)
+        most = self._row(self._merge.most_copies())
+        made = sum(
+            self._run(self._merge.insert_copies(number))
+            for number in range(1, int(most["most"]) + 1)
+        )
+        if made != int(most["every"]):
+            raise self._missing(int(most["every"]), made)
+
+    def _row(self, sql: str) -> dict[str, Any]:
+        return rows(self._target.connection, sql, doing=f"applying to {self._name}")[0]
+
+    def _run(self, sql: str) -> int:
+        return self._target.run(sql, self._name)
+
+    def _expect(self, sql: str, expected: int) -> None:
+        found = self._run(sql)
+        if found != expected:
+            raise self._missing(expected, found)
+
+    def _missing(self, expected: int, found: int) -> TargetRowMissing:
+        return TargetRowMissing(
+            f"target table {self._name}: {expected} rows were to be changed, {found} were found",
+            hint="Somebody else writes to the table, or its rows are not the source's: run "
+            f"`penstock verify`. {LOAD_AFRESH}",
+            table=str(self._name),
+            expected=expected,
+            actual=found,
+        )

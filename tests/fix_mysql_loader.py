@@ -1,0 +1,84 @@
+"""Loader tests with MySQL and MariaDB as targets: a fresh database, and batches applied to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_loader import Applying, LogMaker
+from fix_mysql import MySQLServer, database_of
+from penstock.load.mysql.progress import read_applied
+from penstock.load.target import Applied
+
+MyStart = Callable[..., "MyApplying"]
+ITEMS = "create table t (id int primary key, name varchar(200), n int)"
+COUNTED = "create table t (id int primary key, name text); create table bag (v int)"
+
+
+class Target:
+    """A fresh database of a server; schema `public` of the log is mapped to it."""
+
+    def __init__(self, server: MySQLServer, url: str) -> None:
+        self.server = server
+        self.url = url
+        self.database = database_of(url)
+        self.namespaces = {"public": self.database}
+
+    def execute(self, sql: str) -> list[tuple[Any, ...]]:
+        """Run SQL as the superuser, on a connection of its own."""
+        return self.server.execute(sql, self.database)
+
+    def check(self, count: int) -> None:
+        """Rows 0 to count - 1 of `add()` are there, each once."""
+        expected = [(number,) for number in range(count)]
+        assert self.execute("select id from t order by 1") == expected
+        assert self.execute("select v from bag order by 1") == expected
+
+
+class MyApplying(Applying):
+    """As Applying, for these engines."""
+
+    def __init__(self, target: Target, directory: Path, **more: Any) -> None:
+        self.place = target
+        super().__init__(
+            more.pop("url", target.url), directory, namespaces=target.namespaces, **more
+        )
+
+    def execute(self, sql: str) -> None:
+        """Run SQL as the superuser."""
+        self.place.execute(sql)
+
+    def read_applied(self) -> Applied:
+        """How far the target says that it is."""
+        return read_applied(self.target.connection)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """What another session sees."""
+        return self.place.execute(query)
+
+
+@pytest.fixture
+def my_target(mysql: MySQLServer) -> Iterator[Target]:
+    """A fresh database, and none of ours from tests before."""
+    mysql.execute("drop database if exists wirekite")
+    url = mysql.make_database("load")
+    yield Target(mysql, url)
+    mysql.drop_database(url)
+
+
+@pytest.fixture
+def my_start(my_target: Target, log: LogMaker) -> Iterator[MyStart]:
+    """Make tables and a loader."""
+    opened: list[MyApplying] = []
+
+    def begin(ddl: str, **more: Any) -> MyApplying:
+        my_target.execute(ddl)
+        opened.append(MyApplying(my_target, log.directory, **more))
+        return opened[-1]
+
+    yield begin
+    for one in opened:
+        one.close()

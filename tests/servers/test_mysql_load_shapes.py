@@ -1,0 +1,225 @@
+"""Changes of shape carried to MySQL and MariaDB, whose DDL commits: cut, repeated, killed."""
+
+from __future__ import annotations
+
+import pytest
+
+from fix_changes import relation
+from fix_loader import LogMaker
+from fix_merge import delete, insert, update
+from fix_mysql_loader import MyApplying, MyStart
+from penstock.host.faults import FaultInjected, armed
+from penstock.load.mysql.types import mysql_type, same_type
+from penstock.load.refusals import AppliedByAnother, RelationNotCarried
+from penstock.model import Column, MarkerKind, PenstockError, TableName
+
+OLD = relation(("id", "integer", "int32"), ("name", "text", "string"))
+WIDE = relation(
+    ("id", "integer", "int32"), ("name", "text", "string"), ("n", "integer", "int32"), version=2
+)
+NARROW = relation(("id", "integer", "int32"), ("n", "integer", "int32"), version=3)
+OTHER = relation(("id", "integer", "int32"), name="other")
+TABLES = (
+    "create table t (id int primary key, name varchar(20)); create table other (id int primary key)"
+)
+
+
+def shape(target: MyApplying) -> list[str]:
+    """The names of the columns of t."""
+    return [row[0] for row in target.rows("show columns from t")]
+
+
+def seen(target: MyApplying) -> MyApplying:
+    """A loader that has seen a first batch of the table's old shape: what comes is a change."""
+    target.batch()
+    return target
+
+
+def begun(my_start: MyStart, log: LogMaker) -> MyApplying:
+    """A target with row 1, in its first shape."""
+    target = my_start(TABLES)
+    log.transaction(insert(OLD, 1, "a"))
+    log.close_segment()
+    return seen(target)
+
+
+def test_a_batch_ends_where_a_shape_changes(my_start: MyStart, log: LogMaker) -> None:
+    """Rows before the change, the change, rows behind it: three moments of the source."""
+    target = begun(my_start, log)
+    log.transaction(insert(OLD, 2, "b"), insert(OTHER, 1))
+    log.transaction(insert(OTHER, 2))
+    log.transaction(insert(WIDE, 3, "c", 3), insert(OTHER, 3))
+    log.transaction(update(NARROW, 1, 11))
+    log.close_segment()
+    first = target.batch()
+    assert first.is_cut and [file.finished for file in first.files] == [False]
+    assert target.rows("select * from t order by id") == [(1, "a"), (2, "b")]
+    assert target.rows("select id from other order by id") == [(1,), (2,)]
+    target.batch()
+    assert target.rows("select * from t order by id") == [
+        (1, "a", None),
+        (2, "b", None),
+        (3, "c", 3),
+    ]
+    assert target.rows("select id from other order by id") == [(1,), (2,), (3,)]
+    last = target.batch()
+    assert not last.is_cut and [file.finished for file in last.files] == [True]
+    assert target.rows("select * from t order by id") == [(1, 11), (2, None), (3, 3)]
+
+
+def test_a_change_without_rows(my_start: MyStart, log: LogMaker) -> None:
+    """A column that nobody has written yet comes with the value that old rows have."""
+    target = begun(my_start, log)
+    added = Column(name="n", source_type="integer", neutral="int32", nullable=False, missing="7")
+    wide = relation(("id", "integer", "int32"), ("name", "text", "string"), version=2)
+    wide = type(wide)(
+        schema=wide.schema,
+        name=wide.name,
+        columns=(*wide.columns, added),
+        key=wide.key,
+        before=wide.before,
+        version=2,
+    )
+    log.transaction(insert(OTHER, 1), relations=[wide])
+    log.close_segment()
+    while target.applied.segment < 1:
+        target.batch()
+    assert target.rows("select * from t") == [(1, "a", 7)]
+    assert target.rows("select * from other") == [(1,)]
+
+
+def test_a_transaction_that_changes_a_shape_midway(my_start: MyStart, log: LogMaker) -> None:
+    """It is not divided: the target is altered ahead of it, and all its rows come together."""
+    target = begun(my_start, log)
+    log.transaction(insert(OTHER, 1))
+    log.transaction(insert(OLD, 2, "b"), insert(WIDE, 3, "c", 3), insert(OTHER, 2))
+    log.close_segment()
+    target.batch()
+    assert target.rows("select id from other") == [(1,)]
+    assert target.rows("select id from t") == [(1,)]
+    target.batch()
+    assert target.rows("select * from t order by id") == [
+        (1, "a", None),
+        (2, "b", None),
+        (3, "c", 3),
+    ]
+    assert target.applied.segment == 1
+
+
+def test_a_column_that_goes_in_mid_transaction(my_start: MyStart, log: LogMaker) -> None:
+    """Values of a column that the target has no more by then are left out."""
+    target = begun(my_start, log)
+    log.transaction(insert(OLD, 2, "b"), update(NARROW, 2, 22), delete(NARROW, 1, None))
+    log.close_segment()
+    while target.applied.segment < 1:
+        target.batch()
+    assert target.rows("select * from t") == [(2, 22)]
+
+
+@pytest.mark.parametrize("place", ["load.alter.before", "load.alter.between", "load.alter.after"])
+def test_an_alter_that_is_cut_off_is_not_done_twice(
+    my_start: MyStart, log: LogMaker, place: str
+) -> None:
+    """Wherever it stops, the next try finds what is done, and goes on."""
+    target = begun(my_start, log)
+    log.transaction(update(NARROW, 1, 5))
+    log.close_segment()
+    with armed(f"{place}:1:error"), pytest.raises(FaultInjected):
+        target.batch()
+    again = MyApplying(target.place, log.directory)
+    try:
+        again.batch()
+        assert shape(again) == ["id", "n"]
+        assert again.rows("select * from t") == [(1, 5)]
+    finally:
+        again.close()
+
+
+def test_another_loader_does_not_alter(my_start: MyStart, log: LogMaker) -> None:
+    """A loader that was overtaken does not bring an older shape back."""
+    target = begun(my_start, log)
+    log.transaction(update(WIDE, 1, "x", 5))
+    log.close_segment()
+    target.execute("update wirekite.wirekite_log set applied_gsn = 77")
+    with pytest.raises(AppliedByAnother):
+        target.batch()
+    assert shape(target) == ["id", "name"]
+
+
+def test_a_type_that_grows(my_start: MyStart, log: LogMaker) -> None:
+    """The column is converted with its rows; NOT NULL stays."""
+    narrow = relation(("id", "integer", "int32"), ("v", "smallint", "int16"))
+    wide = relation(("id", "integer", "int32"), ("v", "bigint", "int64"), version=2)
+    target = my_start("create table t (id int primary key, v smallint not null)")
+    log.transaction(insert(narrow, 1, 5))
+    log.close_segment()
+    target.batch()
+    log.transaction(insert(wide, 2, 2**40))
+    log.close_segment()
+    target.batch()
+    assert target.rows("select * from t order by id") == [(1, 5), (2, 2**40)]
+    assert target.rows("show columns from t like 'v'")[0][1:3] in (
+        ("bigint", "NO"),
+        ("bigint(20)", "NO"),
+    )
+
+
+def test_a_reload_into_a_type_that_the_rows_do_not_fit(my_start: MyStart, log: LogMaker) -> None:
+    """The rows are dropped anyway: the column is made anew."""
+    text = relation(("id", "integer", "int32"), ("v", "text", "string"))
+    number = relation(("id", "integer", "int32"), ("v", "integer", "int32"), version=2)
+    target = my_start("create table t (id int primary key, v text)")
+    log.transaction(insert(text, 1, "one"))
+    log.close_segment()
+    target.batch()
+    log.transaction(
+        (MarkerKind.RELOAD, [TableName("public", "t")]), insert(number, 1, 1), insert(number, 2, 2)
+    )
+    log.close_segment()
+    while target.applied.segment < 1:
+        target.batch()
+    assert target.rows("select * from t order by id") == [(1, 1), (2, 2)]
+
+
+def test_a_missing_column_is_named(my_start: MyStart, log: LogMaker) -> None:
+    """A column that the target should have had is an error with the statement to type."""
+    target = my_start("create table t (id int primary key)")
+    log.transaction(insert(OLD, 1, "a"))
+    log.close_segment()
+    with pytest.raises(PenstockError) as caught:
+        target.batch()
+    assert isinstance(caught.value, RelationNotCarried)
+    assert "add column `name`" in caught.value.hint
+
+
+def test_types_are_compared_by_what_they_are() -> None:
+    """Display widths and spellings are nothing; lengths, signs and labels are."""
+    for left, right in (
+        ("int(11)", "int"),
+        ("INTEGER", "int"),
+        ("tinyint(1)", "boolean"),
+        ("numeric(10)", "decimal(10,0)"),
+        ("bit", "bit(1)"),
+        ("longtext", "json"),
+    ):
+        assert same_type(left, right), left
+    for left, right in (
+        ("int unsigned", "int"),
+        ("varchar(5)", "varchar(6)"),
+        ("enum('a')", "enum('a','b')"),
+        ("datetime", "datetime(6)"),
+        ("point", "varchar(5)"),
+    ):
+        assert not same_type(left, right), left
+
+
+def test_types_of_postgresql() -> None:
+    """What a new column of a PostgreSQL source becomes."""
+
+    def becomes(source: str, neutral: str) -> str:
+        return mysql_type(Column(name="c", source_type=source, neutral=neutral), "postgresql")
+
+    assert becomes("character varying(20)", "string") == "varchar(20)"
+    assert becomes("numeric(12,2)", "decimal(12,2)") == "decimal(12,2)"
+    assert becomes("timestamp(3) with time zone", "timestamptz") == "timestamp(3)"
+    assert becomes("timestamp without time zone", "timestamp") == "datetime(6)"
