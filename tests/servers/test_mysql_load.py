@@ -550,7 +550,7 @@ def test_merge_tables_are_made_anew(my_start: MyStart, log: LogMaker) -> None:
             with pytest.raises(PenstockError) as caught:
                 target.batch()
             assert caught.value.retry == "backoff"
-        target.batch(place=number % 2)
+        target.batch()
     assert target.rows("select count(*) from t") == [(3,)]
 
 

@@ -52,7 +52,8 @@ def test_a_batch_ends_where_a_shape_changes(my_start: MyStart, log: LogMaker) ->
     log.transaction(update(NARROW, 1, 11))
     log.close_segment()
     first = target.batch()
-    assert first.is_cut and [file.finished for file in first.files] == [False]
+    assert first.is_cut
+    assert [file.finished for file in first.files] == [False]
     assert target.rows("select * from t order by id") == [(1, "a"), (2, "b")]
     assert target.rows("select id from other order by id") == [(1,), (2,)]
     target.batch()
@@ -63,7 +64,8 @@ def test_a_batch_ends_where_a_shape_changes(my_start: MyStart, log: LogMaker) ->
     ]
     assert target.rows("select id from other order by id") == [(1,), (2,), (3,)]
     last = target.batch()
-    assert not last.is_cut and [file.finished for file in last.files] == [True]
+    assert not last.is_cut
+    assert [file.finished for file in last.files] == [True]
     assert target.rows("select * from t order by id") == [(1, 11), (2, None), (3, 3)]
 
 
