@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fix_changes import Change, batch
+from penstock.codec.typemap import NO_CHOICES
 from penstock.load.batch import apply_batch
 from penstock.load.job import run_tasks
 from penstock.load.plan import POSITION_MAX
@@ -106,7 +107,10 @@ class Applying:
         self.namespaces = more.get("namespaces", {})
         self.starts = more.get("starts", {})
         self.target: Any = engine_of(url).open_target(
-            url, self.namespaces, allow_triggers=more.get("allow_triggers", False)
+            url,
+            self.namespaces,
+            allow_triggers=more.get("allow_triggers", False),
+            choices=more.get("choices", NO_CHOICES),
         )
         self.applied = self.target.bind("test-log")
         self._stager: Stager | None = None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -82,3 +85,40 @@ def my_start(my_target: Target, log: LogMaker) -> Iterator[MyStart]:
     yield begin
     for one in opened:
         one.close()
+
+
+KILLED = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from fix_loader import LocalKeeper, Word
+from penstock.load.loader import Loader, LoaderOptions
+root = Path({root!r})
+options = LoaderOptions(
+    url={url!r}, log_directory=root / "log", state_directory=root / "state",
+    run_directory=root / "run", max_files_per_batch={files}, remove_files=True,
+    namespaces={namespaces!r},
+)
+Loader(options, LocalKeeper(), stop=lambda: False, actions=Word()).run()
+"""
+
+
+def run_killed(
+    target: Target, root: Path, fault: str = "", *, files: int = 1
+) -> subprocess.CompletedProcess[str]:
+    """A loader in a process of its own, files removed when applied; fault: kills it."""
+    script = KILLED.format(
+        tests=str(Path(__file__).parent),
+        root=str(root),
+        url=target.url,
+        files=files,
+        namespaces=target.namespaces,
+    )
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | ({"PENSTOCK_FAULT": fault} if fault else {}),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
 import pytest
 
 from fix_changes import relation
 from fix_loader import LogMaker
 from fix_merge import delete, insert, update
 from fix_mysql_loader import MyApplying, MyStart
+from penstock.codec.typemap import Engine, parse_choices
 from penstock.host.faults import FaultInjected, armed
-from penstock.load.mysql.types import mysql_type, same_type
+from penstock.load.mysql.types import same_type
 from penstock.load.refusals import AppliedByAnother, RelationNotCarried
 from penstock.model import Column, MarkerKind, PenstockError, TableName
 
@@ -35,9 +41,9 @@ def seen(target: MyApplying) -> MyApplying:
     return target
 
 
-def begun(my_start: MyStart, log: LogMaker) -> MyApplying:
+def begun(my_start: MyStart, log: LogMaker, **more: Any) -> MyApplying:
     """A target with row 1, in its first shape."""
-    target = my_start(TABLES)
+    target = my_start(TABLES, **more)
     log.transaction(insert(OLD, 1, "a"))
     log.close_segment()
     return seen(target)
@@ -73,16 +79,7 @@ def test_a_change_without_rows(my_start: MyStart, log: LogMaker) -> None:
     """A column that nobody has written yet comes with the value that old rows have."""
     target = begun(my_start, log)
     added = Column(name="n", source_type="integer", neutral="int32", nullable=False, missing="7")
-    wide = relation(("id", "integer", "int32"), ("name", "text", "string"), version=2)
-    wide = type(wide)(
-        schema=wide.schema,
-        name=wide.name,
-        columns=(*wide.columns, added),
-        key=wide.key,
-        before=wide.before,
-        version=2,
-    )
-    log.transaction(insert(OTHER, 1), relations=[wide])
+    log.transaction(insert(OTHER, 1), relations=[replace(OLD, columns=(*OLD.columns, added))])
     log.close_segment()
     while target.applied.segment < 1:
         target.batch()
@@ -215,13 +212,63 @@ def test_types_are_compared_by_what_they_are() -> None:
         assert not same_type(left, right), left
 
 
-def test_types_of_postgresql() -> None:
-    """What a new column of a PostgreSQL source becomes."""
+@pytest.mark.parametrize(
+    ("source", "neutral", "missing", "expected"),
+    [
+        ("character varying(9)", "string", "it's", "it's"),
+        ("text", "string", "long", "long"),
+        ("bytea", "binary", "\\x00ff", b"\x00\xff"),
+        ("jsonb", "string", '{"a": 1}', '{"a": 1}'),
+        ("boolean", "bool", "t", 1),
+        ("bit(4)", "string", "0101", b"\x05"),
+        ("timestamp(0) with time zone", "timestamptz", "2024-02-29 12:00:00+00", None),
+        ("numeric(5,2)", "decimal(5,2)", "1.50", Decimal("1.50")),
+        ("real", "float32", "0.5", 0.5),
+    ],
+)
+@pytest.mark.parametrize("place", ["", "load.alter.fill", "load.alter.between"])
+def test_new_columns_with_values_of_old_rows(
+    my_start: MyStart,
+    log: LogMaker,
+    source: str,
+    neutral: str,
+    missing: str,
+    expected: object,
+    place: str,
+) -> None:
+    """Every kind of type comes with the value that old rows have, cut off anywhere."""
+    chosen = {"not a number": "null", "dates out of range": "null"}
+    target = begun(my_start, log, choices=parse_choices(chosen, Engine.POSTGRESQL))
+    added = Column(name="n", source_type=source, neutral=neutral, missing=missing)
+    log.transaction(insert(OTHER, 1), relations=[replace(OLD, columns=(*OLD.columns, added))])
+    log.close_segment()
+    if place:
+        with armed(f"{place}:1:error"):
+            try:
+                while target.applied.segment < 1:
+                    target.batch()
+            except FaultInjected:
+                target.target.forget()
+    while target.applied.segment < 1:
+        target.batch()
+    found = target.rows("select n from t")[0][0]
+    assert found == (dt.datetime(2024, 2, 29, 12) if expected is None else expected)  # noqa: DTZ001
 
-    def becomes(source: str, neutral: str) -> str:
-        return mysql_type(Column(name="c", source_type=source, neutral=neutral), "postgresql")
 
-    assert becomes("character varying(20)", "string") == "varchar(20)"
-    assert becomes("numeric(12,2)", "decimal(12,2)") == "decimal(12,2)"
-    assert becomes("timestamp(3) with time zone", "timestamptz") == "timestamp(3)"
-    assert becomes("timestamp without time zone", "timestamp") == "datetime(6)"
+def test_a_loss_that_nobody_has_chosen_for(my_start: MyStart, log: LogMaker) -> None:
+    """A new column that may lose something is not begun; with a choice it is."""
+    target = begun(my_start, log)
+    added = Column(name="n", source_type="real", neutral="float32")
+    new = replace(OLD, columns=(*OLD.columns, added))
+    log.transaction(insert(new, 2, "b", float("nan")))
+    log.close_segment()
+    with pytest.raises(RelationNotCarried) as caught:
+        target.batch()
+    assert "not a number" in caught.value.message
+    choices = parse_choices({"not a number": "null"}, Engine.POSTGRESQL)
+    again = MyApplying(target.place, log.directory, choices=choices)
+    try:
+        again.batch()
+    finally:
+        again.close()
+    assert target.rows("select * from t order by id") == [(1, "a", None), (2, "b", None)]

@@ -22,6 +22,7 @@ from penstock.load.target import Target
 logger = structlog.get_logger(__name__)
 faults.declare(
     "load.alter.before",
+    "load.alter.fill",
     "load.alter.between",
     "load.alter.after",
     "load.apply.before",

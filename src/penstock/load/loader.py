@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
+from penstock.codec.typemap import NO_CHOICES, Choices
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.retry import Backoff
@@ -62,7 +63,8 @@ class LoaderOptions:
     """The loader's settings; those of document 000 under their names there.
 
     starts: per source table the position from which its changes count, from the bulk load.
-    exit_when_done: end when CHANGE.DONE is there and everything before it is applied.
+    exit_when_done: end when CHANGE.DONE is there and everything before it is applied. choices: of
+    [target.types], where source and target are of different engines.
     """
 
     url: str
@@ -78,6 +80,7 @@ class LoaderOptions:
     change_file_extension: str = EXTENSION_DEFAULT
     exit_when_done: bool = True
     allow_triggers: bool = False
+    choices: Choices = NO_CHOICES
     backoff: Backoff = field(default_factory=lambda: Backoff(attempts=20))
 
 
@@ -364,6 +367,7 @@ class Loader:
             self._options.url,
             self._options.namespaces,
             allow_triggers=self._options.allow_triggers,
+            choices=self._options.choices,
         )
         try:
             self._applied = target.bind(self._log_id)

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.codec.typemap import NO_CHOICES, Choices
 from penstock.model import PenstockError, Relation, TableName
 
 if TYPE_CHECKING:
@@ -239,9 +240,14 @@ class Engine(Protocol):
         ...
 
     def open_target(
-        self, url: str, namespaces: Mapping[str, str], *, allow_triggers: bool = False
+        self,
+        url: str,
+        namespaces: Mapping[str, str],
+        *,
+        allow_triggers: bool = False,
+        choices: Choices = NO_CHOICES,
     ) -> Target:
-        """Connect for applying."""
+        """Connect for applying. choices: of [target.types]."""
         ...
 
     def send(self, url: str, rows: Outgoing) -> None:

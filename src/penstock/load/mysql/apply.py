@@ -15,17 +15,26 @@ from typing import Any
 import structlog
 from pymysql.cursors import Cursor
 
+from penstock.codec.typemap import NO_CHOICES, Choices
+from penstock.codec.typemap import Mapping as TypeMapping
 from penstock.host import faults
 from penstock.host.connect import StatementFailed
 from penstock.host.mysql.connect import Connection, connect, rows, run, server_errors, value
 from penstock.load import LOAD_AFRESH
 from penstock.load.mysql import progress
-from penstock.load.mysql.alter import alter_afresh, alter_table, alterations, shape_of
+from penstock.load.mysql.alter import (
+    alter_afresh,
+    alter_table,
+    alterations,
+    fill_new,
+    shape_of,
+)
 from penstock.load.mysql.merge import Merge, MergeSql, Way
 from penstock.load.mysql.progress import Records, read_applied, transaction
 from penstock.load.mysql.refusals import HARMLESS, apply_error, refused
 from penstock.load.mysql.staging import check_staged, drop_merge_tables
 from penstock.load.mysql.target import TargetTable, read_target_tables, require
+from penstock.load.mysql.types import mapping_of, target_server, template_for
 from penstock.load.refusals import (
     TargetNotTransactional,
     TargetRowMissing,
@@ -40,7 +49,7 @@ from penstock.load.target import (
     TableRecord,
     target_name,
 )
-from penstock.model import PenstockError, Relation, TableName
+from penstock.model import Column, PenstockError, Relation, TableName
 
 logger = structlog.get_logger(__name__)
 
@@ -59,16 +68,24 @@ class MySQLTarget:
     """The applying side; see `Target`."""
 
     def __init__(
-        self, url: str, namespaces: Mapping[str, str], *, allow_triggers: bool = False
+        self,
+        url: str,
+        namespaces: Mapping[str, str],
+        *,
+        allow_triggers: bool = False,
+        choices: Choices = NO_CHOICES,
     ) -> None:
-        """Connect. Raises the typed errors of a connection."""
+        """Connect. Raises the typed errors of a connection. choices: of [target.types]."""
         self._url = url
         self._namespaces = namespaces
         self._allow_triggers = allow_triggers
+        self._choices = choices
+        self._source_engine = ""
         settings = {**lock_timeouts(LOCK_TIMEOUT_S), "foreign_key_checks": "0"}
         self.connection: Connection = connect(
             url, application_name=APPLICATION_NAME, options=settings, found_rows=True
         )
+        self._server = target_server(self.connection.server)
         self._records = Records(self.connection)
         self._tables: dict[TableName, TargetTable] = {}
         try:
@@ -173,6 +190,7 @@ class MySQLTarget:
 
         Meanwhile a second session holds the applied position, so that no other loader applies.
         """
+        self._source_engine = source_engine
         wanted = self._shapes(phases)
         changed = {
             source: relation
@@ -186,7 +204,7 @@ class MySQLTarget:
         with self._guard(before):
             for source, relation in changed.items():
                 name = self._target_name(source)
-                self._alter(source, relation, source_engine, emptied=name in emptied)
+                self._alter(source, relation, emptied=name in emptied)
         self.need(self._target_name(source) for source in changed)
 
     @contextmanager
@@ -208,20 +226,25 @@ class MySQLTarget:
         finally:
             guard.close()
 
-    def _alter(
-        self, source: TableName, relation: Relation, source_engine: str, *, emptied: bool
-    ) -> None:
+    def _alter(self, source: TableName, relation: Relation, *, emptied: bool) -> None:
         record, name = self._record(source), self._target_name(source)
         table = self._tables[name]
-        clauses = alterations(record.columns, relation, table, source_engine, emptied=emptied)
+        clauses = alterations(
+            record.columns,
+            relation,
+            table,
+            lambda column: self._mapping(source, column),
+            self._server,
+            emptied=emptied,
+        )
         faults.point("load.alter.before")
         if clauses:
-            try:
-                self.run(alter_table(table, clauses), name)
-            except ValueRefused:
-                if not emptied:
-                    raise
-                self.run(alter_afresh(table, clauses), name)
+            statement, fill = alter_table(table, clauses), fill_new(table, clauses)
+            if statement:
+                self._run_alter(statement, alter_afresh(table, clauses) if emptied else "", name)
+            if fill:
+                faults.point("load.alter.fill")
+                self.run(fill, name)
             for clause in clauses:
                 logger.info("target table altered", table=str(name), change=clause.what)
             del self._tables[name]
@@ -236,6 +259,19 @@ class MySQLTarget:
             )
         )
         faults.point("load.alter.after")
+
+    def _run_alter(self, statement: str, afresh: str, name: TableName) -> None:
+        try:
+            self.run(statement, name)
+        except ValueRefused:
+            if not afresh:
+                raise
+            self.run(afresh, name)
+
+    def _mapping(self, source: TableName, column: Column) -> TypeMapping:
+        return mapping_of(
+            column, self._source_engine, self._server, choices=self._choices, table=source
+        )
 
     def _shapes(self, phases: Sequence[PhaseSpec]) -> dict[TableName, Relation]:
         """The last shape of each source table in these phases."""
@@ -287,7 +323,18 @@ class MySQLTarget:
             counts=spec.counts,
             absent_columns=spec.absent_columns,
             dropped=frozenset(dropped),
+            writes=self._writes(spec.relation, table),
         )
+
+    def _writes(self, relation: Relation, table: TargetTable) -> dict[str, str]:
+        """How the values of each column are written into the target's, where not as they are."""
+        source = TableName(relation.schema, relation.name)
+        found = {column.name: table.column(column.name) for column in relation.columns}
+        return {
+            column.name: template_for(self._mapping(source, column), target)
+            for column in relation.columns
+            if (target := found[column.name]) is not None
+        }
 
     def run(self, sql: str, table: TableName) -> int:
         """Run a statement that changes this table; how many rows. Warnings count as refusals."""

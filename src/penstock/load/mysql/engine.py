@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import pymysql
 
+from penstock.codec.typemap import NO_CHOICES, Choices
 from penstock.host.mysql.connect import Connection, connect, run, statement_error
 from penstock.load import target as port
 from penstock.load.mysql import progress
@@ -56,10 +57,14 @@ def open_staging(url: str) -> MySQLStaging:
 
 
 def open_target(
-    url: str, namespaces: Mapping[str, str], *, allow_triggers: bool = False
+    url: str,
+    namespaces: Mapping[str, str],
+    *,
+    allow_triggers: bool = False,
+    choices: Choices = NO_CHOICES,
 ) -> MySQLTarget:
     """See `Engine.open_target`."""
-    return MySQLTarget(url, namespaces, allow_triggers=allow_triggers)
+    return MySQLTarget(url, namespaces, allow_triggers=allow_triggers, choices=choices)
 
 
 class MySQLStaging:

@@ -2,7 +2,8 @@
 
 As `load/merge_rows.py` has it for PostgreSQL: the table's columns under their own names, all
 nullable, behind a few of ours, whose names begin with `wk$`. Values wait as what their neutral type
-is, and get the target column's type where they are applied. Pure.
+is, or as text where the servers' own types hold less of it (dates of any era, floats that are no
+number), and get the target column's type where they are applied. Pure.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from penstock.host.mysql.connect import quoted
 from penstock.model import Column, Relation
 
 TEXT = "longtext character set utf8mb4 collate utf8mb4_bin"
+SHORT_TEXT = "varchar(40) character set utf8mb4 collate utf8mb4_bin"
 DECIMAL_PRECISION_MAX, DECIMAL_SCALE_MAX = 65, 30
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)\Z")
 _SQL = {
@@ -28,20 +30,25 @@ _SQL = {
     "int64": "bigint",
     "uint32": "int unsigned",
     "uint64": "bigint unsigned",
-    "float32": "float",
-    "float64": "double",
-    "date": "date",
+    "float32": SHORT_TEXT,
+    "float64": SHORT_TEXT,
+    "date": SHORT_TEXT,
     "time": "time(6)",
-    "timestamp": "datetime(6)",
-    "timestamptz": "datetime(6)",
-    "uuid": "varchar(36) character set utf8mb4 collate utf8mb4_bin",
+    "timestamp": SHORT_TEXT,
+    "timestamptz": SHORT_TEXT,
+    "uuid": SHORT_TEXT,
     "binary": "longblob",
     "string": TEXT,
 }
 
 
-def staged_sql(column: Column) -> str:
-    """The type that a column's values wait as."""
+def staged_sql(column: Column, *, identifies: bool = False) -> str:
+    """The type that a column's values wait as.
+
+    identifies: rows are found by it. A FLOAT equals the same FLOAT, and hardly any other number.
+    """
+    if identifies and column.neutral == "float32":
+        return "float"
     match = _DECIMAL.match(column.neutral)
     if match is None:
         return _SQL[column.neutral]
@@ -70,13 +77,21 @@ class MergeLayout:
             own.append((self.absent, pa.binary(), "varbinary(512)"))
         for name, index in zip(self.origin, relation.key, strict=True):
             column = relation.columns[index]
-            own.append((name, arrow_type(column.neutral), staged_sql(column)))
+            own.append((name, arrow_type(column.neutral), self.staged_sql(index)))
         columns = [
             *own,
-            *((c.name, arrow_type(c.neutral), staged_sql(c)) for c in relation.columns),
+            *(
+                (column.name, arrow_type(column.neutral), self.staged_sql(index))
+                for index, column in enumerate(relation.columns)
+            ),
         ]
         self.schema = pa.schema([(name, arrow) for name, arrow, _ in columns])
         self.sql_columns = tuple((name, sql) for name, _, sql in columns)
+
+    def staged_sql(self, index: int) -> str:
+        """The type that the relation's column of this index waits as."""
+        key = self.relation.key
+        return staged_sql(self.relation.columns[index], identifies=not key or index in key)
 
     def reference(self, index: int, alias: str = "m") -> str:
         """The relation's column of this index, quoted."""

@@ -16,13 +16,14 @@ Not here: the order of tables and the transaction (`apply.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
+from penstock.codec.typemap import filled
 from penstock.host.mysql.connect import quoted
 from penstock.load.folded import Counts
-from penstock.load.mysql.layout import TEXT, MergeLayout, staged_sql
+from penstock.load.mysql.layout import SHORT_TEXT, TEXT, MergeLayout
 from penstock.load.mysql.target import BYTES, TargetColumn, TargetIndex, TargetTable
 from penstock.load.refusals import KeyNotInTarget
 from penstock.load.target import SCHEMA
@@ -60,7 +61,8 @@ class Merge:
 
     staging: the merge table's name in database wirekite. absent_columns: indexes of the columns
     that some row leaves to the target. dropped: columns of the rows that the target has no more,
-    since the same transaction takes them away.
+    since the same transaction takes them away. writes: by column the template that makes the value
+    that waits the target's (`codec.typemap`); as it is, where there is none.
     """
 
     relation: Relation
@@ -69,6 +71,7 @@ class Merge:
     counts: Counts
     absent_columns: frozenset[int] = frozenset()
     dropped: frozenset[str] = frozenset()
+    writes: Mapping[str, str] = field(default_factory=dict)
 
 
 class MergeSql:
@@ -120,14 +123,26 @@ class MergeSql:
 
     def _value(self, index: int) -> str:
         """The merge table's value of a column, as it is assigned to the target's."""
-        return _assigned(self.layout.reference(index), *self._columns[index])
+        return self._written_as(self.layout.reference(index), index)
+
+    def _written_as(self, value: str, index: int) -> str:
+        column, target = self._columns[index]
+        template = self.merge.writes.get(column.name, "{}")
+        if template != "{}":
+            return filled(template, value)
+        return _assigned(value, column, target, is_text=self._waits_as_text(index))
+
+    def _waits_as_text(self, index: int) -> bool:
+        return self.layout.staged_sql(index) in (TEXT, SHORT_TEXT)
 
     def _on_key(self, values: Iterable[str]) -> str:
         parts = []
-        for index, value in zip(self.key, values, strict=True):
-            column, target = self._columns[index]
+        for index, raw in zip(self.key, values, strict=True):
+            _, target = self._columns[index]
             own = f"t.{self._name(index)}"
-            parts.append(f"{own} = {_compared(value, column, target)}")
+            value = self._written_as(raw, index)
+            same = _compared(value, target, is_text=self._waits_as_text(index))
+            parts.append(f"{own} = {same}")
             if target.is_text and not target.collation.endswith("_bin"):
                 # Equal to the collation is not equal: what differs in case is another row.
                 exact = f"convert({value} using {target.charset}) collate {target.charset}_bin"
@@ -181,7 +196,8 @@ class MergeSql:
         parts = []
         for index in sorted(self.merge.absent_columns):
             own = self.layout.reference(index)
-            there = _staged(f"t.{self._name(index)}", *self._columns[index])
+            is_text = self._waits_as_text(index)
+            there = _staged(f"t.{self._name(index)}", *self._columns[index], is_text=is_text)
             parts.append(f"{own} = if({self._is_absent(index)}, {there}, {own})")
         only = f" and not {self._stays}" if self._in_place else ""
         return (
@@ -272,9 +288,9 @@ class MergeSql:
         return f"delete from {self.table.sql_name}\n where {same}\n limit {copies}"
 
     def _same(self, index: int, number: int) -> str:
-        column, target = self._columns[index]
-        own = self._name(index)
-        value = _compared_whole(self.layout.reference(index), column, target)
+        _, target = self._columns[index]
+        own, is_text = self._name(index), self._waits_as_text(index)
+        value = _compared_whole(self._value(index), target, is_text=is_text)
         row = (
             f"(select {value} from {self.staging} as m"
             f" where m.{quoted(self.layout.number)} = {number})"
@@ -305,20 +321,16 @@ def _arbiter(table: TargetTable, key: list[str]) -> TargetIndex | None:
 # --- values ---------------------------------------------------------------------------------------
 
 
-def _waits_as_text(column: Column) -> bool:
-    return column.neutral == "uuid" or staged_sql(column) == TEXT
-
-
-def _assigned(value: str, column: Column, target: TargetColumn) -> str:
+def _assigned(value: str, column: Column, target: TargetColumn, *, is_text: bool) -> str:
     """A staged value as it is assigned to the target's column, whose type it then takes."""
     if column.neutral == "uuid" and target.data_type in BYTES:
         return f"unhex(replace({value}, '-', ''))"
-    if target.data_type == "bit" and _waits_as_text(column):
+    if target.data_type == "bit" and is_text:
         return f"cast(conv({value}, 2, 10) as unsigned)"
     return value
 
 
-def _staged(value: str, column: Column, target: TargetColumn) -> str:
+def _staged(value: str, column: Column, target: TargetColumn, *, is_text: bool) -> str:
     """The inverse: a value of the target as it waits in the merge table."""
     if column.neutral == "uuid" and target.data_type in BYTES:
         digits = f"lower(hex({value}))"
@@ -327,15 +339,17 @@ def _staged(value: str, column: Column, target: TargetColumn) -> str:
         return digits
     if target.data_type == "bit":
         width = int(target.type_text.rpartition("(")[2].rstrip(")") or 1)
-        return f"lpad(bin({value} + 0), {width}, '0')" if _waits_as_text(column) else f"{value} + 0"
+        return f"lpad(bin({value} + 0), {width}, '0')" if is_text else f"{value} + 0"
+    if target.data_type == "float" and is_text:
+        return f"{value} + 0e0"  # printed as it is, a FLOAT has six digits
     return value
 
 
-def _compared(value: str, column: Column, target: TargetColumn) -> str:
+def _compared(value: str, target: TargetColumn, *, is_text: bool) -> str:
     """A staged value as it is compared with the target's column, by its index."""
     if target.is_text:
         return f"convert({value} using {target.charset}) collate {target.collation}"
-    if not _waits_as_text(column):
+    if not is_text:
         return value
     if target.data_type in _SIGNED:
         kind = "unsigned" if "unsigned" in target.type_text else "signed"
@@ -346,10 +360,10 @@ def _compared(value: str, column: Column, target: TargetColumn) -> str:
         return f"cast({value} as datetime(6))"
     if target.data_type == "time":
         return f"cast({value} as time(6))"
-    return _assigned(value, column, target)
+    return f"{value} + 0e0" if target.data_type in ("float", "double") else value
 
 
-def _compared_whole(value: str, column: Column, target: TargetColumn) -> str:
+def _compared_whole(value: str, target: TargetColumn, *, is_text: bool) -> str:
     """A staged value as it is compared with what _comparable() makes of the target's."""
     if target.data_type == "char":
         return f"convert({value} using {target.charset}) collate {target.charset}_bin"
@@ -359,7 +373,7 @@ def _compared_whole(value: str, column: Column, target: TargetColumn) -> str:
         return f"hex({value})"
     if target.data_type == "json":
         return f"cast({value} as json)"
-    return _compared(value, column, target)
+    return _compared(value, target, is_text=is_text)
 
 
 def _comparable(own: str, target: TargetColumn) -> str:

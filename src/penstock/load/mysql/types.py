@@ -1,6 +1,6 @@
-"""Source types as types of MySQL and MariaDB, for columns that a change of shape brings.
+"""A source's types in this target, by the one table of types (`codec.typemap`).
 
-Pure. Not here: making tables (`schema.py`).
+Pure. Not here: the table itself, and making tables (`schema.py`).
 """
 
 from __future__ import annotations
@@ -8,57 +8,70 @@ from __future__ import annotations
 import re
 
 from penstock.codec.mysql_types import parse_type
+from penstock.codec.typemap import (
+    NO_CHOICES,
+    Choices,
+    Engine,
+    Mapping,
+    Server,
+    map_column,
+)
 from penstock.host.mysql.connect import literal
-from penstock.model import Column
+from penstock.host.mysql.version import ServerVersion
+from penstock.load.mysql.target import TargetColumn
+from penstock.model import Column, TableName
 
-MYSQL_SOURCES = ("mysql", "mariadb")
 _INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year"})
-_PRECISION = re.compile(r"\((\d)\)")
-_LENGTH = re.compile(r"(?:character varying|varchar|character|char|bpchar)\((\d+)\)")
-_BY_NEUTRAL = {
-    "bool": "tinyint(1)",
-    "int16": "smallint",
-    "int32": "int",
-    "int64": "bigint",
-    "uint32": "int unsigned",
-    "uint64": "bigint unsigned",
-    "float32": "float",
-    "float64": "double",
-    "date": "date",
-    "uuid": "char(36)",
-    "binary": "longblob",
-    "string": "longtext",
-}
-_TIMES = {"time": "time", "timestamp": "datetime", "timestamptz": "timestamp"}
-CHARSET = "character set utf8mb4 collate utf8mb4_bin"
-VARCHAR_MAX = 16_000  # characters: four bytes each, and a row holds 65,535
+_TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})
+_BLOBS = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
+_COLLATED = re.compile(r"\s+character set .*\Z", re.IGNORECASE | re.DOTALL)
+_UTC = re.compile(r"(?:[+-]00(?::00)?|Z)\Z")
 
 
-def mysql_type(column: Column, source_engine: str) -> str:
-    """The type that a column of the source has in the target."""
-    if source_engine in MYSQL_SOURCES:
-        return column.source_type
-    return _from_postgres(column)
+def target_server(version: ServerVersion) -> Server:
+    """The target as the table of types knows it."""
+    engine = Engine.MARIADB if version.is_mariadb else Engine.MYSQL
+    return Server(engine=engine, version=version.number)
 
 
-def _from_postgres(column: Column) -> str:
-    neutral, source = column.neutral, column.base_type or column.source_type
-    if neutral in _TIMES:
-        digits = _PRECISION.search(source)
-        return f"{_TIMES[neutral]}({digits[1] if digits else 6})"
-    if neutral.startswith("decimal"):
-        return neutral
-    if neutral == "string":
-        length = _LENGTH.match(source)
-        if length and int(length[1]) <= VARCHAR_MAX:
-            return f"varchar({length[1]})"
-        if source in ("json", "jsonb"):
-            return "json"
-    return _BY_NEUTRAL[neutral]
+def source_server(engine: str) -> Server:
+    """A source of which the log says only this; its version is not known."""
+    return Server(engine=Engine(engine or "postgresql"), version=())
+
+
+def mapping_of(
+    column: Column,
+    source_engine: str,
+    target: Server,
+    *,
+    choices: Choices = NO_CHOICES,
+    table: TableName | None = None,
+) -> Mapping:
+    """How a column of the log is held in the target."""
+    return map_column(column, source_server(source_engine), target, choices=choices, table=table)
+
+
+def template_for(mapping: Mapping, target: TargetColumn) -> str:
+    """How a value that waits is written into a column that is there.
+
+    The table's template is for the type that the table names: in a column of another kind, which
+    somebody else has made, the value goes as it is, and the server's strict mode judges it.
+    """
+    if mapping.refused or _kind(mapping.target_type) != _kind(target.type_text):
+        return "{}"
+    return mapping.write.sql
+
+
+def _kind(text: str) -> str:
+    base = _COLLATED.sub("", text).partition("(")[0].partition(" ")[0].lower()
+    if base in _TEXTS:
+        return "text"
+    return "bytes" if base in _BLOBS else base
 
 
 def same_type(left: str, right: str) -> bool:
-    """Whether two printed types are one: display widths and spellings do not count."""
+    """Whether two printed types are one: display widths, spellings, character sets do not count."""
+    left, right = _COLLATED.sub("", left), _COLLATED.sub("", right)
     a, b = parse_type(left), parse_type(right)
     if a is None or b is None:
         return left.lower() == right.lower()
@@ -68,25 +81,24 @@ def same_type(left: str, right: str) -> bool:
         return True  # MariaDB's JSON
     if a.base == b.base == "decimal":
         return (*a.arguments, 0)[:2] == (*b.arguments, 0)[:2] and a.unsigned == b.unsigned
-    if a.base == b.base == "bit":
-        return (a.arguments or (1,)) == (b.arguments or (1,))
-    return (a.base, a.arguments or (0,), a.labels, a.unsigned) == (
+    default = (1,) if a.base == "bit" else (0,)
+    return (a.base, a.arguments or default, a.labels, a.unsigned) == (
         b.base,
-        b.arguments or (0,),
+        b.arguments or default,
         b.labels,
         b.unsigned,
     )
 
 
 def default_of(column: Column) -> str:
-    """The value that old rows have in a new column, as SQL for DEFAULT."""
+    """The value that old rows have in a new column, as a literal."""
     text = column.missing
     if text is None:
         return "null"
-    if column.neutral == "bool":
-        return "1" if text.lower() in ("t", "true", "1") else "0"
     if column.neutral == "binary" and text.startswith("\\x"):
         return f"x'{text[2:]}'"
+    if column.neutral == "bool":
+        text = "1" if text.lower() in ("t", "true", "1") else "0"
     if column.neutral == "timestamptz":
-        text = re.sub(r"[+-]00(:00)?\Z|Z\Z", "", text)
+        text = _UTC.sub("", text)
     return literal(text)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import psycopg
 
+from penstock.codec.typemap import NO_CHOICES, Choices
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, server_errors, statement_error
 from penstock.load import target as port
 from penstock.load.merge_rows import MergeLayout
@@ -59,7 +60,11 @@ def open_staging(url: str) -> PostgresStaging:
 
 
 def open_target(
-    url: str, namespaces: Mapping[str, str], *, allow_triggers: bool = False
+    url: str,
+    namespaces: Mapping[str, str],
+    *,
+    allow_triggers: bool = False,
+    choices: Choices = NO_CHOICES,  # noqa: ARG001
 ) -> PostgresTarget:
     """See `Engine.open_target`."""
     return PostgresTarget(apply.open_target(url, namespaces, allow_triggers=allow_triggers))
