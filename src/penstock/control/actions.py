@@ -1,20 +1,20 @@
 """RUN, PAUSE and STOP: the word in `wirekite.wirekite_action`, obeyed by both halves.
 
-Not here: the table itself (`penstock.load.postgres.progress`).
+Not here: the table itself (`penstock.load.progress`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 
-import psycopg
 import structlog
 
 from penstock.control.config import Config
 from penstock.control.stopping import StopRequest
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.connect import ConnectFailed, connect, server_errors
-from penstock.load.postgres.progress import read_action, set_action
+from penstock.host.connect import ConnectFailed, ConnectionLost, StatementInterrupted
+from penstock.load.progress import Progress, open_progress
 
 logger = structlog.get_logger()
 CHECK_INTERVAL_S = 5.0  # document 000: PAUSE sleeps 5 s between checks
@@ -26,11 +26,8 @@ def give_action(config: Config, word: str) -> None:
     Raises ActionUnknown, the errors of the target's connection, and StatementFailed where the
     pipeline has not made its tables yet.
     """
-    with (
-        connect(config.target.url, application_name="penstock action") as connection,
-        server_errors("writing the action"),
-    ):
-        set_action(connection, word)
+    with closing(open_progress(config.target.url, application_name="penstock action")) as target:
+        target.set_action(word)
 
 
 class ActionWatch:
@@ -53,7 +50,7 @@ class ActionWatch:
         self._name = name
         self._interval_s = interval_s
         self._clock = clock
-        self._connection: psycopg.Connection | None = None
+        self._connection: Progress | None = None
         self._looked_at_s: float | None = None
         self._word = "RUN"
 
@@ -71,10 +68,11 @@ class ActionWatch:
 
     def _look(self) -> None:
         try:
-            if self._connection is None or self._connection.closed:
-                self._connection = connect(self._url, application_name=self._name)
-            word = read_action(self._connection)
-        except (ConnectFailed, psycopg.OperationalError) as error:
+            if self._connection is None or self._connection.is_closed:
+                self.close()
+                self._connection = open_progress(self._url, application_name=self._name)
+            word = self._connection.read_action()
+        except (ConnectFailed, ConnectionLost, StatementInterrupted) as error:
             logger.warning("action not readable", error=str(error), last_known=self._word)
             self.close()
             return

@@ -6,6 +6,7 @@ here: the query of document 000, which counts from the last finished file and gr
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from penstock.control.handover_state import read_handover
 from penstock.control.log_facts import LogEnd, outstanding_commit_us, read_log_end
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.connect import connect, server_errors
-from penstock.load.postgres.progress import read_applied
+from penstock.load.progress import open_progress
 from penstock.load.target import Applied
 from penstock.model import Lsn
 
@@ -144,8 +145,8 @@ def lag_of(
 def read_lag(config: Config, clock: Clock = REAL_CLOCK) -> Lag:
     """Read all three places and tell the lag. Raises their typed errors."""
     name = "penstock lag"
-    with connect(config.target.url, application_name=name) as target:
-        applied = read_applied(target)
+    with closing(open_progress(config.target.url, application_name=name)) as target:
+        applied = target.read_applied()
     with connect(config.source.url, application_name=name) as source:
         state = read_source_state(source, config.change_extractor.replication_slot)
     return lag_of(

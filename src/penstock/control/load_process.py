@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from types import TracebackType
 from typing import Self
 
@@ -24,12 +24,11 @@ from penstock.control.log_facts import read_log_end
 from penstock.control.running import LOAD_LOCK, check_not_running, take_lock
 from penstock.control.source_planner import SourcePlanner
 from penstock.control.stopping import StopRequest, stop_on_signals
-from penstock.host.connect import connect
 from penstock.host.files import REAL_FILES
 from penstock.load.bulk import BulkResult, BulkStopped, finish_foreign_keys
 from penstock.load.ledger import read_ledger
 from penstock.load.loader import Loader, LoaderOptions
-from penstock.load.postgres.progress import read_applied
+from penstock.load.progress import open_progress
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions, SparkLost
 from penstock.model import PenstockError, TableDefinition, TableName
 
@@ -210,8 +209,8 @@ class _LateKeys:
 
     def _reached(self) -> bool:
         config = self._load.config
-        with connect(config.target.url, application_name=APPLICATION_NAME) as connection:
-            applied = read_applied(connection)
+        with closing(open_progress(config.target.url, application_name=APPLICATION_NAME)) as target:
+            applied = target.read_applied()
         if applied.position >= self._latest:
             return True
         log = read_log_end(config, look_into_open=False)
