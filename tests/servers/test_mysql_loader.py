@@ -58,7 +58,7 @@ class Model:
 
     def _free(self) -> int:
         used = {u for u, _ in self.rows.values()} if self.unique else set()
-        return self.chance.choice([u for u in range(40) if u not in used])
+        return self.chance.choice([u for u in range(90) if u not in used])
 
     def _change(self):  # type: ignore[no-untyped-def]
         what = self.chance.random()
@@ -68,8 +68,8 @@ class Model:
             return (MarkerKind.TRUNCATE, [TableName("public", table)])
         if what < 0.3:
             return self._heap_change()
-        if what < 0.55 or not self.rows:
-            key = self.chance.choice([k for k in range(30) if k not in self.rows])
+        if (what < 0.55 and len(self.rows) < 40) or not self.rows:
+            key = self.chance.choice([k for k in range(60) if k not in self.rows])
             self.rows[key] = (self._free(), self._text())
             return insert(ROW, key, *self.rows[key])
         key = self.chance.choice(sorted(self.rows))
@@ -79,7 +79,7 @@ class Model:
         _u, doc = self.rows.pop(key)
         new = key
         if what > 0.85:
-            new = self.chance.choice([k for k in range(30) if k not in self.rows])
+            new = self.chance.choice([k for k in range(60) if k not in self.rows])
         keeps = self.chance.random() < 0.5
         value = (self._free(), doc if keeps else self._text())
         self.rows[new] = value

@@ -16,7 +16,7 @@ from typing import Any
 
 import pymysql
 
-from penstock.host.connect import PrivilegeMissing
+from penstock.host.connect import PrivilegeMissing, StatementFailed
 from penstock.host.mysql.connect import Connection, rows, run, server_errors, value
 from penstock.load.refusals import (
     ActionUnknown,
@@ -32,7 +32,7 @@ NAME_LENGTH_MAX = 64
 MERGE_NAME_LENGTH_MAX = 61  # leaves room for which set and phase it is
 LOCK_NAME = "penstock wirekite"
 LOCK_WAIT_S = 30
-NO_TABLE = 1146
+NOT_THERE = (1049, 1146)  # the database, the table
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - DATETIME columns have no time zone: UTC
 
 _OPTIONS = "engine = InnoDB row_format = dynamic default character set utf8mb4 collate utf8mb4_bin"
@@ -181,10 +181,9 @@ def set_action(connection: Connection, action: str) -> None:
 def _if_there(connection: Connection, sql: str) -> list[dict[str, Any]]:
     """The rows of a query; none where its table does not exist."""
     try:
-        with server_errors("reading our tables"):
-            return rows(connection, sql, doing="reading our tables")
-    except Exception as error:
-        if getattr(error, "fields", {}).get("errno") != NO_TABLE:
+        return rows(connection, sql, doing="reading our tables")
+    except StatementFailed as error:
+        if error.fields.get("errno") not in NOT_THERE:
             raise
         return []
 
