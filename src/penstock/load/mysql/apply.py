@@ -19,7 +19,15 @@ from penstock.codec.typemap import NO_CHOICES, Choices
 from penstock.codec.typemap import Mapping as TypeMapping
 from penstock.host import faults
 from penstock.host.connect import StatementFailed
-from penstock.host.mysql.connect import Connection, connect, rows, run, server_errors, value
+from penstock.host.mysql.connect import (
+    Connection,
+    connect,
+    quoted,
+    rows,
+    run,
+    server_errors,
+    value,
+)
 from penstock.load import LOAD_AFRESH
 from penstock.load.mysql import progress
 from penstock.load.mysql.alter import (
@@ -139,8 +147,8 @@ class MySQLTarget:
             raise TriggersWouldFire(
                 f"target table {table.name} has triggers that would act a second time: "
                 + ", ".join(table.triggers),
-                hint=f"Drop them in the target: drop trigger {table.triggers[0]}; or set "
-                "allow_triggers, if what they do is not in the log.",
+                hint="Drop them in the target: drop trigger "
+                f"{quoted(table.name.schema, table.triggers[0])};",
                 table=str(table.name),
             )
 
