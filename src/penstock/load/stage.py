@@ -180,7 +180,9 @@ class Stager:
         steps.done("plan")
         faults.point("load.prepare.before")
         tasks, stamps, extra = self._prepare(plan, place)
-        self._staging.begin_files([file.path.name for file in files])
+        # A file of which a batch has taken a part goes on: it has begun, and not again.
+        begun = [one.path.name for one in views if one.start.gsn >= applied.gsn]
+        self._staging.begin_files(begun)
         steps.done("prepare")
         faults.point("load.job.before")
         outcomes = self._job(tasks, stamps, session)

@@ -43,7 +43,8 @@ _VALUES: dict[int, str] = {
     1411: "a value can not be had in this type",
     1441: "a time is out of range",
     1118: "a row is too long",
-    1139: "a value is too long",
+    1301: "a value is longer than max_allowed_packet",
+    1153: "a value is longer than max_allowed_packet",
 }
 _COLUMN = re.compile(r"(?:column|field) [`']([^`']+)[`']", re.IGNORECASE)
 _KEY = re.compile(r"for key [`']([^`']+)[`']")
