@@ -18,6 +18,7 @@ from fix_loading import Running, add, until
 from fix_merge import delete, insert, update
 from fix_mysql import MySQLServer
 from fix_mysql_loader import COUNTED, MyStart, Target, run_killed
+from penstock.control.actions import ActionWatch
 from penstock.host.mysql.connect import connect
 from penstock.load.mysql.progress import (
     begin_segment,
@@ -26,6 +27,7 @@ from penstock.load.mysql.progress import (
     read_action,
     set_action,
 )
+from penstock.load.progress import open_progress
 from penstock.load.refusals import ActionUnknown, ProgressUnwritable, TargetFollowsAnotherLog
 from penstock.model import Identity, MarkerKind, TableName
 
@@ -404,6 +406,32 @@ def test_the_action(my_start: MyStart) -> None:
         assert target.rows("select * from wirekite.wirekite_action") == [("STOP",)]
         target.execute("drop database wirekite")
         assert read_action(connection) == "RUN"
+
+
+def test_the_door_for_other_processes(my_start: MyStart, log: LogMaker) -> None:
+    """The action is watched and the applied position read through the URL alone."""
+    target = my_start(COUNTED)
+    add(log, 0)
+    log.close_segment()
+    target.batch()
+    session = open_progress(target.url, application_name="test")
+    watch = ActionWatch(target.url, name="test", interval_s=0)
+    try:
+        assert session.read_applied() == target.applied
+        session.ensure_tables()
+        session.begin_segment(slot="s", file="1.ckt", mark="0/1")
+        assert session.finished_segments("s") == set()
+        session.end_segment(slot="s", file="1.ckt", mark="0/2")
+        assert session.finished_segments("s") == {"1.ckt"}
+        assert watch.word() == "RUN"
+        session.set_action("PAUSE")
+        assert watch.word() == "PAUSE"
+        kill_sessions(target.place.server)
+        assert watch.word() == "PAUSE"  # the last word known, and then a new connection
+        assert watch.word() == "PAUSE"
+    finally:
+        watch.close()
+        session.close()
 
 
 def test_another_log_is_refused(my_start: MyStart) -> None:
