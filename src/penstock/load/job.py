@@ -7,6 +7,7 @@ try. Not here: what tasks there are (`plan.py`), starting the job (`loader.py`).
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
