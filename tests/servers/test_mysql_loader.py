@@ -29,6 +29,7 @@ from penstock.load.mysql.progress import (
 )
 from penstock.load.progress import open_progress
 from penstock.load.refusals import ActionUnknown, ProgressUnwritable, TargetFollowsAnotherLog
+from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
 from penstock.model import Identity, MarkerKind, TableName
 
 ROW = relation(
@@ -287,6 +288,33 @@ def test_a_server_that_restarts(
     log.writer.done()
     running.end()
     target.check(14)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_whole_loader_on_spark(my_target: Target, log: LogMaker, tmp_path: Path) -> None:
+    """Batches through Spark's workers, each with a connection that it keeps."""
+    my_target.execute(COUNTED)
+    for number in range(6):
+        add(log, number)
+        log.close_segment()
+    options = SessionOptions(work_directory=tmp_path / "spark", master="local[2]")
+    keeper = SessionKeeper(options, PendingSession(options))
+    running = Running(
+        my_target.url, tmp_path, keeper, namespaces=my_target.namespaces, max_files_per_batch=2
+    )
+    try:
+        until(lambda: running.loader.applied.gsn == 12, 120)
+        kill_sessions(my_target.server)
+        add(log, 6)
+        log.close_segment()
+        log.writer.done()
+        running.end()
+    finally:
+        running.stop.set()
+        running.thread.join()
+        keeper.close()
+    my_target.check(7)
 
 
 ACCOUNT = relation(("id", "integer", "int32"), ("balance", "bigint", "int64"), name="account")
