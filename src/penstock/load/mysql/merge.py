@@ -128,7 +128,9 @@ class MergeSql:
     def _written_as(self, value: str, index: int) -> str:
         column, target = self._columns[index]
         template = self.merge.writes.get(column.name, "{}")
-        if template != "{}":
+        # What a FLOAT is found by waits as FLOAT: any expression makes it another number.
+        is_float = self.layout.staged_sql(index) == "float"
+        if template != "{}" and not is_float:
             return filled(template, value)
         return _assigned(value, column, target, is_text=self._waits_as_text(index))
 
