@@ -18,7 +18,7 @@ from penstock.control.running import ProcessState
 from penstock.control.status import ProgressRow, Status, TargetState
 from penstock.control.table_states import table_facts
 from penstock.load.bulk_progress import BulkProgress, TableProgress
-from penstock.load.postgres.progress import Applied
+from penstock.load.target import Applied
 from penstock.model import FlushPoint, TableName
 from penstock.web.reading import Reading, Sample, Speeds, Trouble, Watch
 
