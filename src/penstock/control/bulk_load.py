@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 
 from penstock.control.config import Config
 from penstock.control.followed import followed_names
-from penstock.control.source_planner import SourcePlanner
-from penstock.load.bulk import BulkOptions, BulkResult, load_in_bulk
+from penstock.load.bulk import BulkOptions, BulkResult, Planner, load_in_bulk
 from penstock.load.bulk_progress import OnProgress
+from penstock.load.bulk_types import is_mysql
 from penstock.load.session import Session
 from penstock.model import TableDefinition
+from penstock.source.mysql import catalog as mysql_catalog
 from penstock.source.postgres.catalog import captured_tables, open_catalog
 
 
@@ -33,8 +34,11 @@ def bulk_options(config: Config) -> BulkOptions:
 def source_tables(config: Config) -> list[TableDefinition]:
     """The definitions of the tables that the configuration takes in, ordered by name.
 
-    Raises the errors of `source.postgres.catalog.captured_tables`.
+    Raises the errors of `captured_tables` of the source's engine.
     """
+    if is_mysql(config.source.url):
+        with mysql_catalog.open_catalog(config.source.url) as connection:
+            return mysql_catalog.captured_tables(connection, config.source.tables)
     with open_catalog(config.source.url) as connection:
         return captured_tables(connection, config.source.tables, dropped=followed_names(config))
 
@@ -42,7 +46,7 @@ def source_tables(config: Config) -> list[TableDefinition]:
 def bulk_load(
     config: Config,
     session: Session,
-    planner: SourcePlanner,
+    planner: Planner,
     *,
     definitions: Sequence[TableDefinition] | None = None,
     on_progress: OnProgress | None = None,
@@ -50,8 +54,8 @@ def bulk_load(
 ) -> BulkResult:
     """Load what is not loaded yet; see `load_in_bulk` for what it raises.
 
-    Call it with the handover's planner (`handover.bulk_planner`) in mode data+change, with a plain
-    SourcePlanner in mode data.
+    Call it with the handover's planner (`handover.bulk_planner`) in mode data+change, with that of
+    `source_planner.data_planner` in mode data.
     """
     tables = source_tables(config) if definitions is None else definitions
     return load_in_bulk(

@@ -27,7 +27,7 @@ from penstock.model import BinlogPosition, PenstockError
 from penstock.model.position import BINLOG_HEAD_BYTES, PositionInvalid
 from penstock.source.postgres.patterns import PatternInvalid, Selection
 
-URL_SCHEMES = ("postgresql", "postgres")
+URL_SCHEMES = ("postgresql", "postgres", "mysql", "mariadb")
 SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}\Z")
 # Keys of other engines that document 000 names, and whose they are.
 START_KEYS = {
@@ -484,9 +484,8 @@ def _check_url(text: ConfigText, section: str, url: str) -> None:
     if parts.scheme not in URL_SCHEMES:
         shown = f"{parts.scheme}://" if "://" in url else "a text without ://"
         raise ConfigUrlInvalid(
-            f"{place}: url must begin with postgresql://, this begins with {shown}"
-            if "://" in url
-            else f"{place}: url must begin with postgresql://, this is {shown}",
+            f"{place}: url must begin with postgresql://, mysql:// or mariadb://, "
+            f"this {'begins with' if '://' in url else 'is'} {shown}",
             hint=f"Write it like {example}.",
         )
     if not port_in_range or not parts.path.strip("/") or not parts.username:

@@ -22,10 +22,10 @@ from penstock.control.doctor import examine
 from penstock.control.handover import bulk_planner, wait_for_point
 from penstock.control.log_facts import read_log_end
 from penstock.control.running import LOAD_LOCK, check_not_running, take_lock
-from penstock.control.source_planner import SourcePlanner
+from penstock.control.source_planner import data_planner
 from penstock.control.stopping import StopRequest, stop_on_signals
 from penstock.host.files import REAL_FILES
-from penstock.load.bulk import BulkResult, BulkStopped, finish_foreign_keys
+from penstock.load.bulk import BulkResult, BulkStopped, Planner, finish_foreign_keys
 from penstock.load.ledger import read_ledger
 from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.progress import open_progress
@@ -107,7 +107,7 @@ class _Load:
         config = self.config
         tables = source_tables(config)
         handed = config.pipeline.mode is Mode.DATA_CHANGE
-        with bulk_planner(config) if handed else SourcePlanner(config) as planner:
+        with bulk_planner(config) if handed else data_planner(config) as planner:
             try:
                 result = self.bulk_load(planner, tables)
             except BulkStopped as stopped:
@@ -120,7 +120,7 @@ class _Load:
             self.add_foreign_keys(tables)
         return result
 
-    def bulk_load(self, planner: SourcePlanner, tables: Sequence[TableDefinition]) -> BulkResult:
+    def bulk_load(self, planner: Planner, tables: Sequence[TableDefinition]) -> BulkResult:
         """Load, and go on with another session where one was lost with its JVM."""
         for _ in range(BULK_SESSIONS_MAX - 1):
             try:
@@ -130,9 +130,7 @@ class _Load:
                 self.sessions.renew()
         return self.bulk_load_once(planner, tables)
 
-    def bulk_load_once(
-        self, planner: SourcePlanner, tables: Sequence[TableDefinition]
-    ) -> BulkResult:
+    def bulk_load_once(self, planner: Planner, tables: Sequence[TableDefinition]) -> BulkResult:
         """One session's part of it; safe to repeat."""
         if not self.sessions.wait(self.ended):
             raise BulkStopped("told to stop while Spark was starting")

@@ -12,7 +12,9 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from penstock.control.config import Config
+from penstock.control.mysql_planner import MySQLPlanner
 from penstock.load.bulk import Point, PointUnfit
+from penstock.load.bulk_types import is_mysql
 from penstock.load.chunk import snapshot_text
 from penstock.load.ledger import Chunk
 from penstock.model import Lsn, TableDefinition, TableName
@@ -129,3 +131,8 @@ class SourcePlanner:
             )
             for piece in pieces
         ]
+
+
+def data_planner(config: Config) -> SourcePlanner | MySQLPlanner:
+    """The planner of mode data: no handover, so each point is its own."""
+    return MySQLPlanner(config) if is_mysql(config.source.url) else SourcePlanner(config)

@@ -17,12 +17,15 @@ from typing import Protocol
 import psycopg
 import structlog
 
+from penstock.codec.mysqltext import Dialect
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted, server_errors
+from penstock.host.mysql import borrowing
 from penstock.load.bulk_checks import check_names, check_quiet, goes_binary, may_be_replica
 from penstock.load.bulk_keys import add_all_keys, make_foreign_keys
 from penstock.load.bulk_progress import OnProgress, Teller, Watch
 from penstock.load.bulk_tasks import partitions
+from penstock.load.bulk_types import is_mysql, mysql_reading, postgres_definition
 from penstock.load.chunk import (
     ChunkOutcome,
     ChunkTask,
@@ -40,6 +43,7 @@ from penstock.load.ledger import (
     finish_table,
     is_empty,
     next_step,
+    position_of,
     read_ledger,
     read_marks,
     refused,
@@ -50,7 +54,7 @@ from penstock.load.postgres.schema import create_tables, made_tables
 from penstock.load.postgres.target import read_target_tables
 from penstock.load.postgres.types import target_name
 from penstock.load.session import Session
-from penstock.model import Lsn, PenstockError, TableDefinition, TableName
+from penstock.model import BinlogPosition, Lsn, PenstockError, TableDefinition, TableName
 
 logger = structlog.get_logger(__name__)
 
@@ -89,7 +93,7 @@ class Point:
     others are not. snapshot_text: what the snapshot holds, see `chunk.snapshot_text`.
     """
 
-    position: Lsn
+    position: Lsn | BinlogPosition
     snapshot_id: str
     snapshot_text: str
 
@@ -114,8 +118,8 @@ class Planner(Protocol):
     ) -> list[Chunk]:
         """Cut a table into chunks which together hold each of its rows once.
 
-        Each copy_out gives `columns` in order. Raises PointUnfit when the table's rows can not be
-        read at this point any more.
+        Each copy_out gives `columns` in order; for MySQL these are expressions. Raises PointUnfit
+        when the table's rows can not be read at this point any more.
         """
         ...
 
@@ -183,7 +187,7 @@ def finish_foreign_keys(options: BulkOptions, definitions: Sequence[TableDefinit
     with connect(
         options.target_url, application_name=APPLICATION_NAME, options=EXACT_TEXT_SETTINGS
     ) as connection:
-        notes = make_foreign_keys(connection, definitions, options.namespaces)
+        notes = make_foreign_keys(connection, _shaped(options, definitions), options.namespaces)
     ledger.foreign_keys_done = True
     write_ledger(options.state_directory, ledger)
     return notes
@@ -227,7 +231,7 @@ class _Load:
             self.tell("done")
         marks = read_marks(self.connection)
         for plan in self.ledger.plans:
-            self.result.positions[plan.source] = Lsn.parse(plan.position).ordinal
+            self.result.positions[plan.source] = position_of(plan.position).ordinal
             self.result.rows[plan.source] = marks[plan.source].row_count or 0
         self.result.foreign_keys_pending = not self.ledger.foreign_keys_done
         return self.result
@@ -285,7 +289,7 @@ class _Load:
                     check_quiet(present[targets[name]])
         # Not those that are done: their shape follows the log, which may be behind the source.
         due = [self.definitions[name] for name, step in steps.items() if step is not Step.DONE]
-        self.result.notes += create_tables(connection, due, namespaces).notes
+        self.result.notes += create_tables(connection, _shaped(self.options, due), namespaces).notes
         ensure_marks(connection)
         return steps
 
@@ -394,6 +398,8 @@ class _Load:
         return plans, unfit
 
     def plan_one(self, point: Point, definition: TableDefinition) -> TablePlan:
+        if is_mysql(self.options.source_url):
+            return self.plan_mysql(point, definition)
         columns = tuple(c.name for c in definition.columns if not c.generated)
         binary = goes_binary(definition)
         return TablePlan(
@@ -405,6 +411,20 @@ class _Load:
             snapshot_id=point.snapshot_id,
             snapshot_text=point.snapshot_text,
             chunks=tuple(self.planner.chunks(point, definition, columns, binary=binary)),
+        )
+
+    def plan_mysql(self, point: Point, definition: TableDefinition) -> TablePlan:
+        reading = mysql_reading(definition, Dialect.COPY)
+        return TablePlan(
+            source=definition.name,
+            target=target_name(definition.name, self.options.namespaces),
+            columns=reading.columns,
+            binary=False,
+            position=str(point.position),
+            snapshot_id=point.snapshot_id,
+            snapshot_text=point.snapshot_text,
+            chunks=tuple(self.planner.chunks(point, definition, reading.expressions, binary=False)),
+            cells=reading.cells,
         )
 
     def chunks_left(self, plan: TablePlan) -> list[Chunk]:
@@ -449,6 +469,7 @@ class _Load:
                 snapshot_text=plan.snapshot_text,
                 plan=plan.name,
                 replica_role=self.replica_role,
+                cells=plan.cells,
             )
             for chunk in self.chunks_left(plan)
         ]
@@ -491,14 +512,17 @@ class _Load:
                 with server_errors(f"dropping {target}"):
                     self.connection.execute(f"drop table {quoted(*target)}")
         create_tables(
-            self.connection, [self.definitions[t] for t in tables], self.options.namespaces
+            self.connection,
+            _shaped(self.options, [self.definitions[t] for t in tables]),
+            self.options.namespaces,
         )
 
     # -- after the rows ----------------------------------------------------------------------------
 
     def add_all_keys(self) -> None:
         """Keys, indexes and statistics; then foreign keys, if all tables stand alike."""
-        definitions, namespaces = list(self.definitions.values()), self.options.namespaces
+        definitions = _shaped(self.options, list(self.definitions.values()))
+        namespaces = self.options.namespaces
         add_all_keys(
             self.options.target_url,
             definitions,
@@ -518,6 +542,13 @@ class _Load:
         self.result.notes.append(sentence)
 
 
+def _shaped(options: BulkOptions, definitions: Sequence[TableDefinition]) -> list[TableDefinition]:
+    """The tables as the target has them."""
+    if not is_mysql(options.source_url):
+        return list(definitions)
+    return [postgres_definition(one, options.namespaces) for one in definitions]
+
+
 def _stopped() -> BulkStopped:
     return BulkStopped(
         "the bulk load was stopped", hint="Run the same command again: it goes on where it was."
@@ -531,6 +562,8 @@ def _has_marks(connection: psycopg.Connection) -> bool:
 
 def snapshot_alive(source_url: str, snapshot_id: str, text: str) -> bool:
     """Whether an exported snapshot can still be imported and is the one it was."""
+    if is_mysql(source_url):
+        return borrowing.is_alive(snapshot_id, text)
     with connect(source_url, application_name=APPLICATION_NAME) as connection:
         alive = import_snapshot(connection, snapshot_id, text)
         connection.rollback()

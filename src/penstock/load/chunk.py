@@ -14,6 +14,7 @@ from enum import StrEnum
 
 import psycopg
 
+from penstock.codec.mysqltext import Dialect, TextCell
 from penstock.host import faults
 from penstock.host.connect import (
     EXACT_TEXT_SETTINGS,
@@ -22,7 +23,10 @@ from penstock.host.connect import (
     quoted,
     server_errors,
 )
+from penstock.host.mysql.borrowing import BorrowedSession, SnapshotGone, borrow
 from penstock.host.retry import Backoff, retrying
+from penstock.load.bulk_mysql import RowsOfChunk, into_postgres, was_redefined
+from penstock.load.bulk_types import is_mysql
 from penstock.load.ledger import Chunk, holds_plan
 from penstock.load.pipe import copy_rows
 from penstock.load.postgres import progress
@@ -57,6 +61,9 @@ FINISHED = """
 """
 
 
+Reader = psycopg.Connection | BorrowedSession
+
+
 class Status(StrEnum):
     """How a chunk's task ended. HELD: not begun, because wirekite_action says PAUSE or STOP."""
 
@@ -71,7 +78,10 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkTask:
-    """What a worker needs to copy one chunk. plan: the name that the target's mark must have."""
+    """What a worker needs to copy one chunk. plan: the name that the target's mark must have.
+
+    cells: how a source of MySQL is read.
+    """
 
     source_url: str
     target_url: str
@@ -84,6 +94,7 @@ class ChunkTask:
     snapshot_text: str
     plan: str
     replica_role: bool
+    cells: tuple[TextCell, ...] = ()
 
     @property
     def copy_in(self) -> str:
@@ -119,7 +130,7 @@ class Workplace:
         self._source = ExitStack()
         self._target = ExitStack()
         self._snapshot = ""
-        self._reader: psycopg.Connection | None = None
+        self._reader: Reader | None = None
         self._writer: psycopg.Connection | None = None
 
     def __enter__(self) -> Workplace:
@@ -154,19 +165,25 @@ class Workplace:
             if reader is None:
                 return Status.SNAPSHOT_GONE, 0
             with server_errors(f"copying chunk {task.chunk.number} of {task.table}"):
-                if was_rewritten(reader, task.chunk.relation):
+                if not isinstance(reader, BorrowedSession) and was_rewritten(
+                    reader, task.chunk.relation
+                ):
                     return Status.REWRITTEN, 0
                 return write_chunk(task, reader, writer)
-        except BaseException:
+        except BaseException as error:
             self.close()  # a broken copy leaves no connection that could be used again
+            if isinstance(error, PenstockError) and was_redefined(error):
+                return Status.REWRITTEN, 0
             raise
 
-    def _open_source(self, task: ChunkTask) -> psycopg.Connection | None:
+    def _open_source(self, task: ChunkTask) -> Reader | None:
         """A connection whose transaction sees the task's snapshot; None when that is gone."""
         if self._reader is not None and self._snapshot == task.snapshot_id:
             return self._reader
         self._source.close()
         self._reader = None
+        if is_mysql(task.source_url):
+            return self._borrow(task)
         connection = connect(
             task.source_url, application_name=APPLICATION_NAME, options=SOURCE_SETTINGS
         )
@@ -175,6 +192,15 @@ class Workplace:
             return None
         self._reader, self._snapshot = connection, task.snapshot_id
         return connection
+
+    def _borrow(self, task: ChunkTask) -> BorrowedSession | None:
+        try:
+            session = borrow(task.snapshot_id, task.snapshot_text)
+        except SnapshotGone:
+            return None
+        self._source.enter_context(session)
+        self._reader, self._snapshot = session, task.snapshot_id
+        return session
 
     def _open_target(self, task: ChunkTask) -> psycopg.Connection:
         if self._writer is None:
@@ -233,9 +259,7 @@ def was_rewritten(connection: psycopg.Connection, relation: TableName) -> bool:
     return row is None or row[0] != row[1]
 
 
-def write_chunk(
-    task: ChunkTask, reader: psycopg.Connection, writer: psycopg.Connection
-) -> tuple[Status, int]:
+def write_chunk(task: ChunkTask, reader: Reader, writer: psycopg.Connection) -> tuple[Status, int]:
     """Copy the rows and write the DL row, in one target transaction."""
     number = task.chunk.number
     with writer.transaction():
@@ -246,7 +270,11 @@ def write_chunk(
         before = writer.execute(FINISHED, {"source": f"{task.table}.{number}"}).fetchone()
         if before is not None:
             return Status.DONE_BEFORE, int(before[0])
-        rows = copy_rows(reader, task.chunk.copy_out, writer, task.copy_in)
+        if isinstance(reader, BorrowedSession):
+            lines = RowsOfChunk(reader, task.chunk.copy_out, task.cells, Dialect.COPY)
+            rows = into_postgres(lines, writer, task.copy_in)
+        else:
+            rows = copy_rows(reader, task.chunk.copy_out, writer, task.copy_in)
         faults.point("bulk.chunk.copied")
         progress.end_chunk(writer, table=task.table, number=number, row_count=rows)
     faults.point("bulk.chunk.committed")

@@ -18,10 +18,11 @@ from pathlib import Path
 import msgspec
 import psycopg
 
+from penstock.codec.mysqltext import TextCell
 from penstock.host import files
 from penstock.host.connect import quoted
 from penstock.load.postgres import progress
-from penstock.model import Lsn, PenstockError, TableName
+from penstock.model import BinlogPosition, Lsn, PenstockError, TableName
 
 STATE_FILE = "bulk.json"
 FORMAT_VERSION = 1
@@ -31,7 +32,7 @@ CREATE_TABLE = """
         source_schema varchar(63) not null,
         source_name   varchar(63) not null,
         plan          varchar(64) not null,
-        position      pg_lsn not null,
+        position      varchar(256) not null,
         row_count     bigint null,
         start_time    timestamp not null,
         finish_time   timestamp null,
@@ -112,7 +113,8 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
     name: of the plan, random. given_up: names of earlier plans whose rows the target may hold.
     position: the consistent point as text; the rows are the state before it. snapshot_id: an
     exported snapshot of the source at that point; snapshot_text: what it holds. columns: those
-    that are copied, in order; binary: in COPY's binary format.
+    that are copied, in order; binary: in COPY's binary format; cells: how a source of MySQL is
+    read.
     """
 
     source: TableName
@@ -125,6 +127,7 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
     chunks: tuple[Chunk, ...]
     name: str = ""
     given_up: tuple[str, ...] = ()
+    cells: tuple[TextCell, ...] = ()
 
     def renamed(self, earlier: TablePlan | None) -> TablePlan:
         """This plan under a new name, remembering those that it replaces."""
@@ -189,7 +192,12 @@ def start_positions(state_directory: Path) -> dict[TableName, int]:
     The loader leaves out changes with a smaller position: the bulk load's rows have them.
     """
     plans = read_ledger(state_directory).plans
-    return {plan.source: Lsn.parse(plan.position).ordinal for plan in plans}
+    return {plan.source: position_of(plan.position).ordinal for plan in plans}
+
+
+def position_of(text: str) -> Lsn | BinlogPosition:
+    """A position as a plan has it: of PostgreSQL's log, or of a binlog."""
+    return BinlogPosition.parse(text) if ":" in text else Lsn.parse(text)
 
 
 # --- the target's half ----------------------------------------------------------------------------

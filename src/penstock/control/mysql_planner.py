@@ -1,0 +1,116 @@
+"""What the bulk load asks of a MySQL or MariaDB source: consistent points, definitions, chunks.
+
+A point is a set of sessions in snapshots at one place of the binlog, which this process lends to
+Spark's workers (`source.mysql.lending`), so that one short lock serves all of them and a worker
+that is killed does not end the snapshot. Not here: the same of PostgreSQL (`source_planner.py`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from penstock.control.config import Config
+from penstock.host.mysql.url import MySQLUrl
+from penstock.load.bulk import Point
+from penstock.load.ledger import Chunk
+from penstock.model import TableDefinition, TableName
+from penstock.source.mysql.catalog import captured_tables, open_catalog
+from penstock.source.mysql.chunks import plan_chunks, rows_per_chunk
+from penstock.source.mysql.lending import Lender
+from penstock.source.mysql.recipes import Choice
+from penstock.source.mysql.snapshot import Snapshots, open_snapshots
+
+logger = structlog.get_logger()
+SPARE_SESSIONS = 3  # for those that killed workers leave in the middle of a result
+
+
+class MySQLPlanner:
+    """The `Planner` of a MySQL or MariaDB source. Use as a context manager: it keeps its points.
+
+    first: asked when the load wants the handover's point; None when there is none. on_choice: told
+    how snapshots are taken, before they are. taken: the snapshots of the latest point; what its
+    `status`, `settled` and `by_gtid` say is where the changes that follow begin.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        first: Callable[[], Point | None] = lambda: None,
+        on_choice: Callable[[Choice], None] | None = None,
+    ) -> None:
+        self._url = config.source.url
+        self._patterns = config.source.tables
+        self._chunk_bytes = config.data_loader.chunk_megabytes * 2**20
+        self._session_count = config.data_loader.max_threads + SPARE_SESSIONS
+        self._first = first
+        self._on_choice = on_choice
+        self._kept = ExitStack()
+        self.taken: Snapshots | None = None
+
+    def __enter__(self) -> Self:
+        """Nothing is opened yet."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let the snapshots go."""
+        self._kept.close()
+
+    def first_point(self) -> Point | None:
+        """See Planner."""
+        return self._first()
+
+    def fresh_point(self) -> Point:
+        """See Planner. The snapshots are lent until this planner is closed."""
+        with open_catalog(self._url) as connection:
+            tables = captured_tables(connection, self._patterns)
+        taken = self._kept.enter_context(
+            open_snapshots(self._url, tables, count=self._session_count, on_choice=self._on_choice)
+        )
+        text = f"{taken.status.position}/{secrets.token_hex(8)}"
+        place = MySQLUrl.parse(self._url).place
+        lender = self._kept.enter_context(
+            Lender(taken.connections, place=place, snapshot_text=text)
+        )
+        self.taken = taken
+        return Point(
+            position=taken.status.position, snapshot_id=lender.snapshot_id, snapshot_text=text
+        )
+
+    def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
+        """See Planner."""
+        with open_catalog(self._url) as connection:
+            found = captured_tables(connection, self._patterns)
+        return [definition for definition in found if definition.name in set(tables)]
+
+    def chunks(
+        self, point: Point, table: TableDefinition, columns: Sequence[str], *, binary: bool
+    ) -> list[Chunk]:
+        """See Planner. By ranges of the key, which hold every row once in every snapshot."""
+        if binary:
+            raise ValueError(f"rows at {point.position} are not in COPY's binary format")
+        rows_target = rows_per_chunk(table, self._chunk_bytes)
+        with open_catalog(self._url) as connection:
+            pieces = plan_chunks(connection, table, row_count_target=rows_target)
+        row_bytes = table.size_bytes / table.row_estimate if table.row_estimate else 0.0
+        return [
+            Chunk(
+                number=piece.number,
+                relation=piece.table,
+                copy_out=piece.query(columns),
+                size_bytes=int(piece.row_estimate * row_bytes),
+                row_count=piece.row_estimate,
+            )
+            for piece in pieces
+        ]

@@ -1,0 +1,43 @@
+"""Pipelines for the tests of bulk loads from and into MySQL and MariaDB."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fix_mysql import database_of
+from penstock.control.bulk_load import bulk_load
+from penstock.control.config import Config, load_config
+from penstock.control.source_planner import data_planner
+from penstock.load.bulk import BulkResult
+from penstock.load.session import Session
+
+
+def between(
+    source_url: str, target_url: str, directory: Path, *, tables: str = "", more: str = ""
+) -> Config:
+    """A data pipeline from all tables of a MySQL database, with chunks of a megabyte."""
+    file = directory / "p.toml"
+    pattern = tables or f"{database_of(source_url)}.*"
+    file.write_text(
+        f"""
+        [pipeline]
+        name = "bulk"
+        mode = "data"
+        directory = "p"
+        [source]
+        url = "{source_url}"
+        tables = ["{pattern}"]
+        [target]
+        url = "{target_url}"
+        [dataLoader]
+        chunkMegabytes = 1
+        {more}
+        """
+    )
+    return load_config(file)
+
+
+def load(config: Config, spark: Session, **how: object) -> BulkResult:
+    """Run the bulk load in this process."""
+    with data_planner(config) as planner:
+        return bulk_load(config, spark, planner, **how)  # type: ignore[arg-type]
