@@ -111,13 +111,19 @@ class LoadLines:
         return out
 
     def _lines(self, payload: bytes) -> None:
-        if not payload.endswith(b"\n"):
+        if not payload.endswith(b"\n") or not self._cells:
             raise self._broken()
         for line in payload[:-1].split(b"\n"):
-            texts = line.split(b"\t")
-            if len(texts) != len(self._cells):
-                raise self._broken()
-            out = [self._cell(column, text) for column, text in enumerate(texts)]
+            out = []
+            rest: bytes | None = line
+            for column in range(len(self._cells)):
+                if rest is None:
+                    raise self._broken()
+                text, tab, behind = rest.partition(b"\t")
+                if bool(tab) is (column == len(self._cells) - 1):
+                    raise self._broken()
+                out.append(self._cell(column, text))
+                rest = behind if tab else None
             self._out += b"\t".join(out) + b"\n"
             self.row_count += 1
 
