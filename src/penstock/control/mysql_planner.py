@@ -27,6 +27,9 @@ from penstock.source.mysql.recipes import Choice
 from penstock.source.mysql.snapshot import Snapshots, open_snapshots
 
 logger = structlog.get_logger()
+# A table is cut into enough chunks for all sessions to end at about the same time.
+CHUNKS_PER_SESSION = 4
+CHUNK_BYTES_MIN = 4 * 2**20
 SPARE_SESSIONS = 3  # for those that killed workers leave in the middle of a result
 
 
@@ -48,7 +51,7 @@ class MySQLPlanner:
         self._url = config.source.url
         self._patterns = config.source.tables
         self._chunk_bytes = config.data_loader.chunk_megabytes * 2**20
-        self._session_count = config.data_loader.max_threads + SPARE_SESSIONS
+        self._threads = config.data_loader.max_threads
         self._first = first
         self._on_choice = on_choice
         self._kept = ExitStack()
@@ -75,8 +78,9 @@ class MySQLPlanner:
         """See Planner. The snapshots are lent until this planner is closed."""
         with open_catalog(self._url) as connection:
             tables = captured_tables(connection, self._patterns)
+        count = self._threads + SPARE_SESSIONS
         taken = self._kept.enter_context(
-            open_snapshots(self._url, tables, count=self._session_count, on_choice=self._on_choice)
+            open_snapshots(self._url, tables, count=count, on_choice=self._on_choice)
         )
         text = f"{taken.status.position}/{secrets.token_hex(8)}"
         place = MySQLUrl.parse(self._url).place
@@ -100,7 +104,8 @@ class MySQLPlanner:
         """See Planner. By ranges of the key, which hold every row once in every snapshot."""
         if binary:
             raise ValueError(f"rows at {point.position} are not in COPY's binary format")
-        rows_target = rows_per_chunk(table, self._chunk_bytes)
+        even = max(table.size_bytes // (CHUNKS_PER_SESSION * self._threads), CHUNK_BYTES_MIN)
+        rows_target = rows_per_chunk(table, min(self._chunk_bytes, even))
         with open_catalog(self._url) as connection:
             pieces = plan_chunks(connection, table, row_count_target=rows_target)
         row_bytes = table.size_bytes / table.row_estimate if table.row_estimate else 0.0

@@ -24,6 +24,7 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.connect import connect, server_errors
 from penstock.load.bulk_progress import BulkProgress, read_progress
 from penstock.load.ledger import read_ledger
+from penstock.load.postgres.bulk import PostgresCounts
 from penstock.load.postgres.progress import read_action, read_applied
 from penstock.load.target import Applied
 from penstock.model import Lsn, PenstockError
@@ -265,4 +266,4 @@ def _bulk(connection: psycopg.Connection, config: Config, action: str) -> BulkPr
         return None
     paused = "paused" if action == "PAUSE" else "copying"
     phase = "done" if ledger.finished else paused
-    return read_progress(connection, ledger.plans, phase)
+    return read_progress(PostgresCounts(connection), ledger.plans, phase)

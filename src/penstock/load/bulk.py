@@ -10,22 +10,22 @@ transaction (`chunk.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-import psycopg
 import structlog
 
 from penstock.codec.mysqltext import Dialect
 from penstock.host.clock import REAL_CLOCK
-from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted, server_errors
+from penstock.host.connect import connect
 from penstock.host.mysql import borrowing
-from penstock.load.bulk_checks import check_names, check_quiet, goes_binary, may_be_replica
-from penstock.load.bulk_keys import add_all_keys, make_foreign_keys
+from penstock.load.bulk_checks import check_names, goes_binary
 from penstock.load.bulk_progress import OnProgress, Teller, Watch
+from penstock.load.bulk_target import BulkTarget, open_bulk_target
 from penstock.load.bulk_tasks import partitions
-from penstock.load.bulk_types import is_mysql, mysql_reading, postgres_definition
+from penstock.load.bulk_types import is_mysql, mysql_reading
 from penstock.load.chunk import (
     ChunkOutcome,
     ChunkTask,
@@ -38,20 +38,12 @@ from penstock.load.ledger import (
     Ledger,
     Step,
     TablePlan,
-    begin_afresh,
-    ensure_marks,
-    finish_table,
-    is_empty,
     next_step,
     position_of,
     read_ledger,
-    read_marks,
     refused,
     write_ledger,
 )
-from penstock.load.postgres import progress
-from penstock.load.postgres.schema import create_tables, made_tables
-from penstock.load.postgres.target import read_target_tables
 from penstock.load.postgres.types import target_name
 from penstock.load.session import Session
 from penstock.model import BinlogPosition, Lsn, PenstockError, TableDefinition, TableName
@@ -135,6 +127,15 @@ class BulkOptions:
     namespaces: Mapping[str, str] = field(default_factory=dict)
     max_threads: int = 5
 
+    def open_target(self, application_name: str = APPLICATION_NAME) -> BulkTarget:
+        """Connect to the target."""
+        return open_bulk_target(
+            self.target_url,
+            self.namespaces,
+            application_name=application_name,
+            source_url=self.source_url,
+        )
+
 
 @dataclass(slots=True)
 class BulkResult:
@@ -168,10 +169,8 @@ def load_in_bulk(
     and what chunks failed with.
     """
     check_names(definitions, options.namespaces)
-    with connect(
-        options.target_url, application_name=APPLICATION_NAME, options=EXACT_TEXT_SETTINGS
-    ) as connection:
-        load = _Load(session, options, definitions, planner, connection, on_progress, stop)
+    with closing(options.open_target()) as target:
+        load = _Load(session, options, definitions, planner, target, on_progress, stop)
         return load.run()
 
 
@@ -184,10 +183,8 @@ def finish_foreign_keys(options: BulkOptions, definitions: Sequence[TableDefinit
     ledger = read_ledger(options.state_directory)
     if ledger.foreign_keys_done:
         return []
-    with connect(
-        options.target_url, application_name=APPLICATION_NAME, options=EXACT_TEXT_SETTINGS
-    ) as connection:
-        notes = make_foreign_keys(connection, _shaped(options, definitions), options.namespaces)
+    with closing(options.open_target()) as target:
+        notes = target.add_foreign_keys(definitions)
     ledger.foreign_keys_done = True
     write_ledger(options.state_directory, ledger)
     return notes
@@ -202,7 +199,7 @@ class _Load:
         options: BulkOptions,
         definitions: Sequence[TableDefinition],
         planner: Planner,
-        connection: psycopg.Connection,
+        target: BulkTarget,
         on_progress: OnProgress | None,
         stop: Callable[[], bool],
     ) -> None:
@@ -210,7 +207,7 @@ class _Load:
         self.options = options
         self.definitions = {definition.name: definition for definition in definitions}
         self.planner = planner
-        self.connection = connection
+        self.target = target
         self.stop = stop
         self.ledger: Ledger = read_ledger(options.state_directory)
         self.result = BulkResult()
@@ -229,7 +226,7 @@ class _Load:
             self.ledger.finished = True
             write_ledger(self.options.state_directory, self.ledger)
             self.tell("done")
-        marks = read_marks(self.connection)
+        marks = self.target.marks()
         for plan in self.ledger.plans:
             self.result.positions[plan.source] = position_of(plan.position).ordinal
             self.result.rows[plan.source] = marks[plan.source].row_count or 0
@@ -237,15 +234,13 @@ class _Load:
         return self.result
 
     def tell(self, phase: str) -> None:
-        with server_errors("reading the bulk load's progress"):
-            self.teller.tell(self.connection, phase)
+        self.teller.tell(self.target, phase)
 
     def wait_while_paused(self) -> None:
         """Begin nothing while the action is PAUSE. Raises BulkStopped when told to stop."""
         told = False
         while True:
-            with server_errors("reading the action"):
-                word = progress.read_action(self.connection)
+            word = self.target.read_action()
             if self.stop() or word == "STOP":
                 raise _stopped()
             if word == "RUN":
@@ -264,33 +259,27 @@ class _Load:
 
     def first_steps(self) -> dict[TableName, Step]:
         """Look at the target, refuse what must be refused, then make the missing tables."""
-        connection, namespaces = self.connection, self.options.namespaces
-        targets = {name: target_name(name, namespaces) for name in self.definitions}
-        with server_errors("looking at the target tables"):
-            present = read_target_tables(connection, targets.values())
-            marks = read_marks(connection) if _has_marks(connection) else {}
-            empty = {t: is_empty(connection, t) for t in present}
-            self.replica_role = may_be_replica(connection)
+        targets = {name: target_name(name, self.options.namespaces) for name in self.definitions}
+        found = self.target.look(targets.values())
+        self.replica_role = self.target.is_replica()
         steps = {
             name: next_step(
                 self.ledger.plan_of(name),
-                marks.get(name),
-                empty=empty.get(target, True),
-                made=target not in present,
+                found.marks.get(name),
+                empty=found.empty.get(target, True),
+                made=target not in found.empty,
             )
             for name, target in targets.items()
         }
         for name, step in steps.items():
             if step is Step.REFUSE:
                 raise refused(targets[name])
-        if not self.replica_role:
-            for name, step in steps.items():
-                if step is not Step.DONE and targets[name] in present:
-                    check_quiet(present[targets[name]])
+        for name, step in steps.items():
+            if step is not Step.DONE and targets[name] in found.refusals:
+                raise found.refusals[targets[name]]
         # Not those that are done: their shape follows the log, which may be behind the source.
         due = [self.definitions[name] for name, step in steps.items() if step is not Step.DONE]
-        self.result.notes += create_tables(connection, _shaped(self.options, due), namespaces).notes
-        ensure_marks(connection)
+        self.result.notes += self.target.create(due)
         return steps
 
     # -- the rows ----------------------------------------------------------------------------------
@@ -374,8 +363,7 @@ class _Load:
         self.ledger.put(plans)
         self.ledger.foreign_keys_done = False
         write_ledger(self.options.state_directory, self.ledger)
-        with server_errors("emptying the target tables"):
-            begin_afresh(self.connection, plans)
+        self.target.begin_afresh(plans)
 
     def living_first_point(self) -> Point | None:
         point = self.planner.first_point()
@@ -429,8 +417,7 @@ class _Load:
 
     def chunks_left(self, plan: TablePlan) -> list[Chunk]:
         """The chunks that the target does not record as done."""
-        marks = read_marks(self.connection).get(plan.source)
-        done: Mapping[int, int] = {} if marks is None else marks.done
+        done = self.target.done(plan)
         return [chunk for chunk in plan.chunks if chunk.number not in done]
 
     def copy_round(self, tables: Sequence[TableName]) -> list[ChunkOutcome]:
@@ -440,7 +427,7 @@ class _Load:
         work = partitions(tasks, self.session.parallelism, self.options.max_threads)
         logger.info("bulk copy began", tables=len(plans), chunks=len(tasks), tasks=len(work))
         with Watch(
-            self.options.target_url, self.teller, stop=self.stop, on_stop=self.session.cancel
+            self.options.open_target, self.teller, stop=self.stop, on_stop=self.session.cancel
         ):
             try:
                 outcomes = self.session.run(work, copy_chunks)
@@ -489,8 +476,7 @@ class _Load:
             elif self.chunks_left(plan):
                 left[name] = Step.GO_ON
             else:
-                with server_errors(f"finishing {plan.target}"):
-                    finish_table(self.connection, plan)
+                self.target.finish_table(plan)
                 logger.info("bulk table copied", table=str(name), position=plan.position)
         if errors:
             raise errors[0]
@@ -501,40 +487,26 @@ class _Load:
 
     def redefine(self, tables: Sequence[TableName]) -> None:
         """Read rewritten tables anew; remake a target table of ours whose shape changed."""
-        ours = made_tables(self.connection)
         for definition in self.planner.define(tables):
             name = definition.name
             self.note(f"{name} was truncated or rewritten in the source and is loaded again")
             before = self.definitions[name]
             self.definitions[name] = definition
-            target = target_name(name, self.options.namespaces)
-            if before.columns != definition.columns and target in ours:
-                with server_errors(f"dropping {target}"):
-                    self.connection.execute(f"drop table {quoted(*target)}")
-        create_tables(
-            self.connection,
-            _shaped(self.options, [self.definitions[t] for t in tables]),
-            self.options.namespaces,
-        )
+            if before.columns != definition.columns:
+                self.target.drop_if_made(target_name(name, self.options.namespaces))
+        self.target.create([self.definitions[name] for name in tables])
 
     # -- after the rows ----------------------------------------------------------------------------
 
     def add_all_keys(self) -> None:
         """Keys, indexes and statistics; then foreign keys, if all tables stand alike."""
-        definitions = _shaped(self.options, list(self.definitions.values()))
-        namespaces = self.options.namespaces
-        add_all_keys(
-            self.options.target_url,
-            definitions,
-            namespaces,
-            threads=self.options.max_threads,
-            stop=self.stop,
-        )
+        definitions = list(self.definitions.values())
+        self.target.add_keys(definitions, threads=self.options.max_threads, stop=self.stop)
         if self.stop():
             raise _stopped()
         positions = {plan.position for plan in self.ledger.plans}
         if len(positions) <= 1:
-            self.result.notes += make_foreign_keys(self.connection, definitions, namespaces)
+            self.result.notes += self.target.add_foreign_keys(definitions)
             self.ledger.foreign_keys_done = True
 
     def note(self, sentence: str) -> None:
@@ -542,22 +514,10 @@ class _Load:
         self.result.notes.append(sentence)
 
 
-def _shaped(options: BulkOptions, definitions: Sequence[TableDefinition]) -> list[TableDefinition]:
-    """The tables as the target has them."""
-    if not is_mysql(options.source_url):
-        return list(definitions)
-    return [postgres_definition(one, options.namespaces) for one in definitions]
-
-
 def _stopped() -> BulkStopped:
     return BulkStopped(
         "the bulk load was stopped", hint="Run the same command again: it goes on where it was."
     )
-
-
-def _has_marks(connection: psycopg.Connection) -> bool:
-    row = connection.execute("select to_regclass('wirekite.bulk_table') is not null").fetchone()
-    return row is not None and bool(row[0])
 
 
 def snapshot_alive(source_url: str, snapshot_id: str, text: str) -> bool:

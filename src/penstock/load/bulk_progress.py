@@ -14,15 +14,12 @@ from types import TracebackType
 from typing import Self
 
 import msgspec
-import psycopg
 import structlog
 
 from penstock.host import files
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.connect import connect
-from penstock.load.chunk import APPLICATION_NAME as COPIER
+from penstock.load.bulk_target import BulkTarget, ChunkCounts
 from penstock.load.ledger import TablePlan
-from penstock.load.postgres import progress
 from penstock.model import PenstockError, TableName
 
 logger = structlog.get_logger(__name__)
@@ -31,22 +28,6 @@ RUN_FILE = "bulk.json"
 POLL_INTERVAL_S = 0.5
 WRITE_INTERVAL_S = 1.0
 RATE_WINDOW_S = 15.0
-
-UNDER_WAY = """
-    select p.relid::regclass::oid::int8, sum(p.tuples_processed)::int8
-      from pg_stat_progress_copy as p
-      join pg_stat_activity as a on a.pid = p.pid
-     where p.command = 'COPY FROM'
-       and a.application_name = %(name)s
-       and a.datname = current_database()
-     group by 1
-"""
-TABLE_IDS = """
-    select n.nspname, c.relname, c.oid::int8
-      from pg_class as c
-      join pg_namespace as n on n.oid = c.relnamespace
-     where c.relkind in ('r', 'p')
-"""
 
 
 class TableProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,10 +149,10 @@ class Teller:
         self._begun_s = clock.monotonic_s()
         self._written_s = float("-inf")
 
-    def tell(self, connection: psycopg.Connection, phase: str) -> None:
+    def tell(self, target: ChunkCounts, phase: str) -> None:
         """Read the progress now, tell it and write it down."""
         now_s = self._clock.monotonic_s()
-        reading = self._rates.add(now_s, read_progress(connection, self._plans(), phase))
+        reading = self._rates.add(now_s, read_progress(target, self._plans(), phase))
         reading = msgspec.structs.replace(reading, elapsed_s=now_s - self._begun_s)
         if phase != "copying" or now_s - self._written_s >= WRITE_INTERVAL_S:
             self._written_s = now_s
@@ -190,13 +171,13 @@ class Watch:
 
     def __init__(
         self,
-        target_url: str,
+        open_target: Callable[[str], BulkTarget],
         teller: Teller,
         *,
         stop: Callable[[], bool],
         on_stop: Callable[[], None],
     ) -> None:
-        self._target_url = target_url
+        self._open_target = open_target
         self._teller = teller
         self._stop = stop
         self._on_stop = on_stop
@@ -217,46 +198,29 @@ class Watch:
         self._thread.join()
 
     def _run(self) -> None:
-        connection: psycopg.Connection | None = None
+        target: BulkTarget | None = None
         stopped = False
         while not self._ended.wait(POLL_INTERVAL_S):
             if not stopped and self._stop():
                 stopped = True
                 self._on_stop()
             try:
-                connection = connection or connect(
-                    self._target_url, application_name="penstock bulk progress"
-                )
-                self._teller.tell(connection, "copying")
-            except (psycopg.Error, PenstockError) as error:
+                target = target or self._open_target("penstock bulk progress")
+                self._teller.tell(target, "copying")
+            except PenstockError as error:
                 logger.warning("bulk progress not read", reason=type(error).__name__)
-                if connection is not None:
-                    connection.close()
-                connection = None
-        if connection is not None:
-            connection.close()
+                if target is not None:
+                    target.close()
+                target = None
+        if target is not None:
+            target.close()
 
 
-def read_progress(
-    connection: psycopg.Connection, plans: Sequence[TablePlan], phase: str
-) -> BulkProgress:
+def read_progress(target: BulkTarget, plans: Sequence[TablePlan], phase: str) -> BulkProgress:
     """One reading from the target, without rates."""
-    running = {
-        int(oid): int(rows)
-        for oid, rows in connection.execute(UNDER_WAY, {"name": COPIER}).fetchall()
-    }
-    under_way: dict[TableName, int] = {}
-    if running:
-        for schema, name, oid in connection.execute(TABLE_IDS).fetchall():
-            if oid in running:
-                under_way[TableName(schema, name)] = running[oid]
+    under_way = target.under_way()
     tables = tuple(
-        table_progress(
-            plan,
-            progress.finished_chunks(connection, plan.source),
-            under_way.get(plan.target, 0),
-        )
-        for plan in plans
+        table_progress(plan, target.done(plan), under_way.get(plan.target, 0)) for plan in plans
     )
     return BulkProgress(
         phase=phase,

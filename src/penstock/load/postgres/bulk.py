@@ -1,0 +1,149 @@
+"""PostgreSQL as a target of the bulk load: the port of `load/bulk_target.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+import psycopg
+
+from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted, server_errors
+from penstock.load import bulk_keys, ledger
+from penstock.load.bulk_checks import TargetFires, check_quiet, may_be_replica
+from penstock.load.bulk_target import Found
+from penstock.load.bulk_types import is_mysql, postgres_definition
+from penstock.load.chunk import APPLICATION_NAME as COPIER
+from penstock.load.ledger import Mark, TablePlan
+from penstock.load.postgres import progress
+from penstock.load.postgres.schema import create_tables, made_tables
+from penstock.load.postgres.target import read_target_tables
+from penstock.model import PenstockError, TableDefinition, TableName
+
+UNDER_WAY = """
+    select n.nspname, c.relname, sum(p.tuples_processed)::int8
+      from pg_stat_progress_copy as p
+      join pg_stat_activity as a on a.pid = p.pid
+      join pg_class as c on c.oid = p.relid
+      join pg_namespace as n on n.oid = c.relnamespace
+     where p.command = 'COPY FROM'
+       and a.application_name = %(name)s
+       and a.datname = current_database()
+     group by 1, 2
+"""
+
+
+class PostgresCounts:
+    """What a connection can say of chunks; see `ChunkCounts`."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self._connection = connection
+
+    def done(self, plan: TablePlan) -> Mapping[int, int]:
+        """See ChunkCounts."""
+        with server_errors("reading the bulk load's progress"):
+            return progress.finished_chunks(self._connection, plan.source)
+
+    def under_way(self) -> Mapping[TableName, int]:
+        """See ChunkCounts."""
+        with server_errors("reading the bulk load's progress"):
+            found = self._connection.execute(UNDER_WAY, {"name": COPIER}).fetchall()
+        return {TableName(schema, name): int(count) for schema, name, count in found}
+
+
+class PostgresBulk(PostgresCounts):
+    """The driver's connection; see `BulkTarget`."""
+
+    def __init__(
+        self, url: str, namespaces: Mapping[str, str], *, application_name: str, source_url: str
+    ) -> None:
+        self._url = url
+        self._namespaces = namespaces
+        self._is_foreign = is_mysql(source_url)
+        super().__init__(
+            connect(url, application_name=application_name, options=EXACT_TEXT_SETTINGS)
+        )
+
+    def _shaped(self, definitions: Sequence[TableDefinition]) -> list[TableDefinition]:
+        """The tables as PostgreSQL has them."""
+        if not self._is_foreign:
+            return list(definitions)
+        return [postgres_definition(one, self._namespaces) for one in definitions]
+
+    def read_action(self) -> str:
+        """See BulkTarget."""
+        with server_errors("reading the action"):
+            return progress.read_action(self._connection)
+
+    def look(self, targets: Collection[TableName]) -> Found:
+        """See BulkTarget."""
+        connection = self._connection
+        with server_errors("looking at the target tables"):
+            present = read_target_tables(connection, targets)
+            marks = ledger.read_marks(connection) if self._has_marks() else {}
+            empty = {table: ledger.is_empty(connection, table) for table in present}
+            is_replica = may_be_replica(connection)
+        refusals: dict[TableName, PenstockError] = {}
+        for name, table in present.items():
+            try:
+                if not is_replica:
+                    check_quiet(table)
+            except TargetFires as error:
+                refusals[name] = error
+        return Found(empty=empty, marks=marks, refusals=refusals)
+
+    def _has_marks(self) -> bool:
+        row = self._connection.execute(
+            "select to_regclass('wirekite.bulk_table') is not null"
+        ).fetchone()
+        return row is not None and bool(row[0])
+
+    def is_replica(self) -> bool:
+        """See BulkTarget."""
+        with server_errors("looking at the target's rights"):
+            return may_be_replica(self._connection)
+
+    def create(self, definitions: Sequence[TableDefinition]) -> list[str]:
+        """See BulkTarget. Raises the errors of `create_tables`."""
+        notes = create_tables(self._connection, self._shaped(definitions), self._namespaces).notes
+        ledger.ensure_marks(self._connection)
+        return notes
+
+    def marks(self) -> dict[TableName, Mark]:
+        """See BulkTarget."""
+        with server_errors("reading what is loaded"):
+            return ledger.read_marks(self._connection)
+
+    def begin_afresh(self, plans: Iterable[TablePlan]) -> None:
+        """See BulkTarget."""
+        with server_errors("emptying the target tables"):
+            ledger.begin_afresh(self._connection, plans)
+
+    def finish_table(self, plan: TablePlan) -> int:
+        """See BulkTarget."""
+        with server_errors(f"finishing {plan.target}"):
+            return ledger.finish_table(self._connection, plan)
+
+    def drop_if_made(self, target: TableName) -> None:
+        """See BulkTarget."""
+        with server_errors(f"dropping {target}"):
+            if target in made_tables(self._connection):
+                self._connection.execute(f"drop table {quoted(*target)}")
+
+    def add_keys(
+        self,
+        definitions: Sequence[TableDefinition],
+        *,
+        threads: int,
+        stop: Callable[[], bool],
+    ) -> None:
+        """See BulkTarget."""
+        shaped = self._shaped(definitions)
+        bulk_keys.add_all_keys(self._url, shaped, self._namespaces, threads=threads, stop=stop)
+
+    def add_foreign_keys(self, definitions: Sequence[TableDefinition]) -> list[str]:
+        """See BulkTarget."""
+        shaped = self._shaped(definitions)
+        return bulk_keys.make_foreign_keys(self._connection, shaped, self._namespaces)
+
+    def close(self) -> None:
+        """See BulkTarget."""
+        self._connection.close()
