@@ -26,7 +26,8 @@ NASTY = st.lists(
 ).map(b"".join)
 DATES = st.sampled_from(
     [b"0000-00-00", b"0000-01-01", b"2024-00-10", b"2024-02-00 00:00:00", b"0000-12-31 23:59:59.5",
-     b"9999-12-31", b"", b"0", b"0000-"]
+     b"9999-12-31", b"", b"0", b"0000-", b"2023-02-29", b"2024-02-29 01:02:03", b"1900-02-29",
+     b"2000-02-29", b"2024-04-31", b"2024-13-01"]
 )  # fmt: skip
 
 
@@ -77,6 +78,7 @@ def text_cells(draw: st.DrawFn) -> tuple[list[TextCell], list[list[bytes | None]
                 form=st.sampled_from(Form),
                 charset=st.sampled_from(CHARSETS),
                 zero_is_null=st.booleans(),
+                remove_zero=st.booleans(),
             ),
             min_size=1,
             max_size=5,
@@ -160,6 +162,9 @@ def test_a_row_of_more_than_16_mb_is_joined(make: Any) -> None:
         (TextCell(form=Form.DATE), b"0000-02-03", b"0001-02-03 BC", b"0000-02-03"),
         (TextCell(form=Form.DATE), b"2024-02-00", b"2024-02-00", None),
         (TextCell(form=Form.DATE, zero_is_null=True), b"2024-02-00", b"\\N", None),
+        (TextCell(form=Form.DATE, zero_is_null=True), b"2023-02-29 01:00:00", b"\\N", None),
+        (TextCell(form=Form.DATE, zero_is_null=True), b"2024-02-29", b"2024-02-29", None),
+        (TextCell(form=Form.UTF8, remove_zero=True), b"a\0b", b"ab", None),
         (TextCell(form=Form.UTF8), None, b"\\N", None),
         (TextCell(form=Form.PLAIN), b"", b"", None),
     ],

@@ -45,9 +45,16 @@ cdef enum:
 cdef const char* DIGITS = b"0123456789abcdef"
 
 
+cdef enum Zero:
+    REFUSED = 0
+    KEPT = 1
+    REMOVED = 2
+
+
 cdef struct Cell:
     int form
     bint zero_is_null
+    int zero  # what becomes of a zero character
     bint ascii_is_plain
     uint8_t* singles  # four bytes for each byte: length, then UTF-8; length 0: no character
 
@@ -132,6 +139,11 @@ cdef class RowLines:
 
         cell.form = given.form
         cell.zero_is_null = given.zero_is_null
+        cell.zero = REFUSED if self._copy else KEPT
+        if given.remove_zero and cell.form in (UTF8, CHARSET):
+            cell.zero = REMOVED
+        elif cell.form == RAW or (cell.form == BYTES and not self._copy):
+            cell.zero = KEPT
         self._decoders.append(None)
         if cell.form == BYTES and not self._copy:
             cell.form = RAW
@@ -323,23 +335,21 @@ cdef class RowLines:
     ) noexcept nogil:
         """Write one cell that is not merely copied."""
         cdef Cell* cell = &self._cells[column]
-        if cell.form == UTF8:
-            return self._text(p, size, self._copy, into)
-        if cell.form == RAW:
-            return self._text(p, size, False, into)
+        if cell.form == UTF8 or cell.form == RAW:
+            return self._text(p, size, cell.zero, into)
         if cell.form == DATE:
             return put_date(cell, p, size, self._copy, into)
         if cell.form == BYTES:
             put_hex(p, size, into)
             return NONE
         if cell.ascii_is_plain and is_ascii(p, size):
-            return self._text(p, size, self._copy, into)
+            return self._text(p, size, cell.zero, into)
         if cell.singles != NULL:
             return self._single_bytes(cell, p, size, into)
         return self._decoded(column, p, size, into)
 
     cdef int _text(
-        self, const uint8_t* p, int64_t size, bint refuse_zero, uint8_t** into
+        self, const uint8_t* p, int64_t size, int zero, uint8_t** into
     ) noexcept nogil:
         """Copy with escapes, eight bytes at a time where there are none."""
         cdef uint8_t* out = into[0]
@@ -360,15 +370,10 @@ cdef class RowLines:
                     out[1] = letter
                     out += 2
                 elif p[0] == 0:
-                    if refuse_zero:
+                    if zero == REFUSED:
                         return NO_ZERO
-                    if self._copy:
-                        out[0] = 0
-                        out += 1
-                    else:
-                        out[0] = c"\\"
-                        out[1] = c"0"
-                        out += 2
+                    if zero == KEPT:
+                        out += put_zero(self._copy, out)
                 else:
                     out[0] = p[0]
                     out += 1
@@ -400,11 +405,10 @@ cdef class RowLines:
                 out[1] = letter
                 out += 2
             elif known[1] == 0:
-                if self._copy:
+                if cell.zero == REFUSED:
                     return NO_ZERO
-                out[0] = c"\\"
-                out[1] = c"0"
-                out += 2
+                if cell.zero == KEPT:
+                    out += put_zero(self._copy, out)
             else:
                 out[0] = known[1]
                 out += 1
@@ -428,7 +432,7 @@ cdef class RowLines:
             return self._text(
                 <const uint8_t*>PyBytes_AS_STRING(encoded),
                 PyBytes_GET_SIZE(encoded),
-                self._copy,
+                self._cells[column].zero,
                 into,
             )
         except UnicodeDecodeError:
@@ -477,26 +481,64 @@ cdef void put_hex(const uint8_t* p, int64_t size, uint8_t** into) noexcept nogil
     into[0] = out
 
 
+cdef inline int put_zero(bint copy, uint8_t* out) noexcept nogil:
+    if copy:
+        out[0] = 0
+        return 1
+    out[0] = c"\\"
+    out[1] = c"0"
+    return 2
+
+
+cdef inline bint is_digit(uint8_t byte) noexcept nogil:
+    return c"0" <= byte <= c"9"
+
+
+cdef inline int two(const uint8_t* p) noexcept nogil:
+    return (p[0] - c"0") * 10 + (p[1] - c"0")
+
+
+cdef bint is_date(const uint8_t* p, int64_t size) noexcept nogil:
+    cdef int place
+    if size < 10 or p[4] != c"-" or p[7] != c"-":
+        return False
+    for place in range(10):
+        if place != 4 and place != 7 and not is_digit(p[place]):
+            return False
+    return True
+
+
+cdef bint is_day(int year, int month, int day) noexcept nogil:
+    cdef bint leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    cdef int length = 31
+    if month == 2:
+        length = 28 + leap
+    elif month == 4 or month == 6 or month == 9 or month == 11:
+        length = 30
+    return 1 <= month <= 12 and 1 <= day <= length
+
+
 cdef int put_date(
     Cell* cell, const uint8_t* p, int64_t size, bint copy, uint8_t** into
 ) noexcept nogil:
     cdef uint8_t* out = into[0]
-    cdef bint no_month = size >= 7 and p[5] == c"0" and p[6] == c"0"
-    cdef bint no_day = size >= 10 and p[8] == c"0" and p[9] == c"0"
-    if (no_month or no_day) and cell.zero_is_null:
+    cdef int year, month, day
+    memcpy(out, p, size)
+    into[0] = out + size
+    if not is_date(p, size):
+        return NONE
+    year = two(p) * 100 + two(p + 2)
+    month = two(p + 5)
+    day = two(p + 8)
+    if cell.zero_is_null and not is_day(year, month, day):
         out[0] = c"\\"
         out[1] = c"N"
         into[0] = out + 2
-        return NONE
-    memcpy(out, p, size)
-    out += size
-    if copy and not no_month and not no_day and size >= 5 and (
-        p[0] == c"0" and p[1] == c"0" and p[2] == c"0" and p[3] == c"0" and p[4] == c"-"
-    ):
-        (out - size)[3] = c"1"
+    elif copy and year == 0 and month and day:
+        out[3] = c"1"
+        out += size
         out[0] = c" "
         out[1] = c"B"
         out[2] = c"C"
-        out += 3
-    into[0] = out
+        into[0] = out + 3
     return NONE

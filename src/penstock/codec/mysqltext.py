@@ -11,6 +11,7 @@ Source: MySQL Internals Manual, "Text Resultset"; PostgreSQL manual, COPY, "Text
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -56,13 +57,15 @@ class Stop(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextCell:
-    """How one column is written. charset: of Form.CHARSET. zero_is_null: dates without a month or
-    a day, which other engines do not have, become NULL instead of being handed on.
+    """How one column is written. charset: of Form.CHARSET. zero_is_null: dates that no calendar
+    has (0000-00-00, 2024-02-31) become NULL instead of being handed on. remove_zero: zero
+    characters of text are left out.
     """
 
     form: Form
     charset: str = ""
     zero_is_null: bool = False
+    remove_zero: bool = False
 
 
 class TextBroken(PenstockError):
@@ -112,6 +115,7 @@ _SPECIAL = {
         0: b"\\0",
     },
 }
+_DATE = re.compile(rb"([0-9]{4})-([0-9]{2})-([0-9]{2})")
 _NULL = 0xFB
 _WIDTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}
 _NO_ZERO = "text with a zero character has no place in PostgreSQL"
@@ -215,10 +219,14 @@ class RowLines:
             return lambda data: b"\\\\x" + data.hex().encode()
         if cell.form is Form.CHARSET:
             decode = decoder(cell.charset)
-            return lambda data: self._text(decode(data).encode())
-        return self._text if cell.form is Form.UTF8 else self._escaped
+            return lambda data: self._text(decode(data).encode(), cell)
+        if cell.form is Form.UTF8:
+            return lambda data: self._text(data, cell)
+        return self._escaped
 
-    def _text(self, data: bytes) -> bytes:
+    def _text(self, data: bytes, cell: TextCell) -> bytes:
+        if cell.remove_zero:
+            data = data.replace(b"\0", b"")
         if self._dialect is Dialect.COPY and 0 in data:
             raise _Zero
         return self._escaped(data)
@@ -244,11 +252,21 @@ def unfit(row: int, column: int, reason: str) -> CellUnfit:
 
 def _date(data: bytes, *, copy: bool, zero_is_null: bool) -> bytes:
     """A date, or a date and a time. The year 0 is the first before Christ."""
-    if data[5:7] == b"00" or data[8:10] == b"00":
-        return b"\\N" if zero_is_null else data
-    if copy and data[:5] == b"0000-":
+    match = _DATE.match(data)
+    if match is None:
+        return data
+    year, month, day = map(int, match.groups())
+    if zero_is_null and not _is_day(year, month, day):
+        return b"\\N"
+    if copy and year == 0 and month and day:
         return b"0001-" + data[5:] + b" BC"
     return data
+
+
+def _is_day(year: int, month: int, day: int) -> bool:
+    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    length = 28 + leap if month == 2 else 30 if month in (4, 6, 9, 11) else 31
+    return 1 <= month <= 12 and 1 <= day <= length
 
 
 def _joined(view: memoryview, start: int, end: int) -> tuple[bytes, int] | None:

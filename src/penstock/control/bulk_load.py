@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from penstock.codec.typemap import Engine, Server
 from penstock.control.config import Config
 from penstock.control.followed import followed_names
 from penstock.load.bulk import BulkOptions, BulkResult, Planner, load_in_bulk
 from penstock.load.bulk_progress import OnProgress
-from penstock.load.bulk_types import is_mysql
+from penstock.load.bulk_types import Ends, is_mysql
 from penstock.load.session import Session
 from penstock.model import TableDefinition
 from penstock.source.mysql import catalog as mysql_catalog
@@ -28,7 +29,27 @@ def bulk_options(config: Config) -> BulkOptions:
         run_directory=config.layout.run,
         namespaces=config.target.map,
         max_threads=config.data_loader.max_threads,
+        ends=ends_of(config),
     )
+
+
+def ends_of(config: Config) -> Ends | None:
+    """The two servers, as they say themselves which they are; None when both are PostgreSQL."""
+    if not is_mysql(config.source.url) and not is_mysql(config.target.url):
+        return None
+    return Ends(source=server_of(config.source.url), target=server_of(config.target.url))
+
+
+def server_of(url: str) -> Server:
+    """Which server answers at a URL."""
+    if is_mysql(url):
+        with mysql_catalog.open_catalog(url) as connection:
+            found = connection.server
+        engine = Engine.MARIADB if found.is_mariadb else Engine.MYSQL
+        return Server(engine=engine, version=found.number)
+    with open_catalog(url) as catalog:
+        version = catalog.info.server_version
+    return Server(engine=Engine.POSTGRESQL, version=(version // 10_000,))
 
 
 def source_tables(config: Config) -> list[TableDefinition]:

@@ -17,7 +17,6 @@ from typing import Protocol
 
 import structlog
 
-from penstock.codec.mysqltext import Dialect
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.connect import connect
 from penstock.host.mysql import borrowing
@@ -25,7 +24,7 @@ from penstock.load.bulk_checks import check_names, goes_binary
 from penstock.load.bulk_progress import OnProgress, Teller, Watch
 from penstock.load.bulk_target import BulkTarget, open_bulk_target
 from penstock.load.bulk_tasks import partitions
-from penstock.load.bulk_types import is_mysql, mysql_reading
+from penstock.load.bulk_types import Ends, is_mysql, way_of
 from penstock.load.chunk import (
     ChunkOutcome,
     ChunkTask,
@@ -118,7 +117,10 @@ class Planner(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkOptions:
-    """Where a bulk load reads, writes and keeps its state. namespaces: source to target schema."""
+    """Where a bulk load reads, writes and keeps its state. namespaces: source to target schema.
+
+    ends: the two servers where not both are PostgreSQL.
+    """
 
     source_url: str = field(repr=False)
     target_url: str = field(repr=False)
@@ -126,6 +128,7 @@ class BulkOptions:
     run_directory: Path
     namespaces: Mapping[str, str] = field(default_factory=dict)
     max_threads: int = 5
+    ends: Ends | None = None
 
     def open_target(self, application_name: str = APPLICATION_NAME) -> BulkTarget:
         """Connect to the target."""
@@ -133,7 +136,7 @@ class BulkOptions:
             self.target_url,
             self.namespaces,
             application_name=application_name,
-            source_url=self.source_url,
+            ends=self.ends,
         )
 
 
@@ -386,10 +389,14 @@ class _Load:
         return plans, unfit
 
     def plan_one(self, point: Point, definition: TableDefinition) -> TablePlan:
-        if is_mysql(self.options.source_url):
-            return self.plan_mysql(point, definition)
+        way, ends = None, self.options.ends
         columns = tuple(c.name for c in definition.columns if not c.generated)
-        binary = goes_binary(definition)
+        binary = ends is None and goes_binary(definition)
+        listed = columns
+        if ends is not None:
+            way = way_of(definition, ends)
+            columns = way.columns
+            listed = way.expressions or way.columns
         return TablePlan(
             source=definition.name,
             target=target_name(definition.name, self.options.namespaces),
@@ -398,21 +405,8 @@ class _Load:
             position=str(point.position),
             snapshot_id=point.snapshot_id,
             snapshot_text=point.snapshot_text,
-            chunks=tuple(self.planner.chunks(point, definition, columns, binary=binary)),
-        )
-
-    def plan_mysql(self, point: Point, definition: TableDefinition) -> TablePlan:
-        reading = mysql_reading(definition, Dialect.COPY)
-        return TablePlan(
-            source=definition.name,
-            target=target_name(definition.name, self.options.namespaces),
-            columns=reading.columns,
-            binary=False,
-            position=str(point.position),
-            snapshot_id=point.snapshot_id,
-            snapshot_text=point.snapshot_text,
-            chunks=tuple(self.planner.chunks(point, definition, reading.expressions, binary=False)),
-            cells=reading.cells,
+            chunks=tuple(self.planner.chunks(point, definition, listed, binary=binary)),
+            way=way,
         )
 
     def chunks_left(self, plan: TablePlan) -> list[Chunk]:
@@ -456,7 +450,7 @@ class _Load:
                 snapshot_text=plan.snapshot_text,
                 plan=plan.name,
                 replica_role=self.replica_role,
-                cells=plan.cells,
+                way=plan.way,
             )
             for chunk in self.chunks_left(plan)
         ]

@@ -216,7 +216,7 @@ class Watch:
             target.close()
 
 
-def read_progress(target: BulkTarget, plans: Sequence[TablePlan], phase: str) -> BulkProgress:
+def read_progress(target: ChunkCounts, plans: Sequence[TablePlan], phase: str) -> BulkProgress:
     """One reading from the target, without rates."""
     under_way = target.under_way()
     tables = tuple(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from penstock.load.bulk_types import is_mysql
+from penstock.load.bulk_types import Ends, is_mysql
 from penstock.load.ledger import Mark, TablePlan
 from penstock.model import PenstockError, TableDefinition, TableName
 
@@ -94,13 +94,14 @@ class BulkTarget(ChunkCounts, Protocol):
 
 
 def open_bulk_target(
-    url: str, namespaces: Mapping[str, str], *, application_name: str, source_url: str
+    url: str, namespaces: Mapping[str, str], *, application_name: str, ends: Ends | None
 ) -> BulkTarget:
-    """Connect to a target. source_url: tells whose types the definitions have."""
+    """Connect to a target. ends: the two servers where not both are PostgreSQL."""
     if is_mysql(url):
         from penstock.load.mysql.bulk import MySQLBulk
 
-        return MySQLBulk(url, namespaces, application_name=application_name, source_url=source_url)
+        assert ends is not None, "one end is MySQL"
+        return MySQLBulk(url, namespaces, application_name=application_name, ends=ends)
     from penstock.load.postgres.bulk import PostgresBulk
 
-    return PostgresBulk(url, namespaces, application_name=application_name, source_url=source_url)
+    return PostgresBulk(url, namespaces, application_name=application_name, ends=ends)

@@ -1,31 +1,44 @@
-"""How a table is read from one engine so that its rows fit another: expressions, forms, shapes.
+"""How a table's rows are read from one engine so that they fit another: a `Way` per table.
 
-The values that come out are those that the change path writes, for every type and character set:
-text is decoded by the same tables, times are in UTC, floating numbers have all their digits.
-Not here: the rows themselves (`codec.mysqltext`, `codec.copytext`), the statements that make
-tables (`postgres.schema`).
+What holds a column is the table of types' business (`codec.typemap`); here is how its values get
+there in bulk without becoming objects: what the SELECT lists, what the walk over the bytes does to
+each cell, and for MySQL what LOAD DATA computes. The values that arrive are those of the change
+path, for every type and character set: text is decoded by the same tables, times are in UTC,
+floating numbers have all their digits. Not here: the walk (`codec.mysqltext`, `codec.copytext`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping as Namespace
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from penstock.codec.mysql_types import TypeText, parse_type
-from penstock.codec.mysqltext import Dialect, Form, TextCell
+import msgspec
+
+from penstock.codec import typemap
+from penstock.codec.copytext import LineCell, LineForm
+from penstock.codec.mysql_charsets import charset_named
+from penstock.codec.mysqltext import Form, TextCell
+from penstock.codec.typemap import Choices, Mapping, Server, SourceType
 from penstock.host.connect import quoted as postgres_quoted
 from penstock.host.mysql.connect import quoted
 from penstock.host.mysql.url import SCHEMES as MYSQL_SCHEMES
 from penstock.model import ColumnDefinition, TableDefinition, UniqueKey
 
-_TIMES = {"date", "time", "datetime", "timestamp"}
-_BYTES = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
-_TEXTS = {"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set"}
-_GEOMETRIES = {
-    "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring",
-    "multipolygon", "geometrycollection",
-}  # fmt: skip
-_UTF8 = {"", "utf8mb3", "utf8mb4", "ascii"}
+AS_IS = "{}"
+_DATES = frozenset({"date", "datetime", "timestamp"})
+_BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
+_LABELS = frozenset({"enum", "set"})
+_TEXTS = _LABELS | {"char", "varchar", "tinytext", "text", "mediumtext", "longtext"}
+_GEOMETRIES = frozenset(
+    {
+        "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring",
+        "multipolygon", "geometrycollection",
+    }
+)  # fmt: skip
+_UTF8 = frozenset({"utf8mb3", "utf8mb4", "ascii"})
+_TARGET_CHARSET = re.compile(r"character set (\w+)")
 
 # EWKB as `codec.mysql_values.ewkb_hex` has it, from what the server stores: SRID, byte order, kind.
 _EWKB = (
@@ -41,109 +54,209 @@ def is_mysql(url: str) -> bool:
     return url.partition("://")[0] in MYSQL_SCHEMES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """How a table's rows are read. columns: their names; expressions: what the SELECT lists.
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """How a table's rows go. Also what bulk.json holds of it. columns: their names, in order.
 
-    cells: how each becomes text of the target.
+    expressions: what a SELECT of MySQL lists. cells: how those are written; lines: how the columns
+    of a COPY are. templates: what LOAD DATA computes of each value, `{}` for the value itself.
     """
 
     columns: tuple[str, ...]
-    expressions: tuple[str, ...]
-    cells: tuple[TextCell, ...]
+    expressions: tuple[str, ...] = ()
+    cells: tuple[TextCell, ...] = ()
+    lines: tuple[LineCell, ...] = ()
+    templates: tuple[str, ...] = ()
 
 
-def mysql_reading(definition: TableDefinition, dialect: Dialect) -> Reading:
-    """How a table of MySQL or MariaDB is read for lines of this dialect."""
-    columns = [column for column in definition.columns if not column.generated]
-    found = [_read(column, dialect) for column in columns]
-    return Reading(
-        columns=tuple(column.name for column in columns),
-        expressions=tuple(expression for expression, _ in found),
-        cells=tuple(cell for _, cell in found),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """The two servers of a load, and what the user has chosen for what may get lost."""
+
+    source: Server
+    target: Server
+    choices: Choices = typemap.NO_CHOICES
+
+    def mappings(self, definition: TableDefinition) -> dict[str, Mapping]:
+        """How each column is held in the target."""
+        return typemap.map_table(definition, self.source, self.target, choices=self.choices)
+
+
+def way_of(definition: TableDefinition, ends: Ends) -> Way:
+    """How a table's rows are read and written. Not for PostgreSQL at both ends."""
+    columns = carried(definition, ends)
+    mappings = ends.mappings(definition)
+    names = tuple(column.name for column in columns)
+    if not ends.source.engine.is_mysql:
+        found = [_from_postgres(column, mappings[column.name], ends) for column in columns]
+        return Way(
+            columns=names,
+            lines=tuple(cell for cell, _ in found),
+            templates=_with_keys(definition, columns, [template for _, template in found]),
+        )
+    into = _into_mysql if ends.target.engine.is_mysql else _into_postgres
+    read = [into(column, mappings[column.name]) for column in columns]
+    return Way(
+        columns=names,
+        expressions=tuple(expression for expression, _, _ in read),
+        cells=tuple(cell for _, cell, _ in read),
+        templates=_with_keys(definition, columns, [template for _, _, template in read]),
     )
 
 
-def _read(column: ColumnDefinition, dialect: Dialect) -> tuple[str, TextCell]:
-    name = quoted(column.name)
-    parsed = parse_type(column.base_type or column.type_text)
-    base = parsed.base if parsed is not None else ""
-    if base in _BYTES:
-        return name, TextCell(form=Form.BYTES)
-    if base in _GEOMETRIES:
-        if dialect is Dialect.LOAD_DATA:
-            return name, TextCell(form=Form.RAW)
-        return _EWKB.format(name), TextCell(form=Form.PLAIN)
-    if base == "bit":
-        return f"{name} + 0", TextCell(form=Form.PLAIN)
+def _with_keys(
+    definition: TableDefinition, columns: Sequence[ColumnDefinition], templates: Sequence[str]
+) -> tuple[str, ...]:
+    """The templates; where there are any, of whole numbers in the key as well.
+
+    Where LOAD DATA computes anything, MySQL before 9 gives a 0 in an AUTO_INCREMENT column the next
+    number, in spite of NO_AUTO_VALUE_ON_ZERO, unless that is computed, too.
+    """
+    if all(template == AS_IS for template in templates):
+        return tuple(templates)
+    key = set(definition.primary_key)
+    return tuple(
+        f"({template})" if column.name in key and "int" in column.neutral else template
+        for column, template in zip(columns, templates, strict=True)
+    )
+
+
+# -- from MySQL and MariaDB ------------------------------------------------------------------------
+
+
+def _base(column: ColumnDefinition) -> str:
+    if column.type_text == "json":
+        return "json"
+    kind = SourceType.of(column, typemap.Engine.MYSQL)
+    return kind.base
+
+
+def _number(column: ColumnDefinition) -> str | None:
+    """The expression of a number whose plain text would not do; None for any other column."""
+    name, base = quoted(column.name), _base(column)
     if base in ("float", "double"):
         # As it stands a FLOAT is shown with six digits; times one, not plus nothing: of -0 too.
-        return f"{name} * 1e0", TextCell(form=Form.PLAIN)
-    if base in _TIMES:
-        form = Form.PLAIN if base == "time" else Form.DATE
-        return name, TextCell(form=form)
-    if base in _TEXTS or column.type_text == "json":
-        if dialect is Dialect.LOAD_DATA:
-            return name, TextCell(form=Form.RAW)
-        if column.charset in _UTF8 or base == "json":
-            return name, TextCell(form=Form.UTF8)
-        return name, TextCell(form=Form.CHARSET, charset=column.charset)
-    if column.neutral == "string" and base != "decimal":
-        return name, TextCell(form=Form.UTF8)
-    return name, TextCell(form=Form.PLAIN)
+        return f"{name} * 1e0"
+    return f"{name} + 0" if base == "bit" else None
 
 
-# -- tables of PostgreSQL --------------------------------------------------------------------------
+def _text_cell(charset: str, *, remove_zero: bool = False) -> TextCell:
+    if charset in _UTF8:
+        return TextCell(form=Form.UTF8, remove_zero=remove_zero)
+    return TextCell(form=Form.CHARSET, charset=charset, remove_zero=remove_zero)
 
-_SAME_NAME = {
-    "int16": "smallint", "int32": "integer", "int64": "bigint", "uint32": "bigint",
-    "uint64": "numeric(20,0)", "float32": "real", "float64": "double precision",
-    "date": "date", "uuid": "uuid", "binary": "bytea", "bool": "boolean",
+
+def _into_postgres(column: ColumnDefinition, mapping: Mapping) -> tuple[str, TextCell, str]:
+    name, base = quoted(column.name), _base(column)
+    if base in _BYTES:
+        return name, TextCell(form=Form.BYTES), AS_IS
+    if base in _GEOMETRIES:
+        return f"concat('\\\\x', {_EWKB.format(name)})", TextCell(form=Form.UTF8), AS_IS
+    if base == "bit":
+        width = SourceType.of(column, typemap.Engine.MYSQL).length or 1
+        return f"lpad(conv({name} + 0, 10, 2), {width}, '0')", TextCell(form=Form.PLAIN), AS_IS
+    if base in _DATES and mapping.target_type != "text":
+        is_null = mapping.chosen.get("zero dates") == "null"
+        return name, TextCell(form=Form.DATE, zero_is_null=is_null), AS_IS
+    if base in _TEXTS or base == "json":
+        removed = mapping.chosen.get("nul characters") == "remove"
+        charset = charset_named(column.charset) or "utf8mb4"
+        return name, _text_cell(charset, remove_zero=removed), AS_IS
+    return _number(column) or name, TextCell(form=Form.PLAIN), AS_IS
+
+
+def _into_mysql(column: ColumnDefinition, mapping: Mapping) -> tuple[str, TextCell, str]:
+    name, base = quoted(column.name), _base(column)
+    if base in _BYTES or base in _GEOMETRIES:
+        return name, TextCell(form=Form.RAW), AS_IS
+    if base == "json" and mapping.target_type == "json":
+        return name, TextCell(form=Form.RAW), "convert({} using utf8mb4)"
+    if base in _TEXTS or base == "json":
+        charset = charset_named(column.charset) or "utf8mb4"
+        found = _TARGET_CHARSET.search(mapping.target_type)
+        target = charset_named(found[1]) if found else charset
+        if target == charset or {target, charset} <= {"utf8mb3", "utf8mb4"}:
+            return name, TextCell(form=Form.RAW), _label(base, AS_IS)
+        return name, _text_cell(charset), _label(base, mapping.write.sql)
+    template = AS_IS if base == "year" else mapping.write.sql
+    return _number(column) or name, TextCell(form=Form.PLAIN), template
+
+
+def _label(base: str, template: str) -> str:
+    """The empty label is the value 0 of an ENUM: as a text LOAD DATA would warn of it."""
+    return f"if({template} = '', 0, {template})" if base == "enum" else template
+
+
+# -- from PostgreSQL -------------------------------------------------------------------------------
+
+_LINE_FORMS = {
+    "boolean": LineForm.BOOL, "bytea": LineForm.BYTES, "date": LineForm.DATE,
+    "timestamp": LineForm.DATE, "timestamptz": LineForm.ZONED, "numeric": LineForm.NUMBER,
+    "real": LineForm.NUMBER, "double precision": LineForm.NUMBER, "smallint": LineForm.PLAIN,
+    "integer": LineForm.PLAIN, "bigint": LineForm.PLAIN, "oid": LineForm.PLAIN,
+    "uuid": LineForm.PLAIN, "time": LineForm.PLAIN, "bit": LineForm.PLAIN,
 }  # fmt: skip
+_REFUSED_HERE = {
+    LineForm.DATE: "dates out of range",
+    LineForm.ZONED: "dates out of range",
+    LineForm.NUMBER: "not a number",
+}
 
 
-def postgres_type(column: ColumnDefinition) -> str:
-    """The type that a column of MySQL or MariaDB gets in PostgreSQL."""
-    parsed = parse_type(column.type_text) or TypeText(base="")
-    digits = parsed.arguments[0] if parsed.arguments else 0
-    if column.neutral in _SAME_NAME:
-        return _SAME_NAME[column.neutral]
-    if parsed.base == "decimal":
-        precision, scale = (*(parsed.arguments or (10,)), 0)[:2]
-        return f"numeric({precision},{scale})"
-    if parsed.base == "time":
-        return "interval"
-    if parsed.base == "datetime":
-        return f"timestamp({digits}) without time zone"
-    if parsed.base == "timestamp":
-        return f"timestamp({digits}) with time zone"
-    if parsed.base == "varchar":
-        return f"character varying({digits})" if digits else "text"
-    return {"json": "jsonb", "inet4": "inet", "inet6": "inet"}.get(parsed.base, "text")
+def _from_postgres(column: ColumnDefinition, mapping: Mapping, ends: Ends) -> tuple[LineCell, str]:
+    kind = SourceType.of(column, ends.source.engine)
+    form = LineForm.TEXT if kind.is_array else _LINE_FORMS.get(kind.base, LineForm.TEXT)
+    if kind.base == "char" and not kind.is_array:
+        return LineCell(form=LineForm.TEXT), mapping.write.sql
+    if form is LineForm.TEXT or mapping.target_type.startswith(("longtext", "varchar")):
+        return LineCell(form=LineForm.TEXT), AS_IS
+    loss = _REFUSED_HERE.get(form, "")
+    cell = LineCell(form=form, unfit_is_null=mapping.chosen.get(loss) == "null")
+    # What LOAD DATA need not compute is refused by the walk or, with a warning, by the server.
+    is_computed = kind.base in ("real", "bit") or "digits" in mapping.chosen
+    if mapping.target_type == "uuid":
+        return cell, "convert({} using utf8mb4)"  # 36 bytes are no UUID, 36 characters are
+    return cell, mapping.write.sql if is_computed else AS_IS
+
+
+# -- definitions -----------------------------------------------------------------------------------
+
+
+def carried(definition: TableDefinition, ends: Ends) -> list[ColumnDefinition]:
+    """The columns whose values are copied.
+
+    Values that MySQL computes are in its log, and PostgreSQL has not the same functions: there
+    they are values like others. What PostgreSQL computes, it does not send.
+    """
+    if ends.source.engine.is_mysql and not ends.target.engine.is_mysql:
+        return list(definition.columns)
+    return [column for column in definition.columns if not column.generated]
 
 
 def postgres_definition(
-    definition: TableDefinition, namespaces: Mapping[str, str]
+    definition: TableDefinition, ends: Ends, namespaces: Namespace[str, str]
 ) -> TableDefinition:
-    """A table of MySQL or MariaDB as a table of PostgreSQL: columns, keys, indexes."""
+    """A table of MySQL or MariaDB as a table of PostgreSQL: columns and keys.
+
+    Left out: defaults, secondary indexes, and keys over parts of a text.
+    """
+    mappings = ends.mappings(definition)
     columns = tuple(
         replace(
             column,
-            type_text=postgres_type(column),
-            base_type=postgres_type(column),
+            type_text=mappings[column.name].target_type,
+            base_type=mappings[column.name].target_type,
             default=None,
             generated="",
+            identity_kind="",
             collation=None,
             charset="",
         )
-        for column in definition.columns
-        if not column.generated
+        for column in carried(definition, ends)
     )
-    name = postgres_quoted(
-        namespaces.get(definition.name.schema, definition.name.schema), definition.name.name
-    )
+    schema, table = definition.name
+    name = postgres_quoted(namespaces.get(schema, schema), table)
     unique = tuple(
-        _unique_index(key, f"{definition.name.name}_{key.name}", name)
+        _unique_index(key, f"{table}_{key.name}", name)
         for key in definition.unique_keys
         if not any(key.prefixes)
     )

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Protocol
 
 import psycopg
 
-from penstock.codec.mysqltext import Dialect, TextCell
+from penstock.codec.mysqltext import Dialect
 from penstock.host import faults
 from penstock.host.connect import (
     EXACT_TEXT_SETTINGS,
@@ -26,7 +27,7 @@ from penstock.host.connect import (
 from penstock.host.mysql.borrowing import BorrowedSession, SnapshotGone, borrow
 from penstock.host.retry import Backoff, retrying
 from penstock.load.bulk_mysql import RowsOfChunk, into_postgres, was_redefined
-from penstock.load.bulk_types import is_mysql
+from penstock.load.bulk_types import Way, is_mysql
 from penstock.load.ledger import Chunk, holds_plan
 from penstock.load.pipe import copy_rows
 from penstock.load.postgres import progress
@@ -80,7 +81,7 @@ class Status(StrEnum):
 class ChunkTask:
     """What a worker needs to copy one chunk. plan: the name that the target's mark must have.
 
-    cells: how a source of MySQL is read.
+    way: how rows go between engines.
     """
 
     source_url: str
@@ -94,7 +95,7 @@ class ChunkTask:
     snapshot_text: str
     plan: str
     replica_role: bool
-    cells: tuple[TextCell, ...] = ()
+    way: Way | None = None
 
     @property
     def copy_in(self) -> str:
@@ -116,6 +117,22 @@ class ChunkOutcome:
     error: PenstockError | None = None
 
 
+class Writer(Protocol):
+    """A worker's connection to the target."""
+
+    def read_action(self) -> str:
+        """The word in wirekite_action."""
+        ...
+
+    def write(self, task: ChunkTask, reader: Reader) -> tuple[Status, int]:
+        """Copy the rows and write the DL row, in one target transaction: how it ended, and rows."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection; what is not committed is rolled back."""
+        ...
+
+
 def copy_chunks(tasks: Iterator[ChunkTask]) -> Iterable[ChunkOutcome]:
     """Copy the chunks of one Spark partition, one after the other; never raises for one of them."""
     with Workplace() as workplace:
@@ -131,7 +148,7 @@ class Workplace:
         self._target = ExitStack()
         self._snapshot = ""
         self._reader: Reader | None = None
-        self._writer: psycopg.Connection | None = None
+        self._writer: Writer | None = None
 
     def __enter__(self) -> Workplace:
         return self
@@ -158,9 +175,8 @@ class Workplace:
     def _attempt(self, task: ChunkTask) -> tuple[Status, int]:
         try:
             writer = self._open_target(task)
-            with server_errors("reading the action"):
-                if progress.read_action(writer) != "RUN":
-                    return Status.HELD, 0
+            if writer.read_action() != "RUN":
+                return Status.HELD, 0
             reader = self._open_source(task)
             if reader is None:
                 return Status.SNAPSHOT_GONE, 0
@@ -169,7 +185,7 @@ class Workplace:
                     reader, task.chunk.relation
                 ):
                     return Status.REWRITTEN, 0
-                return write_chunk(task, reader, writer)
+                return writer.write(task, reader)
         except BaseException as error:
             self.close()  # a broken copy leaves no connection that could be used again
             if isinstance(error, PenstockError) and was_redefined(error):
@@ -202,16 +218,20 @@ class Workplace:
         self._reader, self._snapshot = session, task.snapshot_id
         return session
 
-    def _open_target(self, task: ChunkTask) -> psycopg.Connection:
+    def _open_target(self, task: ChunkTask) -> Writer:
         if self._writer is None:
-            connection = connect(
-                task.target_url, application_name=APPLICATION_NAME, options=TARGET_SETTINGS
-            )
-            self._target.enter_context(closing(connection))
-            if task.replica_role:
-                connection.execute("set session_replication_role = replica")
-            self._writer = connection
+            self._writer = open_writer(task)
+            self._target.enter_context(closing(self._writer))
         return self._writer
+
+
+def open_writer(task: ChunkTask) -> Writer:
+    """Connect to the target that a task names."""
+    if is_mysql(task.target_url):
+        from penstock.load.mysql.chunk import MySQLWriter
+
+        return MySQLWriter(task.target_url)
+    return PostgresWriter(task.target_url, replica_role=task.replica_role)
 
 
 def import_snapshot(connection: psycopg.Connection, snapshot_id: str, text: str) -> bool:
@@ -259,23 +279,45 @@ def was_rewritten(connection: psycopg.Connection, relation: TableName) -> bool:
     return row is None or row[0] != row[1]
 
 
-def write_chunk(task: ChunkTask, reader: Reader, writer: psycopg.Connection) -> tuple[Status, int]:
-    """Copy the rows and write the DL row, in one target transaction."""
-    number = task.chunk.number
-    with writer.transaction():
-        if not holds_plan(writer, task.table, task.plan):
-            return Status.PLAN_GONE, 0
-        # Waits for a copy of the same chunk that another process has not committed yet.
-        progress.begin_chunk(writer, table=task.table, number=number)
-        before = writer.execute(FINISHED, {"source": f"{task.table}.{number}"}).fetchone()
-        if before is not None:
-            return Status.DONE_BEFORE, int(before[0])
-        if isinstance(reader, BorrowedSession):
-            lines = RowsOfChunk(reader, task.chunk.copy_out, task.cells, Dialect.COPY)
-            rows = into_postgres(lines, writer, task.copy_in)
-        else:
-            rows = copy_rows(reader, task.chunk.copy_out, writer, task.copy_in)
-        faults.point("bulk.chunk.copied")
-        progress.end_chunk(writer, table=task.table, number=number, row_count=rows)
-    faults.point("bulk.chunk.committed")
-    return Status.DONE, rows
+class PostgresWriter:
+    """A worker's connection to a target of PostgreSQL; see `Writer`."""
+
+    def __init__(self, url: str, *, replica_role: bool) -> None:
+        """replica_role: keep triggers and foreign keys from acting on our rows."""
+        self._connection = connect(url, application_name=APPLICATION_NAME, options=TARGET_SETTINGS)
+        if replica_role:
+            with server_errors("preparing a session"):
+                self._connection.execute("set session_replication_role = replica")
+
+    def close(self) -> None:
+        """See Writer."""
+        self._connection.close()
+
+    def read_action(self) -> str:
+        """See Writer."""
+        with server_errors("reading the action"):
+            return progress.read_action(self._connection)
+
+    def write(self, task: ChunkTask, reader: Reader) -> tuple[Status, int]:
+        """See Writer."""
+        writer, number = self._connection, task.chunk.number
+        with writer.transaction():
+            if not holds_plan(writer, task.table, task.plan):
+                return Status.PLAN_GONE, 0
+            # Waits for a copy of the same chunk that another process has not committed yet.
+            progress.begin_chunk(writer, table=task.table, number=number)
+            before = writer.execute(FINISHED, {"source": f"{task.table}.{number}"}).fetchone()
+            if before is not None:
+                return Status.DONE_BEFORE, int(before[0])
+            rows = self._copy(task, reader)
+            faults.point("bulk.chunk.copied")
+            progress.end_chunk(writer, table=task.table, number=number, row_count=rows)
+        faults.point("bulk.chunk.committed")
+        return Status.DONE, rows
+
+    def _copy(self, task: ChunkTask, reader: Reader) -> int:
+        if not isinstance(reader, BorrowedSession):
+            return copy_rows(reader, task.chunk.copy_out, self._connection, task.copy_in)
+        assert task.way is not None, "the plan of a table of MySQL has one"
+        lines = RowsOfChunk(reader, task.chunk.copy_out, task.way.cells, Dialect.COPY)
+        return into_postgres(lines, self._connection, task.copy_in)

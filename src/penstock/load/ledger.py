@@ -11,16 +11,16 @@ Not here: running anything (`bulk.py`, `chunk.py`).
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 import psycopg
 
-from penstock.codec.mysqltext import TextCell
 from penstock.host import files
 from penstock.host.connect import quoted
+from penstock.load.bulk_types import Way
 from penstock.load.postgres import progress
 from penstock.model import BinlogPosition, Lsn, PenstockError, TableName
 
@@ -113,8 +113,8 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
     name: of the plan, random. given_up: names of earlier plans whose rows the target may hold.
     position: the consistent point as text; the rows are the state before it. snapshot_id: an
     exported snapshot of the source at that point; snapshot_text: what it holds. columns: those
-    that are copied, in order; binary: in COPY's binary format; cells: how a source of MySQL is
-    read.
+    that are copied, in order; binary: in COPY's binary format; way: how rows go between
+    engines.
     """
 
     source: TableName
@@ -127,7 +127,7 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
     chunks: tuple[Chunk, ...]
     name: str = ""
     given_up: tuple[str, ...] = ()
-    cells: tuple[TextCell, ...] = ()
+    way: Way | None = None
 
     def renamed(self, earlier: TablePlan | None) -> TablePlan:
         """This plan under a new name, remembering those that it replaces."""
@@ -298,13 +298,18 @@ def finish_table(connection: psycopg.Connection, plan: TablePlan) -> int:
             FINISH_MARK, {**_keys(plan.source, plan.name), "rows": rows}
         ).rowcount
         if missing or marked != 1:
-            raise ChunksMissing(
-                f"{len(missing)} of {len(plan.chunks)} chunks of {plan.source} are not recorded "
-                f"in the target{'' if marked == 1 else ', which holds another plan of it'}",
-                hint="Run the same command again: it goes on with the chunks that are missing.",
-                table=str(plan.source),
-            )
+            raise chunks_missing(plan, missing, is_marked=marked == 1)
     return rows
+
+
+def chunks_missing(plan: TablePlan, missing: Sequence[int], *, is_marked: bool) -> ChunksMissing:
+    """The error for a table that is not complete. is_marked: the target holds this plan of it."""
+    return ChunksMissing(
+        f"{len(missing)} of {len(plan.chunks)} chunks of {plan.source} are not recorded "
+        f"in the target{'' if is_marked else ', which holds another plan of it'}",
+        hint="Run the same command again: it goes on with the chunks that are missing.",
+        table=str(plan.source),
+    )
 
 
 def _keys(table: TableName, plan: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted, server_e
 from penstock.load import bulk_keys, ledger
 from penstock.load.bulk_checks import TargetFires, check_quiet, may_be_replica
 from penstock.load.bulk_target import Found
-from penstock.load.bulk_types import is_mysql, postgres_definition
+from penstock.load.bulk_types import Ends, postgres_definition
 from penstock.load.chunk import APPLICATION_NAME as COPIER
 from penstock.load.ledger import Mark, TablePlan
 from penstock.load.postgres import progress
@@ -53,20 +53,21 @@ class PostgresBulk(PostgresCounts):
     """The driver's connection; see `BulkTarget`."""
 
     def __init__(
-        self, url: str, namespaces: Mapping[str, str], *, application_name: str, source_url: str
+        self, url: str, namespaces: Mapping[str, str], *, application_name: str, ends: Ends | None
     ) -> None:
         self._url = url
         self._namespaces = namespaces
-        self._is_foreign = is_mysql(source_url)
+        self._ends = ends
         super().__init__(
             connect(url, application_name=application_name, options=EXACT_TEXT_SETTINGS)
         )
 
     def _shaped(self, definitions: Sequence[TableDefinition]) -> list[TableDefinition]:
         """The tables as PostgreSQL has them."""
-        if not self._is_foreign:
+        ends = self._ends
+        if ends is None:
             return list(definitions)
-        return [postgres_definition(one, self._namespaces) for one in definitions]
+        return [postgres_definition(one, ends, self._namespaces) for one in definitions]
 
     def read_action(self) -> str:
         """See BulkTarget."""

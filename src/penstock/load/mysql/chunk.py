@@ -1,0 +1,141 @@
+"""A chunk's rows into MySQL or MariaDB: its lines and its DL row, in one transaction.
+
+The rows go by LOAD DATA LOCAL from memory, which only warns of what it could not store; so a
+single warning is an error. Not here: where lines come from (`load/bulk_mysql.py`,
+`load/bulk_postgres.py`), trying again (`load/chunk.py`).
+"""
+
+from __future__ import annotations
+
+import psycopg
+import pymysql
+from penstock.load.mysql.progress import transaction
+from penstock.load.mysql.rows import FIELDS
+from penstock.load.mysql.send import FILE_NAME, load_local
+from penstock.load.refusals import ValueRefused
+from penstock.load.target import SCHEMA
+
+from penstock.codec.mysqltext import Dialect
+from penstock.host import faults
+from penstock.host.connect import ConnectionLost
+from penstock.host.mysql.borrowing import BorrowedSession
+from penstock.host.mysql.connect import AGAIN, Connection, connect, quoted, rows, server_errors
+from penstock.load.bulk_mysql import RowsOfChunk
+from penstock.load.bulk_postgres import LinesOfCopy
+from penstock.load.bulk_types import AS_IS
+from penstock.load.chunk import APPLICATION_NAME, ChunkTask, Reader, Status
+from penstock.load.mysql import progress
+from penstock.load.mysql.bulk import SETTINGS
+from penstock.load.pipe import CopyCountsDiffer
+from penstock.model import PenstockError
+
+# Held to the end of a chunk's transaction: whoever begins the table afresh waits for it.
+CHECK_PLAN = f"""
+    select 1 as here
+      from {SCHEMA}.bulk_table
+     where source_schema = %s and source_name = %s and plan = %s and finish_time is null
+      lock in share mode
+"""
+# A plain read would not see what was committed since this transaction's first one.
+FINISHED = f"""
+    select mark
+      from {SCHEMA}.wirekite_progress
+     where source = %s and target = 'DL' and finish_time is not null
+       for update
+"""
+
+
+class MySQLWriter:
+    """A worker's connection to the target; see `chunk.Writer`."""
+
+    def __init__(self, url: str) -> None:
+        self._connection: Connection = connect(
+            url, application_name=APPLICATION_NAME, options=SETTINGS, local_infile=True
+        )
+
+    def close(self) -> None:
+        """Close at once: in the middle of LOAD DATA even a good-bye would be taken for rows."""
+        self._connection._force_close()
+
+    def read_action(self) -> str:
+        """The word in wirekite_action."""
+        return progress.read_action(self._connection)
+
+    def write(self, task: ChunkTask, reader: Reader) -> tuple[Status, int]:
+        """Copy the rows and write the DL row, in one transaction."""
+        connection, number = self._connection, task.chunk.number
+        doing = f"copying chunk {number} of {task.table}"
+        try:
+            with server_errors(doing), transaction(connection):
+                if not rows(connection, CHECK_PLAN, (*task.table, task.plan), doing=doing):
+                    return Status.PLAN_GONE, 0
+                # Waits for a copy of the same chunk that another process has not committed yet.
+                progress.begin_chunk(connection, table=task.table, number=number)
+                before = rows(connection, FINISHED, (f"{task.table}.{number}",), doing=doing)
+                if before:
+                    return Status.DONE_BEFORE, int(before[0]["mark"])
+                count = self._load(task, reader)
+                faults.point("bulk.chunk.copied")
+                progress.end_chunk(connection, table=task.table, number=number, row_count=count)
+        except pymysql.err.InterfaceError as error:
+            raise ConnectionLost(f"{doing}: the connection was closed", hint=AGAIN) from error
+        faults.point("bulk.chunk.committed")
+        return Status.DONE, count
+
+    def _load(self, task: ChunkTask, reader: Reader) -> int:
+        lines = _lines(task, reader)
+        taken, warnings = load_local(self._connection, load_sql(task), iter(lines))
+        if warnings:
+            raise self._refused(task)
+        if taken != lines.row_count:
+            raise CopyCountsDiffer(
+                f"the source sent {lines.row_count} rows and the target took in {taken}",
+                hint="Look for rows in the target table that have the same key: run select count(*)"
+                f" from {quoted(*task.target)};",
+                sent=lines.row_count,
+                taken=taken,
+            )
+        return taken
+
+    def _refused(self, task: ChunkTask) -> PenstockError:
+        """What the server's first warning says, without the value that it names."""
+        said = rows(self._connection, "show warnings limit 1", doing="reading warnings")
+        number, text = int(said[0]["code"]), str(said[0]["message"])
+        column = text.partition(" for column '")[2].partition("'")[0]
+        which = f"a value of column {column}" if column else "a row"
+        return ValueRefused(
+            f"chunk {task.chunk.number} of {task.table}: the target has no place for {which} "
+            f"(error {number})",
+            hint="The value is out of what the type can hold: have the column as text in the "
+            "target, or leave the table out.",
+            table=str(task.target),
+            errno=number,
+        )
+
+
+def _lines(task: ChunkTask, reader: Reader) -> RowsOfChunk | LinesOfCopy:
+    assert task.way is not None, "the plan of a table that goes into MySQL has one"
+    if isinstance(reader, BorrowedSession):
+        return RowsOfChunk(reader, task.chunk.copy_out, task.way.cells, Dialect.LOAD_DATA)
+    assert isinstance(reader, psycopg.Connection)
+    return LinesOfCopy(reader, task.chunk.copy_out, task.way.lines)
+
+
+def load_sql(task: ChunkTask) -> str:
+    """The LOAD DATA of a chunk. What is computed goes through variables, as text."""
+    assert task.way is not None, "the plan of a table that goes into MySQL has one"
+    listed, computed = [], []
+    for place, (name, template) in enumerate(
+        zip(task.way.columns, task.way.templates, strict=True)
+    ):
+        if template == AS_IS:
+            listed.append(quoted(name))
+            continue
+        listed.append(f"@v{place}")
+        text = f"convert(@v{place} using utf8mb4)"
+        computed.append(f"{quoted(name)} = {template.replace('{}', text)}")
+    settings = f" set {', '.join(computed)}" if computed else ""
+    return (
+        f"load data local infile '{FILE_NAME}' into table {quoted(*task.target)} "
+        f"character set binary {FIELDS} ({', '.join(listed)}){settings}"
+    )

@@ -1,0 +1,119 @@
+"""Tables of MySQL and MariaDB made from a source's definitions. Text of statements alone.
+
+Not here: running them (`bulk.py`), what holds a column (`codec.typemap`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.load.mysql.target import TargetTable
+from penstock.load.mysql.types import same_type
+from penstock.load.refusals import TargetShapeDiffers, TargetTypeMissing
+
+from penstock.codec.typemap import Mapping
+from penstock.host.mysql.connect import quoted
+from penstock.load.bulk_types import Ends, carried
+from penstock.model import ColumnDefinition, TableDefinition, TableName
+
+
+def create_sql(definition: TableDefinition, name: TableName, ends: Ends) -> tuple[str, list[str]]:
+    """CREATE TABLE with columns and primary key, and what the table lacks, sentence by sentence.
+
+    Raises TargetTypeMissing for a column that the target can not hold.
+    """
+    mappings = ends.mappings(definition)
+    is_same = ends.source.engine is ends.target.engine
+    parts, notes = [], []
+    kept = {column.name for column in carried(definition, ends)}
+    for column in definition.columns:
+        mapping = mappings[column.name]
+        if mapping.refused:
+            raise TargetTypeMissing(
+                f"{name}.{column.name} can not be had in the target: {mapping.refused}",
+                hint="Leave the table out with an entry like !schema.table in [source] tables.",
+                table=str(name),
+            )
+        if column.name in kept:
+            parts.append(_column(column, mapping))
+        elif is_same:
+            stored = "stored" if column.generated == "s" else "virtual"
+            parts.append(
+                f"{quoted(column.name)} {mapping.target_type} "
+                f"generated always as ({column.default}) {stored}"
+            )
+        else:
+            notes.append(f"{name}.{column.name} is generated in the source and left out")
+    if definition.primary_key:
+        parts.append(
+            f"primary key ({_key(definition.primary_key, definition.primary_key_prefixes)})"
+        )
+    body = ",\n    ".join(parts)
+    options = "engine = InnoDB row_format = dynamic"
+    return f"create table {quoted(*name)} (\n    {body}\n) {options}", notes
+
+
+def _column(column: ColumnDefinition, mapping: Mapping) -> str:
+    # NULL is said: without it older servers give a TIMESTAMP a default of their own.
+    return (
+        f"{quoted(column.name)} {mapping.target_type} {'not null' if column.not_null else 'null'}"
+    )
+
+
+def _key(columns: Sequence[str], prefixes: Sequence[int]) -> str:
+    lengths = prefixes or (0,) * len(columns)
+    return ", ".join(
+        quoted(name) + (f"({length})" if length else "")
+        for name, length in zip(columns, lengths, strict=True)
+    )
+
+
+def key_statements(definition: TableDefinition, name: TableName, ends: Ends) -> list[str]:
+    """The statements that give a table its unique keys.
+
+    Between servers of MySQL's family these are the source's; a unique index of PostgreSQL over
+    expressions or some of the rows has no like.
+    """
+    kept = {column.name for column in definition.columns}
+    return [
+        f"alter table {quoted(*name)} add unique key {quoted(key.name)} "
+        f"({_key(key.columns, key.prefixes)})"
+        for key in definition.unique_keys
+        if key.columns
+        and set(key.columns) <= kept
+        and (ends.source.engine.is_mysql or key.is_constraint)
+    ]
+
+
+def check_shape(definition: TableDefinition, table: TargetTable, ends: Ends) -> None:
+    """Compare a target table with the definition. Raises TargetShapeDiffers naming the columns.
+
+    More columns in the target are allowed when they can be left out of an insert.
+    """
+    mappings = ends.mappings(definition)
+    kept = carried(definition, ends)
+    differing = []
+    for column in kept:
+        found = table.column(column.name)
+        expected = mappings[column.name].target_type
+        if found is None:
+            differing.append(f"{column.name} is missing, expected {expected}")
+        elif not same_type(found.type_text, expected.partition(" character set")[0]):
+            differing.append(f"{column.name} is {found.type_text}, expected {expected}")
+    wanted = {column.name.lower() for column in definition.columns}
+    differing += [
+        f"{extra.name} is not null, has no default and is not in the source"
+        for extra in table.columns
+        if extra.name.lower() not in wanted
+        and extra.not_null
+        and not extra.has_default
+        and not extra.generated
+    ]
+    if differing:
+        raise TargetShapeDiffers(
+            f"target table {table.name} has another shape than the source's: "
+            + "; ".join(differing),
+            hint=f"Alter it, or rename it so that penstock makes its own: rename table "
+            f"{table.sql_name} to {quoted(table.name.schema, table.name.name + '_before')};",
+            table=str(table.name),
+        )
