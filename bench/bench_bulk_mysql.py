@@ -1,12 +1,16 @@
-"""Bulk load of a table of 10 columns from MariaDB or MySQL into PostgreSQL, against pipes of tools.
+"""Bulk load of 10 columns between MariaDB or MySQL and PostgreSQL, against pipes of their tools.
 
-Estimate, in microseconds of one core per row of W: the source's session 2.0 (ten values to text),
-its bytes into lines of COPY 0.2, a lender in between 0.1, PostgreSQL's COPY of text 2.5, the key
-0.3. A pipe is as slow as its slowest process: psql's backend, 2.5, with the client's 1.0 per row and
-the source's 2.0 on the second core: 3.0 to 3.5 with the key. Chunks in parallel share 5.1 among two
-cores: 2.6, so 1.2 to 1.3 times the pipe, less half a second for snapshots, plan and Spark job.
-Limits: `mariadb --batch --quick | psql copy`, with and without sed for NULL, and `mariadb-dump
---tab` with a copy of the file it leaves. The key is part of every figure; Spark's start is not.
+Estimate, in microseconds of one core per row of W, from MySQL: the source's session 2.0 (ten values
+to text), its bytes into lines of COPY 0.2, a lender in between 0.1, PostgreSQL's COPY of text 2.5,
+the key 0.3. A pipe is as slow as its slowest process: psql's backend, 2.5, with the client's 1.0
+and the source's 2.0 on the second core: 3.0 to 3.5 with the key. Chunks in parallel share 5.1 among
+two cores: 2.6, so 1.2 to 1.3 times the pipe, less half a second for snapshots, plan and Spark job.
+Measured since: source 1.3, lines and lender 0.3, COPY 2.1, key 0.3. Into MySQL: PostgreSQL's COPY
+1.5, lines 0.2, LOAD DATA 4 to 5, most of it InnoDB's, which two chunks can do side by side: 3 in
+all, where the pipe has its one writing thread: 4 to 5. So 1.4.
+Limits: `mariadb --batch --quick | psql copy`, with and without sed for NULL, `mariadb-dump --tab`
+with a copy of the file it leaves; `psql copy | mariadb --local-infile`. The key is part of every
+figure; Spark's start is not.
 """
 
 from __future__ import annotations
@@ -15,7 +19,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from argparse import Namespace
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -33,6 +38,7 @@ from penstock.host.mysql.connect import connect, run
 from penstock.host.mysql.server import EmbeddedMariaDB, EmbeddedMySQL
 from penstock.load.session import Session
 
+Server = EmbeddedMariaDB | EmbeddedMySQL
 SAMPLE_INTERVAL_S = 0.5
 CREATE = """
     create table w (
@@ -42,7 +48,8 @@ CREATE = """
 FILL = """
     insert into w
     select i, i * 7919 % 1000000, concat('customer number ', i), i * 31 % 10000000 / 100,
-           timestampadd(second, i % 31536000, '2024-01-01') + interval (i % 1000) * 1000 microsecond,
+           timestampadd(second, i % 31536000, '2024-01-01')
+               + interval (i % 1000) * 1000 microsecond,
            i % 3 = 0, json_object('id', i, 'tags', json_array('a', i % 10)), sqrt(i),
            insert(insert(insert(insert(md5(i), 9, 0, '-'), 14, 0, '-'), 19, 0, '-'), 24, 0, '-'),
            if(i % 4 = 0, concat('note ', i), null)
@@ -55,6 +62,11 @@ CREATE_TARGET = """
         id bigint, n int, t varchar(100), amount numeric(12,2), at timestamptz(3),
         flag smallint, doc jsonb, f float8, u varchar(36), note text)
 """
+COPY_OUT = (
+    "copy (select id, n, t, amount, at at time zone 'utc', flag::int, doc, f, u, note"
+    " from public.w) to stdout"
+)
+LOAD_DATA = "load data local infile '/dev/stdin' into table w character set utf8mb4"
 ARGUMENTS = ("--no-defaults", "--default-character-set=utf8mb4", "--protocol=tcp")
 
 
@@ -121,7 +133,7 @@ def batch_pipe(bindir: Path, source: str, target: str, *, through_sed: bool) -> 
 
 
 def psql(bindir: Path, url: str, statement: str) -> list[str]:
-    """psql with one statement."""
+    """Psql with one statement."""
     return [str(bindir / "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", url, "-c", statement]
 
 
@@ -144,13 +156,20 @@ def dump_tab(bindir: Path, source: str, target: str, folder: Path) -> Measuremen
     return Measurement(elapsed_s=time.monotonic() - began)
 
 
+def load_pipe(bindir: Path, source: str, target: str) -> Measurement:
+    """`psql copy to stdout | mariadb load data`, into a table that has its key."""
+    name = urlsplit(target).path.lstrip("/")
+    copy = psql(bindir, source, COPY_OUT)
+    into = [*client("mariadb", target), "--local-infile=1", name, "-e", LOAD_DATA]
+    return contenders.pipe(copy, into)
+
+
 def penstock(
-    session: Session, source: str, target: str, *, servers: Collection[int]
+    session: Session, source: str, target: str, *, tables: str, servers: Collection[int]
 ) -> Measurement:
     """The bulk load as the load process runs it, into an empty database."""
-    name = urlsplit(source).path.lstrip("/")
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
-        file = write_config(Path(directory), source, target, mode="data", tables=f"{name}.*")
+        file = write_config(Path(directory), source, target, mode="data", tables=tables)
         config = load_config(file)
         definitions = source_tables(config)
         with TreeSampler(os.getpid(), without=servers, interval_s=SAMPLE_INTERVAL_S) as sampler:
@@ -161,44 +180,103 @@ def penstock(
     return Measurement(elapsed_s=elapsed_s, cpu_s=sampler.cpu_s, peak_bytes=sampler.peak_bytes)
 
 
+def fill_postgres(url: str, count: int) -> None:
+    """The same table in PostgreSQL."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(CREATE_TARGET.replace("flag smallint", "flag boolean"))
+        connection.execute(
+            "insert into public.w select i, i::bigint * 7919 % 1000000, 'customer number ' || i, "
+            "(i::bigint * 31 % 10000000) / 100.0, timestamptz '2024-01-01' "
+            "+ (i % 31536000) * interval '1 second' + i % 1000 * interval '1 millisecond', "
+            "i % 3 = 0, jsonb_build_object('id', i, 'tags', jsonb_build_array('a', i % 10)), "
+            "sqrt(i), md5(i::text)::uuid::text, case when i % 4 = 0 then 'note ' || i end "
+            f"from generate_series(1, {count}) as i"
+        )
+        add_key(url)
+        connection.execute("vacuum analyze public.w")
+
+
+def fresh_mysql(url: str, *, table: bool) -> None:
+    """An empty database `public`; with the table, key and all, when asked for."""
+    with connect(url, application_name="bench") as connection:
+        for name in ("public", "wirekite"):
+            run(connection, f"drop database if exists {name}", doing="emptying")
+        run(connection, "create database public", doing="emptying")
+        if table:
+            shape = CREATE.replace("table w", "table public.w").replace("json", "longtext")
+            run(connection, shape, doing="emptying")
+
+
+def into_postgres(
+    origin: Server, destination: EmbeddedPostgres, session: Session, flags: Namespace
+) -> Comparison:
+    """From MySQL or MariaDB."""
+    with connect(origin.url(), application_name="bench") as connection:
+        run(connection, "create database bench", doing="making a database")
+    source, bindir = origin.url("bench"), destination.bindir
+    fill(source, flags.rows)
+    ours = [postmaster(destination), origin.pid]
+    contestants: dict[str, Callable[[], Measurement]] = {
+        "mariadb --batch | psql": lambda: batch_pipe(
+            bindir, source, fresh_target(destination, table=True), through_sed=False
+        ),
+        "mariadb --batch | sed | psql": lambda: batch_pipe(
+            bindir, source, fresh_target(destination, table=True), through_sed=True
+        ),
+        "penstock": lambda: penstock(
+            session, source, fresh_target(destination, table=False), tables="bench.*", servers=ours
+        ),
+    }
+    return compared(f"bulk_{origin.flavour}_postgresql", contestants, flags)
+
+
+def into_mysql(
+    origin: EmbeddedPostgres, destination: Server, session: Session, flags: Namespace
+) -> Comparison:
+    """From PostgreSQL."""
+    source, bindir = fresh_target(origin, table=False), origin.bindir
+    fill_postgres(source, flags.rows)
+    ours = [postmaster(origin), destination.pid]
+
+    def empty(table: bool) -> str:
+        fresh_mysql(destination.url(), table=table)
+        return destination.url("public")
+
+    contestants: dict[str, Callable[[], Measurement]] = {
+        "psql | mariadb load data": lambda: load_pipe(bindir, source, empty(True)),
+        "penstock": lambda: penstock(
+            session, source, empty(False), tables="public.*", servers=ours
+        ),
+    }
+    return compared(f"bulk_postgresql_{destination.flavour}", contestants, flags)
+
+
+def compared(
+    bench: str, contestants: Mapping[str, Callable[[], Measurement]], flags: Namespace
+) -> Comparison:
+    """The rounds of one direction."""
+    contenders_ = [
+        Contender(name=name, run=run_once, unit_count=flags.rows)
+        for name, run_once in contestants.items()
+    ]
+    return Comparison(bench=bench, contenders=contenders_).run(flags.rounds)
+
+
 def main() -> None:
-    """All contenders in turn, each into an empty database."""
-    flags = arguments(__doc__ or "", rows=1_000_000, mysql=0)
+    """All contenders in turn, each into an empty database, in both directions."""
+    flags = arguments(__doc__ or "", rows=1_000_000, mysql=0, directions=3)
     settings = {"innodb_buffer_pool_size": "1G"}
     kind = EmbeddedMySQL if flags.mysql else EmbeddedMariaDB
     with (
-        kind(settings=settings) as origin,
-        EmbeddedPostgres() as destination,
+        kind(settings=settings) as server,
+        EmbeddedPostgres() as postgres,
         tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory,
         spark(Path(directory)) as session,
     ):
-        with connect(origin.url(), application_name="bench") as connection:
-            run(connection, "create database bench", doing="making a database")
-        source = origin.url("bench")
-        fill(source, flags.rows)
-        bindir = destination.bindir
-        ours = [postmaster(destination), origin.pid]
-
-        def side(name: str, run: Callable[[], Measurement]) -> Contender:
-            return Contender(name=name, run=run, unit_count=flags.rows)
-
-        def empty(table: bool = True) -> str:
-            return fresh_target(destination, table=table)
-
-        Comparison(
-            bench=f"bulk_{origin.flavour}_postgresql",
-            contenders=[
-                side(
-                    "mariadb --batch | psql",
-                    lambda: batch_pipe(bindir, source, empty(), through_sed=False),
-                ),
-                side(
-                    "mariadb --batch | sed | psql",
-                    lambda: batch_pipe(bindir, source, empty(), through_sed=True),
-                ),
-                side("penstock", lambda: penstock(session, source, empty(False), servers=ours)),
-            ],
-        ).run(flags.rounds).print_table()
+        if flags.directions & 1:
+            into_postgres(server, postgres, session, flags).print_table()
+        if flags.directions & 2:
+            into_mysql(postgres, server, session, flags).print_table()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fix_mysql import database_of
+from fix_mysql import MySQLServer, database_of
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import Config, load_config
 from penstock.control.source_planner import data_planner
@@ -41,3 +41,19 @@ def load(config: Config, spark: Session, **how: object) -> BulkResult:
     """Run the bulk load in this process."""
     with data_planner(config) as planner:
         return bulk_load(config, spark, planner, **how)  # type: ignore[arg-type]
+
+
+def fill_orders(server: MySQLServer, name: str, count: int = 60_000) -> None:
+    """A table of several chunks."""
+    server.execute(
+        "create table numbers (n int primary key);"
+        "insert into numbers values (0),(1),(2),(3),(4),(5),(6),(7),(8),(9);"
+        "create table orders (id bigint primary key, note varchar(200), total decimal(12,2),"
+        " at timestamp(3) null);"
+        "insert into orders select d.i, repeat(md5(d.i), 3), d.i / 7.0,"
+        " timestampadd(minute, d.i, '2020-01-01')"
+        " from (select a.n + 10 * b.n + 100 * c.n + 1000 * d.n + 10000 * e.n as i"
+        f"  from numbers a, numbers b, numbers c, numbers d, numbers e) as d where d.i < {count};"
+        "drop table numbers; analyze table orders",
+        name,
+    )

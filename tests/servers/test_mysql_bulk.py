@@ -9,7 +9,7 @@ import pytest
 
 from fix_bulk import rows, two_slots
 from fix_mysql import MySQLServer, database_of
-from fix_mysql_bulk import between, load
+from fix_mysql_bulk import between, fill_orders, load
 from penstock.load.ledger import read_ledger
 from penstock.load.session import Session
 from penstock.model import TableName
@@ -22,22 +22,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     """A session shared by the tests."""
     with two_slots(tmp_path_factory.mktemp("spark")) as session:
         yield session
-
-
-def fill_orders(server: MySQLServer, name: str, count: int = 60_000) -> None:
-    """A table of several chunks."""
-    server.execute(
-        "create table numbers (n int primary key);"
-        "insert into numbers values (0),(1),(2),(3),(4),(5),(6),(7),(8),(9);"
-        "create table orders (id bigint primary key, note varchar(200), total decimal(12,2),"
-        " at timestamp(3) null);"
-        "insert into orders select d.i, repeat(md5(d.i), 3), d.i / 7.0,"
-        " timestampadd(minute, d.i, '2020-01-01')"
-        " from (select a.n + 10 * b.n + 100 * c.n + 1000 * d.n + 10000 * e.n as i"
-        f"  from numbers a, numbers b, numbers c, numbers d, numbers e) as d where d.i < {count};"
-        "drop table numbers; analyze table orders",
-        name,
-    )
 
 
 def test_rows_arrive_in_chunks(

@@ -43,8 +43,8 @@ from penstock.load.ledger import (
     refused,
     write_ledger,
 )
-from penstock.load.postgres.types import target_name
 from penstock.load.session import Session
+from penstock.load.target import target_name
 from penstock.model import BinlogPosition, Lsn, PenstockError, TableDefinition, TableName
 
 logger = structlog.get_logger(__name__)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import psycopg
 
 from penstock.load.postgres.target import TargetTable
-from penstock.load.postgres.types import target_name
+from penstock.load.target import target_name
 from penstock.model import PenstockError, TableDefinition
 
 # Types whose binary form is the same in every version and says everything; others go as text.

@@ -12,7 +12,7 @@ import psycopg
 
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted, server_errors
 from penstock.load.postgres.schema import add_foreign_keys, add_keys, made_tables
-from penstock.load.postgres.types import target_name
+from penstock.load.target import target_name
 from penstock.model import TableDefinition, TableName
 
 APPLICATION_NAME = "penstock bulk keys"

@@ -10,10 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from penstock.load.mysql.progress import transaction
-from penstock.load.mysql.target import TargetTable, read_target_tables
-from penstock.load.target import SCHEMA, TableRecord, target_name
-
 from penstock.host.connect import StatementFailed
 from penstock.host.mysql.connect import Connection, connect, quoted, rows, run
 from penstock.load.bulk_checks import TargetFires
@@ -21,7 +17,10 @@ from penstock.load.bulk_target import Found
 from penstock.load.bulk_types import Ends
 from penstock.load.ledger import Mark, TablePlan, chunks_missing
 from penstock.load.mysql import progress
+from penstock.load.mysql.progress import transaction
 from penstock.load.mysql.shapes import check_shape, create_sql, key_statements
+from penstock.load.mysql.target import TargetTable, read_target_tables
+from penstock.load.target import SCHEMA, TableRecord, target_name
 from penstock.model import PenstockError, TableDefinition, TableName
 
 MARKS = f"""

@@ -9,11 +9,6 @@ from __future__ import annotations
 
 import psycopg
 import pymysql
-from penstock.load.mysql.progress import transaction
-from penstock.load.mysql.rows import FIELDS
-from penstock.load.mysql.send import FILE_NAME, load_local
-from penstock.load.refusals import ValueRefused
-from penstock.load.target import SCHEMA
 
 from penstock.codec.mysqltext import Dialect
 from penstock.host import faults
@@ -26,7 +21,12 @@ from penstock.load.bulk_types import AS_IS
 from penstock.load.chunk import APPLICATION_NAME, ChunkTask, Reader, Status
 from penstock.load.mysql import progress
 from penstock.load.mysql.bulk import SETTINGS
+from penstock.load.mysql.progress import transaction
+from penstock.load.mysql.rows import FIELDS
+from penstock.load.mysql.send import FILE_NAME, load_local
 from penstock.load.pipe import CopyCountsDiffer
+from penstock.load.refusals import ValueRefused
+from penstock.load.target import SCHEMA
 from penstock.model import PenstockError
 
 # Held to the end of a chunk's transaction: whoever begins the table afresh waits for it.

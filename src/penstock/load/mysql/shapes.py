@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.load.mysql.target import TargetTable
-from penstock.load.mysql.types import same_type
-from penstock.load.refusals import TargetShapeDiffers, TargetTypeMissing
-
 from penstock.codec.typemap import Mapping
 from penstock.host.mysql.connect import quoted
 from penstock.load.bulk_types import Ends, carried
+from penstock.load.mysql.target import TargetTable
+from penstock.load.mysql.types import same_type
+from penstock.load.refusals import TargetShapeDiffers, TargetTypeMissing
 from penstock.model import ColumnDefinition, TableDefinition, TableName
 
 
