@@ -78,7 +78,7 @@ class TextBroken(PenstockError):
 class CellUnfit(PenstockError):
     """A value can not be written for the target: it has no such text, or not in this encoding.
 
-    fields: row, counted from 1 within the chunk, and column, counted from 0.
+    fields: row, counted from 1 within the chunk, column, counted from 0, and reason.
     """
 
     code = "DC71"
@@ -247,6 +247,7 @@ def unfit(row: int, column: int, reason: str) -> CellUnfit:
         hint="Change the value in the source, or leave the table out of [source] tables.",
         row=row,
         column=column,
+        reason=reason,
     )
 
 

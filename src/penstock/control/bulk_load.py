@@ -16,7 +16,6 @@ from penstock.load.bulk_progress import OnProgress
 from penstock.load.bulk_types import Ends, is_mysql
 from penstock.load.session import Session
 from penstock.model import TableDefinition
-from penstock.source.mysql import catalog as mysql_catalog
 from penstock.source.postgres.catalog import captured_tables, open_catalog
 
 
@@ -43,6 +42,8 @@ def ends_of(config: Config) -> Ends | None:
 def server_of(url: str) -> Server:
     """Which server answers at a URL."""
     if is_mysql(url):
+        from penstock.source.mysql import catalog as mysql_catalog
+
         with mysql_catalog.open_catalog(url) as connection:
             found = connection.server
         engine = Engine.MARIADB if found.is_mariadb else Engine.MYSQL
@@ -58,6 +59,8 @@ def source_tables(config: Config) -> list[TableDefinition]:
     Raises the errors of `captured_tables` of the source's engine.
     """
     if is_mysql(config.source.url):
+        from penstock.source.mysql import catalog as mysql_catalog
+
         with mysql_catalog.open_catalog(config.source.url) as connection:
             return mysql_catalog.captured_tables(connection, config.source.tables)
     with open_catalog(config.source.url) as connection:

@@ -28,7 +28,7 @@ from penstock.control.handover_state import (
     read_handover,
     write_handover,
 )
-from penstock.control.source_planner import HeldPoint, SourcePlanner
+from penstock.control.source_planner import HeldPoint, Planning, SourcePlanner
 from penstock.control.standby import (
     APPLICATION_NAME,
     STANDBY,
@@ -42,6 +42,7 @@ from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.connect import connect, quoted, server_errors
 from penstock.load.bulk import Point
+from penstock.load.bulk_types import is_mysql
 from penstock.load.chunk import snapshot_text
 from penstock.load.ledger import read_ledger
 from penstock.model import Lsn, PenstockError, TableDefinition
@@ -100,13 +101,17 @@ def wait_for_point(
     return None
 
 
-def bulk_planner(config: Config) -> SourcePlanner:
+def bulk_planner(config: Config) -> Planning:
     """The planner of the bulk load in mode data+change: at the handover's point while it lives."""
 
     def first() -> Point | None:
         state = read_handover(config)
         return None if state is None else state.point
 
+    if is_mysql(config.source.url):
+        from penstock.control.mysql_planner import MySQLPlanner  # with the driver: not all have it
+
+        return MySQLPlanner(config, first=first)
     if config.pipeline.handover is HandoverMode.PAUSE:
         return SourcePlanner(config, first=first, fresh=lambda kept: paused_point(config, kept))
     return SourcePlanner(config, first=first)

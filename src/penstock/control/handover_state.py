@@ -15,8 +15,8 @@ from penstock.control.config import Config, HandoverMode
 from penstock.host import files
 from penstock.host.clock import REAL_CLOCK
 from penstock.load.bulk import Point
+from penstock.load.ledger import position_of
 from penstock.log import checkpoint
-from penstock.model import Lsn
 
 STATE_FILE = "handover.json"
 FORMAT_VERSION = 1
@@ -64,7 +64,8 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
 
     slot_position: where the slot's changes begin. position: what the bulk load reads stands here;
     equal to slot_position in mode snapshot. Both as text, empty until captured. snapshot_id: of
-    the exported snapshot, empty when there is none (any more); snapshot_text: what it holds.
+    the exported snapshot, empty when there is none (any more); snapshot_text: what it holds. gtids:
+    the transactions before the position (MySQL and MariaDB).
     """
 
     version: int = FORMAT_VERSION
@@ -76,6 +77,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_id: str = ""
     snapshot_text: str = ""
     keeper_pid: int = 0
+    gtids: str = ""
     paused: bool = False
     tables: tuple[str, ...] = ()
     steps: tuple[HandoverStep, ...] = ()
@@ -86,7 +88,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
         if not self.snapshot_id:
             return None
         return Point(
-            position=Lsn.parse(self.position),
+            position=position_of(self.position),
             snapshot_id=self.snapshot_id,
             snapshot_text=self.snapshot_text,
         )

@@ -17,7 +17,7 @@ import structlog
 
 from penstock.control.config import Config
 from penstock.host.mysql.url import MySQLUrl
-from penstock.load.bulk import Point
+from penstock.load.bulk import Point, PointUnfit
 from penstock.load.ledger import Chunk
 from penstock.model import TableDefinition, TableName
 from penstock.source.mysql.catalog import captured_tables, open_catalog
@@ -55,6 +55,7 @@ class MySQLPlanner:
         self._first = first
         self._on_choice = on_choice
         self._kept = ExitStack()
+        self._at_point: dict[TableName, TableDefinition] = {}
         self.taken: Snapshots | None = None
 
     def __enter__(self) -> Self:
@@ -76,8 +77,7 @@ class MySQLPlanner:
 
     def fresh_point(self) -> Point:
         """See Planner. The snapshots are lent until this planner is closed."""
-        with open_catalog(self._url) as connection:
-            tables = captured_tables(connection, self._patterns)
+        tables = self._captured()
         count = self._threads + SPARE_SESSIONS
         taken = self._kept.enter_context(
             open_snapshots(self._url, tables, count=count, on_choice=self._on_choice)
@@ -88,15 +88,19 @@ class MySQLPlanner:
             Lender(taken.connections, place=place, snapshot_text=text)
         )
         self.taken = taken
+        # Not before: what was altered in between is to be seen when a table is planned.
+        self._at_point = {one.name: one for one in self._captured()}
         return Point(
             position=taken.status.position, snapshot_id=lender.snapshot_id, snapshot_text=text
         )
 
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
         """See Planner."""
+        return [definition for definition in self._captured() if definition.name in set(tables)]
+
+    def _captured(self) -> list[TableDefinition]:
         with open_catalog(self._url) as connection:
-            found = captured_tables(connection, self._patterns)
-        return [definition for definition in found if definition.name in set(tables)]
+            return captured_tables(connection, self._patterns)
 
     def chunks(
         self, point: Point, table: TableDefinition, columns: Sequence[str], *, binary: bool
@@ -104,6 +108,12 @@ class MySQLPlanner:
         """See Planner. By ranges of the key, which hold every row once in every snapshot."""
         if binary:
             raise ValueError(f"rows at {point.position} are not in COPY's binary format")
+        known = self._at_point.get(table.name, table)
+        if known.columns != table.columns:
+            raise PointUnfit(
+                f"{table.name} was altered after its definition had been read",
+                hint="Run the same command again: it reads the definition anew.",
+            )
         even = max(table.size_bytes // (CHUNKS_PER_SESSION * self._threads), CHUNK_BYTES_MIN)
         rows_target = rows_per_chunk(table, min(self._chunk_bytes, even))
         with open_catalog(self._url) as connection:

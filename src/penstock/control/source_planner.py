@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from penstock.control.config import Config
-from penstock.control.mysql_planner import MySQLPlanner
-from penstock.load.bulk import Point, PointUnfit
+from penstock.load.bulk import Planner, Point, PointUnfit
 from penstock.load.bulk_types import is_mysql
 from penstock.load.chunk import snapshot_text
 from penstock.load.ledger import Chunk
@@ -30,6 +29,23 @@ from penstock.source.postgres.snapshot import (
     plan_chunks,
     temporary_consistent_point,
 )
+
+
+class Planning(Planner, Protocol):
+    """A planner that keeps the points it makes while a with block is open."""
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let the points go."""
+        ...
 
 
 class HeldPoint(Protocol):
@@ -133,6 +149,10 @@ class SourcePlanner:
         ]
 
 
-def data_planner(config: Config) -> SourcePlanner | MySQLPlanner:
+def data_planner(config: Config) -> Planning:
     """The planner of mode data: no handover, so each point is its own."""
-    return MySQLPlanner(config) if is_mysql(config.source.url) else SourcePlanner(config)
+    if not is_mysql(config.source.url):
+        return SourcePlanner(config)
+    from penstock.control.mysql_planner import MySQLPlanner  # with the driver: not all have it
+
+    return MySQLPlanner(config)

@@ -22,7 +22,6 @@ from penstock.codec.mysql_charsets import charset_named
 from penstock.codec.mysqltext import Form, TextCell
 from penstock.codec.typemap import Choices, Mapping, Server, SourceType
 from penstock.host.connect import quoted as postgres_quoted
-from penstock.host.mysql.connect import quoted
 from penstock.host.mysql.url import SCHEMES as MYSQL_SCHEMES
 from penstock.model import ColumnDefinition, TableDefinition, UniqueKey
 
@@ -123,6 +122,12 @@ def _with_keys(
 # -- from MySQL and MariaDB ------------------------------------------------------------------------
 
 
+def _quoted(name: str) -> str:
+    from penstock.host.mysql.connect import quoted  # with the driver: not all have it
+
+    return quoted(name)
+
+
 def _base(column: ColumnDefinition) -> str:
     if column.type_text == "json":
         return "json"
@@ -132,7 +137,7 @@ def _base(column: ColumnDefinition) -> str:
 
 def _number(column: ColumnDefinition) -> str | None:
     """The expression of a number whose plain text would not do; None for any other column."""
-    name, base = quoted(column.name), _base(column)
+    name, base = _quoted(column.name), _base(column)
     if base in ("float", "double"):
         # As it stands a FLOAT is shown with six digits; times one, not plus nothing: of -0 too.
         return f"{name} * 1e0"
@@ -146,7 +151,7 @@ def _text_cell(charset: str, *, remove_zero: bool = False) -> TextCell:
 
 
 def _into_postgres(column: ColumnDefinition, mapping: Mapping) -> tuple[str, TextCell, str]:
-    name, base = quoted(column.name), _base(column)
+    name, base = _quoted(column.name), _base(column)
     if base in _BYTES:
         return name, TextCell(form=Form.BYTES), AS_IS
     if base in _GEOMETRIES:
@@ -165,7 +170,7 @@ def _into_postgres(column: ColumnDefinition, mapping: Mapping) -> tuple[str, Tex
 
 
 def _into_mysql(column: ColumnDefinition, mapping: Mapping) -> tuple[str, TextCell, str]:
-    name, base = quoted(column.name), _base(column)
+    name, base = _quoted(column.name), _base(column)
     if base in _BYTES or base in _GEOMETRIES:
         return name, TextCell(form=Form.RAW), AS_IS
     if base == "json" and mapping.target_type == "json":

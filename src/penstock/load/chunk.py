@@ -15,7 +15,7 @@ from typing import Protocol
 
 import psycopg
 
-from penstock.codec.mysqltext import Dialect
+from penstock.codec.mysqltext import CellUnfit, Dialect
 from penstock.host import faults
 from penstock.host.connect import (
     EXACT_TEXT_SETTINGS,
@@ -190,6 +190,8 @@ class Workplace:
             self.close()  # a broken copy leaves no connection that could be used again
             if isinstance(error, PenstockError) and was_redefined(error):
                 return Status.REWRITTEN, 0
+            if isinstance(error, CellUnfit):
+                raise named(error, task) from error
             raise
 
     def _open_source(self, task: ChunkTask) -> Reader | None:
@@ -223,6 +225,18 @@ class Workplace:
             self._writer = open_writer(task)
             self._target.enter_context(closing(self._writer))
         return self._writer
+
+
+def named(error: CellUnfit, task: ChunkTask) -> CellUnfit:
+    """The same error, with the names of table and column in place of a number."""
+    column, row = task.columns[error.fields["column"]], error.fields["row"]
+    return CellUnfit(
+        f"column {column} of {task.table} (chunk {task.chunk.number}, row {row}): "
+        f"{error.fields['reason']}",
+        hint=error.hint,
+        table=str(task.table),
+        **error.fields,
+    )
 
 
 def open_writer(task: ChunkTask) -> Writer:

@@ -15,10 +15,10 @@ import structlog
 
 from penstock.codec import mysqlwire
 from penstock.host.connect import ConnectionLost
-from penstock.host.mysql.connect import AGAIN, server_error
 from penstock.model import PenstockError, Retry
 
 logger = structlog.get_logger()
+AGAIN = "It is tried again by itself."
 COM_QUERY = b"\x03"
 BLOCK_BYTES = 1024 * 1024
 CONNECT_TIMEOUT_S = 10.0
@@ -200,6 +200,8 @@ class BorrowedSession:
     def failed(self, payload: bytes, *, doing: str) -> PenstockError:
         """The error of a packet that ended a result early."""
         self._in_rows, self._is_idle = False, True
+        from penstock.host.mysql.connect import server_error  # with the driver, which has logged in
+
         said = mysqlwire.server_error(payload)
         return server_error(doing, said.number, said.sqlstate, said.message)
 

@@ -205,13 +205,15 @@ class Lender:
         done = threading.Event()
         results = threading.Thread(target=_results, args=(wire, client, done), daemon=True)
         results.start()
+        is_used = False
         try:
             while True:
                 command = client.recv(COMMAND_BYTES)
                 if command == mysqlwire.QUIT:
                     return True
                 if not command:
-                    return False
+                    return not is_used  # it went while it waited for a session
+                is_used = True
                 wire.send(command)
         finally:
             done.set()
