@@ -25,7 +25,8 @@ from penstock.host.connect import quoted as postgres_quoted
 from penstock.host.mysql.url import SCHEMES as MYSQL_SCHEMES
 from penstock.model import ColumnDefinition, TableDefinition, UniqueKey
 
-AS_IS = "{}"
+AS_IS = "{}"  # the value as text in utf8mb4, where anything is computed of it
+RAW = "{raw}"  # its bytes as they came
 _DATES = frozenset({"date", "datetime", "timestamp"})
 _BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
 _LABELS = frozenset({"enum", "set"})
@@ -180,7 +181,7 @@ def _into_mysql(column: ColumnDefinition, mapping: Mapping) -> tuple[str, TextCe
         found = _TARGET_CHARSET.search(mapping.target_type)
         target = charset_named(found[1]) if found else charset
         if target == charset or {target, charset} <= {"utf8mb3", "utf8mb4"}:
-            return name, TextCell(form=Form.RAW), _label(base, AS_IS)
+            return name, TextCell(form=Form.RAW), _label(base, RAW) if base == "enum" else AS_IS
         return name, _text_cell(charset), _label(base, mapping.write.sql)
     template = AS_IS if base == "year" else mapping.write.sql
     return _number(column) or name, TextCell(form=Form.PLAIN), template

@@ -17,7 +17,7 @@ from penstock.host.mysql.borrowing import BorrowedSession
 from penstock.host.mysql.connect import AGAIN, Connection, connect, quoted, rows, server_errors
 from penstock.load.bulk_mysql import RowsOfChunk
 from penstock.load.bulk_postgres import LinesOfCopy
-from penstock.load.bulk_types import AS_IS
+from penstock.load.bulk_types import AS_IS, RAW
 from penstock.load.chunk import APPLICATION_NAME, ChunkTask, Reader, Status
 from penstock.load.mysql import progress
 from penstock.load.mysql.bulk import SETTINGS
@@ -133,7 +133,8 @@ def load_sql(task: ChunkTask) -> str:
             continue
         listed.append(f"@v{place}")
         text = f"convert(@v{place} using utf8mb4)"
-        computed.append(f"{quoted(name)} = {template.replace('{}', text)}")
+        value = template.replace(RAW, f"@v{place}").replace(AS_IS, text)
+        computed.append(f"{quoted(name)} = {value}")
     settings = f" set {', '.join(computed)}" if computed else ""
     return (
         f"load data local infile '{FILE_NAME}' into table {quoted(*task.target)} "
