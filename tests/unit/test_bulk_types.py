@@ -1,0 +1,163 @@
+"""How tables go between engines in bulk: expressions, forms, what LOAD DATA computes."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.codec.copytext import LineForm
+from penstock.codec.mysqltext import Form
+from penstock.codec.typemap import Choices, Engine, Server, parse_choices
+from penstock.load.bulk_types import AS_IS, RAW, Ends, postgres_definition, way_of
+from penstock.load.chunk import ChunkTask
+from penstock.load.ledger import Chunk
+from penstock.load.mysql.chunk import load_sql
+from penstock.load.mysql.shapes import create_sql, key_statements
+from penstock.model import ColumnDefinition, TableDefinition, TableName, UniqueKey
+
+POSTGRES = Server(engine=Engine.POSTGRESQL, version=(18,))
+MYSQL = Server(engine=Engine.MYSQL, version=(8, 0, 15))
+MARIADB = Server(engine=Engine.MARIADB, version=(10, 11, 19))
+
+
+def column(name: str, type_text: str, neutral: str = "string", **more: object) -> ColumnDefinition:
+    """A column of a catalogue."""
+    return ColumnDefinition(
+        name=name,
+        type_text=type_text,
+        base_type=type_text,
+        neutral=neutral,
+        type_oid=0,
+        typmod=-1,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def table(*columns: ColumnDefinition) -> TableDefinition:
+    """A table whose first column is its key."""
+    return TableDefinition(
+        name=TableName("shop", "t"),
+        source_id=1,
+        columns=columns,
+        primary_key=(columns[0].name,),
+        unique_keys=(
+            UniqueKey(name="u", columns=(columns[0].name,), definition="", is_constraint=True),
+        ),
+    )
+
+
+def task(definition: TableDefinition, ends: Ends) -> ChunkTask:
+    """A task of the table's first chunk."""
+    way = way_of(definition, ends)
+    return ChunkTask(
+        source_url="postgresql://a/b",
+        target_url="mysql://c/d",
+        table=definition.name,
+        target=definition.name,
+        chunk=Chunk(number=1, relation=definition.name, copy_out=""),
+        columns=way.columns,
+        binary=False,
+        snapshot_id="",
+        snapshot_text="",
+        plan="p",
+        replica_role=False,
+        way=way,
+    )
+
+
+def test_what_a_select_of_mysql_lists() -> None:
+    """Numbers whose text would not do, bytes, dates, and text by its character set."""
+    definition = table(
+        column("id", "int(11)", "int32"),
+        column("f", "float", "float32"),
+        column("b", "bit(3)", "uint64"),
+        column("d", "datetime(3)", "timestamp"),
+        column("l", "varchar(9)", charset="latin1", collation="latin1_swedish_ci"),
+        column("g", "geometry"),
+        column("y", "blob", "binary"),
+        column("z", "int(11)", "int32", generated="v", default="id * 2"),
+    )
+    choices = parse_choices({"zero dates": "null", "nul characters": "remove"}, Engine.MYSQL)
+    way = way_of(definition, Ends(source=MYSQL, target=POSTGRES, choices=choices))
+    assert way.columns == ("id", "f", "b", "d", "l", "g", "y", "z")
+    assert way.expressions[:5] == (
+        "`id`", "`f` * 1e0", "lpad(conv(`b` + 0, 10, 2), 3, '0')", "`d`", "`l`"
+    )  # fmt: skip
+    assert [cell.form for cell in way.cells] == [
+        Form.PLAIN, Form.PLAIN, Form.PLAIN, Form.DATE, Form.CHARSET, Form.UTF8, Form.BYTES,
+        Form.PLAIN,
+    ]  # fmt: skip
+    assert way.cells[3].zero_is_null
+    assert (way.cells[4].charset, way.cells[4].remove_zero) == ("latin1", True)
+    assert set(way.templates) == {AS_IS}
+
+
+@pytest.mark.parametrize("target", [MYSQL, MARIADB])
+def test_what_load_data_computes(target: Server) -> None:
+    """Most values go as they are; where any is computed, whole numbers of the key are as well."""
+    definition = table(
+        column("id", "bigint", "int64"),
+        column("flag", "boolean", "bool"),
+        column("bits", "bit(5)"),
+        column("at", "timestamp with time zone", "timestamptz"),
+        column("raw", "bytea", "binary"),
+        column("t", "text"),
+        column("a", "integer[]"),
+    )
+    ends = Ends(source=POSTGRES, target=target)
+    way = way_of(definition, ends)
+    assert [cell.form for cell in way.lines] == [
+        LineForm.PLAIN, LineForm.BOOL, LineForm.PLAIN, LineForm.ZONED, LineForm.BYTES,
+        LineForm.TEXT, LineForm.TEXT,
+    ]  # fmt: skip
+    statement = load_sql(task(definition, ends))
+    assert "into table `shop`.`t` character set binary" in statement
+    assert "(@v0, `flag`, @v2, `at`, `raw`, `t`, `a`) set `id` = (convert(@v0 using" in statement
+    assert "`bits` = cast(conv(convert(@v2 using utf8mb4), 2, 10) as unsigned)" in statement
+    plain = table(column("id", "bigint", "int64"), column("t", "text"))
+    assert " set " not in load_sql(task(plain, ends)).replace("character set", "")
+
+
+def test_labels_go_as_the_bytes_they_are() -> None:
+    """Between servers of one kind nothing is decoded; the label that is none is the number 0."""
+    definition = table(
+        column("id", "int(11)", "int32"),
+        column("e", "enum('a')", charset="latin1", collation="latin1_bin"),
+        column("t", "text", charset="gbk", collation="gbk_bin"),
+    )
+    way = way_of(definition, Ends(source=MARIADB, target=MARIADB))
+    assert [cell.form for cell in way.cells] == [Form.PLAIN, Form.RAW, Form.RAW]
+    assert way.templates[1] == f"if({RAW} = '', 0, {RAW})"
+    assert way.templates[2] == AS_IS
+
+
+def test_tables_are_made_with_their_key_and_get_the_others_later() -> None:
+    """A generated column is one again in the same engine, and values elsewhere."""
+    definition = table(
+        column("id", "int(11)", "int32", not_null=True),
+        column("z", "int(11)", "int32", generated="v", default="`id` * 2"),
+    )
+    same = Ends(source=MYSQL, target=MYSQL)
+    statement, notes = create_sql(definition, TableName("a", "b"), same)
+    assert "`id` int(11) not null" in statement
+    assert "`z` int(11) generated always as (`id` * 2) virtual" in statement
+    assert "primary key (`id`)" in statement
+    assert notes == []
+    assert key_statements(definition, TableName("a", "b"), same) == [
+        "alter table `a`.`b` add unique key `u` (`id`)"
+    ]
+    other = Ends(source=MYSQL, target=POSTGRES)
+    made = postgres_definition(definition, other, {"shop": "store"})
+    assert [(c.name, c.type_text, c.generated) for c in made.columns] == [
+        ("id", "integer", ""),
+        ("z", "integer", ""),
+    ]
+    assert made.unique_keys[0].definition == ('create unique index "t_u" on "store"."t" ("id")')
+
+
+def test_what_has_no_place_becomes_null_by_choice_alone() -> None:
+    """Infinity is refused until somebody says what it is to be."""
+    definition = table(column("id", "int", "int32"), column("d", "date", "date"))
+    refused = way_of(definition, Ends(source=POSTGRES, target=MYSQL)).lines[1]
+    choices: Choices = parse_choices({"dates out of range": "null"}, Engine.POSTGRESQL)
+    chosen = way_of(definition, Ends(source=POSTGRES, target=MYSQL, choices=choices)).lines[1]
+    assert (refused.unfit_is_null, chosen.unfit_is_null) == (False, True)
