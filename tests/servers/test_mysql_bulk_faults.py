@@ -19,7 +19,8 @@ from fix_mysql_bulk import between, fill_orders, load
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import Config
 from penstock.control.mysql_planner import MySQLPlanner
-from penstock.host.mysql.borrowing import SnapshotGone, borrow, is_alive
+from penstock.host.mysql.loans import SnapshotGone, is_alive
+from penstock.load.borrowing import borrow
 from penstock.load.bulk import Point
 from penstock.load.ledger import read_ledger
 from penstock.load.session import Session

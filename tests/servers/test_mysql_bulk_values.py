@@ -26,7 +26,7 @@ from penstock.codec.typemap import Engine, parse_choices
 from penstock.codec.typemap import Server as TypedServer
 from penstock.control.bulk_load import server_of
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted
-from penstock.host.mysql.borrowing import BorrowedSession, borrow
+from penstock.load.borrowing import BorrowedSession, borrow
 from penstock.load.bulk_mysql import RowsOfChunk, into_postgres
 from penstock.load.bulk_types import Ends, postgres_definition, way_of
 from penstock.load.postgres.schema import create_tables

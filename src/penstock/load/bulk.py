@@ -19,7 +19,7 @@ import structlog
 
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.connect import connect
-from penstock.host.mysql import borrowing
+from penstock.host.mysql import loans
 from penstock.load.bulk_checks import check_names, goes_binary
 from penstock.load.bulk_progress import OnProgress, Teller, Watch
 from penstock.load.bulk_target import BulkTarget, open_bulk_target
@@ -517,7 +517,7 @@ def _stopped() -> BulkStopped:
 def snapshot_alive(source_url: str, snapshot_id: str, text: str) -> bool:
     """Whether an exported snapshot can still be imported and is the one it was."""
     if is_mysql(source_url):
-        return borrowing.is_alive(snapshot_id, text)
+        return loans.is_alive(snapshot_id, text)
     with connect(source_url, application_name=APPLICATION_NAME) as connection:
         alive = import_snapshot(connection, snapshot_id, text)
         connection.rollback()

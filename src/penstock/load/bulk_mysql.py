@@ -14,7 +14,7 @@ import psycopg
 from psycopg import sql
 
 from penstock.codec.mysqltext import Dialect, Stop, TextCell, make_row_lines
-from penstock.host.mysql.borrowing import BorrowedSession
+from penstock.load.borrowing import BorrowedSession
 from penstock.load.pipe import CopyCountsDiffer
 from penstock.model import PenstockError
 

@@ -24,8 +24,9 @@ from penstock.host.connect import (
     quoted,
     server_errors,
 )
-from penstock.host.mysql.borrowing import BorrowedSession, SnapshotGone, borrow
+from penstock.host.mysql.loans import SnapshotGone
 from penstock.host.retry import Backoff, retrying
+from penstock.load.borrowing import BorrowedSession, borrow
 from penstock.load.bulk_mysql import RowsOfChunk, into_postgres, was_redefined
 from penstock.load.bulk_types import Way, is_mysql
 from penstock.load.ledger import Chunk, holds_plan

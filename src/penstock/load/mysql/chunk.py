@@ -13,8 +13,8 @@ import pymysql
 from penstock.codec.mysqltext import Dialect
 from penstock.host import faults
 from penstock.host.connect import ConnectionLost
-from penstock.host.mysql.borrowing import BorrowedSession
 from penstock.host.mysql.connect import AGAIN, Connection, connect, quoted, rows, server_errors
+from penstock.load.borrowing import BorrowedSession
 from penstock.load.bulk_mysql import RowsOfChunk
 from penstock.load.bulk_postgres import LinesOfCopy
 from penstock.load.bulk_types import AS_IS, RAW

@@ -5,7 +5,7 @@ another process under TLS. So who took the snapshots keeps their sessions and pa
 borrowers see one point for as long as we live, whichever of them is killed. A borrower that is done
 gives its session back with COM_QUIT; one that just goes may have left it in the middle of a result:
 that session is closed, and there are spare ones. When none is left the snapshot is gone.
-Not here: taking snapshots (`snapshot.py`), and the borrower's side (`host.mysql.borrowing`).
+Not here: taking snapshots (`snapshot.py`), and the borrower's side (`penstock.load.borrowing`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import structlog
 
 from penstock.codec import mysqlwire
 from penstock.host.connect import ConnectionLost
-from penstock.host.mysql.borrowing import (
+from penstock.host.mysql.connect import Connection, run
+from penstock.host.mysql.loans import (
     BORROW,
     GREETING_BYTES_MAX,
     LOOK,
     YES,
     address_text,
 )
-from penstock.host.mysql.connect import Connection, run
 from penstock.host.socket import Wire
 from penstock.source.mysql.login import take_over
 

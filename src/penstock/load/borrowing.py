@@ -1,9 +1,7 @@
 """A session of MySQL or MariaDB that another process has opened and lends, on a socket of our own.
 
-These servers can not hand a snapshot to another session, so who holds the snapshots lends the
-sessions themselves: it passes the bytes of the protocol on, as they are
-(`penstock.source.mysql.lending`). What a borrower needs is a statement and the packets of its
-result, read in large blocks. Not here: what is in the rows (`codec.mysqltext`).
+What a borrower needs is a statement and the packets of its result, read in large blocks. Not here:
+finding who lends (`host.mysql.loans`), what is in the rows (`codec.mysqltext`).
 """
 
 from __future__ import annotations
@@ -15,46 +13,20 @@ import structlog
 
 from penstock.codec import mysqlwire
 from penstock.host.connect import ConnectionLost
+from penstock.host.mysql.loans import BORROW, greeted
 from penstock.model import PenstockError, Retry
 
-logger = structlog.get_logger()
+logger = structlog.get_logger(__name__)
 AGAIN = "It is tried again by itself."
 COM_QUERY = b"\x03"
 BLOCK_BYTES = 1024 * 1024
-CONNECT_TIMEOUT_S = 10.0
-ANSWER_TIMEOUT_S = 600.0  # a lender answers when a session is free
-GREETING_BYTES_MAX = 512
-BORROW, LOOK = "borrow", "look"
-YES = b"yes "
-
-
-class SnapshotGone(PenstockError):
-    """Nobody lends sessions of this snapshot any more."""
-
-    code = "HS40"
-    retry: ClassVar[Retry] = "operator"
 
 
 class SessionProtocolBroken(PenstockError):
     """A lent session sent what no server would send there."""
 
-    code = "HS41"
+    code = "LD50"
     retry: ClassVar[Retry] = "backoff"
-
-
-def address_text(host: str, port: int, token: str) -> str:
-    """Where a snapshot's sessions are lent, as one word: what `snapshot_id` of a point holds."""
-    return f"{host}:{port}/{token}"
-
-
-def is_alive(snapshot_id: str, snapshot_text: str) -> bool:
-    """Whether sessions of this snapshot are still lent, and it is the one it was."""
-    try:
-        connected = _greeted(snapshot_id, LOOK, snapshot_text)
-    except SnapshotGone:
-        return False
-    connected.close()
-    return True
 
 
 def borrow(snapshot_id: str, snapshot_text: str) -> BorrowedSession:
@@ -62,50 +34,9 @@ def borrow(snapshot_id: str, snapshot_text: str) -> BorrowedSession:
 
     Raises SnapshotGone when there is none any more.
     """
-    connected = _greeted(snapshot_id, BORROW, snapshot_text)
+    connected = greeted(snapshot_id, BORROW, snapshot_text)
     connected.settimeout(None)
     return BorrowedSession(connected)
-
-
-def _greeted(snapshot_id: str, wish: str, expected: str) -> socket.socket:
-    """A connection to the lender, after both have said what they have to."""
-    place, _, token = snapshot_id.rpartition("/")
-    host, _, port = place.rpartition(":")
-    try:
-        connected = socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S)
-    except (OSError, ValueError) as error:
-        raise _gone(f"nobody answers at {place or 'no address'}") from error
-    try:
-        connected.settimeout(ANSWER_TIMEOUT_S)
-        connected.sendall(f"{token} {wish}\n".encode())
-        answer = _line(connected)
-        if not answer.startswith(YES) or answer[len(YES) :].decode() != expected:
-            raise _gone(f"{place} lends no session of it")
-    except OSError as error:
-        connected.close()
-        raise _gone(f"{place} did not answer: {error}") from error
-    except BaseException:
-        connected.close()
-        raise
-    return connected
-
-
-def _line(connected: socket.socket) -> bytes:
-    """What comes before the first newline; bytewise, because nothing behind it may be taken."""
-    line = b""
-    while len(line) < GREETING_BYTES_MAX:
-        byte = connected.recv(1)
-        if not byte or byte == b"\n":
-            break
-        line += byte
-    return line
-
-
-def _gone(why: str) -> SnapshotGone:
-    return SnapshotGone(
-        f"the snapshot is gone: {why}",
-        hint="Start again: unfinished tables are then loaded at a new point.",
-    )
 
 
 class BorrowedSession:
