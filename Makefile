@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup system demo test test-failed check test-servers test-faults soak fuzz bench docs screenshots error-page lock clean
+.PHONY: help setup system demo test test-failed check test-servers test-faults soak fuzz bench docs screenshots error-page type-page lock clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ screenshots: setup ## the pictures of docs/web.md, from a real pipeline in a rea
 
 error-page: ## write docs/errors.md from the error classes
 	$(BIN)/python .ci/error_page.py
+
+type-page: ## write docs/types.md from the table of types
+	$(BIN)/python .ci/type_page.py
 
 lock: ## write the locks again (needs a .venv with pip-tools)
 	bash .ci/lock

@@ -104,3 +104,7 @@ NUL_TEXTS: dict[str, list[str]] = {
 def values_for(is_mariadb: bool) -> dict[str, list[str]]:
     """The values by type that a server holds, all of which other engines hold, too."""
     return VALUES | (MARIADB_VALUES if is_mariadb else {})
+
+
+# What MariaDB alone takes for JSON.
+LOOSE_JSON = {"json": ["'1.'", "'\"\\\\x41\"'"]}

@@ -14,9 +14,11 @@ from typing import Any, Protocol
 from uuid import UUID
 
 import psycopg
+import pyarrow as pa
+import pymysql
 
 from penstock.codec.mysql_values import ewkb_hex
-from penstock.codec.typemap import Choices, Engine, Mapping, Server, filled, map_column
+from penstock.codec.typemap import Choices, Engine, Mapping, Server, filled, map_column, prepared
 from penstock.codec.typemap.source_type import GEOMETRIES, SourceType
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, literal
 from penstock.host.mysql.connect import connect as mysql_connect
@@ -94,6 +96,8 @@ class PostgresSide:
             return "null"
         if isinstance(waiting.value, bytes):
             return f"'\\x{waiting.value.hex()}'::bytea"
+        if "\0" in waiting.value:
+            return f"convert_from('\\x{waiting.value.encode().hex()}', 'UTF8')"
         kept = Column(name="v", source_type=column.type_text, neutral=waiting.neutral)
         return f"{literal(waiting.value)}::{staged(kept).sql}"
 
@@ -138,8 +142,6 @@ class MySQLSide:
 
     def put(self, table: str, number: int, expression: str) -> str:
         """Insert a row; the error's text, or empty. Warnings count as errors."""
-        import pymysql
-
         with self.connection.cursor() as cursor:
             try:
                 cursor.execute(f"insert into {table} values ({number}, {expression})")
@@ -252,6 +254,9 @@ def carry(
         )
         assert mapping.target_type == plain.target_type
         assert mapping.equal == plain.equal
+        if isinstance(held.value, str):
+            sent = prepared(pa.array([held.value]), mapping.write.prepare)[0].as_py()
+            held = Waiting(held.neutral, sent)
         expression = filled(mapping.write.sql, target.operand(held, column))
         if error := target.put(into, number, expression):
             errors[number] = error

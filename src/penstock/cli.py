@@ -74,6 +74,7 @@ def cli() -> None:
     \b
     A pipeline is one TOML file. In the order you would use them:
       penstock doctor shop.toml    what would go wrong, and the SQL that mends it
+      penstock plan shop.toml      what becomes of each column in the target
       penstock run shop.toml       load in bulk, then follow every change until stopped
       penstock status shop.toml    what it is doing now
       penstock verify shop.toml    compare source and target at one position
@@ -118,6 +119,7 @@ def run(
     """  # noqa: D301 - click wants the character
     from penstock.control.live import make_view
     from penstock.control.past_errors import errors_kept
+    from penstock.control.plan import check
     from penstock.control.supervisor import run_pipeline
 
     config = _config(file)
@@ -128,6 +130,7 @@ def run(
 
         beside = web_beside([config], web_host, web_port, say=_say_web(as_json))
     with beside, errors_kept(config, "run"):
+        check(config)
         run_pipeline(config, make_view(_json if as_json else None), verbose=verbose)
 
 
@@ -150,10 +153,13 @@ def extract(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     """  # noqa: D301 - click wants the character
     from penstock.control.extract_process import extract_changes
     from penstock.control.past_errors import errors_kept
+    from penstock.control.plan import check
 
     config = _config(file)
     _diagnostics(verbose)
     with errors_kept(config, "extract"):
+        if not checked:
+            check(config)
         extract_changes(config, verbose=verbose, checked=checked)
     _say(as_json, "stopped: everything extracted so far is in the change log", stopped=True)
 
@@ -176,10 +182,13 @@ def load(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     """  # noqa: D301 - click wants the character
     from penstock.control.load_process import load_changes
     from penstock.control.past_errors import errors_kept
+    from penstock.control.plan import check
 
     config = _config(file)
     _diagnostics(verbose)
     with errors_kept(config, "load"):
+        if not checked:
+            check(config)
         load_changes(config, verbose=verbose, checked=checked)
     _say(as_json, "stopped: the target holds whole transactions only", stopped=True)
 
@@ -293,6 +302,35 @@ def doctor(file: Path, as_json: bool, verbose: bool) -> None:
     else:
         show_report(report)
     if report.errors:
+        sys.exit(EXIT_FAILED)
+
+
+@cli.command()
+@pipeline_file
+@common
+def plan(file: Path, as_json: bool, verbose: bool) -> None:
+    """Say what becomes of each column in the target, before anything runs.
+
+    For every captured table: the type at the source, the type in the target, and whether all
+    values arrive as they are. What may get lost is named, with what can be done about it; a
+    pipeline does not start before that is chosen in [target.types]. Changes nothing.
+
+    \b
+    Example:     penstock plan shop.toml
+    Exit codes:  0 the pipeline may run, 1 something is refused or not chosen yet, or an error,
+                 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.plan import make_plan
+    from penstock.control.plan_text import plan_lines
+
+    config = _config(file)
+    _diagnostics(verbose)
+    found = make_plan(config)
+    if as_json:
+        _json(found.as_dict())
+    else:
+        print("\n".join(plan_lines(found)), flush=True)
+    if not found.may_run:
         sys.exit(EXIT_FAILED)
 
 

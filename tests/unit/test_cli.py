@@ -77,7 +77,7 @@ def test_an_error_is_one_object_with_json(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """The same as an object, for programs."""
-    path = write_pipeline(tmp_path, "postgresql://u@h/d", "mysql://u@h/d")
+    path = write_pipeline(tmp_path, "postgresql://u@h/d", "oracle://u@h/d")
     code, out, err = called(capsys, "lag", str(path), "--json")
     assert (code, out) == (1, "")
     error = json.loads(err)

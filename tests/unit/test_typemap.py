@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -285,3 +287,10 @@ def test_vectors_are_refused_by_name() -> None:
     """A type that is not carried says so."""
     for target in SERVERS:
         assert "vector" in mapped("vector(3)", MYSQL_NEW, target).refused
+
+
+def test_the_page_about_types_is_current() -> None:
+    """docs/types.md is what `make type-page` writes."""
+    root = Path(__file__).resolve().parents[2]
+    page = runpy.run_path(str(root / ".ci" / "type_page.py"))["page"]
+    assert (root / "docs" / "types.md").read_text() == page()

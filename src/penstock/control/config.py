@@ -18,6 +18,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from penstock.codec.typemap import (
+    Engine,
+    TypeChoiceInvalid,
+    TypeChoiceUnknown,
+    parse_choices,
+)
 from penstock.control.config_text import ConfigText, Substituted, read_config_text
 from penstock.host.connect import UrlInvalid, mask
 from penstock.host.mysql.url import EXAMPLE, MySQLUrl
@@ -134,10 +140,14 @@ class SourceSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSection:
-    """[target]. map: source namespace to target namespace; others keep their name."""
+    """[target]. map: source namespace to target namespace; others keep their name.
+
+    types: what becomes of values that the target can not hold, see `codec.typemap.parse_choices`.
+    """
 
     url: str = field(repr=False)
     map: dict[str, str] = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,6 +428,7 @@ def _check_values(text: ConfigText, config: Config) -> None:
     _check_url(text, "source", config.source.url)
     _check_url(text, "target", config.target.url)
     _check_patterns(text, config.source.tables)
+    _check_types(text, config)
     for section, key in POSITIVE:
         value = getattr(getattr(config, _snake(section)), _snake(key))
         if not 0 < value < 2**31:
@@ -502,3 +513,11 @@ def _check_patterns(text: ConfigText, patterns: tuple[str, ...]) -> None:
         Selection.parse(patterns)
     except PatternInvalid as error:
         raise ConfigPatternInvalid(f"{place}: {error.message}", hint=error.hint) from error
+
+
+def _check_types(text: ConfigText, config: Config) -> None:
+    try:
+        parse_choices(config.target.types, Engine.of_url(config.source.url))
+    except (TypeChoiceUnknown, TypeChoiceInvalid) as error:
+        place = text.place("target", "types")
+        raise type(error)(f"{place}: {error.message}", hint=error.hint, **error.fields) from error

@@ -22,6 +22,7 @@ from penstock.codec.typemap.names import (
     target_columns,
     target_names,
 )
+from penstock.codec.typemap.prepare import prepared
 from penstock.codec.typemap.sides import Engine, Server
 from penstock.codec.typemap.source_type import SourceType, builtin_types
 from penstock.codec.typemap.table import key_room, map_column, map_table
@@ -47,6 +48,7 @@ __all__ = [
     "map_column",
     "map_table",
     "parse_choices",
+    "prepared",
     "problems",
     "target_columns",
     "target_names",

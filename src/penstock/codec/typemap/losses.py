@@ -88,6 +88,12 @@ LOSSES: dict[str, Loss] = {
             remove="the text without that character",
         ),
         _loss(
+            "loose json",
+            'what MariaDB alone takes for JSON, such as `1.` and `"\\x41"`',
+            error=_ERROR_MEANS,
+            text=_TEXT_MEANS,
+        ),
+        _loss(
             "long keys",
             "values in a key that are longer than an index of the target can hold",
             error=_ERROR_MEANS,

@@ -6,7 +6,7 @@ Not here: the rules themselves (`to_postgres`, `to_mysql`, `among_mysql`).
 from __future__ import annotations
 
 from collections.abc import Mapping as AbstractMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.codec.typemap.forms import VALUE, Form, filled
 from penstock.codec.typemap.losses import ERROR, LOSSES, NULL, TEXT, Choices, Loss
@@ -26,11 +26,14 @@ class Write:
     MySQL and MariaDB as text in utf8mb4, `binary` as bytes: `1` and `0` for bool, times as
     `2024-02-29 12:34:56.789` (UTC, without an offset, for timestamptz), all else as usual.
     prepare: what our own process does to the text before it is sent, or empty: see `prepared`.
+    needs_text: on MySQL and MariaDB the value has to wait as text, because the type that it would
+    wait as otherwise does not hold all of the source's values either.
     """
 
     name: str = AS_IS
     sql: str = VALUE
     prepare: str = ""
+    needs_text: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +173,8 @@ def _expressions(
             sql = _guarded(case.waiting, f"'{case.refusal}'", sql)
     if held.cast:
         sql = f"({sql}){held.cast}"
-    name = held.write.name
-    return Write(name=name, sql=sql, prepare=prepare), source
+    needs_text = any(case.waiting for case in held.cases)
+    return replace(held.write, sql=sql, prepare=prepare, needs_text=needs_text), source
 
 
 def _guarded(condition: str, then: str, otherwise: str) -> str:

@@ -88,6 +88,16 @@ class NameRules:
         own = self._name(name.name, f"table {name}")
         return TableName(schema.lower(), own.lower()) if self.lowers else TableName(schema, own)
 
+    def shown(self, name: str) -> str:
+        """A column's name as a plan shows it, whether or not it is allowed."""
+        return self._shortened(name) if self.shorten and not self.fits(name) else name
+
+    def table_shown(self, name: TableName, namespaces: Mapping[str, str]) -> TableName:
+        """A table's name as a plan shows it, whether or not it is allowed."""
+        schema = self.shown(namespaces.get(name.schema, name.schema))
+        own = self.shown(name.name)
+        return TableName(schema.lower(), own.lower()) if self.lowers else TableName(schema, own)
+
     def _name(self, name: str, what: str) -> str:
         if problem := self.problem(name):
             raise NameRefused(

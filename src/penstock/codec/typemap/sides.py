@@ -16,6 +16,12 @@ class Engine(StrEnum):
     MYSQL = "mysql"
     MARIADB = "mariadb"
 
+    @classmethod
+    def of_url(cls, url: str) -> Engine:
+        """What a URL says. MySQL or MariaDB may be the other: only the server knows."""
+        scheme = url.partition(":")[0].lower()
+        return cls(scheme) if scheme in ("mysql", "mariadb") else cls.POSTGRESQL
+
     @property
     def label(self) -> str:
         """The name for people."""

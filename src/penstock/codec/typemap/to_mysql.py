@@ -13,7 +13,8 @@ from penstock.codec.typemap.source_type import SourceType
 
 BIT_WIDTH_MAX = 64
 DIGITS_MAX = 65
-SCALE_MAX = 30  # MariaDB has 38; one limit keeps the two alike
+SCALE_MAX = 30
+MARIADB_SCALE_MAX = 38
 _NUMBER_WHOLE, _NUMBER_SCALE = DIGITS_MAX - SCALE_MAX, SCALE_MAX
 _INTEGERS = {
     "smallint": "smallint",
@@ -123,7 +124,8 @@ def _numeric(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
     if scale < 0:
         precision, scale = precision - scale, 0  # numeric(5,-2) keeps whole hundreds
     precision = max(precision, scale)
-    if kind.arguments and precision <= DIGITS_MAX and scale <= SCALE_MAX:
+    scale_max = MARIADB_SCALE_MAX if server.engine is Engine.MARIADB else SCALE_MAX
+    if kind.arguments and precision <= DIGITS_MAX and scale <= scale_max:
         form = Form(kind=Kind.DECIMAL)
         target, cases = f"decimal({precision},{scale})", (_NOT_A_NUMBER,)
         return Held(target_type=target, source_form=form, target_form=form, cases=cases, text=text)
@@ -149,7 +151,7 @@ def _numeric(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
 
 
 def _boolean(_: SourceType, __: Server, ___: int | None) -> Held:
-    return _same("tinyint(1)", Kind.BOOLEAN, note="1 or 0")
+    return _same("tinyint(1)", Kind.BOOLEAN)
 
 
 def _sized(kind: SourceType, server: Server, key_bytes: int | None) -> Held:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from penstock.codec.typemap.forms import Form, Kind
 from penstock.codec.typemap.losses import REMOVE
 from penstock.codec.typemap.mapping import AS_IS, AS_TEXT, Case, Held, Write
+from penstock.codec.typemap.sides import Engine
 from penstock.codec.typemap.source_type import GEOMETRIES, SourceType
 
 KEY_BYTES_MAX = 2704  # a third of a page, less what stands around it
@@ -205,6 +207,22 @@ def _label(_: SourceType) -> Held:
     return _plain("text", Kind.TEXT, note="the label")
 
 
+def _json(kind: SourceType) -> Held:
+    """MariaDB's JSON is text that it checks, and not as strictly as others."""
+    note = "the document's text, unchanged"
+    told = _plain("json", Kind.TEXT, cast="::json", note=note)
+    if kind.engine is not Engine.MARIADB:
+        return told
+    text = Held(
+        target_type="text",
+        source_form=told.source_form,
+        target_form=told.target_form,
+        write=Write(name=AS_TEXT),
+        note="the text that the source prints",
+    )
+    return replace(told, cases=(Case(loss="loose json"),), text=text)
+
+
 def _address(width: int) -> Held:
     form = Form(kind=Kind.ADDRESS, width=width)
     return Held(target_type="inet", source_form=form, target_form=form, cast="::inet")
@@ -222,9 +240,7 @@ _MAKERS: dict[str, Callable[[SourceType], Held]] = {
     "timestamp": _timestamp,
     "enum": _label,
     "set": lambda _: _plain("text", Kind.TEXT, note="the labels, with commas between them"),
-    "json": lambda _: _plain(
-        "json", Kind.TEXT, cast="::json", note="the document's text, unchanged"
-    ),
+    "json": _json,
     "uuid": lambda _: _plain("uuid", Kind.TEXT),
     "inet4": lambda _: _address(4),
     "inet6": lambda _: _address(16),

@@ -1,0 +1,188 @@
+"""Write docs/types.md from the table of types: `make type-page`."""
+
+from pathlib import Path
+
+from penstock.codec.mysql_types import neutral_type
+from penstock.codec.typemap import LOSSES, Engine, Mapping, Server, map_column
+from penstock.codec.typemap.mysql_text import by_bytes
+from penstock.codec.typemap.source_type import builtin_types
+from penstock.model import ColumnDefinition
+
+ROOT = Path(__file__).resolve().parents[1]
+SERVERS = {
+    Engine.POSTGRESQL: Server(engine=Engine.POSTGRESQL, version=(18,)),
+    Engine.MYSQL: Server(engine=Engine.MYSQL, version=(8, 4, 0)),
+    Engine.MARIADB: Server(engine=Engine.MARIADB, version=(11, 4, 0)),
+}
+# How types are shown that are not written as one word; the first is what stands for the name.
+SPELLINGS: dict[Engine, dict[str, tuple[str, ...]]] = {
+    Engine.POSTGRESQL: {
+        "numeric": ("numeric(12,2)", "numeric"),
+        "varchar": ("character varying(100)",),
+        "char": ("character(10)",),
+        "bit": ("bit(8)",),
+        "varbit": ("bit varying(8)",),
+        "time": ("time(3) without time zone",),
+        "timetz": ("time with time zone",),
+        "timestamp": ("timestamp(3) without time zone",),
+        "timestamptz": ("timestamp with time zone",),
+    },
+    Engine.MYSQL: {
+        "tinyint": ("tinyint", "tinyint unsigned"),
+        "smallint": ("smallint", "smallint unsigned"),
+        "mediumint": ("mediumint", "mediumint unsigned"),
+        "int": ("int", "int unsigned"),
+        "bigint": ("bigint", "bigint unsigned"),
+        "decimal": ("decimal(12,2)",),
+        "bit": ("bit(8)",),
+        "time": ("time(3)",),
+        "datetime": ("datetime(3)",),
+        "timestamp": ("timestamp(3)",),
+        "char": ("char(10)",),
+        "varchar": ("varchar(100)",),
+        "binary": ("binary(10)",),
+        "varbinary": ("varbinary(100)",),
+        "enum": ("enum('a','b')",),
+        "set": ("set('a','b')",),
+    },
+}
+SPELLINGS[Engine.MARIADB] = SPELLINGS[Engine.MYSQL] | {
+    "decimal": ("decimal(12,2)", "decimal(65,38)")
+}
+MORE = {Engine.POSTGRESQL: ("any_type[]", "an enum", "a composite type", "a type of an extension")}
+BY_BYTES = {by_bytes(server).sql for server in SERVERS.values()}
+HEAD = """\
+# Types across engines
+
+Between servers of one engine every column keeps its type. Between engines a column gets the type
+below; what the target has no like of is held as the text that the source prints, which is exact.
+`penstock plan shop.toml` shows it for your own tables before anything runs. `make type-page` writes
+this page from the table in `penstock.codec.typemap`, and the tests try every row of it on real
+servers, with the values at the edges of each type.
+
+## What may get lost, and what you want done about it
+
+Nothing is lost unasked. Where the target's type can not hold every value, the plan names the loss,
+and the pipeline does not start before you have chosen:
+
+```toml
+[target.types]
+"*" = "error"                              # whatever does not fit: stop, before it is written
+"zero dates" = "null"                      # this loss, in all columns
+"datetime zero dates" = "text"             # in all columns of a type
+"shop.orders.placed zero dates" = "error"  # in one column
+```
+
+The narrowest entry counts. A misspelt key is refused, with the nearest that there is.
+
+"""
+BETWEEN = """\
+
+## Names
+
+Names are always quoted, so reserved words are no trouble. A schema of PostgreSQL is a database of
+MySQL and MariaDB; `[target.map]` gives it another name. PostgreSQL allows 63 bytes in a name, the
+others 64 characters; what is longer is refused, or cut with `"long names" = "shorten"`: the name's
+beginning and eight digits made from all of it, the same on every run. Two tables or columns that
+would be one in the target are refused, by their names: names of columns that differ in case alone
+are one in MySQL and MariaDB, and so are names of tables where `lower_case_table_names` is not 0.
+
+## Keys and rows
+
+An index of MySQL or MariaDB holds 3,072 bytes, one of PostgreSQL 2,704. A text in a key that has no
+length, or a longer one, becomes a `varchar` of what there is room for (`long keys`); where that is
+not enough the value is refused, never cut. A row of MySQL or MariaDB holds 65,535 bytes besides
+blobs and long texts: where the columns need more, the longest `varchar` become `longtext`.
+
+Text from PostgreSQL is compared by its bytes in MySQL and MariaDB, as it is there: in utf8mb4,
+under a collation that ends in `_bin` (`by bytes` below). MySQL before 8.0.17 has no collation that
+does so and minds blanks at the end too (`blanks in keys`). Between MySQL and MariaDB a collation
+that the target does not have is replaced by one that goes by bytes.
+
+## When two values are equal
+
+Values are equal when the texts are that each server computes for itself; the last column below says
+which, where it is not the type's own. The sign of a zero is not compared, nor are blanks at the end
+of PostgreSQL's `character(n)`, where they mean nothing.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD, _losses(), BETWEEN]
+    for source in Engine:
+        for target in Engine:
+            if source is not target:
+                parts.append(_pair(SERVERS[source], SERVERS[target]))
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _losses() -> str:
+    lines = ["| loss | which values | choices |", "|---|---|---|"]
+    for loss in LOSSES.values():
+        choices = "; ".join(f"`{name}`: {meaning}" for name, meaning in loss.choices.items())
+        lines.append(f"| {loss.name} | {loss.what} | {choices} |")
+    return "\n".join(lines) + "\n"
+
+
+def _examples(engine: Engine) -> list[str]:
+    spelled = SPELLINGS[engine]
+    names = sorted(builtin_types(engine), key=_order)
+    return [text for name in names for text in spelled.get(name, (name,))] + list(
+        MORE.get(engine, ())
+    )
+
+
+_RANKS = ("bool", "tinyint", "smallint", "mediumint", "int", "integer", "bigint", "oid", "xid",
+          "real", "float", "double", "decimal", "numeric", "bit", "year", "date", "time",
+          "datetime", "timestamp", "char", "varchar", "text", "bytea", "binary")  # fmt: skip
+
+
+def _order(name: str) -> tuple[int, str]:
+    rank = next((n for n, prefix in enumerate(_RANKS) if name == prefix), len(_RANKS))
+    return rank, name
+
+
+def _mapping(text: str, source: Server, target: Server) -> Mapping:
+    neutral = neutral_type(text) if source.engine.is_mysql else "string"
+    column = ColumnDefinition(name="v", type_text=text, type_oid=0, typmod=-1, neutral=neutral)
+    return map_column(column, source, target)
+
+
+def _pair(source: Server, target: Server) -> str:
+    """One pair of engines; types that fare alike share a line."""
+    rows: dict[tuple[str, str, str, str], list[str]] = {}
+    for text in _examples(source.engine):
+        shown = _mapping(text, source, target)
+        losses = ", ".join(loss.name for loss in shown.losses)
+        held = f"`{shown.target_type}`"
+        for collation in BY_BYTES:
+            held = held.replace(f" {collation}`", "` by bytes")
+        fate = (held, losses, shown.note, shown.equal.name)
+        if shown.refused:
+            fate = ("refused", "", shown.refused, "")
+        elif shown.target_type == text:
+            fate = ("the same", losses, shown.note, "")
+        rows.setdefault(fate, []).append(
+            f"`{text}`" if not text.startswith(("a ", "an ")) else text
+        )
+    lines = [
+        f"## {source.engine.label} to {target.engine.label}",
+        "",
+        f"As of {source} and {target}.",
+        "",
+        f"| {source.engine.label} | {target.engine.label} | may be lost | note | compared as |",
+        "|---|---|---|---|---|",
+    ]
+    for (held, losses, note, compared), types in rows.items():
+        lines.append(f"| {', '.join(types)} | {held} | {losses} | {note} | {compared} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Write the page."""
+    (ROOT / "docs" / "types.md").write_text(page())
+
+
+if __name__ == "__main__":
+    main()

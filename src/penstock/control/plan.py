@@ -1,0 +1,256 @@
+"""The plan of a pipeline: what becomes of each column in the target, said before anything runs.
+
+Asks both servers and changes nothing. A run between engines refuses to start when the plan holds
+something that is refused, or that may get lost and that nobody has chosen for. Not here: the table
+of types (`codec.typemap`), how a plan is printed (`plan_text.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.codec.typemap import (
+    Choices,
+    Engine,
+    Loss,
+    Mapping,
+    NameRules,
+    Server,
+    map_table,
+    parse_choices,
+    problems,
+)
+from penstock.control import plan_postgres
+from penstock.control.config import Config
+from penstock.control.plan_facts import SourceFacts
+from penstock.model import PenstockError, TableDefinition, TableName
+
+
+class PlanRefused(PenstockError):
+    """The plan has a column that is refused, or a loss that nobody has chosen for."""
+
+    code = "CT72"
+    retry = "operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnPlan:
+    """A column. target: its name there. is_generated: the source computes it."""
+
+    name: str
+    target: str
+    mapping: Mapping
+    is_generated: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """The column as `penstock plan --json` prints it."""
+        mapping = self.mapping
+        return {
+            "column": self.name,
+            "target": self.target,
+            "source_type": mapping.source_type,
+            "target_type": mapping.target_type,
+            "exact": mapping.exact,
+            "losses": [loss.name for loss in mapping.losses],
+            "chosen": dict(mapping.chosen),
+            "missing": {loss.name: dict(loss.choices) for loss in mapping.missing},
+            "refused": mapping.refused,
+            "note": mapping.note,
+            "generated": self.is_generated,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePlan:
+    """A table. target: its name there."""
+
+    source: TableName
+    target: TableName
+    columns: tuple[ColumnPlan, ...]
+
+    @property
+    def is_same(self) -> bool:
+        """Whether every column has the source's type, as it is."""
+        return all(
+            column.mapping.exact and column.mapping.target_type == column.mapping.source_type
+            for column in self.columns
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The table as `penstock plan --json` prints it."""
+        return {
+            "table": str(self.source),
+            "target": str(self.target),
+            "same_types": self.is_same,
+            "columns": [column.as_dict() for column in self.columns],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A pipeline's tables, and what keeps it from starting.
+
+    problems: about names, and entries of [target.types] that fit nothing. left_out: tables that
+    a pattern takes in and that are not captured, each with its reason.
+    """
+
+    source: Server
+    target: Server
+    tables: tuple[TablePlan, ...]
+    problems: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> dict[str, Loss]:
+        """The losses that somebody has to choose for, by name."""
+        return {loss.name: loss for _, column in self.each() for loss in column.mapping.missing}
+
+    @property
+    def refusals(self) -> list[str]:
+        """The columns that have no way into the target, one sentence each."""
+        return [
+            f"{table.source}.{column.name} {column.mapping.source_type}: {column.mapping.refused}"
+            for table, column in self.each()
+            if column.mapping.refused
+        ]
+
+    @property
+    def may_run(self) -> bool:
+        """Whether the pipeline may start."""
+        return not self.problems and not self.missing and not self.refusals
+
+    def each(self) -> Iterator[tuple[TablePlan, ColumnPlan]]:
+        """All columns with their tables."""
+        for table in self.tables:
+            for column in table.columns:
+                yield table, column
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as `penstock plan --json` prints it."""
+        return {
+            "ok": self.may_run,
+            "source": str(self.source),
+            "target": str(self.target),
+            "tables": [table.as_dict() for table in self.tables],
+            "missing": {loss.name: dict(loss.choices) for loss in self.missing.values()},
+            "refused": self.refusals,
+            "problems": list(self.problems),
+            "left_out": list(self.left_out),
+        }
+
+    def require(self) -> None:
+        """Raise PlanRefused, naming the first thing that keeps the pipeline from starting."""
+        for reason in (*self.problems, *self.refusals):
+            raise PlanRefused(
+                f"this pipeline can not run: {reason}",
+                hint="Run `penstock plan`, which shows every column; take the table out of "
+                "[source] tables, or mend what it names.",
+            )
+        for table, column in self.each():
+            for loss in column.mapping.missing:
+                first = next(iter(loss.choices))
+                raise PlanRefused(
+                    f"{table.source}.{column.name} {column.mapping.source_type} may lose something "
+                    f"in the target, and nobody has chosen what to do about it: {loss.name}",
+                    hint=f'Write "{loss.name}" = "{first}" below [target.types] (or '
+                    f"{', '.join(list(loss.choices)[1:]) or 'nothing else'}); `penstock plan` "
+                    "shows all of them.",
+                    loss=loss.name,
+                    table=str(table.source),
+                    column=column.name,
+                )
+
+
+def check(config: Config) -> Plan | None:
+    """Refuse a pipeline between engines that would lose something unasked.
+
+    None between servers of PostgreSQL, where nothing is asked: every type is the same. Raises
+    PlanRefused, and what `make_plan` does.
+    """
+    if not _between_engines(config):
+        return None
+    plan = make_plan(config)
+    plan.require()
+    return plan
+
+
+def make_plan(config: Config) -> Plan:
+    """Ask both servers and say what becomes of each captured column.
+
+    Raises the errors of connecting, of the catalogue readers and of [target.types].
+    """
+    facts = _source(config)
+    source, definitions = facts.server, facts.tables
+    target, folding = _target(config)
+    choices = parse_choices(config.target.types, source.engine)
+    rules = NameRules.of(target, lower_case_table_names=folding, choices=choices)
+    if source.engine is target.engine:
+        rules = NameRules.of(target, lower_case_table_names=folding)
+    found = [*facts.problems, *problems(definitions, config.target.map, rules)]
+    found += _unfit_choices(choices, definitions)
+    tables = [
+        _table(definition, map_table(definition, source, target, choices=choices), config, rules)
+        for definition in definitions
+    ]
+    return Plan(
+        source=source,
+        target=target,
+        tables=tuple(tables),
+        problems=tuple(found),
+        left_out=facts.left_out,
+    )
+
+
+def _between_engines(config: Config) -> bool:
+    engines = {Engine.of_url(config.source.url), Engine.of_url(config.target.url)}
+    return engines != {Engine.POSTGRESQL}
+
+
+def _table(
+    definition: TableDefinition, mappings: dict[str, Mapping], config: Config, rules: NameRules
+) -> TablePlan:
+    generated = {column.name: bool(column.generated) for column in definition.columns}
+    return TablePlan(
+        source=definition.name,
+        target=rules.table_shown(definition.name, config.target.map),
+        columns=tuple(
+            ColumnPlan(
+                name=name,
+                target=rules.shown(name),
+                mapping=mapping,
+                is_generated=generated[name],
+            )
+            for name, mapping in mappings.items()
+        ),
+    )
+
+
+def _unfit_choices(choices: Choices, definitions: Sequence[TableDefinition]) -> list[str]:
+    columns = {f"{d.name}.{column.name}" for d in definitions for column in d.columns}
+    return [
+        f"[target.types] speaks of {column}, which is no column of a captured table"
+        for column in sorted(set(choices.columns()) - columns)
+    ]
+
+
+# -- asking the servers ----------------------------------------------------------------------------
+
+
+def _source(config: Config) -> SourceFacts:
+    if Engine.of_url(config.source.url) is Engine.POSTGRESQL:
+        return plan_postgres.read_source(config)
+    # The driver of MySQL is an extra: who has PostgreSQL alone need not have it.
+    from penstock.control import plan_mysql
+
+    return plan_mysql.read_source(config)
+
+
+def _target(config: Config) -> tuple[Server, int]:
+    """The target, and its lower_case_table_names."""
+    if Engine.of_url(config.target.url) is Engine.POSTGRESQL:
+        return plan_postgres.read_target(config), 0
+    from penstock.control import plan_mysql
+
+    return plan_mysql.read_target(config)
