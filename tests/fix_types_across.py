@@ -27,16 +27,32 @@ from penstock.model import Column, ColumnDefinition
 from penstock.source.mysql.catalog import captured_tables as mysql_captured
 from penstock.source.postgres.catalog import captured_tables
 
+_MICROSECONDS = "case when isfinite({}) then trunc(extract(epoch from {}) * 1000000)::text end"
+# Per neutral type: Arrow's, SQL of the number that it holds, and what that number lies in.
+ARROW: dict[str, tuple[pa.DataType, str, pa.DataType]] = {
+    "date": (
+        pa.date32(),
+        "case when isfinite({}) then ({} - date '1970-01-01')::text end",
+        pa.int32(),
+    ),
+    "time": (pa.time64("us"), "(extract(epoch from {}) * 1000000)::bigint::text", pa.int64()),
+    "timestamp": (pa.timestamp("us"), _MICROSECONDS, pa.int64()),
+    "timestamptz": (pa.timestamp("us"), _MICROSECONDS, pa.int64()),
+}
 WIDENED = frozenset(("date", "time", "timestamp", "timestamptz"))
 Value = str | bytes | None
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A value as it waits in the target: its neutral type, and its text or bytes."""
+    """A value as it waits in the target: its neutral type, and its text or bytes.
+
+    printed: what the source prints, which it is once its column was widened.
+    """
 
     neutral: str
     value: Value
+    printed: str = ""
 
 
 class Side(Protocol):
@@ -88,7 +104,13 @@ class PostgresSide:
         """Each value as the log would have it, by id."""
         column = self.column(table)
         printed = self.texts(table, "case when {} is distinct from null then format('%s', {}) end")
-        return {number: _postgres_waiting(column, text) for number, text in printed.items()}
+        numbers: dict[int, str | None] = {}
+        if column.neutral in ARROW:
+            numbers = self.texts(table, ARROW[column.neutral][1])
+        return {
+            number: _postgres_waiting(column, text, numbers.get(number))
+            for number, text in printed.items()
+        }
 
     def operand(self, waiting: Waiting, column: ColumnDefinition) -> str:
         """The SQL of a value that waits here."""
@@ -99,10 +121,14 @@ class PostgresSide:
         if "\0" in waiting.value:
             return f"convert_from('\\x{waiting.value.encode().hex()}', 'UTF8')"
         kept = Column(name="v", source_type=column.type_text, neutral=waiting.neutral)
-        return f"{literal(waiting.value)}::{staged(kept).sql}"
+        text = waiting.value
+        if text[:5] == "0000-" and waiting.neutral in WIDENED:
+            text = f"0001{text[4:]} BC"  # in Arrow a number, which has no such trouble
+        return f"{literal(text)}::{staged(kept).sql}"
 
 
-def _postgres_waiting(column: ColumnDefinition, text: str | None) -> Waiting:
+def _postgres_waiting(column: ColumnDefinition, text: str | None, number: str | None) -> Waiting:
+    """number: days or microseconds of a finite date or time."""
     neutral = column.neutral
     if text is None:
         return Waiting(neutral, None)
@@ -111,14 +137,25 @@ def _postgres_waiting(column: ColumnDefinition, text: str | None) -> Waiting:
         return Waiting(neutral, bytes.fromhex(text[2:]) if is_bytes else text.encode())
     if neutral == "bool":
         return Waiting(neutral, "1" if text == "t" else "0")
-    odd = "infinity" in text or text.endswith(" BC") or text.startswith("24:") or text == "NaN"
-    if (neutral in WIDENED and (odd or text.index("-" if "-" in text else ":") > 4)) or (
-        neutral.startswith("decimal") and odd
-    ):
+    if neutral in ARROW:
+        bits = 31 if neutral == "date" else 63
+        fits = number is not None and abs(int(number)) < 2**bits and not text.startswith("24:")
+        return Waiting(
+            neutral if fits else "string", _arrow(neutral, number) if fits else text, text
+        )
+    if neutral.startswith("decimal") and text == "NaN":
         return Waiting("string", text)
-    if neutral == "timestamptz":
-        return Waiting(neutral, text.removesuffix("+00"))
     return Waiting(neutral, text)
+
+
+def _arrow(neutral: str, number: str | None) -> str:
+    """What Arrow makes of a date or time as text."""
+    return str(
+        pa.array([int(number or 0)])
+        .cast(ARROW[neutral][2])
+        .cast(ARROW[neutral][0])
+        .cast(pa.string())[0]
+    )
 
 
 def _hex(text: str) -> str:
@@ -185,9 +222,16 @@ class MySQLSide:
         return _hex(waiting.value)
 
 
+def _six_digits(text: str) -> str:
+    """A time as Arrow prints it."""
+    whole, _, fraction = text.partition(".")
+    return f"{whole}.{fraction.ljust(6, '0')}"
+
+
 def _is_day(text: str) -> bool:
     try:
-        date.fromisoformat(text)
+        # Python has no year 0; it has the same days as 2000.
+        date.fromisoformat(f"2000{text[4:]}" if text.startswith("0000") else text)
     except ValueError:
         return False
     return True
@@ -210,10 +254,13 @@ def _mysql_waiting(kind: SourceType, text: str | None) -> Waiting:
     if neutral == "uuid":
         return Waiting(neutral, str(UUID(text)))
     if neutral in ("date", "timestamp", "timestamptz"):
-        # Arrow's year 0 reaches PostgreSQL as 1 BC; Python has none.
-        return Waiting(neutral if _is_day(text[:10]) else "string", text)
+        if not _is_day(text[:10]):
+            return Waiting("string", text)
+        return Waiting(neutral, text if neutral == "date" else _six_digits(text), text)
     if neutral == "time":
-        return Waiting("string" if text[0] == "-" or text >= "24" else neutral, text)
+        if text[0] == "-" or text >= "24":
+            return Waiting("string", text)
+        return Waiting(neutral, _six_digits(text), text)
     return Waiting(neutral, text)
 
 
@@ -246,9 +293,8 @@ def carry(
     errors: dict[int, str] = {}
     for number, waiting in source.read(table).items():
         held = waiting
-        if as_text and waiting.neutral in WIDENED and isinstance(waiting.value, str):
-            zoned = source.server.engine is Engine.POSTGRESQL and waiting.neutral == "timestamptz"
-            held = Waiting("string", waiting.value + ("+00" if zoned else ""))
+        if as_text and waiting.printed:
+            held = Waiting("string", waiting.printed)
         mapping = map_column(
             replace(column, neutral=held.neutral), source.server, target.server, choices=choices
         )

@@ -80,7 +80,7 @@ def test_the_pasted_choices_are_enough(
     mysql.execute("create table t (a date, b text, c int primary key)", database_of(mysql_url))
     path = from_mysql(tmp_path, mysql_url, target_url).path
     printed = text(make_plan(load_config(path)))
-    path.write_text(path.read_text() + printed[printed.index("[target.types]") :])
+    path.write_text(path.read_text() + printed[printed.index("\n[target.types]\n") :])
     assert make_plan(load_config(path)).may_run
 
 

@@ -61,6 +61,7 @@ POSTGRES_MORE = {
     "varchar(20000)": ["x"],
     "text": ["a\x01b", "trailing  ", "Å"],
 }  # fmt: skip
+FAR = ("date", "timestamp", "timestamptz")
 MORE_LOST = {
     "date": {"10101-01-01", "0001-12-31 BC"},
     "timestamptz": {"10101-01-01 00:00+00"},
@@ -135,11 +136,18 @@ def check_null_and_error(
 
 
 def check_text(sides: Sides, cases: Mapping[str, Sequence[str]]) -> None:
-    """What is held as text by choice arrives whole."""
+    """What is held as text by choice arrives whole; floating numbers can not be."""
     names = ("zero dates", "dates out of range", "not a number", "digits")
     choices = dict.fromkeys(names, "text") | {"*": "error"}
+    floats = ("real", "double precision")
+    if sides[0].server.engine is Engine.POSTGRESQL:
+        choices |= {f"{name} not a number": "null" for name in floats}
     for name, outcome, gone in outcomes(sides, cases, choices, "text"):
-        assert (unequal(name, outcome), gone) == ([], set()), (name, outcome.errors)
+        odd = {"NaN", "Infinity", "-Infinity"} if name in floats else set()
+        # Arrow itself has no text for years beyond 32767.
+        odd |= {value for value in cases[name] if value[:2] in ("29", "58") and name in FAR}
+        assert unequal(name, outcome) == []
+        assert gone <= odd, (name, outcome.errors)
 
 
 def test_postgres_to_mysql(source_url: str, mysql_url: str) -> None:

@@ -74,8 +74,10 @@ class TablePlan:
     def is_same(self) -> bool:
         """Whether every column has the source's type, as it is."""
         return all(
-            column.mapping.exact and column.mapping.target_type == column.mapping.source_type
-            for column in self.columns
+            found.exact
+            and not found.note
+            and found.target_type.partition(" character set ")[0] == found.source_type
+            for found in (column.mapping for column in self.columns)
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -48,6 +48,8 @@ def _verdict(column: ColumnPlan) -> str:
     ]
     parts += [f"{name}: {choice}" for name, choice in mapping.chosen.items() if mapping.exact]
     told = "; ".join(parts) or "exact"
+    if column.is_generated:
+        told += "; computed by the source"
     if column.target != column.name:
         told += f"; named {column.target}"
     return f"{told} ({mapping.note})" if mapping.note else told

@@ -79,7 +79,11 @@ def held(kind: SourceType, server: Server, key_bytes: int | None, source: Server
         late = f"{{}} > {_TIMESTAMP_MAX}"
         refusal = "a date out of range"
         case = Case(loss="dates out of range", waiting=late, stored=late, refusal=refusal)
-        return replace(plain, cases=(case,), text=_as_text(server, 32))
+        text = _as_text(server, 32)
+        if kind.neutral != "string":
+            length = 20 + kind.fraction if kind.fraction else 19
+            text = replace(text, write=Write(name=AS_TEXT, sql=f"left({{}}, {length})"))
+        return replace(plain, cases=(case,), text=text)
     return plain
 
 

@@ -121,12 +121,12 @@ def resolve(
     held: Held, kind: SourceType, target: Engine, choices: Choices, column: str = ""
 ) -> Mapping:
     """What a rule comes to under the user's choices. column: `schema.table.column`, or empty."""
-    chosen: dict[str, str] = {}
-    for case in held.cases:
-        choice = choices.get(case.loss, kind, column)
-        if choice:
-            chosen[case.loss] = choice
-    losses = tuple(LOSSES[case.loss] for case in held.cases)
+    losses = tuple(_offered(LOSSES[case.loss], held) for case in held.cases)
+    chosen = {
+        loss.name: choice
+        for loss in losses
+        if (choice := choices.get(loss.name, kind, column)) in loss.choices
+    }
     shown = held.text if TEXT in chosen.values() and held.text is not None else held
     if shown is not held:
         inner = resolve(shown, kind, target, choices, column)
@@ -152,6 +152,13 @@ def resolve(
             name=held.target_form.kind.value, source=source, target=held.target_form.sql(target)
         ),
     )
+
+
+def _offered(loss: Loss, held: Held) -> Loss:
+    """A loss with the choices that there are for this type: not all can be held as text."""
+    if held.text is not None:
+        return loss
+    return replace(loss, choices={k: v for k, v in loss.choices.items() if k != TEXT})
 
 
 def _expressions(

@@ -117,7 +117,9 @@ def key_room(definition: TableDefinition, source: Server, target: Server) -> dic
     total = KEY_BYTES_MAX if target.engine.is_mysql else to_postgres.KEY_BYTES_MAX
     kinds = {c.name: SourceType.of(c, source.engine) for c in definition.columns}
     whole = {column.name for column in definition.columns if not column.generated}
-    keys: list[Sequence[str]] = [definition.primary_key]
+    keys: list[Sequence[str]] = []
+    if not any(definition.primary_key_prefixes):
+        keys.append(definition.primary_key)
     keys += [key.columns for key in definition.unique_keys if not any(key.prefixes)]
     if set(definition.identity_columns) != whole:
         keys.append(definition.identity_columns)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from penstock.codec.typemap.forms import Form, Kind
 from penstock.codec.typemap.losses import ROUND
@@ -15,6 +17,7 @@ BIT_WIDTH_MAX = 64
 DIGITS_MAX = 65
 SCALE_MAX = 30
 MARIADB_SCALE_MAX = 38
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)\Z")
 _NUMBER_WHOLE, _NUMBER_SCALE = DIGITS_MAX - SCALE_MAX, SCALE_MAX
 _INTEGERS = {
     "smallint": "smallint",
@@ -104,7 +107,7 @@ _WITHIN_FLOAT = (
 
 
 def _float(target: str) -> Callable[[SourceType, Server, int | None], Held]:
-    def make(_: SourceType, server: Server, key_bytes: int | None) -> Held:
+    def make(_: SourceType, __: Server, ___: int | None) -> Held:
         form = Form(kind=Kind.FLOAT)
         return Held(
             target_type=target,
@@ -112,14 +115,13 @@ def _float(target: str) -> Callable[[SourceType, Server, int | None], Held]:
             target_form=form,
             write=Write(sql=_WITHIN_FLOAT if target == "float" else "{}"),
             cases=(_NOT_A_NUMBER,),
-            text=printed(server, key_bytes, _IN_REPLACE_OF_TEXT),
         )
 
     return make
 
 
 def _numeric(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
-    text = printed(server, key_bytes, None)
+    text = _printed_number(kind, printed(server, key_bytes, None))
     precision, scale = (*kind.arguments, 0)[:2] if kind.arguments else (0, 0)
     if scale < 0:
         precision, scale = precision - scale, 0  # numeric(5,-2) keeps whole hundreds
@@ -150,6 +152,15 @@ def _numeric(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
     )
 
 
+def _printed_number(kind: SourceType, text: Held) -> Held:
+    """A decimal as PostgreSQL prints it: Arrow writes small ones with an exponent."""
+    match = _DECIMAL.match(kind.neutral)
+    if match is None or int(match[2]) > SCALE_MAX:
+        return text
+    sql = f"cast(cast({{}} as {kind.neutral}) as char)"
+    return replace(text, write=Write(name=AS_TEXT, sql=sql))
+
+
 def _boolean(_: SourceType, __: Server, ___: int | None) -> Held:
     return _same("tinyint(1)", Kind.BOOLEAN)
 
@@ -177,6 +188,25 @@ def _bytea(_: SourceType, __: Server, key_bytes: int | None) -> Held:
     return Held(target_type=target, source_form=form, target_form=form, cases=cases)
 
 
+def _printed_temporal(kind: SourceType, text: Held) -> Held:
+    """A date or time as PostgreSQL prints it, from what Arrow makes of it."""
+    if kind.neutral == "string":
+        return text
+    zone = "+00" if kind.base == "timestamptz" else ""
+    shorter = "trim(trailing '.' from trim(trailing '0' from {}))"
+    if kind.base == "date":
+        shorter = "{}"
+    year = "lpad(cast(substr({}, 2, 4) as unsigned) + 1, 4, '0')"
+    # Arrow says how far a date is out of its own range: too long for the column, so refused.
+    sql = (
+        "case when left({}, 1) = '<' then repeat('x', 1000) "
+        f"when left({{}}, 1) = '-' then concat({year}, substr({shorter}, 6), '{zone} BC') "
+        f"when left({{}}, 5) = '0000-' then concat('0001', substr({shorter}, 5), '{zone} BC') "
+        f"else concat({shorter}, '{zone}') end"
+    )
+    return replace(text, write=Write(name=AS_TEXT, sql=sql))
+
+
 def _out_of_range(low: str, high: str) -> Case:
     """Dates whose year has not four digits, or is of another era. low, high: SQL of the source."""
     return Case(
@@ -187,14 +217,14 @@ def _out_of_range(low: str, high: str) -> Case:
     )
 
 
-def _date(_: SourceType, server: Server, key_bytes: int | None) -> Held:
+def _date(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
     form = Form(kind=Kind.DATE)
     return Held(
         target_type="date",
         source_form=form,
         target_form=form,
         cases=(_out_of_range("date '0001-01-01'", "date '10000-01-01'"),),
-        text=printed(server, key_bytes, _IN_REPLACE_OF_TEXT),
+        text=_printed_temporal(kind, printed(server, key_bytes, _IN_REPLACE_OF_TEXT)),
     )
 
 
@@ -217,7 +247,7 @@ def _timestamp(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
         write=write,
         cases=(_out_of_range(*bounds),),
         note="in UTC" if zoned else "",
-        text=printed(server, key_bytes, _IN_REPLACE_OF_TEXT),
+        text=_printed_temporal(kind, printed(server, key_bytes, _IN_REPLACE_OF_TEXT)),
     )
 
 
