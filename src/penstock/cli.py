@@ -119,7 +119,6 @@ def run(
     """  # noqa: D301 - click wants the character
     from penstock.control.live import make_view
     from penstock.control.past_errors import errors_kept
-    from penstock.control.plan import check
     from penstock.control.supervisor import run_pipeline
 
     config = _config(file)
@@ -130,7 +129,6 @@ def run(
 
         beside = web_beside([config], web_host, web_port, say=_say_web(as_json))
     with beside, errors_kept(config, "run"):
-        check(config)
         run_pipeline(config, make_view(_json if as_json else None), verbose=verbose)
 
 
@@ -153,13 +151,10 @@ def extract(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     """  # noqa: D301 - click wants the character
     from penstock.control.extract_process import extract_changes
     from penstock.control.past_errors import errors_kept
-    from penstock.control.plan import check
 
     config = _config(file)
     _diagnostics(verbose)
     with errors_kept(config, "extract"):
-        if not checked:
-            check(config)
         extract_changes(config, verbose=verbose, checked=checked)
     _say(as_json, "stopped: everything extracted so far is in the change log", stopped=True)
 
@@ -182,13 +177,10 @@ def load(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     """  # noqa: D301 - click wants the character
     from penstock.control.load_process import load_changes
     from penstock.control.past_errors import errors_kept
-    from penstock.control.plan import check
 
     config = _config(file)
     _diagnostics(verbose)
     with errors_kept(config, "load"):
-        if not checked:
-            check(config)
         load_changes(config, verbose=verbose, checked=checked)
     _say(as_json, "stopped: the target holds whole transactions only", stopped=True)
 

@@ -164,7 +164,7 @@ def test_the_command_line(
     shown = json.loads(capsys.readouterr().out)
     assert shown["missing"] == {"not a number": shown["missing"]["not a number"]}
     assert shown["tables"][0]["columns"][1]["target_type"] == "float"
-    for command in ("run", "extract", "load"):
+    for command in ("run", "load"):
         assert ended(command, str(path), "--json") == 1
         assert json.loads(capsys.readouterr().err)["code"] == "CT72"
     path = write_pipeline(tmp_path, source_url, mysql_url, sections=CHOSEN)

@@ -21,6 +21,7 @@ from penstock.control.diagnostics import diagnostics_to
 from penstock.control.doctor import examine
 from penstock.control.handover import bulk_planner, wait_for_point
 from penstock.control.log_facts import read_log_end
+from penstock.control.plan import check as check_plan
 from penstock.control.running import LOAD_LOCK, check_not_running, take_lock
 from penstock.control.source_planner import data_planner
 from penstock.control.stopping import StopRequest, stop_on_signals
@@ -60,6 +61,7 @@ def load_changes(config: Config, *, verbose: bool = False, checked: bool = False
         stack.enter_context(stop_on_signals(stop))
         check_not_running(config, "load")
         if not checked:
+            check_plan(config)
             examine(config).require()
         stack.enter_context(take_lock(config, config.layout.state, LOAD_LOCK))
         REAL_FILES.make_directory(config.layout.run)

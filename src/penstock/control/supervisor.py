@@ -22,6 +22,7 @@ from penstock.control.config import Config
 from penstock.control.diagnostics import diagnostics_to, open_diagnostics
 from penstock.control.doctor import examine
 from penstock.control.live import View
+from penstock.control.plan import check as check_plan
 from penstock.control.running import RUN_LOCK, check_not_running, take_lock
 from penstock.control.status import Status, StatusReader, at_rest
 from penstock.control.stopping import HURRIED_EXIT_CODE, StopRequest, stop_on_signals
@@ -283,6 +284,7 @@ def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
         stack.enter_context(stop_on_signals(stop, hurry=False))
         view.event(f"checking source, target and this machine for pipeline {config.pipeline.name}")
         check_not_running(config, "run", "extract", "load")
+        check_plan(config)
         examine(config).require()
         if stop():
             return
