@@ -303,14 +303,12 @@ def doctor(file: Path, as_json: bool, verbose: bool) -> None:
 def plan(file: Path, as_json: bool, verbose: bool) -> None:
     """Say what becomes of each column in the target, before anything runs.
 
-    For every captured table: the type at the source, the type in the target, and whether all
-    values arrive as they are. What may get lost is named, with what can be done about it; a
-    pipeline does not start before that is chosen in [target.types]. Changes nothing.
+    What may get lost is named, with what can be done about it; a pipeline does not start before
+    that is chosen in [target.types]. Changes nothing.
 
     \b
     Example:     penstock plan shop.toml
-    Exit codes:  0 the pipeline may run, 1 something is refused or not chosen yet, or an error,
-                 2 wrong usage
+    Exit codes:  0 it may run, 1 something is refused or not chosen, or an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
     from penstock.control.plan import make_plan
     from penstock.control.plan_text import plan_lines
