@@ -97,7 +97,7 @@ class Running:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Running:
-        """Start, and wait until the loader waits for changes."""
+        """Start, and wait until the loader waits for changes and the extractor streams them."""
         began = time.monotonic()
         with (self._file.parent / "run.out").open("wb") as out:
             self._process = subprocess.Popen(
@@ -106,8 +106,10 @@ class Running:
                 stdout=out,
                 stderr=out,
             )
-        state = self._file.parent / "pipeline" / "run" / "load.json"
-        while not (state.exists() and json.loads(state.read_text())["state"] == "waiting"):
+        run = self._file.parent / "pipeline" / "run"
+        while not (
+            _state(run / "load.json") == "waiting" and _state(run / "extract.json") == "streaming"
+        ):
             if self._process.poll() is not None:
                 raise RuntimeError((self._file.parent / "run.out").read_text())
             time.sleep(0.1)
@@ -169,11 +171,9 @@ class Half:
         """Wait until the loader waits for changes and its Spark session is there."""
         began = time.monotonic()
         run = self._file.parent / "pipeline" / "run"
-        state, log = run / "load.json", run / "load.log"
         while not (
-            state.exists()
-            and json.loads(state.read_text())["state"] == "waiting"
-            and "spark session started" in log.read_text()
+            _state(run / "load.json") == "waiting"
+            and "spark session started" in (run / "load.log").read_text()
         ):
             assert self._running
             time.sleep(0.1)
@@ -199,3 +199,8 @@ class Half:
         assert process is not None
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=120)
+
+
+def _state(file: Path) -> str:
+    """What a half says it is doing; empty before it says anything."""
+    return str(json.loads(file.read_text())["state"]) if file.exists() else ""
