@@ -1,0 +1,238 @@
+"""Bulk loads from MySQL and MariaDB killed and changed under: every row once, at one point."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fix_bulk import rows, two_slots
+from fix_mysql import MySQLServer, database_of
+from fix_mysql_bulk import between, fill_orders, load
+from penstock.control.bulk_load import bulk_load
+from penstock.control.config import Config
+from penstock.control.mysql_planner import MySQLPlanner
+from penstock.host.mysql.loans import SnapshotGone, is_alive
+from penstock.load.borrowing import borrow
+from penstock.load.bulk import Point
+from penstock.load.ledger import read_ledger
+from penstock.load.session import Session
+from penstock.model import TableName
+
+pytestmark = [pytest.mark.spark, pytest.mark.faults]
+
+TIMEOUT_S = 60.0
+CHILD = """
+import sys
+from pathlib import Path
+from penstock.control.bulk_load import bulk_load
+from penstock.control.config import load_config
+from penstock.control.mysql_planner import MySQLPlanner
+from penstock.load.bulk import Point
+from penstock.load.session import SessionOptions, start_session
+from penstock.model import BinlogPosition
+
+config = load_config(Path(sys.argv[1]))
+point = None
+if sys.argv[2:]:
+    position = BinlogPosition.parse(sys.argv[2])
+    point = Point(position=position, snapshot_id=sys.argv[3], snapshot_text=sys.argv[4])
+options = SessionOptions(work_directory=config.layout.run / "child", master="local[2]")
+with start_session(options) as session, MySQLPlanner(config, first=lambda: point) as planner:
+    bulk_load(config, session, planner)
+"""
+DONE = "select count(*) from wirekite.wirekite_progress where finish_time is not null"
+ASLEEP = (
+    "select count(*) from pg_stat_activity where application_name = 'penstock bulk' and "
+    "state <> 'active' and clock_timestamp() - state_change > interval '0.7 s' "
+    "and datname = current_database()"
+)
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """A session shared by the tests."""
+    with two_slots(tmp_path_factory.mktemp("spark")) as session:
+        yield session
+
+
+@pytest.fixture
+def config(mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path) -> Config:
+    """A pipeline with a table of several chunks."""
+    fill_orders(mysql, database_of(mysql_url))
+    return between(mysql_url, target_url, tmp_path)
+
+
+def wait_for(url: str, query: str, expected: int) -> None:
+    """Wait until a count is reached."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        if rows(url, "select to_regclass('wirekite.bulk_table') is not null") == [(True,)]:
+            found = rows(url, query)[0][0]
+            assert isinstance(found, int)
+            if found >= expected:
+                return
+        time.sleep(0.05)
+    raise TimeoutError(f"{query} did not reach {expected}")
+
+
+def check_orders(mysql: MySQLServer, config: Config) -> None:
+    """Every order is there once."""
+    name = database_of(config.source.url)
+    counted = rows(
+        config.target.url, f'select count(*), count(distinct id), sum(id) from "{name}".orders'
+    )
+    expected = mysql.execute("select count(*), count(*), sum(id) from orders where id >= 0", name)
+    assert counted == [tuple(int(value) for value in expected[0])]
+
+
+@pytest.mark.parametrize(
+    ("fault", "query", "expected"),
+    [
+        ("bulk.chunk.committed:2:sleep", DONE, 2),
+        ("bulk.chunk.copied:2:sleep", ASLEEP, 1),
+        ("bulk.chunk.copied:1:kill", DONE, 0),
+    ],
+)
+def test_a_killed_load_goes_on_where_it_was(
+    mysql: MySQLServer, config: Config, spark: Session, fault: str, query: str, expected: int
+) -> None:
+    """While the snapshots are lent, done chunks stay and the others follow: each row once."""
+    name = database_of(config.source.url)
+    with MySQLPlanner(config) as keeper:
+        point = keeper.fresh_point()
+        mysql.execute("insert into orders (id) values (-1)", name)  # after the point
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-c", CHILD, str(config.path), str(point.position)),
+                *(point.snapshot_id, point.snapshot_text),
+            ],
+            env={**os.environ, "PENSTOCK_FAULT": fault},
+            start_new_session=True,
+        )
+        try:
+            wait_for(config.target.url, query, expected)
+            if fault.endswith("kill"):
+                time.sleep(1)
+        finally:
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+        before = {plan.name for plan in read_ledger(config.layout.state).plans}
+        with MySQLPlanner(config, first=lambda: point) as planner:
+            bulk_load(config, spark, planner)
+        after = {plan.name for plan in read_ledger(config.layout.state).plans}
+        assert not before or before == after, "it went on with the same plan"
+    check_orders(mysql, config)
+
+
+def test_without_its_snapshot_a_table_begins_afresh(
+    mysql: MySQLServer, config: Config, spark: Session
+) -> None:
+    """When who lends is gone, the table is emptied and loaded at a later point."""
+    with MySQLPlanner(config) as keeper:
+        gone = keeper.fresh_point()
+    assert not is_alive(gone.snapshot_id, gone.snapshot_text)
+    with pytest.raises(SnapshotGone):
+        borrow(gone.snapshot_id, gone.snapshot_text)
+    with MySQLPlanner(config, first=lambda: gone) as planner:
+        result = bulk_load(config, spark, planner)
+    assert result.positions[TableName(database_of(config.source.url), "orders")] >= (
+        gone.position.ordinal
+    )
+    check_orders(mysql, config)
+
+
+def test_a_table_truncated_behind_the_point_gets_a_later_one(
+    mysql: MySQLServer, config: Config, spark: Session
+) -> None:
+    """Its snapshot can not see it; the other table keeps the first point."""
+    name = database_of(config.source.url)
+    mysql.execute("create table t (id int primary key); insert into t values (1), (2), (3)", name)
+    with MySQLPlanner(config) as keeper:
+        first = keeper.fresh_point()
+        mysql.execute("truncate table t; insert into t values (9)", name)
+        with MySQLPlanner(config, first=lambda: first) as planner:
+            result = bulk_load(config, spark, planner)
+    assert rows(config.target.url, f'select id from "{name}".t') == [(9,)]
+    assert result.positions[TableName(name, "orders")] == first.position.ordinal
+    assert result.positions[TableName(name, "t")] > first.position.ordinal
+    check_orders(mysql, config)
+
+
+def test_all_tables_are_read_at_one_point_while_others_write(
+    mysql: MySQLServer, config: Config, spark: Session
+) -> None:
+    """A row moved from one table to the other is in exactly one of them."""
+    name = database_of(config.source.url)
+    mysql.execute(
+        "create table a (id int primary key, pad varchar(300));"
+        "create table b (id int primary key, pad varchar(300));"
+        "insert into a select id, repeat('x', 300) from orders where id < 5000",
+        name,
+    )
+    stop = threading.Event()
+    moved = 0
+
+    def move() -> None:
+        nonlocal moved
+        with mysql.connect(name) as connection, connection.cursor() as cursor:
+            while not stop.is_set() and moved < 4900:
+                cursor.execute("begin")
+                cursor.execute(f"insert into b select * from a where id = {moved}")
+                cursor.execute(f"delete from a where id = {moved}")
+                cursor.execute("commit")
+                moved += 1
+                time.sleep(0.001)
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    try:
+        while moved < 20:
+            time.sleep(0.01)
+        load(config, spark)
+    finally:
+        stop.set()
+        mover.join()
+    sums = rows(
+        config.target.url,
+        f'select (select count(*) from "{name}".a), (select count(*) from "{name}".b)',
+    )[0]
+    assert sum(int(str(count)) for count in sums) == 5000
+    assert int(str(sums[1])) > 0
+
+
+def test_sessions_left_in_the_middle_of_a_result_are_replaced(
+    mysql: MySQLServer, config: Config
+) -> None:
+    """A borrower that just goes costs one session; the last one takes the snapshot with it."""
+    with MySQLPlanner(config) as keeper:
+        point: Point = keeper.fresh_point()
+        count = config.data_loader.max_threads + 3
+        for left in range(count, 0, -1):
+            assert is_alive(point.snapshot_id, point.snapshot_text), left
+            session = borrow(point.snapshot_id, point.snapshot_text)
+            name = database_of(config.source.url)
+            session.select(f"select * from `{name}`.orders", doing="test")
+            session._socket.close()
+            wait_until_lost(point, left - 1)
+        assert not is_alive(point.snapshot_id, point.snapshot_text)
+
+
+def wait_until_lost(point: Point, left: int) -> None:
+    """Wait until the lender has noticed."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        alive = is_alive(point.snapshot_id, point.snapshot_text)
+        if alive is (left > 0):
+            time.sleep(0.2)
+            return
+        time.sleep(0.02)
+    raise TimeoutError("the lender did not notice")

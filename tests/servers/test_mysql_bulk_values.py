@@ -1,0 +1,210 @@
+"""Every type and character set of MySQL and MariaDB: read in bulk as the binlog has it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from fix_binlog import DECODERS, Recorded, Replica, shown
+from fix_binlog_record import (
+    Server,
+    bytes_and_members,
+    documents,
+    numbers,
+    shapes,
+    texts,
+    times,
+)
+from fix_mysql import MySQLServer
+from penstock.codec.mysqltext import Dialect
+from penstock.codec.typemap import Engine, parse_choices
+from penstock.codec.typemap import Server as TypedServer
+from penstock.control.bulk_load import server_of
+from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted
+from penstock.load.borrowing import BorrowedSession, borrow
+from penstock.load.bulk_mysql import RowsOfChunk, into_postgres
+from penstock.load.bulk_types import Ends, postgres_definition, way_of
+from penstock.load.postgres.schema import create_tables
+from penstock.model import Relation, TableDefinition, TableName
+from penstock.source.mysql.catalog import captured_tables, open_catalog
+from penstock.source.mysql.chunks import KeyChunk
+from penstock.source.mysql.lending import Lender
+from penstock.source.mysql.snapshot import open_snapshots
+
+LOSSY = {"zero dates": "text", "nul characters": "remove"}
+
+
+def scenarios(server: MySQLServer) -> list[str]:
+    """Statements that fill schema `rec` with every type's extremes."""
+    recorded = Server(socket="", version=f"{'.'.join(map(str, server.version.number))}-"
+                      f"{'MariaDB' if server.is_mariadb else ''}")  # fmt: skip
+    made = [*numbers(), *times(), *texts(recorded), *bytes_and_members(), *shapes()]
+    if not server.is_mariadb:
+        return made + [one for one in documents() if " part" not in one]
+    return [
+        *made,
+        "create table own (id int primary key, u uuid, i6 inet6, j json)",
+        "insert into own values (1, '123e4567-e89b-12d3-a456-426655440000', '2001:db8::ff00:42', "
+        "'{\"a\" :1}'), (2, '00000000-0000-0000-0000-000000000000', '::', '[]'), "
+        "(3, null, '::ffff:1.2.3.4', null), (4, null, '::1.2.3.4', '\"\\\\u00e9\\\\n\"')",
+        "create table packed (id int primary key, ct text compressed, cb blob compressed, "
+        "cl varchar(3000) compressed character set latin1)",
+        "insert into packed values (1, repeat('text ', 100), repeat(x'00ff', 200), "
+        "repeat('ö', 3000)), (2, '', x'', ''), (3, null, null, null)",
+    ]
+
+
+@pytest.fixture(scope="module")
+def filled(tuned_mysql: MySQLServer) -> Iterator[tuple[MySQLServer, Replica]]:
+    """A server with the tables, and what its binlog says of them."""
+    tuned_mysql.execute("create database rec")
+    tuned_mysql.execute("flush binary logs")
+    with tuned_mysql.connect("rec") as connection, connection.cursor() as cursor:
+        for statement in scenarios(tuned_mysql):
+            cursor.execute(statement)
+    name, _ = tuned_mysql.status()
+    tuned_mysql.execute("flush binary logs")
+    with open_catalog(tuned_mysql.url()) as connection:
+        tables = captured_tables(connection, ["rec.*"])
+    described = {
+        table.name.name: Recorded(
+            columns=[
+                {
+                    "name": c.name,
+                    "type": c.type_text,
+                    "charset": c.charset,
+                    "nullable": "NO" if c.not_null else "YES",
+                    "key": "PRI" if c.name in table.primary_key else "",
+                    "kind": re.split(r"[( ]", c.type_text)[0],
+                }
+                for c in table.columns
+            ]
+        )
+        for table in tables
+    }
+    kernel = DECODERS["kernel"](record_transactions=True)
+    replica = Replica(kernel, described)
+    replica.follow_file(name, (tuned_mysql.embedded.directory / name).read_bytes())
+    yield tuned_mysql, replica
+    tuned_mysql.execute("drop database rec")
+
+
+def ends_of(server: MySQLServer) -> Ends:
+    """From this server into PostgreSQL, keeping what PostgreSQL has no date for as text."""
+    source = server_of(server.url())
+    target = TypedServer(engine=Engine.POSTGRESQL, version=(18,))
+    return Ends(source=source, target=target, choices=parse_choices(LOSSY, source.engine))
+
+
+def unescaped(cell: bytes) -> str | None:
+    """A cell of COPY as text."""
+    if cell == b"\\N":
+        return None
+    escapes = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"\\": b"\\"}
+    return re.sub(rb"\\(.)", lambda m: escapes[m[1]], cell, flags=re.DOTALL).decode()
+
+
+@contextmanager
+def lent(server: MySQLServer, table: TableDefinition) -> Iterator[BorrowedSession]:
+    """A session in a snapshot."""
+    with (
+        open_snapshots(server.url(), [table], count=1) as taken,
+        Lender(taken.connections, place="here", snapshot_text="now") as lender,
+        borrow(lender.snapshot_id, "now") as session,
+    ):
+        yield session
+
+
+def bulk_rows(server: MySQLServer, table: TableDefinition, ends: Ends) -> list[list[str | None]]:
+    """All rows of a table as lines of COPY have them."""
+    way = way_of(table, ends)
+    with lent(server, table) as session:
+        select = KeyChunk(table=table.name, number=1).query(way.expressions)
+        lines = b"".join(RowsOfChunk(session, select, way.cells, Dialect.COPY))
+    return [[unescaped(cell) for cell in line.split(b"\t")] for line in lines.split(b"\n")[:-1]]
+
+
+def as_bulk(relation: Relation, index: int, value: Any, target_type: str) -> str | None:
+    """A decoded value as a line of COPY into a column of this type must have it."""
+    text = shown(relation, index, value)
+    if text is None:
+        return None
+    if isinstance(value, bytes) and target_type == "bytea":
+        return "\\x" + value.hex()
+    if target_type == "bytea":
+        return "\\x" + str(value)  # EWKB in hexadecimal digits
+    if target_type.startswith("bit("):
+        return f"{int(text):0{int(target_type[4:-1])}b}"
+    return text
+
+
+def same(expected: str | None, got: str | None, target_type: str, kind: str) -> bool:
+    """Whether PostgreSQL would read the same value from both."""
+    if expected is None or got is None:
+        return expected is got
+    if kind in ("float32", "float64"):
+        return float(expected) == float(got)
+    if target_type in ("smallint", "integer", "bigint") or target_type.startswith("numeric"):
+        return int(expected) == int(got) if "." not in got else expected == got
+    if target_type == "bytea":
+        return expected.lower() == got.lower()
+    return expected == got
+
+
+def test_every_value_is_read_as_it_is_decoded(filled: tuple[MySQLServer, Replica]) -> None:
+    """All tables, all rows, all cells: the text for COPY says what the binlog says."""
+    server, replica = filled
+    ends = ends_of(server)
+    with open_catalog(server.url()) as connection:
+        tables = captured_tables(connection, ["rec.*"])
+    assert len(tables) > 40
+    for table in tables:
+        decoded = {
+            next(iter(row.values())): (r, row) for r, row in replica.contents[table.name.name]
+        }
+        read = bulk_rows(server, table, ends)
+        assert len(read) == len(decoded), table.name
+        mappings = ends.mappings(table)
+        for cells in read:
+            assert cells[0] is not None
+            relation, row = decoded[int(cells[0])]
+            for index, column in enumerate(table.columns):
+                target_type = mappings[column.name].target_type
+                value = row[column.name]
+                expected = as_bulk(relation, index, value, target_type)
+                assert same(expected, cells[index], target_type, column.neutral), (
+                    f"{table.name}.{column.name} {cells[0]}: decoded {expected!r}, "
+                    f"read {cells[index]!r}"
+                )
+
+
+def test_postgresql_takes_every_value(filled: tuple[MySQLServer, Replica], target_url: str) -> None:
+    """The lines are those that COPY reads, and as many rows arrive."""
+    server, _ = filled
+    ends = ends_of(server)
+    with open_catalog(server.url()) as connection:
+        tables = captured_tables(connection, ["rec.*"])
+    with connect(target_url, application_name="test", options=EXACT_TEXT_SETTINGS) as target:
+        shaped = [postgres_definition(table, ends, {}) for table in tables]
+        create_tables(target, shaped, {})
+        for table in tables:
+            copied = copy_table(server, table, ends, target)
+            count = server.value(f"select count(*) from rec.`{table.name.name}`")
+            assert copied == count, table.name
+
+
+def copy_table(
+    server: MySQLServer, table: TableDefinition, ends: Ends, target: psycopg.Connection
+) -> int:
+    """Copy a table whole; the number of rows."""
+    way = way_of(table, ends)
+    name = TableName("rec", table.name.name)
+    with lent(server, table) as session:
+        select = KeyChunk(table=table.name, number=1).query(way.expressions)
+        rows = RowsOfChunk(session, select, way.cells, Dialect.COPY)
+        return into_postgres(rows, target, f"copy {quoted(*name)} from stdin")
