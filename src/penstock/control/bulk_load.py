@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.codec.typemap import Engine, Server
+from penstock.codec.typemap import Engine, Server, parse_choices
 from penstock.control.config import Config
 from penstock.control.followed import followed_names
 from penstock.load.bulk import BulkOptions, BulkResult, Planner, load_in_bulk
@@ -36,7 +36,12 @@ def ends_of(config: Config) -> Ends | None:
     """The two servers, as they say themselves which they are; None when both are PostgreSQL."""
     if not is_mysql(config.source.url) and not is_mysql(config.target.url):
         return None
-    return Ends(source=server_of(config.source.url), target=server_of(config.target.url))
+    source = server_of(config.source.url)
+    return Ends(
+        source=source,
+        target=server_of(config.target.url),
+        choices=parse_choices(config.target.types, source.engine),
+    )
 
 
 def server_of(url: str) -> Server:
