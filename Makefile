@@ -59,7 +59,7 @@ check: $(VENV)/.dev ## format, lint, types, layers, unit and property tests: und
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTEST) -n $(JOBS) --dist worksteal -q tests/unit tests/property
+	PENSTOCK_HYPOTHESIS=check $(PYTEST) -n $(JOBS) --dist worksteal -q tests/unit tests/property
 
 test-servers: setup ## the tests on servers of kind S=postgres (of version V=15,18) or S=mysql
 	@test "$(S)" = postgres -o "$(S)" = mysql || { echo "S=postgres or S=mysql"; exit 1; }

@@ -17,6 +17,7 @@ pytest_plugins = ["fix_postgres", "fix_doctor", "fix_java", "fix_mysql", "fix_my
 settings.register_profile(
     "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
+settings.register_profile("check", parent=settings.get_profile("default"), max_examples=25)
 settings.register_profile("ci", parent=settings.get_profile("default"), max_examples=200)
 settings.register_profile("fuzz", parent=settings.get_profile("default"), max_examples=150)
 settings.register_profile("soak", parent=settings.get_profile("default"), max_examples=5_000)
