@@ -8,39 +8,47 @@ import time
 from pathlib import Path
 
 from fix_postgres import Server
-from fix_web import PHONE, Browser, WebProcess, browser
+from fix_web import Browser, WebProcess, browser
 from fix_web_shop import Shop
 from penstock.host.embedded import EmbeddedPostgres
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "images"
-SCREEN = (1000, 760)
+PHONE = (320, 900)
+SCREEN = (1000, 860)
 CUSTOMERS_S = 75.0
 IMAGE_BYTES_MAX = 200_000
 
 
-def shoot(seen: Browser, page: str, folder: Path) -> None:
+def picture(seen: Browser, name: str) -> None:
+    """Keep the upper part of the page, once nothing changes its colour any more."""
+    seen.run("scrollTo(0, 0)")
+    time.sleep(0.5)
+    seen.picture(FOLDER / f"web-{name}.png")
+
+
+def shoot(seen: Browser, page: str) -> None:
     """All pictures, of a pipeline that has followed customers for a while."""
     seen.size(*SCREEN)
     seen.open(f"{page}#replication")
     seen.until_text("[data-region=lag]", "now, at most")
     time.sleep(CUSTOMERS_S)
-    seen.picture(folder / "web-replication.png")
+    picture(seen, "replication")
     seen.click("#tab-bulk")
-    seen.picture(folder / "web-bulk.png")
+    picture(seen, "bulk")
     seen.click("#tab-doctor")
     seen.click("#doctor-button")
     seen.until_text("[data-region=doctor]", "checks done")
-    seen.picture(folder / "web-doctor.png")
+    picture(seen, "doctor")
+    time.sleep(1)
     seen.click("#tab-verify")
     seen.click("#verify-button")
     seen.until_text("[data-region=verify]", "are equal", 120)
     seen.media("prefers-color-scheme", "dark")
-    seen.picture(folder / "web-verify.png")
+    picture(seen, "verify")
     seen.media("prefers-color-scheme", "light")
     seen.size(*PHONE)
     seen.click("#tab-replication")
-    seen.run("document.querySelector('[data-tabs]').scrollIntoView()")
-    seen.picture(folder / "web-phone.png")
+    picture(seen, "phone")
 
 
 def main() -> int:
@@ -56,7 +64,7 @@ def main() -> int:
             ):
                 shop.pair.settle()
                 shop.let_customers_in()
-                shoot(seen, f"{web.url}/pipelines/shop", FOLDER)
+                shoot(seen, f"{web.url}/pipelines/shop")
                 web.stop()
             shop.pair.stop()
         finally:

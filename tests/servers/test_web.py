@@ -157,15 +157,26 @@ def test_the_bulk_load_and_the_changes_by_kind_are_told_exactly(looked: Looked) 
     assert "No error" in looked.show("errors").text("[data-region=errors]")
 
 
+def run_doctor(seen: Browser) -> str:
+    """Press the button twice, as a double click does, and wait for what comes of it."""
+    before = seen.text("[data-region=doctor] .when")
+    seen.click("#doctor-button")
+    seen.click("#doctor-button")
+    until(lambda: seen.text("[data-region=doctor] .when") not in ("", before), "doctor has ended")
+    assert "checks done" in seen.text("[data-region=doctor]")
+    assert seen.focused() == "doctor-button"
+    return seen.text("[data-region=doctor]")
+
+
 def test_doctor_and_verify_run_by_their_buttons(looked: Looked) -> None:
     """What they find is shown as it comes; a row that differs is named."""
     pair, seen = looked.shop.pair, looked.show("doctor")
-    seen.click("#doctor-button")
-    told = seen.until_text("[data-region=doctor]", "checks done")
+    told = run_doctor(seen)
     assert "0 errors" in told
     assert "PG25" in told
     assert "alter system set max_slot_wal_keep_size" in told
     seen.click("#tab-verify")
+    time.sleep(1)  # who presses two buttons within a second is taken to have slipped
     seen.click("#verify-button")
     seen.until_text("[data-region=verify]", "Source and target are equal", 120)
     assert seen.focused() == "verify-button"
@@ -173,6 +184,7 @@ def test_doctor_and_verify_run_by_their_buttons(looked: Looked) -> None:
     pair.target.execute("update public.kept set note = 'spoiled' where id = 17")
     pair.target.execute("delete from public.kept where id = 18")
     try:
+        time.sleep(1)
         seen.click("#verify-button")
         told = seen.until_text("[data-region=verify]", "Source and target differ", 120)
     finally:
@@ -191,6 +203,7 @@ def test_pause_and_resume_by_their_button(looked: Looked) -> None:
     action = "select action from wirekite.wirekite_action"
     assert pair.target.execute(action).fetchone() == ("PAUSE",)
     seen.until_text("[data-region=actions]", "Resume pipeline")
+    time.sleep(1)
     seen.click("#resume")
     seen.until_text("[data-region=summary]", "following changes")
     assert pair.target.execute(action).fetchone() == ("RUN",)
@@ -243,8 +256,7 @@ def test_the_page_is_used_with_the_keyboard_alone(looked: Looked) -> None:
 def test_pages_are_readable_for_everybody(looked: Looked, size: tuple[int, int]) -> None:
     """One h1, captions, names, contrast in light and dark, and nothing wider than the screen."""
     seen = looked.show("doctor", size)
-    seen.click("#doctor-button")
-    seen.until_text("[data-region=doctor]", "checks done")
+    run_doctor(seen)
     for shade in ("light", "dark"):
         seen.media("prefers-color-scheme", shade)
         for tab in TABS:

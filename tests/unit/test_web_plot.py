@@ -65,10 +65,14 @@ def test_a_peak_between_drawn_points_is_drawn() -> None:
     assert min(y for _, y in corners) == pytest.approx(PLOT_HEIGHT * 0.1)
 
 
-def test_what_was_not_known_leaves_no_point() -> None:
-    """No value is not zero; without any there is no curve."""
-    curve = drawn(samples((0.0, 1.0), (1.0, None), (2.0, 1.0)), now_s=2.0).curves[0]
-    assert len(points(curve.path)) == 2
+def test_what_was_not_known_breaks_the_curve() -> None:
+    """No value is not zero, and nothing is drawn across; at the end there is no value now."""
+    curve = drawn(samples((0.0, 1.0), (1.0, 0.5), (2.0, None), (3.0, 1.0)), now_s=3.0).curves[0]
+    assert len(points(curve.path)) == 3
+    assert curve.path.count("M") == curve.area.count("Z") == 2
+    assert (curve.last, curve.most) == (1.0, 1.0)
+    ended = drawn(samples((0.0, 1.0), (1.0, None)), now_s=2.0).curves[0]
+    assert (ended.last, ended.most) == (None, 1.0)
     empty = drawn(samples((0.0, None)), now_s=2.0).curves[0]
     assert (empty.path, empty.area, empty.last) == ("", "", None)
     assert drawn([], now_s=2.0).curves[0].most is None

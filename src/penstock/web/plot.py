@@ -20,11 +20,15 @@ LINES = 4  # horizontal lines of the grid above zero
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 Value = Callable[[Sample], float | None]
+Points = Sequence[tuple[float, float | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """One curve. path: its line as SVG; area: the same, closed down to zero. Empty: no points."""
+    """One curve. path: its line as SVG; area: the same, closed down to zero. Empty: no points.
+
+    It is broken where the value was not known. last, most: values; None without any.
+    """
 
     path: str
     area: str
@@ -60,7 +64,7 @@ def plotted(
     """
     span_s = span_of(samples, now_s)
     series = [_buckets(samples, value, now_s, span_s) for value in values]
-    most = max((y for points in series for _, y in points), default=0.0)
+    most = max((y for points in series for _, y in points if y is not None), default=0.0)
     top = scale_top(max(most, least_top))
     curves = tuple(_curve(points, top, span_s) for points in series)
     lines = tuple(PLOT_HEIGHT * n / LINES for n in range(LINES))
@@ -81,35 +85,38 @@ def scale_top(most: float) -> float:
     return next(step * power for step in STEPS if step * power >= most * 0.999)
 
 
-def _buckets(
-    samples: Sequence[Sample], value: Value, now_s: float, span_s: float
-) -> list[tuple[float, float]]:
-    """Age in seconds and value of the points to draw, oldest first."""
+def _buckets(samples: Sequence[Sample], value: Value, now_s: float, span_s: float) -> Points:
+    """Age in seconds and value of the points to draw, oldest first; None: it was not known."""
     width_s = span_s / BUCKETS
-    highest: dict[int, tuple[float, float]] = {}
+    highest: dict[int, tuple[float, float | None]] = {}
     for sample in samples:
         found, age_s = value(sample), now_s - sample.at_s
-        if found is None or not 0 <= age_s <= span_s:
+        if not 0 <= age_s <= span_s:
             continue
         # Of the clock, not of the age: a point must not change its bucket while it moves.
         bucket = int(sample.at_s / width_s)
-        if bucket not in highest or found > highest[bucket][1]:
+        before = highest.get(bucket, (0.0, None))[1]
+        if before is None or (found is not None and found > before):
             highest[bucket] = (age_s, found)
     return [highest[bucket] for bucket in sorted(highest)]
 
 
-def _curve(points: Sequence[tuple[float, float]], top: float, span_s: float) -> Curve:
-    if not points:
-        return Curve(path="", area="", last=None, most=None)
-    places = [
-        (PLOT_WIDTH * (1 - age_s / span_s), PLOT_HEIGHT * (1 - value / top))
-        for age_s, value in points
-    ]
-    line = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-    first, last = places[0][0], places[-1][0]
+def _curve(points: Points, top: float, span_s: float) -> Curve:
+    pieces: list[list[tuple[float, float]]] = [[]]
+    for age_s, value in points:
+        if value is None:
+            pieces.append([])
+        else:
+            pieces[-1].append((PLOT_WIDTH * (1 - age_s / span_s), PLOT_HEIGHT * (1 - value / top)))
+    path, area = "", ""
+    for piece in filter(None, pieces):
+        line = "L".join(f"{x:.1f} {y:.1f}" for x, y in piece)
+        path += f"M{line}"
+        area += f"M{piece[0][0]:.1f} {PLOT_HEIGHT}L{line}L{piece[-1][0]:.1f} {PLOT_HEIGHT}Z"
+    known = [value for _, value in points if value is not None]
     return Curve(
-        path=f"M{line}",
-        area=f"M{first:.1f} {PLOT_HEIGHT}L{line}L{last:.1f} {PLOT_HEIGHT}Z",
-        last=points[-1][1],
-        most=max(value for _, value in points),
+        path=path,
+        area=area,
+        last=points[-1][1] if points else None,
+        most=max(known, default=None),
     )

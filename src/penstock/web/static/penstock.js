@@ -59,6 +59,11 @@
     }
     const first = tabOfHash() || one(`[href="#${list.dataset.first}"]`, list);
     select(first, { remember: false });
+    // The browser has gone to the part that the address names: with tabs the page begins at its top.
+    addEventListener("load", () => {
+      if (document.activeElement?.getAttribute("role") === "tabpanel") document.activeElement.blur();
+      if (location.hash) scrollTo(0, 0);
+    });
     addEventListener("hashchange", () => {
       const tab = tabOfHash();
       if (tab) select(tab);
@@ -148,6 +153,8 @@
 
   // --- buttons ---------------------------------------------------------------------------------
   const told = one("#told");
+  const AGAIN_MS = 1000; // the second click of a double click must not undo the first
+  let sent = -AGAIN_MS;
 
   async function send(form, button) {
     const answer = await fetch(form.action, {
@@ -167,6 +174,9 @@
     document.addEventListener("submit", (event) => {
       if (!page.contains(event.target)) return;
       event.preventDefault();
+      const busy = event.submitter?.getAttribute("aria-disabled") === "true";
+      if (busy || performance.now() - sent < AGAIN_MS) return;
+      sent = performance.now();
       send(event.target, event.submitter).catch((error) => {
         told.hidden = false;
         told.textContent = `not sent: ${error.message}`;
