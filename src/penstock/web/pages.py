@@ -15,9 +15,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from penstock import __version__
 from penstock.control.config import Config
 from penstock.control.display import human_bytes, human_count, human_seconds
+from penstock.control.positions import positions_of
 from penstock.host.connect import mask
 from penstock.web.plot import PLOT_HEIGHT, PLOT_WIDTH, SPANS_S, plotted
-from penstock.web.reading import Reading, Watch, changes_of, lag_of, position_text, state_of
+from penstock.web.reading import Reading, Watch, changes_of, lag_of, state_of
 from penstock.web.tasks import Kind, Stage, TaskView
 
 REGIONS = (
@@ -88,7 +89,6 @@ def _environment() -> Environment:
         seconds=human_seconds,
         quantity=quantity,
         span=span,
-        position=position_text,
         moment=moment,
     )
     made.globals.update(
@@ -125,6 +125,7 @@ def pipeline_context(watch: Watch, tasks: Mapping[Kind, TaskView], secret: str) 
     reading, config = watch.latest, watch.config
     return {
         **_common(config, reading, secret),
+        "position": lambda position: _position(config, position),
         "changes_of": lambda table: changes_of(reading, table),
         "lag_plot": plotted(
             reading.history,
@@ -143,6 +144,11 @@ def pipeline_context(watch: Watch, tasks: Mapping[Kind, TaskView], secret: str) 
         "verify": tasks[Kind.VERIFY],
         "can_pause": _has_action(reading),
     }
+
+
+def _position(config: Config, position: int) -> str:
+    """A position as the source writes it; a dash for none."""
+    return positions_of(config).text(position) if position else "–"
 
 
 def _common(config: Config, reading: Reading, secret: str) -> dict[str, Any]:

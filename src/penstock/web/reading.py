@@ -30,7 +30,7 @@ from penstock.control.table_states import TableFacts, table_facts
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.connect import connect
 from penstock.load.bulk_progress import BulkProgress, Rates
-from penstock.model import Lsn, PenstockError, TableName
+from penstock.model import PenstockError, TableName
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock web"
@@ -266,7 +266,7 @@ class Watch:
 
     def _kept(self, now_s: float, *, at_once: bool) -> Retention | None:
         """What the source keeps; asked seldom, for it lists a folder there."""
-        if not self.config.pipeline.mode.has_change:
+        if not self.config.pipeline.mode.has_change or self.config.source.is_mysql:
             return None
         if not at_once and now_s - self._retention_at_s < RETENTION_INTERVAL_S:
             return self._retention
@@ -373,8 +373,3 @@ def changes_of(reading: Reading, table: TableName) -> dict[str, int]:
     """Changes of a table by kind, as counted in the log."""
     counts = reading.counts.tables.get(table)
     return counts.as_dict() if counts is not None else dict.fromkeys(KINDS, 0)
-
-
-def position_text(position: int) -> str:
-    """A position as the source writes it; a dash for none."""
-    return str(Lsn(position)) if position else "–"
