@@ -161,7 +161,7 @@ def running(
 ) -> Iterator[MySQLServer]:
     """A server of this kind with GTIDs, for a with block."""
     every = {**GTID_SETTINGS[kind], **(settings or {})}
-    with KINDS[kind](settings=every, basedir=kinds()[kind], **more) as embedded:
+    with KINDS[kind](settings=every, basedir=kinds().get(kind), **more) as embedded:
         yield MySQLServer(embedded)
 
 
