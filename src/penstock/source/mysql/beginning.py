@@ -46,11 +46,15 @@ class TablesInMotion(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """Where a log begins. gtids: the transactions before it, as text; empty without GTIDs."""
+    """Where a log begins. gtids: the transactions before it, as text; empty without GTIDs.
+
+    is_present: the tables' definitions hold at the position; else they are of later.
+    """
 
     position: BinlogPosition
     gtids: str
     tables: tuple[TableDefinition, ...]
+    is_present: bool = True
 
 
 def find_beginning(
@@ -75,7 +79,12 @@ def find_beginning(
             read = _gtids_at(connection, position)
         elif has_gtids and at is None:
             read = transactions_before(url, position)
-    return Beginning(position=position, gtids=read if has_gtids else "", tables=tuple(tables))
+    return Beginning(
+        position=position,
+        gtids=read if has_gtids else "",
+        tables=tuple(tables),
+        is_present=at is None,
+    )
 
 
 def _gtids_at(connection: Connection, position: BinlogPosition) -> str:

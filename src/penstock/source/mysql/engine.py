@@ -145,6 +145,7 @@ class MySQLEngine:
             notes,
             tables=self._tables,
             begin=begin,
+            is_present=self._beginning is None or self._beginning.is_present,
             takes=self._takes,
             fold=self._fold,
         )

@@ -80,13 +80,15 @@ class TableBook:
         tables: Sequence[TableDefinition],
         begin: int,
         takes: Callable[[TableName], bool],
+        is_present: bool = True,
         fold: bool = False,
     ) -> None:
         """Go on with notes, or begin. changed: there is something that is not stored yet.
 
         tables: what the configuration captures, as the catalogue has it at position `begin`; of use
         without notes alone: what comes later is captured from its CREATE on.
-        takes: whether the configuration stands for a name. fold: the server folds names' case.
+        takes: whether the configuration stands for a name. is_present: the
+        definitions of tables hold at `begin`; else they are of later and no more than names. fold: the server folds names' case.
         """
         self.changed = notes is None
         self._live = live
@@ -101,7 +103,7 @@ class TableBook:
         for definition in tables if notes is None else ():
             one = TableNotes(schema=definition.name.schema, name=definition.name.name)
             one.captured[since] = True
-            one.definitions[since] = definition
+            one.definitions[since] = definition if is_present else None
             self._notes[definition.name] = one
 
     def notes(self) -> AllNotes:
