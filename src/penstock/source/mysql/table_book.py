@@ -86,9 +86,9 @@ class TableBook:
         """Go on with notes, or begin. changed: there is something that is not stored yet.
 
         tables: what the configuration captures, as the catalogue has it at position `begin`; of use
-        without notes alone: what comes later is captured from its CREATE on.
-        takes: whether the configuration stands for a name. is_present: the
-        definitions of tables hold at `begin`; else they are of later and no more than names. fold: the server folds names' case.
+        without notes alone: what comes later is captured from its CREATE on. is_present: these
+        definitions hold at `begin`; else they are of later and no more than names. takes: whether
+        the configuration stands for a name. fold: the server folds names' case.
         """
         self.changed = notes is None
         self._live = live
