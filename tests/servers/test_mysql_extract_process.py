@@ -12,7 +12,7 @@ from fix_mysql import MySQLServer, database_of
 from fix_mysql_extract import sql
 from penstock.control.config import Config, load_config
 from penstock.control.doctor import PreflightFailed, examine
-from penstock.control.extract_process import HandoverMissing, extract_changes
+from penstock.control.extract_process import extract_changes
 from penstock.control.identity import DirectoryOfOtherSource
 from penstock.source.extract import Ended, Outcome
 
@@ -127,10 +127,8 @@ def test_doctor_looks_at_the_source_before_anything_begins(
 def test_what_is_not_there_is_refused(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """Mode data+change, and a directory that was filled from another engine."""
+    """A directory that was filled from another engine."""
     sql(mysql, mysql_url, "create table t (id int primary key)")
-    with pytest.raises(HandoverMissing):
-        extracted(configured(tmp_path, mysql_url, target_url, mode="data+change"))
     config = configured(tmp_path, mysql_url, target_url)
     extracted(config)
     path = tmp_path / "shop.toml"

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 import structlog
 
+from penstock.control import mysql_handover
 from penstock.control.actions import ActionWatch
 from penstock.control.bulk_load import source_tables
 from penstock.control.config import Config, Mode
@@ -26,7 +27,7 @@ from penstock.control.identity import (
     read_identity,
     stored_identity,
 )
-from penstock.control.mysql_source import make_engine
+from penstock.control.mysql_source import has_begun, make_engine
 from penstock.control.progress import CeRecorder
 from penstock.control.running import check_not_running
 from penstock.control.stopping import StopRequest, stop_on_signals
@@ -35,6 +36,7 @@ from penstock.host.files import REAL_FILES
 from penstock.log.state import load_state
 from penstock.model import Lsn, PenstockError, TableDefinition
 from penstock.source.extract import ExtractOptions, Extractor, Outcome
+from penstock.source.mysql.beginning import Beginning
 from penstock.source.mysql.catalog import open_catalog
 from penstock.source.port import SourceEngine
 from penstock.source.postgres import slot as slots
@@ -44,13 +46,6 @@ from penstock.source.postgres.patterns import Selection
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock extract"
-
-
-class HandoverMissing(PenstockError):
-    """A mode that needs a handover which this engine does not have."""
-
-    code = "CT21"
-    retry = "never"
 
 
 class NothingToExtract(PenstockError):
@@ -118,13 +113,12 @@ def _engine(
 ) -> SourceEngine:
     """The engine that the source's URL names, with what it needs at the source made."""
     if config.source.is_mysql:
+        handed: Beginning | None = None
         if config.pipeline.mode is Mode.DATA_CHANGE:
-            raise HandoverMissing(
-                "mode data+change is not there yet for MySQL and MariaDB sources",
-                hint='Load the tables by other means, and set mode = "change" with binlogFile and '
-                "binlogPosition of that load.",
+            handed = stack.enter_context(
+                mysql_handover.prepared(config, has_begun=has_begun(config), stop=stop)
             )
-        return make_engine(config, options)
+        return make_engine(config, options, handed)
     tables = source_tables(config)
     start_position = stack.enter_context(_begun(config, tables, stop))
     return PostgresEngine(

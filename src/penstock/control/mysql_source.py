@@ -15,7 +15,7 @@ from penstock.log import checkpoint
 from penstock.log.state import load_state
 from penstock.model import BinlogPosition, PenstockError
 from penstock.source.extract import ExtractOptions
-from penstock.source.mysql.beginning import find_beginning
+from penstock.source.mysql.beginning import Beginning, find_beginning
 from penstock.source.mysql.catalog import Survey, captured_tables, open_catalog, survey
 from penstock.source.mysql.engine import MySQLEngine
 from penstock.source.mysql.login import server_id_for
@@ -52,16 +52,24 @@ def stored_standing(config: Config) -> Standing | None:
     return checkpoint.load(config.layout.state / STANDING_FILE, Standing)
 
 
-def make_engine(config: Config, options: ExtractOptions) -> MySQLEngine:
+def has_begun(config: Config) -> bool:
+    """Whether the log knows where it stands: then it goes on there, whatever else is asked for."""
+    log = load_state(config.layout.log)
+    return stored_standing(config) is not None or (log is not None and bool(log.end.position))
+
+
+def make_engine(
+    config: Config, options: ExtractOptions, handed: Beginning | None = None
+) -> MySQLEngine:
     """The engine of `penstock extract`; a new log begins where the configuration says.
 
-    Raises TableNotCapturable, StartUnfit, LogPurged, and what connecting does.
+    handed: the place of a handover, where there is one. Raises TableNotCapturable, StartUnfit,
+    LogPurged, and what connecting does.
     """
     url, patterns = config.source.url, config.source.tables
-    log = load_state(config.layout.log)
     beginning = None
-    if stored_standing(config) is None and (log is None or not log.end.position):
-        beginning = find_beginning(url, patterns, at=asked_position(config))
+    if not has_begun(config):
+        beginning = handed or find_beginning(url, patterns, at=asked_position(config))
         tables = beginning.tables
     else:
         with open_catalog(url, application_name=APPLICATION_NAME) as connection:

@@ -1,0 +1,136 @@
+"""The handover from a MySQL or MariaDB source: bulk load and changes meet at one place."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fix_bulk import rows, two_slots
+from fix_extract import log_changes
+from fix_mysql import MySQLServer, database_of
+from fix_mysql_extract import sql
+from penstock.control.bulk_load import bulk_load
+from penstock.control.config import Config, load_config
+from penstock.control.extract_process import extract_changes
+from penstock.control.handover import bulk_planner
+from penstock.control.handover_state import Phase, read_handover, write_handover
+from penstock.load.bulk import BulkResult
+from penstock.load.session import Session
+from penstock.model import BinlogPosition, TableName
+from penstock.source.extract import Ended
+
+pytestmark = pytest.mark.spark
+TIMEOUT_S = 60.0
+FILE = """
+[pipeline]
+name = "shop"
+mode = "data+change"
+directory = "pipeline"
+[source]
+url = "{source}"
+tables = ["{database}.*"]
+[target]
+url = "{target}"
+[changeExtractor]
+exitWhenIdle = true
+idleWaitSeconds = 0.4
+"""
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """A session shared by the tests."""
+    with two_slots(tmp_path_factory.mktemp("spark")) as session:
+        yield session
+
+
+@pytest.fixture
+def config(mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path) -> Config:
+    """A pipeline with a table of three rows."""
+    sql(
+        mysql,
+        mysql_url,
+        "create table t (id int primary key, v varchar(9));; insert into t values (1, 'a'), "
+        "(2, 'b'), (3, 'c')",
+    )
+    path = tmp_path / "shop.toml"
+    text = FILE.format(source=mysql_url, target=target_url, database=database_of(mysql_url))
+    path.write_text(text)
+    return load_config(path)
+
+
+def load_beside(
+    config: Config, spark: Session, meanwhile: list[str], mysql: MySQLServer
+) -> tuple[threading.Thread, list[BulkResult]]:
+    """The other half, in a thread: it waits for the point, writes to the source and loads."""
+    results: list[BulkResult] = []
+
+    def load() -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline:
+            state = read_handover(config)
+            if state is not None and state.position:
+                break
+            time.sleep(0.02)
+        for statement in meanwhile:
+            sql(mysql, config.source.url, statement)
+        with bulk_planner(config) as planner:
+            results.append(bulk_load(config, spark, planner))
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    return thread, results
+
+
+def test_rows_before_the_point_are_loaded_and_those_behind_it_are_in_the_log(
+    mysql: MySQLServer, config: Config, spark: Session
+) -> None:
+    """Each row once: nothing is stopped, and nothing falls between."""
+    name = database_of(config.source.url)
+    changes = ["insert into t values (4, 'd');; update t set v = 'z' where id = 1"]
+    thread, results = load_beside(config, spark, changes, mysql)
+    try:
+        assert extract_changes(config).ended is Ended.IDLE
+    finally:
+        thread.join(TIMEOUT_S)
+    state = read_handover(config)
+    assert state is not None
+    assert (state.phase, [step.number for step in state.steps]) == (Phase.DONE, [1, 2, 3, 4])
+    assert state.snapshot_id == ""
+    assert rows(config.target.url, f'select id, v from "{name}".t order by id') == [
+        (1, "a"), (2, "b"), (3, "c")
+    ]  # fmt: skip
+    place = BinlogPosition.parse(state.position)
+    assert results[0].positions == {TableName(name, "t"): place.ordinal}
+    logged = log_changes(config.directory)
+    assert [(c.op.name, c.after["id"], c.after["v"]) for c in logged] == [
+        ("INSERT", 4, "d"),
+        ("UPDATE", 1, "z"),
+    ]
+
+
+def test_a_start_behind_a_killed_handover_begins_at_its_place(
+    mysql: MySQLServer, config: Config, spark: Session
+) -> None:
+    """What was written down is where the log begins; the load takes a later point of its own."""
+    from penstock.control.mysql_handover import prepared
+
+    with prepared(config, has_begun=False, stop=lambda: True) as beginning:
+        assert beginning is not None
+    state = read_handover(config)
+    assert state is not None
+    write_handover(config, state)
+    sql(mysql, config.source.url, "insert into t values (5, 'e')")
+    thread, results = load_beside(config, spark, [], mysql)
+    try:
+        extract_changes(config)
+    finally:
+        thread.join(TIMEOUT_S)
+    name = database_of(config.source.url)
+    assert [c.after["id"] for c in log_changes(config.directory)] == [5]
+    assert results[0].positions[TableName(name, "t")] >= beginning.position.ordinal
+    assert rows(config.target.url, f'select count(*) from "{name}".t') == [(4,)]
