@@ -170,6 +170,8 @@ def penstock(
     """The bulk load as the load process runs it, into an empty database."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         file = write_config(Path(directory), source, target, mode="data", tables=tables)
+        lines = file.read_text().splitlines(keepends=True)
+        file.write_text("".join(line for line in lines if not line.startswith("replicationSlot")))
         config = load_config(file)
         definitions = source_tables(config)
         with TreeSampler(os.getpid(), without=servers, interval_s=SAMPLE_INTERVAL_S) as sampler:
