@@ -7,21 +7,12 @@ here: CL and DL rows, which are written in the transactions of the rows they sta
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-
-import psycopg
 import structlog
 
 from penstock.control.config import Config
 from penstock.control.positions import positions_of
-from penstock.host.connect import connect, server_errors
 from penstock.host.files import FileMissing
-from penstock.load.postgres.progress import (
-    begin_segment,
-    end_segment,
-    ensure_tables,
-    finished_segments,
-)
+from penstock.load.progress import Progress, open_progress
 from penstock.log.layout import list_segments, segment_name
 from penstock.log.segment import ClosedSegment, open_segment
 
@@ -41,7 +32,7 @@ class CeRecorder:
         self._config = config
         self._positions = positions_of(config)
         self._extension = config.change_loader.change_file_extension
-        self._connection: psycopg.Connection | None = None
+        self._target: Progress | None = None
 
     def opened(self, number: int, position: int) -> None:
         """Insert a segment's row. position: from which it can be rebuilt.
@@ -50,21 +41,17 @@ class CeRecorder:
         """
         file = segment_name(number, self._extension)
         mark, origin = self._positions.text(position), self._positions.origin(position)
-        connection = self._connected()
-        with self._errors():
-            begin_segment(connection, slot=origin, file=file, mark=mark)
+        self._connected().begin_segment(slot=origin, file=file, mark=mark)
 
     def closed(self, segment: ClosedSegment) -> None:
         """Finish a segment's row: mark is the position behind its last COMMIT. As `opened`."""
-        connection = self._connected()
-        with self._errors():
-            self._end(connection, segment)
+        self._end(self._connected(), segment)
 
-    def _end(self, connection: psycopg.Connection, segment: ClosedSegment) -> None:
+    def _end(self, target: Progress, segment: ClosedSegment) -> None:
         file = segment_name(segment.number, self._extension)
         mark = self._positions.text(segment.end.position)
         origin = self._positions.origin(segment.start.position)
-        end_segment(connection, slot=origin, file=file, mark=mark)
+        target.end_segment(slot=origin, file=file, mark=mark)
 
     def mend(self) -> None:
         """Connect, and with that mend what an earlier process left out."""
@@ -72,29 +59,25 @@ class CeRecorder:
 
     def close(self) -> None:
         """Let go of the connection."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        target, self._target = self._target, None
+        if target is not None:
+            target.close()
 
-    def _errors(self) -> AbstractContextManager[None]:
-        return server_errors("recording the change log's segments")
-
-    def _connected(self) -> psycopg.Connection:
-        if self._connection is not None and not self._connection.broken:
-            return self._connection
+    def _connected(self) -> Progress:
+        if self._target is not None and not self._target.is_closed:
+            return self._target
         self.close()
-        connection = connect(self._config.target.url, application_name=APPLICATION_NAME)
+        target = open_progress(self._config.target.url, application_name=APPLICATION_NAME)
         try:
-            with self._errors():
-                ensure_tables(connection)
-                self._mend(connection)
+            target.ensure_tables()
+            self._mend(target)
         except BaseException:
-            connection.close()
+            target.close()
             raise
-        self._connection = connection
-        return connection
+        self._target = target
+        return target
 
-    def _mend(self, connection: psycopg.Connection) -> None:
+    def _mend(self, target: Progress) -> None:
         finished: dict[str, set[str]] = {}
         for file in list_segments(self._config.layout.log, self._extension):
             try:
@@ -104,8 +87,8 @@ class CeRecorder:
                 continue
             origin = self._positions.origin(facts.start.position)
             if origin not in finished:
-                finished[origin] = finished_segments(connection, origin)
+                finished[origin] = target.finished_segments(origin)
             if file.path.name in finished[origin]:
                 continue
-            self._end(connection, facts)
+            self._end(target, facts)
             logger.info("progress row mended", segment=file.path.name)
