@@ -14,6 +14,7 @@ from typing import Self
 
 import structlog
 
+from penstock.codec.typemap import Engine, parse_choices
 from penstock.control.actions import ActionWatch
 from penstock.control.bulk_load import bulk_load, bulk_options, source_tables
 from penstock.control.config import Config, Mode
@@ -156,6 +157,7 @@ class _Load:
             done_directory=(config.path.parent / done) if done else None,
             change_file_extension=section.change_file_extension,
             exit_when_done=config.change_extractor.exit_when_idle,
+            choices=parse_choices(config.target.types, Engine.of_url(config.source.url)),
         )
         pending = bool(positions) and not read_ledger(config.layout.state).foreign_keys_done
         latest = max(positions.values(), default=0)

@@ -143,8 +143,8 @@ def _check(column: Column, mapping: Mapping, table: TargetTable) -> None:
     )
     raise RelationNotCarried(
         f"new column {column.name} of {table.name}, {column.source_type} at the source: {why}",
-        hint="Add to [target.types] what shall become of it, then run again: nothing of the batch "
-        "was applied.",
+        hint="Add to [target.types] what shall become of it (`penstock plan` shows the choices), "
+        "then run again: nothing of the batch was applied.",
         table=str(table.name),
     )
 
