@@ -171,7 +171,8 @@ def penstock(
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         file = write_config(Path(directory), source, target, mode="data", tables=tables)
         lines = file.read_text().splitlines(keepends=True)
-        file.write_text("".join(line for line in lines if not line.startswith("replicationSlot")))
+        others = ("replicationSlot", "publication")  # parameters of PostgreSQL alone
+        file.write_text("".join(line for line in lines if not line.startswith(others)))
         config = load_config(file)
         definitions = source_tables(config)
         with TreeSampler(os.getpid(), without=servers, interval_s=SAMPLE_INTERVAL_S) as sampler:
