@@ -222,7 +222,11 @@ class Replica:
                 self.parked[said.xid] = parked
 
     def table_map(self, event: bytes) -> None:
-        table = table_map(event[19:], is_mariadb=self.decoder.is_mariadb)
+        table = table_map(
+            event[19:],
+            is_mariadb=self.decoder.is_mariadb,
+            server_version=self.decoder.server_version,
+        )
         if table.schema != "rec":
             self.decoder.bind(table, None)
             return

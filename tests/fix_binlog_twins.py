@@ -171,7 +171,11 @@ class Driver:
         decoder = self.decoder
         kind = event[4]
         if kind == EventKind.TABLE_MAP:
-            table = table_map(event[19:], is_mariadb=decoder.is_mariadb)
+            table = table_map(
+                event[19:],
+                is_mariadb=decoder.is_mariadb,
+                server_version=decoder.server_version,
+            )
             decoder.bind(table, relation_of(table, is_mariadb=decoder.is_mariadb))
             return
         if kind == EventKind.MARIA_GTID:

@@ -235,3 +235,22 @@ def test_every_cut_of_a_map_is_read_or_refused() -> None:
             table_map(body[:end], is_mariadb=False)
         except (BinlogBroken, TypeRefused):
             continue
+
+
+def _signs(bits: int, version: str, *, is_mariadb: bool = False) -> list[bool | None]:
+    """What a table of an int, a year and a smallint says of their signs."""
+    head = bytes.fromhex("010000000000" + "0100" + "016400" + "017400" + "03" + "030d02" + "00")
+    body = head + b"\x07" + bytes([1, 1, bits])
+    found = table_map(body, is_mariadb=is_mariadb, server_version=version)
+    return [column.unsigned for column in found.columns]
+
+
+def test_old_servers_spend_no_bit_of_signedness_on_a_year() -> None:
+    """8.0.15 leaves YEAR out, 8.0.29 and MariaDB do not; in between what is sure is told."""
+    assert _signs(0b01000000, "8.0.15") == [False, True, True]
+    assert _signs(0b01000000, "8.0.29-log") == [False, True, False]
+    assert _signs(0b01100000, "9.7.4") == [False, True, True]
+    assert _signs(0b01100000, "", is_mariadb=True) == [False, True, True]
+    assert _signs(0b01000000, "8.0.20") == [False, True, None]
+    assert _signs(0b01100000, "8.0.20") == [False, True, True]
+    assert _signs(0b10000000, "8.0.20") == [True, True, False]

@@ -8,6 +8,7 @@ Not here: rows (`binlog_images`), types and their texts (`mysql_types`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -121,20 +122,32 @@ class _Body:
         return numbers
 
 
-def table_map(body: bytes, *, is_mariadb: bool) -> TableMap:
+def table_map(body: bytes, *, is_mariadb: bool, server_version: str = "") -> TableMap:
     """Read a TABLE_MAP event's body (the event without its head of 19 bytes and its checksum).
 
-    is_mariadb: which server wrote it; see `Decoder.is_mariadb`.
+    is_mariadb, server_version: which server wrote it; see `Decoder`. Empty: a new one.
 
     Raises BinlogBroken (reason event_body), TypeRefused for a type code that no known server has.
     """
     try:
-        return _table_map(_Body(bytes(body)), is_mariadb)
+        year = True if is_mariadb else _year_is_numeric(server_version)
+        return _table_map(_Body(bytes(body)), is_mariadb, year)
     except (Malformed, ValueError) as error:
         raise binlog_error(Reason.EVENT_BODY, 0) from error
 
 
-def _table_map(body: _Body, is_mariadb: bool) -> TableMap:
+def _year_is_numeric(mysql_version: str) -> bool | None:
+    """Whether this MySQL spends a bit of signedness on a YEAR; None where we do not know.
+
+    8.0.15 does not, 8.0.29 and 9.7 do: seen in what they write.
+    """
+    numbers = tuple(int(part) for part in re.findall(r"\d+", mysql_version)[:3])
+    if not numbers or numbers >= (8, 0, 29):
+        return True
+    return False if numbers <= (8, 0, 15) else None
+
+
+def _table_map(body: _Body, is_mariadb: bool, year: bool | None) -> TableMap:
     table_id, flags = body.number(6), body.number(2)
     schema, name = body.text(), body.text()
     count = body.length()
@@ -159,7 +172,7 @@ def _table_map(body: _Body, is_mariadb: bool) -> TableMap:
         table_id=table_id,
         schema=schema,
         name=name,
-        columns=tuple(_described(columns, optional, is_mariadb)),
+        columns=tuple(_described(columns, optional, is_mariadb, year)),
         key=key,
         key_prefixes=prefixes,
         flags=flags,
@@ -248,10 +261,10 @@ def _key(optional: dict[int, bytes], count: int) -> tuple[tuple[int, ...] | None
 
 
 def _described(
-    columns: list[WireColumn], optional: dict[int, bytes], is_mariadb: bool
+    columns: list[WireColumn], optional: dict[int, bytes], is_mariadb: bool, year: bool | None
 ) -> list[WireColumn]:
     """The columns with what the optional fields say of them."""
-    signed = _bits(optional.get(_SIGNEDNESS), columns, lambda one: one.code in NUMERIC)
+    signed = _signedness(optional.get(_SIGNEDNESS), columns, year)
     columns = [
         one if unsigned is None else replace(one, unsigned=unsigned)
         for one, unsigned in zip(columns, signed, strict=True)
@@ -285,6 +298,31 @@ def _described(
     if any((one.geometry or 0) > 7 for one in columns):
         raise Malformed
     return columns
+
+
+def _signedness(
+    data: bytes | None, columns: list[WireColumn], year: bool | None
+) -> list[bool | None]:
+    """Whether each number is unsigned; None for other columns and where it can not be told.
+
+    year: see `_year_is_numeric`. Where both readings are possible, what they agree on. A YEAR is
+    always unsigned, whatever stands in its bit.
+    """
+    if data is None:
+        return [None] * len(columns)
+    count = sum(column.code in NUMERIC for column in columns)
+    if year is None and count > 8 * len(data):
+        year = False
+    others = NUMERIC - {TypeCode.YEAR}
+    readings = []
+    if year is not False:
+        readings.append(_bits(data, columns, lambda one: one.code in NUMERIC))
+    if year is not True:
+        readings.append(_bits(data, columns, lambda one: one.code in others))
+    return [
+        True if column.code is TypeCode.YEAR else found[0] if len(set(found)) == 1 else None
+        for column, found in zip(columns, zip(*readings, strict=True), strict=True)
+    ]
 
 
 def _bits(

@@ -1,9 +1,8 @@
 """A chunk's rows out of MySQL or MariaDB: the packets of a SELECT, line by line into a bulk reader.
 
 One thread: blocks are read from a lent session, become lines in one walk without the GIL, and go
-to the target, while both servers work. No row becomes an object of Python or of Arrow: measured,
-lines that way cost a third of what columns and ADBC's COPY do. Not here: what the SELECT says
-(`bulk_types.py`), and what is recorded of a chunk (`chunk.py`).
+to the target, while both servers work. No row becomes an object of Python or of Arrow. Not here:
+what the SELECT says (`bulk_types.py`), and what is recorded of a chunk (`chunk.py`).
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted
 from penstock.load import LOAD_AFRESH
 from penstock.load.merge_rows import MergeLayout
 from penstock.load.postgres.alter import alterations, shape_of
+from penstock.load.postgres.foreign import Foreign
 from penstock.load.postgres.merge import Merge, MergeSql, Way
 from penstock.load.postgres.records import Records
 from penstock.load.postgres.refusals import apply_error, grant_replica, naming_objects
@@ -47,8 +48,9 @@ APPLICATION_NAME = "penstock loader"
 class Target:
     """The loader's connection to the target and what it knows of it.
 
-    replica: session_replication_role is set. catalogue and records are read once and again after
-    changes of shape; `forget()` drops them after a failure.
+    replica: session_replication_role is set. foreign: what the rows' types mean here. catalogue
+    and records are read once and again after changes of shape; `forget()` drops them after a
+    failure.
     """
 
     connection: psycopg.Connection
@@ -56,6 +58,7 @@ class Target:
     replica: bool
     records: Records
     allow_triggers: bool = False
+    foreign: Foreign = field(default_factory=Foreign)
     tables: dict[TableName, TargetTable] = field(default_factory=dict)
 
     def forget(self) -> None:
@@ -142,6 +145,7 @@ class _PhaseApply:
                     staging=spec.staging,
                     counts=spec.counts,
                     absent_columns=spec.absent_columns,
+                    writes=self.target.foreign.writes(spec.relation),
                 ),
                 replica=self.target.replica,
             )
@@ -186,12 +190,16 @@ class _PhaseApply:
     def _alter(self) -> None:
         emptied = {*self.phase.truncated, *self.phase.reloaded}
         changed: set[TableName] = set()
-        for relation in self.phase.relations:
+        for sent in self.phase.relations:
+            relation = self.target.foreign.relation_here(sent)
             name = self._target_name(relation)
             source = TableName(relation.schema, relation.name)
             record = self.target.records.get(source, name)
             if record.columns == shape_of(relation):
                 continue
+            if name in changed:  # twice without a row in between
+                del self.target.tables[name]
+                self.target.need({name})
             steps = alterations(
                 record.columns,
                 relation,

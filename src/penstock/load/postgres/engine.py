@@ -7,12 +7,13 @@ from contextlib import contextmanager
 
 import psycopg
 
-from penstock.codec.typemap import NO_CHOICES, Choices
+from penstock.codec.typemap import NO_CHOICES, Choices, Engine, Server
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, server_errors, statement_error
 from penstock.load import target as port
 from penstock.load.merge_rows import MergeLayout
 from penstock.load.postgres import apply, progress
 from penstock.load.postgres.enums import add_missing_labels
+from penstock.load.postgres.foreign import Foreign
 from penstock.load.postgres.records import Records
 from penstock.load.postgres.send import send
 from penstock.load.postgres.staging import StagingArea, check_staged, drop_merge_tables
@@ -64,10 +65,11 @@ def open_target(
     namespaces: Mapping[str, str],
     *,
     allow_triggers: bool = False,
-    choices: Choices = NO_CHOICES,  # noqa: ARG001
+    choices: Choices = NO_CHOICES,
 ) -> PostgresTarget:
     """See `Engine.open_target`."""
-    return PostgresTarget(apply.open_target(url, namespaces, allow_triggers=allow_triggers))
+    target = apply.open_target(url, namespaces, allow_triggers=allow_triggers)
+    return PostgresTarget(target, choices)
 
 
 class PostgresStaging:
@@ -105,9 +107,10 @@ class PostgresStaging:
 class PostgresTarget:
     """The applying side; see `Target`."""
 
-    def __init__(self, target: apply.Target) -> None:
-        """target: freshly opened."""
+    def __init__(self, target: apply.Target, choices: Choices = NO_CHOICES) -> None:
+        """target: freshly opened. choices: of [target.types]."""
         self._target = target
+        self._choices = choices
 
     @property
     def connection(self) -> psycopg.Connection:
@@ -139,8 +142,20 @@ class PostgresTarget:
         """See `Target`."""
         self._target.forget()
 
-    def reshape(self, phases: Sequence[PhaseSpec], *, source_engine: str, before: Applied) -> None:
-        """Nothing: tables are altered in the batch's transaction."""
+    def reshape(
+        self,
+        phases: Sequence[PhaseSpec],  # noqa: ARG002 - the port's
+        *,
+        source_engine: str,
+        before: Applied,  # noqa: ARG002 - the port's
+    ) -> None:
+        """Tables are altered in the batch's transaction; the types are those of this source."""
+        version = self.connection.info.server_version // 10_000
+        self._target.foreign = Foreign(
+            engine=source_engine,
+            target=Server(engine=Engine.POSTGRESQL, version=(version,)),
+            choices=self._choices,
+        )
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

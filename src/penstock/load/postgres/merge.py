@@ -17,13 +17,14 @@ Not here: the order of tables and the transaction (`apply.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from penstock.host.connect import quoted
 from penstock.load.folded import Counts
 from penstock.load.merge_rows import DONE, NEW, UPSERT, MergeLayout
+from penstock.load.postgres.foreign import written
 from penstock.load.postgres.progress import SCHEMA
 from penstock.load.postgres.target import TargetColumn, TargetIndex, TargetTable
 from penstock.load.postgres.types import staged
@@ -45,7 +46,7 @@ class Merge:
     """One merge table of one phase and what it is applied to.
 
     staging: the merge table's name in schema wirekite. absent_columns: indexes of the columns
-    that some row leaves to the target.
+    that some row leaves to the target. writes: of rows of another engine, see `Foreign`.
     """
 
     relation: Relation
@@ -53,6 +54,7 @@ class Merge:
     staging: str
     counts: Counts
     absent_columns: frozenset[int] = frozenset()
+    writes: Mapping[str, str] = field(default_factory=dict)
 
 
 class MergeSql:
@@ -108,7 +110,7 @@ class MergeSql:
         """
         index = self._places[name]
         column, target = self._columns[index]
-        text = self.layout.reference(index, "m")
+        text = written(self.layout.reference(index, "m"), name, self.merge.writes)
         if exact:
             return _cast(text, column, target.type_text)
         if self.layout.kind(index).needs_cast and target.cast_type != "text":
@@ -118,6 +120,7 @@ class MergeSql:
     def _origin(self, place: int) -> str:
         column, target = self._columns[self.merge.relation.key[place]]
         text = f"m.{quoted(self.layout.origin[place])}"
+        text = written(text, column.name, self.merge.writes)
         return _cast(text, column, target.cast_type) if staged(column).needs_cast else text
 
     def _operator(self, place: int) -> str:
@@ -229,10 +232,9 @@ class MergeSql:
         if late:
             n = quoted(self.layout.count)
             same = " and ".join(
-                f"{_cast(f'u.{quoted(column.name)}', column, target.cast_type)}"
-                f" {self._operator(place)}"
-                f" {_cast(f'm.{quoted(column.name)}', column, target.cast_type)}"
-                for place, (column, target) in enumerate(self._key_columns())
+                f"{self._key_value('u', place)} {self._operator(place)}"
+                f" {self._key_value('m', place)}"
+                for place in range(len(self.key))
             )
             only = f" and not exists (select from {self.staging} as u where u.{n} > 0 and {same})"
         return (
@@ -240,8 +242,10 @@ class MergeSql:
             f"\n where {self._n} < 0 and {self._match()}{only}"
         )
 
-    def _key_columns(self) -> list[tuple[Column, TargetColumn]]:
-        return [self._columns[index] for index in self.merge.relation.key]
+    def _key_value(self, alias: str, place: int) -> str:
+        column, target = self._columns[self.merge.relation.key[place]]
+        text = written(f"{alias}.{quoted(column.name)}", column.name, self.merge.writes)
+        return _cast(text, column, target.cast_type)
 
     def delete_affected(self) -> str:
         """REPLACE: delete every key that the merge table names."""
@@ -411,7 +415,7 @@ def _cast(text: str, column: Column, kind: str) -> str:
     """
     if column.base_type == "regclass" or column.source_type == "regclass":
         text = f"regclassin(textout({text}))"
-    return f"{text}::{kind}"
+    return f"({text})::{kind}" if "(" in text else f"{text}::{kind}"
 
 
 def _arbiter(table: TargetTable, key: tuple[str, ...]) -> TargetIndex | None:

@@ -294,7 +294,11 @@ class Assembler:
 
     def _table_map(self, event: bytes) -> None:
         decoder = self._decoder
-        table = table_map(event[HEAD_BYTES:], is_mariadb=decoder.is_mariadb)
+        table = table_map(
+            event[HEAD_BYTES:],
+            is_mariadb=decoder.is_mariadb,
+            server_version=decoder.server_version,
+        )
         if self._is_known:
             decoder.bind(table, None)
             return

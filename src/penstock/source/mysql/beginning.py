@@ -187,7 +187,11 @@ class _Reader:
     def _message(self, event: bytes) -> None:
         kind = event[4]
         if kind == EventKind.TABLE_MAP:
-            table = table_map(event[HEAD_BYTES:], is_mariadb=self._decoder.is_mariadb)
+            table = table_map(
+                event[HEAD_BYTES:],
+                is_mariadb=self._decoder.is_mariadb,
+                server_version=self._decoder.server_version,
+            )
             self._decoder.bind(table, None)
         elif kind == EventKind.PREVIOUS_GTIDS:
             self._add(previous_gtids(event))
