@@ -15,6 +15,8 @@ import msgspec
 import structlog
 
 from penstock.control.config import Config
+from penstock.control.doctor import PreflightFailed
+from penstock.control.identity import DirectoryOfOtherPipeline, DirectoryOfOtherSource
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, FileMissing
 from penstock.model import PenstockError
@@ -43,10 +45,13 @@ class PastError(msgspec.Struct, frozen=True, kw_only=True):
 def errors_kept(config: Config, command: str, *, clock: Clock = REAL_CLOCK) -> Iterator[None]:
     """Keep the error that ends the block, if one does, and let it go on.
 
-    A pipeline whose directory is not there yet is left without one.
+    A pipeline whose directory is not there yet is left without one. What is refused before
+    anything has begun is not kept: the directory may be another pipeline's.
     """
     try:
         yield
+    except (PreflightFailed, DirectoryOfOtherPipeline, DirectoryOfOtherSource):
+        raise
     except PenstockError as error:
         shown = error.as_dict()
         _keep(config, command, clock, str(shown["code"]), str(shown["error"]), error.hint)
