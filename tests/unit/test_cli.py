@@ -109,7 +109,7 @@ def test_an_unexpected_exception_has_a_code_too(
     def broken(file: Path) -> None:
         raise ZeroDivisionError("here")
 
-    monkeypatch.setattr(cli, "_config", broken)
+    monkeypatch.setattr("penstock.control.config.load_config", broken)
     code, _, err = called(capsys, "lag", str(tmp_path / "x.toml"))
     assert code == 1
     assert err.startswith("error PS99: unexpected ZeroDivisionError: here")
@@ -127,8 +127,8 @@ def test_a_reader_that_has_seen_enough_is_no_error(
     def broken(file: Path) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr(cli, "_config", broken)
-    monkeypatch.setattr(cli.os, "dup2", lambda *_: None)
+    monkeypatch.setattr("penstock.control.config.load_config", broken)
+    monkeypatch.setattr("penstock.cli.entry.os.dup2", lambda *_: None)
     monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)
     code, _, err = called(capsys, "lag", str(tmp_path / "x.toml"))
     assert (code, err) == (1, "")

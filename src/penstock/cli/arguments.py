@@ -1,0 +1,72 @@
+"""What commands have in common: the pipeline file, the options, the order in --help."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from penstock.model import TableName
+
+if TYPE_CHECKING:
+    from penstock.control.config import Config
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+PIPELINE_FILE = click.Path(path_type=Path)
+PORT = click.IntRange(min=0, max=65535)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class InOrder(click.Group):
+    """A group that lists its commands in the order of use."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """The commands as they were added."""
+        return list(self.commands)
+
+
+def pipeline_file(function: F) -> F:
+    """The argument FILE that most commands take."""
+    return click.argument("file", metavar="FILE", type=PIPELINE_FILE)(function)
+
+
+def common(function: F) -> F:
+    """The options that every command has."""
+    decorated = click.option(
+        "--json", "as_json", is_flag=True, help="Print JSON, one object per line, errors too."
+    )(function)
+    return click.option(
+        "-v", "--verbose", is_flag=True, help="Print diagnostics to standard error as well."
+    )(decorated)
+
+
+# Set by `penstock run`, which has done the checks and gathers the diagnostics itself.
+checked_option = click.option("--checked", is_flag=True, hidden=True)
+
+
+def table_name(text: str, argument: str) -> TableName:
+    """A table as `schema.table`; anything else is wrong usage of that argument."""
+    schema, dot, name = text.partition(".")
+    if not dot or not schema or not name:
+        raise click.BadParameter(f"{text!r} is not schema.table", param_hint=argument)
+    return TableName(schema, name)
+
+
+def pipeline_config(file: Path) -> Config:
+    """Read a pipeline file."""
+    from penstock.control.config import load_config
+
+    return load_config(file)
+
+
+def diagnostics(verbose: bool) -> None:
+    """Send diagnostics to where the caller wants them."""
+    from penstock.control.diagnostics import configure_diagnostics
+    from penstock.host.process import under_parent
+
+    # A child of `penstock run` writes to its standard error: the parent gathers it in a file.
+    child = under_parent()
+    configure_diagnostics(verbose=verbose and not child, file=sys.stderr if child else None)

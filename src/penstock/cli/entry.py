@@ -1,0 +1,102 @@
+"""The group of all commands, and the way out of each: an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from penstock import __version__
+from penstock.cli.arguments import CONTEXT, InOrder
+from penstock.cli.log import log
+from penstock.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, show_error
+from penstock.cli.reports import doctor, lag, plan, status, verify
+from penstock.cli.run import demo, extract, load, run
+from penstock.cli.web import web
+from penstock.model import PenstockError
+
+
+class Unexpected(PenstockError):
+    """A defect in penstock: an exception that nobody foresaw. The message names it."""
+
+    code = "PS99"
+    retry = "never"
+
+
+@click.group(cls=InOrder, context_settings=CONTEXT)
+@click.version_option(__version__, prog_name="penstock")
+def cli() -> None:
+    """Copy a PostgreSQL database into another one and keep it in step.
+
+    \b
+    A pipeline is one TOML file. In the order you would use them:
+      penstock doctor shop.toml    what would go wrong, and the SQL that mends it
+      penstock plan shop.toml      what becomes of each column in the target
+      penstock run shop.toml       load in bulk, then follow every change until stopped
+      penstock status shop.toml    what it is doing now
+      penstock verify shop.toml    compare source and target at one position
+      penstock web shop.toml       all of this in a browser
+
+    \b
+    `penstock demo` shows it all on two throw-away servers; nothing to set up.
+    Every command has --help and --json. Exit code 0 means done, 1 failed, 2 wrong usage.
+    """  # noqa: D301 - click wants the character
+
+
+for command in (run, extract, load, status, lag, verify, doctor, plan, web, demo, log):
+    cli.add_command(command)
+
+
+def _fail(error: BaseException, as_json: bool, verbose: bool) -> NoReturn:
+    """End the process with the exit code an exception stands for."""
+    if isinstance(error, click.exceptions.Exit):
+        sys.exit(error.exit_code)
+    if isinstance(error, click.UsageError) and not as_json:
+        error.show()
+        sys.exit(EXIT_USAGE)
+    if isinstance(error, click.ClickException):
+        show_error({"code": "usage", "error": error.format_message(), "hint": ""}, as_json)
+        sys.exit(EXIT_USAGE if isinstance(error, click.UsageError) else EXIT_FAILED)
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        sys.exit(EXIT_INTERRUPTED)
+    if isinstance(error, PenstockError):
+        show_error(error.as_dict(), as_json)
+        sys.exit(EXIT_FAILED)
+    from penstock.host.process import under_parent
+
+    if verbose or under_parent():  # a child's standard error is kept in run/*.log
+        import traceback
+
+        traceback.print_exception(error)
+    unexpected = Unexpected(
+        f"unexpected {type(error).__name__}: {error}",
+        hint="This is a bug in penstock: run the command again with --verbose and report what it "
+        "prints.",
+    )
+    show_error(unexpected.as_dict(), as_json)
+    sys.exit(EXIT_FAILED)
+
+
+def guarded(arguments: list[str]) -> None:
+    """Run the command line; every way out is an exit code."""
+    as_json, verbose = "--json" in arguments, bool({"-v", "--verbose"} & set(arguments))
+    try:
+        cli.main(args=arguments, prog_name="penstock", standalone_mode=False)
+    except SystemExit:
+        raise
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; Python must not try to flush it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_FAILED)
+    except BaseException as error:
+        _fail(error, as_json, verbose)
+
+
+def main() -> None:
+    """The entry point `penstock`."""
+    from penstock.host.process import end_with_parent
+
+    end_with_parent()
+    guarded(sys.argv[1:])

@@ -1,0 +1,100 @@
+"""The commands that look into a change log: log ls, log cat, log check."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from penstock.cli.arguments import common, diagnostics, table_name
+from penstock.cli.output import EXIT_FAILED, say_json, say_line
+
+
+@click.group()
+def log() -> None:
+    """Look into a change log: list segments, print changes, check every byte.
+
+    These read the files alone: no server is asked, and the pipeline may run meanwhile.
+    """
+
+
+LOG_PATH = click.Path(path_type=Path)
+
+
+@log.command("ls")
+@click.argument("path", metavar="FILE|DIRECTORY", type=LOG_PATH)
+@common
+def log_ls(path: Path, as_json: bool, verbose: bool) -> None:
+    """List the segments of a change log: rows, numbers, position, time, size, tables.
+
+    \b
+    FILE is a pipeline file, DIRECTORY one that holds segments. The open segment ends in _ .
+    Example:     penstock log ls shop.toml
+    Exit codes:  0 listed, 1 an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.log_view import describe, find_log
+    from penstock.control.show import show_segments
+
+    diagnostics(verbose)
+    segments = describe(find_log(path))
+    if as_json:
+        for segment in segments:
+            say_json(segment)
+    else:
+        show_segments(segments)
+
+
+@log.command("cat")
+@click.argument("path", metavar="FILE|DIRECTORY", type=LOG_PATH)
+@click.argument("numbers", metavar="[NUMBER]...", nargs=-1, type=click.IntRange(min=0))
+@click.option("--table", help="Only this table, as schema.table.")
+@common
+def log_cat(
+    path: Path, numbers: tuple[int, ...], table: str | None, as_json: bool, verbose: bool
+) -> None:
+    """Print changes as tab-delimited lines: sequence, letter, schema, table, columns.
+
+    \b
+    Letters: I insert, U update, D delete, T truncate, B begin and C commit (with
+    processCommits), R a table's shape, M another marker. Values are as COPY writes them:
+    \\N is NULL, backslash escapes, bytes as hex; \\A is a column that was not sent.
+    NUMBER picks segments; without one all are printed.
+    Example:     penstock log cat shop.toml 3 --table public.orders
+    Exit codes:  0 printed, 1 an error (a damaged segment is one), 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.log_view import as_object, find_log, printed
+
+    diagnostics(verbose)
+    wanted = None if table is None else table_name(table, "--table")
+    for line in printed(find_log(path), numbers, table=wanted):
+        if as_json:
+            say_json(as_object(line))
+        else:
+            say_line(line)
+
+
+@log.command("check")
+@click.argument("path", metavar="FILE|DIRECTORY", type=LOG_PATH)
+@common
+def log_check(path: Path, as_json: bool, verbose: bool) -> None:
+    """Check every byte of a change log: checksums, numbers, chain, left-overs.
+
+    Changes nothing; what to do about a finding is said with it. The pipeline may run meanwhile.
+
+    \b
+    Example:     penstock log check shop.toml
+    Exit codes:  0 whole, 1 damaged or an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.log_view import examine_log, find_log
+    from penstock.control.show import show_log_findings
+
+    diagnostics(verbose)
+    findings = examine_log(find_log(path))
+    damaged = any(finding.severity == "error" for finding in findings)
+    if as_json:
+        say_json({"ok": not damaged, "findings": findings})
+    else:
+        show_log_findings(findings)
+    if damaged:
+        sys.exit(EXIT_FAILED)

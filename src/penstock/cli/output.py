@@ -1,0 +1,59 @@
+"""What a command prints, and the exit codes. The one module that prints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+import msgspec
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+def say_json(value: Any) -> None:
+    """Print one value as a line of JSON."""
+    print(msgspec.json.encode(value, enc_hook=str).decode(), flush=True)
+
+
+def say_text(text: str) -> None:
+    """Print text at once."""
+    print(text, flush=True)
+
+
+def say_line(line: str) -> None:
+    """Print one of many lines: whoever reads them gets them in blocks."""
+    print(line)
+
+
+def say(as_json: bool, text: str, **fields: Any) -> None:
+    """Print text, or with --json its fields."""
+    if as_json:
+        say_json(fields)
+    else:
+        say_text(text)
+
+
+def say_web(as_json: bool) -> Callable[[str, dict[str, str]], None]:
+    """What the web interface tells where it can be reached with."""
+    return lambda text, fields: say(as_json, text, event="web interface", **fields)
+
+
+def show_error(error: dict[str, Any], as_json: bool) -> None:
+    """Print one error as one block to standard error, or as one JSON object."""
+    if as_json:
+        print(msgspec.json.encode(error, enc_hook=str).decode(), file=sys.stderr, flush=True)
+        return
+    colour = sys.stderr.isatty()
+    head = (
+        click.style(f"error {error['code']}", fg="red", bold=True)
+        if colour
+        else (f"error {error['code']}")
+    )
+    print(f"{head}: {error['error']}", file=sys.stderr)
+    if error.get("hint"):
+        print(f"  next: {error['hint']}", file=sys.stderr)
+    sys.stderr.flush()

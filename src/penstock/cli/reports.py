@@ -1,0 +1,150 @@
+"""The commands that look and tell: status, lag, verify, doctor, plan."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from penstock.cli.arguments import common, diagnostics, pipeline_config, pipeline_file
+from penstock.cli.output import EXIT_FAILED, say_json, say_text
+
+
+@click.command()
+@pipeline_file
+@common
+def status(file: Path, as_json: bool, verbose: bool) -> None:
+    """Show what a pipeline is doing: steps, tables, positions, segments, processes, lag.
+
+    Read from the change log, the target and the state files only, never from what a process
+    believes; so it tells the truth whether or not the pipeline runs. Changes nothing.
+
+    \b
+    Example:     penstock status shop.toml --json
+    Exit codes:  0 shown, 1 an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.show import show_status
+    from penstock.control.status import read_status
+
+    config = pipeline_config(file)
+    diagnostics(verbose)
+    found = read_status(config)
+    if as_json:
+        say_json(found.as_dict())
+    else:
+        show_status(found)
+
+
+@click.command()
+@pipeline_file
+@common
+def lag(file: Path, as_json: bool, verbose: bool) -> None:
+    """Tell how far the target is behind the source, in seconds and in bytes.
+
+    Seconds: the age of the newest transaction that is applied; 0 when nothing is outstanding.
+    Bytes: what the source has written behind the slot's position, and behind what is applied.
+    Changes nothing.
+
+    \b
+    Example:     penstock lag shop.toml
+    Exit codes:  0 told, 1 an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.lag import read_lag
+    from penstock.control.show import show_lag
+
+    config = pipeline_config(file)
+    diagnostics(verbose)
+    found = read_lag(config)
+    if as_json:
+        say_json(found.as_dict())
+    else:
+        show_lag(found)
+
+
+@click.command()
+@pipeline_file
+@common
+def verify(file: Path, as_json: bool, verbose: bool) -> None:
+    """Compare source and target, row by row, at one position, while both are in use.
+
+    Asks the loader to stand still at the position at which the source is read, for as long as it
+    takes to open a snapshot of the target; then reads both by range checksums, narrowing down to
+    the rows that differ. Without a running pipeline everything captured must be applied.
+
+    \b
+    What it changes:  nothing, but for a temporary slot on the source for a moment
+    Example:          penstock verify shop.toml
+    Exit codes:       0 equal, 1 not equal (the differing keys are named) or an error,
+                      2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.show import VerifyBar, show_verify
+    from penstock.control.stopping import StopRequest, stop_on_signals
+    from penstock.control.verify import verify as compare
+
+    config = pipeline_config(file)
+    diagnostics(verbose)
+    stop = StopRequest()
+    with stop_on_signals(stop), VerifyBar(shown=not as_json) as bar:
+        result = compare(config, on_progress=bar.progress, on_waiting=bar.waiting, stop=stop)
+    if as_json:
+        say_json(result.as_dict())
+    else:
+        show_verify(result)
+    if not result.equal:
+        sys.exit(EXIT_FAILED)
+
+
+@click.command()
+@pipeline_file
+@common
+def doctor(file: Path, as_json: bool, verbose: bool) -> None:
+    """Check everything that can go wrong, before the first byte moves.
+
+    Looks at this machine, the source and the target, by using each right it needs, and prints
+    for each finding what it is, why it matters and the exact SQL that mends it. E stops a run,
+    W is a risk, I is good to know. Changes nothing: what has to be tried is rolled back.
+
+    \b
+    Example:     penstock doctor shop.toml
+    Exit codes:  0 no error found, 1 at least one, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.doctor import examine
+    from penstock.control.show import show_report
+
+    config = pipeline_config(file)
+    diagnostics(verbose)
+    report = examine(config)
+    if as_json:
+        say_json(report.as_dict())
+    else:
+        show_report(report)
+    if report.errors:
+        sys.exit(EXIT_FAILED)
+
+
+@click.command()
+@pipeline_file
+@common
+def plan(file: Path, as_json: bool, verbose: bool) -> None:
+    """Say what becomes of each column in the target, before anything runs.
+
+    What may get lost is named, with what can be done about it; a pipeline does not start before
+    that is chosen in [target.types]. Changes nothing.
+
+    \b
+    Example:     penstock plan shop.toml
+    Exit codes:  0 it may run, 1 something is refused or not chosen, or an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.plan import make_plan
+    from penstock.control.plan_text import plan_lines
+
+    config = pipeline_config(file)
+    diagnostics(verbose)
+    found = make_plan(config)
+    if as_json:
+        say_json(found.as_dict())
+    else:
+        say_text("\n".join(plan_lines(found)))
+    if not found.may_run:
+        sys.exit(EXIT_FAILED)

@@ -1,0 +1,162 @@
+"""The commands that move rows: run, its two halves, and the demo."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import click
+
+from penstock.cli.arguments import (
+    PORT,
+    checked_option,
+    common,
+    diagnostics,
+    pipeline_config,
+    pipeline_file,
+)
+from penstock.cli.output import EXIT_FAILED, say, say_json, say_text, say_web
+
+
+@click.command()
+@pipeline_file
+@click.option("--web", "with_web", is_flag=True, help="Serve the web interface meanwhile.")
+@click.option("--web-host", default="127.0.0.1", show_default=True, help="With --web: address.")
+@click.option(
+    "--web-port", type=PORT, default=8765, show_default=True, help="With --web: port; 0: any."
+)
+@common
+def run(
+    file: Path, with_web: bool, web_host: str, web_port: int, as_json: bool, verbose: bool
+) -> None:
+    """Run a pipeline: bulk load, handover, then every change, until stopped.
+
+    Starts the two halves, `penstock extract` and `penstock load`, watches them, and shows the
+    handover steps, progress, rates and lag. Before anything is changed, everything that doctor
+    would call an error is checked. Run again on the same directory, it goes on where it stopped,
+    however it was stopped.
+
+    \b
+    What it changes:
+      source   a publication and a replication slot, in the modes change and data+change
+      target   the tables (made when missing), and schema wirekite for its own progress
+      disk     the pipeline's directory: change log, state, diagnostics in run/*.log
+    Ctrl-C ends it in order; a second Ctrl-C at once. Nothing is lost either way.
+
+    \b
+    Example:     penstock run shop.toml
+    Exit codes:  0 stopped as asked, or done (mode data; exitWhenIdle)
+                 1 an error, printed with its code and what to do
+                 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.live import make_view
+    from penstock.control.past_errors import errors_kept
+    from penstock.control.supervisor import run_pipeline
+
+    config = pipeline_config(file)
+    diagnostics(verbose)
+    beside: AbstractContextManager[None] = nullcontext()
+    if with_web:
+        from penstock.web.command import beside as web_beside
+
+        beside = web_beside([config], web_host, web_port, say=say_web(as_json))
+    with beside, errors_kept(config, "run"):
+        run_pipeline(config, make_view(say_json if as_json else None), verbose=verbose)
+
+
+@click.command()
+@pipeline_file
+@common
+@checked_option
+def extract(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
+    """Run only the extracting half: the source's changes into the change log.
+
+    Makes the publication and the slot when they are missing, and writes segments into log/ of
+    the pipeline's directory until stopped; with exitWhenIdle = true until the source is idle.
+    One extractor per directory: a second one is refused.
+
+    \b
+    What it changes:  source: publication, slot and the slot's position; disk: log/ and state/
+                      target: its own rows of wirekite.wirekite_progress
+    Example:          penstock extract shop.toml
+    Exit codes:       0 stopped as asked or idle, 1 an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.extract_process import extract_changes
+    from penstock.control.past_errors import errors_kept
+
+    config = pipeline_config(file)
+    diagnostics(verbose)
+    with errors_kept(config, "extract"):
+        extract_changes(config, verbose=verbose, checked=checked)
+    say(as_json, "stopped: everything extracted so far is in the change log", stopped=True)
+
+
+@click.command()
+@pipeline_file
+@common
+@checked_option
+def load(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
+    """Run only the loading half: bulk load, then segments of the change log into the target.
+
+    Uses Spark. Each batch of up to maxFilesPerBatch segments is one transaction on the target.
+    In mode data+change it waits for `penstock extract`, which captures the position.
+
+    \b
+    What it changes:  target: the tables, and schema wirekite for its own progress
+                      disk: state/; loaded segments, with removeFiles or doneDirectory
+    Example:          penstock load shop.toml
+    Exit codes:       0 stopped as asked or done, 1 an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.load_process import load_changes
+    from penstock.control.past_errors import errors_kept
+
+    config = pipeline_config(file)
+    diagnostics(verbose)
+    with errors_kept(config, "load"):
+        load_changes(config, verbose=verbose, checked=checked)
+    say(as_json, "stopped: the target holds whole transactions only", stopped=True)
+
+
+@click.command()
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=1, max=3600),
+    default=60.0,
+    show_default=True,
+    help="How long the customers keep the shop busy.",
+)
+@common
+def demo(seconds: float, as_json: bool, verbose: bool) -> None:
+    """Copy a busy shop between two throw-away servers, keep it in step, compare.
+
+    Starts two PostgreSQL servers of its own, fills a shop of twelve tables on one of them, and
+    runs a pipeline to the other while customers buy, pay, cancel and browse: the bulk load, the
+    four handover steps, then their changes, with rates and lag. When the customers have gone
+    home, both sides are compared row by row.
+
+    \b
+    What it changes:  nothing that stays: servers and files are temporary and removed
+    Needs:            Java 17; the extras postgres, spark and demo
+    Example:          penstock demo --seconds 30
+    Ctrl-C ends it in order at any moment.
+    Exit codes:       0 source and target are equal, 1 they differ or an error, 2 wrong usage,
+                      130 ended by Ctrl-C
+    """  # noqa: D301 - click wants the character
+    from penstock.control.demo import closing_lines, run_demo
+    from penstock.control.demo_workload import WorkloadOptions
+    from penstock.control.live import make_view
+
+    diagnostics(verbose)
+    outcome = run_demo(
+        lambda: make_view(say_json if as_json else None),
+        lambda text: say(as_json, text, event=text),
+        options=WorkloadOptions(duration_s=seconds),
+        verbose=verbose,
+    )
+    if as_json:
+        say_json(outcome.as_dict())
+    else:
+        say_text("\n".join(closing_lines(outcome)))
+    if not outcome.compared.equal:
+        sys.exit(EXIT_FAILED)
