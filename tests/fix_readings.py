@@ -15,8 +15,9 @@ from penstock.control.log_facts import LogEnd
 from penstock.control.past_errors import PastError
 from penstock.control.retention import Retention
 from penstock.control.running import ProcessState
-from penstock.control.status import ProgressRow, Status, TargetState
+from penstock.control.status import Status
 from penstock.control.table_states import table_facts
+from penstock.control.target_state import ProgressRow, TargetState
 from penstock.load.bulk_progress import BulkProgress, TableProgress
 from penstock.load.target import Applied
 from penstock.model import FlushPoint, TableName

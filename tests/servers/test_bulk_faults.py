@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -20,8 +20,7 @@ from penstock.control.bulk_load import bulk_load
 from penstock.control.config import Config
 from penstock.control.live import bulk_line
 from penstock.control.source_planner import SourcePlanner
-from penstock.control.status import read_target_state
-from penstock.host.connect import connect
+from penstock.control.target_state import open_target_reader, read_target_state
 from penstock.load import chunk as chunks
 from penstock.load.bulk import BulkStopped
 from penstock.load.bulk_progress import BulkProgress
@@ -292,8 +291,8 @@ def test_pause_lets_chunks_end_and_begins_none_until_run(config: Config, spark: 
             time.sleep(2.5)
             at_rest.append(finished_chunks(config))
             assert rows(config.target.url, RUNNING_COPIES) == [(0,)]
-            with connect(config.target.url, application_name="test") as connection:
-                bulk = read_target_state(connection, config).bulk
+            with closing(open_target_reader(config.target.url, application_name="test")) as reader:
+                bulk = read_target_state(reader, config).bulk
             assert bulk is not None
             assert bulk.phase == "paused"
             assert "bulk load paused at" in bulk_line(bulk)

@@ -25,7 +25,8 @@ from penstock.control.live import JsonView, LineView, LiveView, change_line, las
 from penstock.control.log_facts import LogEnd
 from penstock.control.running import ProcessState
 from penstock.control.show import show_lag, show_report, show_status
-from penstock.control.status import Status, TargetState, at_rest
+from penstock.control.status import Status, at_rest
+from penstock.control.target_state import TargetState
 from penstock.load.bulk_progress import BulkProgress, TableProgress
 from penstock.load.target import Applied
 from penstock.model import FlushPoint, TableName

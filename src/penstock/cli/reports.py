@@ -43,7 +43,7 @@ def lag(file: Path, as_json: bool, verbose: bool) -> None:
     """Tell how far the target is behind the source, in seconds and in bytes.
 
     Seconds: the age of the newest transaction that is applied; 0 when nothing is outstanding.
-    Bytes: what the source has written behind the slot's position, and behind what is applied.
+    Bytes: what the source has written that is not extracted yet, and behind what is applied.
     Changes nothing.
 
     \b

@@ -32,11 +32,24 @@ class Hasher(StrEnum):
     """How images become numbers.
 
     FAST: the server's own 64-bit hash of text; the same on servers of one byte order and one
-    encoding, which is probed. SHA256: the same everywhere, at about twice the time.
+    encoding, which is probed. SHA256: the same everywhere, at about twice the time. SHARED: the
+    same, also on MySQL and MariaDB, for images of `shared_image.py`; one sum per bucket in place of
+    two, as these servers would compute the image anew for the second one.
     """
 
     FAST = "fast"
     SHA256 = "sha256"
+    SHARED = "shared"
+
+    @property
+    def way(self) -> str:
+        """How tables are compared by it, for people."""
+        return {
+            Hasher.FAST: "checksums computed by each server, with its own hash",
+            Hasher.SHA256: "checksums computed by each server, with SHA-256",
+            Hasher.SHARED: "checksums computed by each server, with SHA-256 over the texts by "
+            "which the table of types compares",
+        }[self]
 
 
 # Both servers must give the same numbers for these, or SHA256 is used.
@@ -52,18 +65,20 @@ PROBE = """
 class Part:
     """A piece of a table that one query reads: a leaf, or a range of its blocks.
 
-    block_first, block_end: None for open ends; both None reads the whole relation.
+    block_first, block_end: None for open ends; both None reads the whole relation. where: another
+    kind of range, as SQL.
     """
 
     relation: TableName
     size_bytes: int = 0
     block_first: int | None = None
     block_end: int | None = None
+    where: str = ""
 
     @property
     def condition(self) -> str:
         """The range as SQL; `true` for the whole relation."""
-        ends = []
+        ends = [self.where] if self.where else []
         if self.block_first is not None:
             ends.append(f"ctid >= '({self.block_first},0)'")
         if self.block_end is not None:
@@ -75,11 +90,13 @@ class Part:
 class Image:
     """One side's SQL for a table's rows: the text of the key and of the whole row.
 
-    key is the row itself for a table without a key. Both are `row(...)::text` in collation C.
+    key is the row itself for a table without a key. Both are `row(...)::text` in collation C, or
+    what `shared_image.py` makes. name: how people are told a key; the key itself when empty.
     """
 
     key: str
     row: str
+    name: str = ""
 
 
 def key_columns(table: TableDefinition) -> tuple[str, ...]:
@@ -166,11 +183,12 @@ def _hash(hasher: Hasher, text: str, which: int) -> str:
 def bucket_query(image: Image, part: Part, buckets: int, hasher: Hasher) -> str:
     """SQL for the checksums of one part: rows `(bucket, rows, sum of hash 1, sum of hash 2)`."""
     # `offset 0` keeps the planner from merging the levels, which would print each row twice.
+    second = "0" if hasher is Hasher.SHARED else f"sum({_hash(hasher, 'image', 2)})"
     return f"""
         select bucket,
                count(*),
                sum({_hash(hasher, "image", 1)}),
-               sum({_hash(hasher, "image", 2)})
+               {second}
           from (select {_hash(hasher, image.key, 1)} & {buckets - 1} as bucket,
                        {image.row} as image
                   from only {quoted(*part.relation)}
@@ -210,7 +228,7 @@ def names_query(image: Image, parts: Sequence[Part], hashes: Sequence[int], hash
     return f"""
         select {_hash(hasher, "key", 1)},
                {_hash(hasher, "key", 2)},
-               left(key, {KEY_TEXT_LENGTH_MAX})
+               left(name, {KEY_TEXT_LENGTH_MAX})
           from ({_union(image, parts, wanted)}) as rows
     """
 
@@ -218,7 +236,7 @@ def names_query(image: Image, parts: Sequence[Part], hashes: Sequence[int], hash
 def _union(image: Image, parts: Sequence[Part], wanted: str) -> str:
     return "\n union all\n".join(
         f"""
-        (select {image.key} as key, {image.row} as image
+        (select {image.key} as key, {image.row} as image, {image.name or image.key} as name
            from only {quoted(*part.relation)}
           where {part.condition} and {wanted}
          offset 0)

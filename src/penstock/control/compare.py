@@ -1,25 +1,27 @@
-"""Comparing tables of two PostgreSQL servers, each read at one snapshot.
+"""Comparing tables of two servers, each read at one snapshot.
 
 First both sides are read whole, in parallel, and answer with checksums per bucket; then only the
 rows of buckets that differ are shipped, as hashes in key order, and merged. So the cost is that
 of reading both tables once, plus once more and the differences when there are any, wherever they
-are. Not here: which position the snapshots stand at (`verify.py`).
+are. A server is a `Reader`: here is that of PostgreSQL, that of MySQL and MariaDB in
+`compare_mysql.py`. Not here: which position the snapshots stand at (`verify.py`).
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from penstock.control import checksum
 from penstock.control.checksum import (
     PROBE,
     Hasher,
@@ -28,16 +30,16 @@ from penstock.control.checksum import (
     Sums,
     add_sums,
     bucket_count,
-    bucket_query,
     differing_buckets,
     key_columns,
-    names_query,
-    rows_query,
     source_image,
     target_image,
 )
+from penstock.control.compare_port import Dialect, Reader
 from penstock.control.hashed_rows import Hashes, Kind, Tally, merge, read_hashes
+from penstock.control.shared_image import compared_columns, shared_images
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, literal, quoted, server_errors
+from penstock.load.bulk_types import Ends
 from penstock.model import PenstockError, Retry, TableDefinition, TableName
 
 APPLICATION_NAME = "penstock verify"
@@ -144,7 +146,7 @@ class CompareProgress:
 
 
 class Side:
-    """One server: several sessions that see the same snapshot.
+    """A PostgreSQL server; see `Reader`.
 
     snapshot_id: an exported snapshot to import; None makes one now. The first session (the lead)
     also holds a lock on every compared table, so that none can be rewritten under our hands.
@@ -166,6 +168,7 @@ class Side:
                 self._free.put(session)
             self._opened = opened.pop_all()
         self.executor = ThreadPoolExecutor(sessions, thread_name_prefix="verify-read")
+        self.dialect: Dialect = checksum
 
     @staticmethod
     def _open(url: str, snapshot_id: str | None, opened: ExitStack) -> psycopg.Connection:
@@ -189,13 +192,38 @@ class Side:
             if session.info.transaction_status is TransactionStatus.ACTIVE:
                 session.cancel_safe(timeout=CANCEL_TIMEOUT_S)
 
-    def borrow(self) -> psycopg.Connection:
-        """A session for one query; wait until one is free."""
-        return self._free.get()
+    @contextmanager
+    def _session(self) -> Iterator[psycopg.Connection]:
+        """A session for one query; waits until one is free."""
+        connection = self._free.get()
+        try:
+            yield connection
+        finally:
+            self._free.put(connection)
 
-    def give_back(self, connection: psycopg.Connection) -> None:
-        """Let others have the session."""
-        self._free.put(connection)
+    def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
+        """See Reader."""
+        with self._session() as connection, server_errors(doing):
+            return connection.execute(query).fetchall()
+
+    def hashes(self, query: str, doing: str) -> Iterator[Hashes]:
+        """See Reader."""
+        with self._session() as connection:
+            yield from read_hashes(connection, query, doing)
+
+    def column_types(self, table: TableName) -> dict[str, str]:
+        """See Reader."""
+        with server_errors(f"reading the columns of {table}"):
+            found = self.lead.execute(COLUMN_TYPES, {"name": quoted(*table)}).fetchall()
+        return {str(name): str(type_text) for name, type_text in found}
+
+    def column_name(self, name: str) -> str:
+        """See Reader."""
+        return name
+
+    def parts(self, table: TableName, side: str) -> tuple[tuple[Part, ...], int]:
+        """See Reader."""
+        return _parts(self.lead, table, side)
 
     def __enter__(self) -> Self:
         return self
@@ -226,22 +254,71 @@ class _Work:
 
 def compare_tables(
     pairs: Sequence[TablePair],
-    source: Side,
-    target: Side,
+    source: Reader,
+    target: Reader,
     *,
     named_max: int = NAMED_MAX,
     on_progress: Callable[[CompareProgress], None] | None = None,
     hasher: Hasher | None = None,
+    ends: Ends | None = None,
 ) -> list[TableResult]:
     """Compare tables row by row; the results come in the order of the pairs.
 
-    hasher: None probes both servers and takes the fastest one that they agree on.
-    Raises TableGone, ColumnGone, TableRewritten, and the typed errors of `host.connect`.
+    hasher: None takes what `hasher_for` says. ends: the two servers, unless both are PostgreSQL.
+    Raises TableGone, ColumnGone, TableRewritten, ColumnIncomparable, and the typed errors of
+    `host.connect`.
     """
-    chosen = hasher or choose_hasher(source.lead, target.lead)
-    works = [_prepare(pair, source, target) for pair in pairs]
-    _read_sums(works, (source, target), chosen, on_progress)
-    return [_result(work, (source, target), chosen, named_max) for work in works]
+    return [
+        work.result
+        for work in compare(
+            pairs,
+            source,
+            target,
+            named_max=named_max,
+            on_progress=on_progress,
+            hasher=hasher or hasher_for(source, target),
+            ends=ends,
+        )
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A table that was compared, with what says which rows differ.
+
+    images: of the source and the target. buckets: how many there are. keys: first hashes of the
+    keys that differ; None: too many to say. differing: the buckets that they are in.
+    """
+
+    pair: TablePair
+    result: TableResult
+    images: tuple[Image, Image]
+    buckets: int
+    differing: tuple[int, ...] = ()
+    keys: tuple[int, ...] | None = ()
+
+
+def compare(
+    pairs: Sequence[TablePair],
+    source: Reader,
+    target: Reader,
+    *,
+    hasher: Hasher,
+    named_max: int = NAMED_MAX,
+    on_progress: Callable[[CompareProgress], None] | None = None,
+    ends: Ends | None = None,
+) -> list[Compared]:
+    """As `compare_tables`, with what a repair needs to know."""
+    works = [_prepare(pair, source, target, ends) for pair in pairs]
+    _read_sums(works, (source, target), hasher, on_progress)
+    return [_compared(work, (source, target), hasher, named_max) for work in works]
+
+
+def hasher_for(source: Reader, target: Reader) -> Hasher:
+    """What both servers can compute alike, the fastest of it."""
+    if isinstance(source, Side) and isinstance(target, Side):
+        return choose_hasher(source.lead, target.lead)
+    return Hasher.SHARED
 
 
 def choose_hasher(source: psycopg.Connection, target: psycopg.Connection) -> Hasher:
@@ -251,14 +328,27 @@ def choose_hasher(source: psycopg.Connection, target: psycopg.Connection) -> Has
     return Hasher.FAST if answers[0] == answers[1] else Hasher.SHA256
 
 
-def _prepare(pair: TablePair, source: Side, target: Side) -> _Work:
+def _prepare(pair: TablePair, source: Reader, target: Reader, ends: Ends | None) -> _Work:
     definition = pair.source
-    source_parts, source_rows = _parts(source.lead, definition.name, "source")
-    target_parts, target_rows = _parts(target.lead, pair.target, "target")
-    with server_errors(f"reading the columns of {pair.target}"):
-        found = target.lead.execute(COLUMN_TYPES, {"name": quoted(*pair.target)}).fetchall()
-    types = {str(name): str(type_text) for name, type_text in found}
-    lacking = [column.name for column in definition.columns if column.name not in types]
+    source_parts, source_rows = source.parts(definition.name, "source")
+    target_parts, target_rows = target.parts(pair.target, "target")
+    types = target.column_types(pair.target)
+    return _Work(
+        pair=pair,
+        images=_images(pair, target, types, ends),
+        parts=(source_parts, target_parts),
+        buckets=bucket_count(max(source_rows, target_rows)),
+    )
+
+
+def _images(
+    pair: TablePair, target: Reader, types: Mapping[str, str], ends: Ends | None
+) -> tuple[Image, Image]:
+    definition = pair.source
+    columns = definition.columns
+    if ends is not None:
+        columns = tuple(compared_columns(definition, ends, types))
+    lacking = [column.name for column in columns if target.column_name(column.name) not in types]
     if lacking:
         raise ColumnGone(
             f"{pair.target} in the target has no column {lacking[0]}, which {definition.name} "
@@ -266,12 +356,9 @@ def _prepare(pair: TablePair, source: Side, target: Side) -> _Work:
             hint="Let the loader catch up, or add the column to the target by hand.",
             columns=lacking,
         )
-    return _Work(
-        pair=pair,
-        images=(source_image(definition), target_image(definition, types)),
-        parts=(source_parts, target_parts),
-        buckets=bucket_count(max(source_rows, target_rows)),
-    )
+    if ends is not None:
+        return shared_images(definition, pair.target, columns, ends)
+    return source_image(definition), target_image(definition, types)
 
 
 def _parts(lead: psycopg.Connection, table: TableName, side: str) -> tuple[tuple[Part, ...], int]:
@@ -325,7 +412,7 @@ def cut(relation: TableName, size_bytes: int, block_bytes: int, *, whole: bool) 
 
 def _read_sums(
     works: Sequence[_Work],
-    sides: tuple[Side, Side],
+    sides: tuple[Reader, Reader],
     hasher: Hasher,
     on_progress: Callable[[CompareProgress], None] | None,
 ) -> None:
@@ -336,7 +423,7 @@ def _read_sums(
     for work in sorted(works, key=lambda w: -sum(p.size_bytes for p in w.parts[0])):
         for which, side in enumerate(sides):
             for part in work.parts[which]:
-                query = bucket_query(work.images[which], part, work.buckets, hasher)
+                query = side.dialect.bucket_query(work.images[which], part, work.buckets, hasher)
                 doing = f"reading {work.pair.source.name} in the {('source', 'target')[which]}"
                 future = side.executor.submit(_sums, side, query, doing)
                 running.append((future, work, which, part))
@@ -349,21 +436,18 @@ def _read_sums(
             )
 
 
-def _sums(side: Side, query: str, doing: str) -> Sums:
-    connection = side.borrow()
-    try:
-        with server_errors(doing):
-            rows = connection.execute(query).fetchall()
-    finally:
-        side.give_back(connection)
+def _sums(side: Reader, query: str, doing: str) -> Sums:
+    rows = side.fetch(query, doing)
     return {int(b): (int(count), int(one), int(two)) for b, count, one, two in rows}
 
 
-def _result(work: _Work, sides: tuple[Side, Side], hasher: Hasher, named_max: int) -> TableResult:
+def _compared(
+    work: _Work, sides: tuple[Reader, Reader], hasher: Hasher, named_max: int
+) -> Compared:
     source_rows, target_rows = (sum(s[0] for s in sums.values()) for sums in work.sums)
     differing = differing_buckets(*work.sums)
     tally = _merge(work, sides, hasher, differing, named_max) if differing else Tally(named_max)
-    return TableResult(
+    result = TableResult(
         table=work.pair.source.name,
         target=work.pair.target,
         source_rows=source_rows,
@@ -374,15 +458,23 @@ def _result(work: _Work, sides: tuple[Side, Side], hasher: Hasher, named_max: in
         different=tally.different,
         named=_names(work, sides, hasher, tally),
     )
+    return Compared(
+        pair=work.pair,
+        result=result,
+        images=work.images,
+        buckets=work.buckets,
+        differing=tuple(differing),
+        keys=tally.keys,
+    )
 
 
 def _merge(
-    work: _Work, sides: tuple[Side, Side], hasher: Hasher, differing: list[int], named_max: int
+    work: _Work, sides: tuple[Reader, Reader], hasher: Hasher, differing: list[int], named_max: int
 ) -> Tally:
     with ExitStack() as stack:
         streams = []
         for which, side in enumerate(sides):
-            query = rows_query(
+            query = side.dialect.rows_query(
                 work.images[which], work.parts[which], work.buckets, differing, hasher
             )
             name = str(work.pair.source.name)
@@ -391,7 +483,7 @@ def _merge(
 
 
 def _names(
-    work: _Work, sides: tuple[Side, Side], hasher: Hasher, tally: Tally
+    work: _Work, sides: tuple[Reader, Reader], hasher: Hasher, tally: Tally
 ) -> tuple[Difference, ...]:
     """The keys of the named differences as text, read from a side that has the row."""
     named = tally.named or []
@@ -400,13 +492,8 @@ def _names(
         wanted = sorted({one for kind, one, _ in named if (kind == "surplus") == (which == 1)})
         if not wanted:
             continue
-        query = names_query(work.images[which], work.parts[which], wanted, hasher)
-        connection = side.borrow()
-        try:
-            with server_errors(f"reading the keys that differ in {work.pair.source.name}"):
-                found = connection.execute(query).fetchall()
-        finally:
-            side.give_back(connection)
+        query = side.dialect.names_query(work.images[which], work.parts[which], wanted, hasher)
+        found = side.fetch(query, f"reading the keys that differ in {work.pair.source.name}")
         texts |= {(int(one), int(two)): str(text) for one, two, text in found}
     return tuple(Difference(kind=kind, key=texts[one, two]) for kind, one, two in named)
 
@@ -414,7 +501,7 @@ def _names(
 class _Stream:
     """Rows of a query, fetched by a thread of their own so that both servers work at once."""
 
-    def __init__(self, side: Side, query: str, doing: str) -> None:
+    def __init__(self, side: Reader, query: str, doing: str) -> None:
         self._side = side
         self._query = query
         self._doing = doing
@@ -423,17 +510,14 @@ class _Stream:
         self._thread = threading.Thread(target=self._fetch, daemon=True)
 
     def _fetch(self) -> None:
-        connection = self._side.borrow()
         try:
-            for rows in read_hashes(connection, self._query, self._doing):
+            for rows in self._side.hashes(self._query, self._doing):
                 if not self._put(rows):
-                    connection.cancel_safe(timeout=CANCEL_TIMEOUT_S)
+                    self._side.cancel()
                     return
             self._put(None)
         except BaseException as error:
             self._put(error)
-        finally:
-            self._side.give_back(connection)
 
     def _put(self, item: Hashes | BaseException | None) -> bool:
         while not self._stop.is_set():

@@ -24,6 +24,7 @@ Hashes = npt.NDArray[np.int64]
 """Shape (rows, 4)."""
 
 ARRAY_ROWS = 50_000
+KEYS_MAX = 10_000
 WAIT_S = 60.0
 _HEADER_BYTES = 19  # signature, flags, length of an empty extension
 _ROW = np.dtype(
@@ -84,9 +85,13 @@ def _decoded(block: bytes) -> Hashes:
 
 @dataclass(slots=True)
 class Tally:
-    """What a merge counted. named: the first differences, as `(kind, key hash 1, key hash 2)`."""
+    """What a merge counted. named: the first differences, as `(kind, key hash 1, key hash 2)`.
+
+    keys: the first hashes of all keys that differ; None when there are more than KEYS_MAX.
+    """
 
     named_max: int
+    keys: tuple[int, ...] | None = ()
     missing: int = 0
     surplus: int = 0
     different: int = 0
@@ -95,6 +100,12 @@ class Tally:
     def add(self, kind: Kind, keys: Hashes, counts: Hashes) -> None:
         """Count differences of one kind. keys: shape (n, 2); counts: how often each, n."""
         total = int(counts.sum())
+        if self.keys is not None:
+            self.keys = (
+                (*self.keys, *keys[:, 0].tolist())
+                if len(self.keys) + len(keys) <= KEYS_MAX
+                else None
+            )
         setattr(self, kind, getattr(self, kind) + total)
         self.named = self.named if self.named is not None else []
         for (one, two), count in zip(keys.tolist(), counts.tolist(), strict=True):

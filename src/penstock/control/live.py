@@ -26,7 +26,6 @@ from penstock.control.display import (
 from penstock.control.status import Status
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.bulk_progress import BulkProgress, Rates, TableProgress
-from penstock.model import Lsn
 
 RATE_WINDOW_S = 10.0
 LINE_INTERVAL_S = 5.0
@@ -146,7 +145,7 @@ def change_line(status: Status, log_rate: float, applied_rate: float) -> str:
     return (
         f"extracted {human_count(status.log.end.gsn)} rows ({human_count(log_rate)}/s), "
         f"loaded {human_count(status.target.applied.gsn)} ({human_count(applied_rate)}/s), "
-        f"{behind}, at {Lsn(status.log.end.position)}"
+        f"{behind}, at {status.positions.text(status.log.end.position)}"
     )
 
 
@@ -299,17 +298,18 @@ def change_rows(
     status: Status, log_rate: float | None = None, applied_rate: float | None = None
 ) -> list[tuple[str, str]]:
     """Label and value of what changes do now. Rates in rows/s; None: not known."""
+    text = status.positions.text
     rows = [
         (
             "  extracted",
             f"{human_count(status.log.end.gsn)} rows in {human_count(status.log.end.trx)} "
-            f"transactions{_rate(log_rate)}, up to {Lsn(status.log.end.position)}",
+            f"transactions{_rate(log_rate)}, up to {text(status.log.end.position)}",
         ),
         (
             "  loaded",
             f"{human_count(status.target.applied.gsn)} rows in "
             f"{human_count(status.target.applied.trx)} transactions{_rate(applied_rate)}, "
-            f"up to {Lsn(status.target.applied.position)}",
+            f"up to {text(status.target.applied.position)}",
         ),
     ]
     lag = status.lag

@@ -28,7 +28,7 @@ class Positions(Protocol):
 class LsnPositions:
     """Those of a PostgreSQL source."""
 
-    def __init__(self, slot: str) -> None:
+    def __init__(self, slot: str = "") -> None:
         """slot: what the source knows the pipeline by."""
         self._slot = slot
 

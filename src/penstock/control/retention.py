@@ -42,12 +42,15 @@ class Retention:
     size_bytes: of its log. age_s: since the oldest file of it was last written; None where the
     role may not ask. left_bytes: what may still be written before the source throws it away; None
     where it never does. state: the server's own word (reserved, extended, unreserved, lost).
+    Servers of MySQL's family keep nothing for us: there it is all that they keep, and expires_s is
+    the age at which they delete a file; None where they never do.
     """
 
     size_bytes: int
     age_s: float | None
     left_bytes: int | None
     state: str
+    expires_s: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """As the web interface's JSON has it."""
@@ -56,6 +59,7 @@ class Retention:
             "age_seconds": None if self.age_s is None else round(self.age_s, 1),
             "left_bytes": self.left_bytes,
             "state": self.state,
+            "expires_seconds": self.expires_s,
         }
 
 

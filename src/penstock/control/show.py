@@ -30,7 +30,6 @@ from penstock.control.live import bulk_table, change_rows
 from penstock.control.status import Status
 from penstock.control.verify import VerifyResult
 from penstock.log.reader import Finding as LogFinding
-from penstock.model import Lsn
 
 SEVERITY_STYLES = {
     Severity.ERROR: "bold red",
@@ -65,16 +64,16 @@ def _show_finding(finding: Finding, out: Console) -> None:
 def show_lag(lag: Lag, out: Console | None = None) -> None:
     """Print how far behind the target is."""
     out = out or console()
-    extracting = "" if lag.extracting else " (nobody reads the slot: the extractor does not run)"
+    extracting = "" if lag.extracting else " (the extractor does not run)"
     out.print(
         pairs(
             [
                 ("lag", f"{human_seconds(lag.seconds)}, {human_count(lag.rows)} rows in the log"),
-                ("behind the slot", human_bytes(lag.slot_bytes) + extracting),
+                ("not extracted yet", human_bytes(lag.slot_bytes) + extracting),
                 ("behind what is applied", human_bytes(lag.applied_bytes)),
-                ("source is at", str(Lsn(lag.source_position))),
-                ("change log is at", str(Lsn(lag.log_position))),
-                ("target is at", str(Lsn(lag.applied_position))),
+                ("source is at", lag.positions.text(lag.source_position)),
+                ("change log is at", lag.positions.text(lag.log_position)),
+                ("target is at", lag.positions.text(lag.applied_position)),
             ]
         )
     )
@@ -225,8 +224,10 @@ def show_verify(result: VerifyResult, out: Console | None = None) -> None:
         if hidden > 0:
             out.print(f"  and {human_count(hidden)} more")
     rows = sum(table.source_rows for table in result.tables)
-    facts = f"{len(result.tables)} tables, {human_count(rows)} rows, at {Lsn(result.position)}"
+    facts = f"{len(result.tables)} tables, {human_count(rows)} rows, at {result.place}"
     taken = f"in {human_seconds(result.seconds)}"
+    if result.way:
+        out.print(Text(f"compared by {result.way}", style="dim"))
     if result.equal:
         out.print(Text(f"source and target are equal: {facts}, compared {taken}", style="green"))
     else:

@@ -1,7 +1,7 @@
 """What a pipeline is doing, read from the log, the target and the state files only.
 
 Nothing here asks a process of ours: a status is true whether or not one runs. Not here: how it is
-shown (`display.py`, `live.py`), and the source's side of the lag (`lag.py`).
+shown (`display.py`, `live.py`), and the two servers' sides (`lag.py`, `target_state.py`).
 """
 
 from __future__ import annotations
@@ -12,69 +12,35 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import psycopg
 
 from penstock.control.config import Config
 from penstock.control.handover_state import Handover, read_handover
 from penstock.control.identity import SourceIdentity, stored_identity
-from penstock.control.lag import Lag, SourceState, lag_of, log_begin, read_source_state
+from penstock.control.lag import Lag, lag_of, log_begin
 from penstock.control.log_facts import LogEnd, outstanding_commit_us, read_log_end
+from penstock.control.positions import LsnPositions, Positions, positions_of
 from penstock.control.running import ProcessState, processes
+from penstock.control.source_reader import SourceReader, open_source
+from penstock.control.target_state import (
+    ProgressRow,
+    TargetReader,
+    TargetState,
+    open_target_reader,
+    read_target_state,
+)
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.connect import connect, server_errors
-from penstock.load.bulk_progress import BulkProgress, read_progress
-from penstock.load.ledger import read_ledger
-from penstock.load.postgres.bulk import PostgresCounts
-from penstock.load.postgres.progress import read_action, read_applied
 from penstock.load.target import Applied
-from penstock.model import Lsn, PenstockError
+from penstock.model import PenstockError
 
-# As document 000 prints them.
-CE_ROWS = """
-    SELECT source, mark, start_time, finish_time
-    FROM wirekite.wirekite_progress
-    WHERE operation = 'CE'
-    ORDER BY start_time DESC
-    LIMIT 5
-"""
-CL_ROWS = """
-    SELECT source, mark, start_time, finish_time
-    FROM wirekite.wirekite_progress
-    WHERE operation = 'CL'
-    ORDER BY start_time DESC
-    LIMIT 5
-"""
-RESTARTS = """
-    select coalesce(sum(restarts), 0)::int
-      from wirekite.wirekite_progress
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgressRow:
-    """A row of wirekite_progress as the document's query gives it; times are UTC."""
-
-    source: str
-    mark: str | None
-    start_time: datetime
-    finish_time: datetime | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetState:
-    """What the target tells."""
-
-    applied: Applied = field(default_factory=Applied)
-    action: str = "RUN"
-    restarts: int = 0
-    extracted: tuple[ProgressRow, ...] = ()
-    loaded: tuple[ProgressRow, ...] = ()
-    bulk: BulkProgress | None = None
+NAME = "penstock status"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """All of it. lag is None, and source_error says why, when the source can not be asked."""
+    """All of it. lag is None, and source_error says why, when the source can not be asked.
+
+    positions: how the source writes them.
+    """
 
     pipeline: str
     mode: str
@@ -86,6 +52,7 @@ class Status:
     target: TargetState
     lag: Lag | None
     source_error: str = ""
+    positions: Positions = field(default_factory=LsnPositions, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
         """The status as `penstock status --json` prints it."""
@@ -105,13 +72,13 @@ class Status:
                 "next_segment": self.log.number_next,
                 "gsn": self.log.end.gsn,
                 "trx": self.log.end.trx,
-                "position": str(Lsn(self.log.end.position)),
+                "position": self.positions.text(self.log.end.position),
                 "done": self.log.done,
             },
             "applied": {
                 "gsn": self.target.applied.gsn,
                 "trx": self.target.applied.trx,
-                "position": str(Lsn(self.target.applied.position)),
+                "position": self.positions.text(self.target.applied.position),
             },
             "extracted_files": [_row_dict(row) for row in self.target.extracted],
             "loaded_files": [_row_dict(row) for row in self.target.loaded],
@@ -140,8 +107,8 @@ class StatusReader:
         """Nothing is connected before the first read."""
         self._config = config
         self._clock = clock
-        self._target: psycopg.Connection | None = None
-        self._source: psycopg.Connection | None = None
+        self._target: TargetReader | None = None
+        self._source: SourceReader | None = None
 
     def read(self, *, look_into_open: bool = True) -> Status:
         """The status now. look_into_open: read the open segment's end too.
@@ -163,11 +130,12 @@ class StatusReader:
             target=target,
             lag=lag,
             source_error=source_error,
+            positions=positions_of(config),
         )
 
     def _target_state(self) -> TargetState:
-        if self._target is None or self._target.closed:
-            self._target = connect(self._config.target.url, application_name="penstock status")
+        if self._target is None or self._target.is_closed:
+            self._target = open_target_reader(self._config.target.url, application_name=NAME)
         try:
             return read_target_state(self._target, self._config)
         except PenstockError:
@@ -178,10 +146,9 @@ class StatusReader:
         if not self._config.pipeline.mode.has_change:
             return None, ""
         try:
-            if self._source is None or self._source.closed:
-                self._source = connect(self._config.source.url, application_name="penstock status")
-            slot = self._config.change_extractor.replication_slot
-            state: SourceState = read_source_state(self._source, slot)
+            if self._source is None or self._source.is_closed:
+                self._source = open_source(self._config, application_name=NAME)
+            state = self._source.state(log)
         except PenstockError as error:
             if self._source is not None:
                 self._source.close()
@@ -195,6 +162,7 @@ class StatusReader:
             outstanding_us=outstanding,
             now_us=now_us,
             begin=log_begin(self._config),
+            positions=positions_of(self._config),
         )
         return lag, ""
 
@@ -225,45 +193,3 @@ def at_rest(status: Status) -> Status:
     if lag is None or lag.rows or not status.log.done:
         return status
     return replace(status, lag=replace(lag, seconds=0.0))
-
-
-def read_target_state(connection: psycopg.Connection, config: Config) -> TargetState:
-    """What the target's tables in schema wirekite tell; empty before they are made."""
-    with server_errors("reading the progress tables"):
-        present = connection.execute(
-            "select to_regclass('wirekite.wirekite_progress') is not null,"
-            "       to_regclass('wirekite.bulk_table') is not null"
-        ).fetchone()
-        if present is None or not present[0]:
-            return TargetState()
-        action = read_action(connection)
-        return TargetState(
-            applied=read_applied(connection),
-            action=action,
-            restarts=_first(connection, RESTARTS),
-            extracted=_progress_rows(connection, CE_ROWS),
-            loaded=_progress_rows(connection, CL_ROWS),
-            bulk=_bulk(connection, config, action) if present[1] else None,
-        )
-
-
-def _first(connection: psycopg.Connection, query: str) -> int:
-    row = connection.execute(query).fetchone()
-    return int(row[0]) if row else 0
-
-
-def _progress_rows(connection: psycopg.Connection, query: str) -> tuple[ProgressRow, ...]:
-    return tuple(
-        ProgressRow(source=row[0], mark=row[1], start_time=row[2], finish_time=row[3])
-        for row in connection.execute(query).fetchall()
-    )
-
-
-def _bulk(connection: psycopg.Connection, config: Config, action: str) -> BulkProgress | None:
-    """The bulk load's progress, without rates: what plan and target say together."""
-    ledger = read_ledger(config.layout.state)
-    if not ledger.plans:
-        return None
-    paused = "paused" if action == "PAUSE" else "copying"
-    phase = "done" if ledger.finished else paused
-    return read_progress(PostgresCounts(connection), ledger.plans, phase)

@@ -9,31 +9,38 @@ the comparison (`compare.py`) and the loader's side of the hold (`penstock.load.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-import psycopg
 import structlog
 
-from penstock.control.bulk_load import source_tables
+from penstock.control.bulk_load import ends_of, source_tables
 from penstock.control.compare import (
     NAMED_MAX,
     CompareProgress,
     Side,
     TablePair,
     TableResult,
-    compare_tables,
+    compare,
+    hasher_for,
 )
+from penstock.control.compare_port import Reader
 from penstock.control.config import Config, Mode
 from penstock.control.log_facts import read_log_end
+from penstock.control.positions import positions_of
 from penstock.control.running import processes
-from penstock.control.source_planner import HeldPoint
+from penstock.control.verify_source import (
+    SourcePoint,
+    nudge,
+    open_source_side,
+    unread_changes,
+)
 from penstock.host import files
 from penstock.host.clock import REAL_CLOCK
-from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, server_errors
 from penstock.host.files import DirectoryLock
+from penstock.load.bulk_types import is_mysql
 from penstock.load.hold import (
     HOLD_LOCK,
     Held,
@@ -43,38 +50,15 @@ from penstock.load.hold import (
     write_hold,
 )
 from penstock.load.ledger import read_ledger
-from penstock.load.postgres.progress import read_applied
-from penstock.load.target import Applied, target_name
+from penstock.load.progress import open_progress
+from penstock.load.target import target_name
 from penstock.model import Lsn, PenstockError, Retry
-from penstock.source.postgres.snapshot import temporary_consistent_point
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock verify"
 POLL_INTERVAL_S = 0.05
 TIMEOUT_S = 300.0
 SESSIONS = 2
-
-# Row messages (tags I, U, D, T) of transactions that end behind the log. A transaction's last
-# message has the position of its end; the slot may stand before the log's end after a crash.
-UNREAD_ROWS = """
-    select coalesce(sum(row_count), 0)::int8
-      from (select count(*) filter (where get_byte(data, 0) in (73, 85, 68, 84)) as row_count,
-                   max(lsn) as end_lsn
-              from pg_logical_slot_peek_binary_changes(
-                       %(slot)s, %(until)s::pg_lsn, null,
-                       'proto_version', '1', 'publication_names', %(publications)s)
-             group by xid) as transactions
-     where end_lsn > %(log_end)s::pg_lsn
-"""
-SLOT_EXISTS = """
-    select exists (select from pg_replication_slots where slot_name = %(slot)s)
-"""
-# Makes the server's log reach beyond the position, so that an idle source is passed at once.
-NUDGE = """
-    select case when not pg_is_in_recovery()
-                then pg_logical_emit_message(true, 'penstock', 'verify')
-           end
-"""
 
 
 class NotLoadedYet(PenstockError):
@@ -112,24 +96,33 @@ class VerifyStopped(PenstockError):
 class VerifyResult:
     """What verify found. position: where both sides stood; seconds: in all, and of the hold.
 
-    hold_seconds: for how long the loader was kept from applying; 0 without a loader.
+    hold_seconds: for how long the loader was kept from applying; 0 without a loader. at: the
+    position as the source writes it. way: how the sides were compared, for people.
     """
 
     position: int
     tables: tuple[TableResult, ...]
     seconds: float
     hold_seconds: float = 0.0
+    at: str = ""
+    way: str = ""
 
     @property
     def equal(self) -> bool:
         """Whether every table is equal, row by row."""
         return all(table.equal for table in self.tables)
 
+    @property
+    def place(self) -> str:
+        """The position, as the source writes it."""
+        return self.at or str(Lsn(self.position))
+
     def as_dict(self) -> dict[str, Any]:
         """As `penstock verify --json` prints it."""
         return {
             "equal": self.equal,
-            "position": str(Lsn(self.position)),
+            "position": self.place,
+            "way": self.way,
             "seconds": round(self.seconds, 3),
             "hold_seconds": round(self.hold_seconds, 3),
             "tables": [
@@ -158,26 +151,41 @@ def verify(
     """
     began_s = REAL_CLOCK.monotonic_s()
     check_loaded(config)
-    pairs = [
-        TablePair(source=table, target=target_name(table.name, config.target.map))
-        for table in source_tables(config)
-    ]
     waiting = _Waiting(on_waiting or (lambda _text: None), stop, timeout_s)
+    ends = ends_of(config)
     with ExitStack() as stack:
         if _runs(config, "load") and config.pipeline.mode.has_change:
             opened = _sides_while_running(config, waiting, sessions, stack)
         else:
             opened = _sides_at_rest(config, waiting, sessions, stack)
-        source, target, position, hold_s = opened
-        tables = compare_tables(pairs, source, target, named_max=named_max, on_progress=on_progress)
+        hasher = hasher_for(opened.source, opened.target)
+        tables = compare(
+            table_pairs(config),
+            opened.source,
+            opened.target,
+            hasher=hasher,
+            named_max=named_max,
+            on_progress=on_progress,
+            ends=ends,
+        )
     result = VerifyResult(
-        position=position,
-        tables=tuple(tables),
+        position=opened.point.position,
+        tables=tuple(table.result for table in tables),
         seconds=REAL_CLOCK.monotonic_s() - began_s,
-        hold_seconds=hold_s,
+        hold_seconds=opened.hold_s,
+        at=opened.point.text,
+        way=hasher.way,
     )
     logger.info("verify ended", equal=result.equal, tables=len(tables), seconds=result.seconds)
     return result
+
+
+def table_pairs(config: Config) -> list[TablePair]:
+    """The captured tables as they are now, and where each is in the target."""
+    return [
+        TablePair(source=table, target=target_name(table.name, config.target.map))
+        for table in source_tables(config)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +210,14 @@ class _Waiting:
             REAL_CLOCK.sleep(POLL_INTERVAL_S)
 
 
-_Opened = tuple[Side, Side, int, float]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opened:
+    """Both sides at one point. hold_s: for how long the loader stood still for it."""
+
+    source: Reader
+    target: Reader
+    point: SourcePoint
+    hold_s: float
 
 
 def check_loaded(config: Config) -> None:
@@ -239,8 +254,8 @@ def _sides_while_running(
             lambda: read_held(state, nonce) is not None or not _runs(config, "load"),
             lambda: _not_reached(config, read_held(state, nonce)),
         )
-        source, point = _source_side(config, sessions, stack)
-        _nudge(config)
+        source, point = open_source_side(config, sessions, stack, waiting.tell)
+        nudge(config)
         write_hold(state, Hold(nonce=nonce, until=point.position))
 
         def reached() -> bool:
@@ -250,12 +265,13 @@ def _sides_while_running(
             return held is not None and held.reached == point.position
 
         waiting.until(
-            f"waiting for the loader to reach {Lsn(point.position)}",
+            f"waiting for the loader to reach {point.text}",
             reached,
             lambda: _not_reached(config, read_held(state, nonce)),
         )
-        target = stack.enter_context(Side(config.target.url, snapshot_id=None, sessions=sessions))
-    return source, target, point.position, REAL_CLOCK.monotonic_s() - began_s
+        target = _target_side(config, sessions, stack)
+    hold_s = REAL_CLOCK.monotonic_s() - began_s
+    return _Opened(source=source, target=target, point=point, hold_s=hold_s)
 
 
 @contextmanager
@@ -278,7 +294,8 @@ def _not_reached(config: Config, held: Held | None) -> HoldNotReached:
         return HoldNotReached(
             "the loader ended while verify waited for it", hint="Run `penstock verify` again."
         )
-    where = "did not answer" if held is None else f"stands at {Lsn(held.position)}"
+    text = positions_of(config).text
+    where = "did not answer" if held is None else f"stands at {text(held.position)}"
     return HoldNotReached(
         f"the loader {where}",
         hint=f"See `penstock lag {config.path.name}`: when the lag is large, wait, or give a "
@@ -286,21 +303,13 @@ def _not_reached(config: Config, held: Held | None) -> HoldNotReached:
     )
 
 
-def _nudge(config: Config) -> None:
-    with (
-        connect(config.source.url, application_name=APPLICATION_NAME) as connection,
-        server_errors("writing a mark into the source's log"),
-    ):
-        connection.execute(NUDGE)
+def _target_side(config: Config, sessions: int, stack: ExitStack) -> Reader:
+    """The target as it is now."""
+    if is_mysql(config.target.url):
+        from penstock.control.compare_mysql import open_target_side
 
-
-def _source_side(config: Config, sessions: int, stack: ExitStack) -> tuple[Side, HeldPoint]:
-    """The source at a new consistent point; its slot is gone as soon as the side has taken over."""
-    with temporary_consistent_point(config.source.url) as point:
-        side = stack.enter_context(
-            Side(config.source.url, snapshot_id=point.snapshot_id, sessions=sessions)
-        )
-    return side, point
+        return stack.enter_context(open_target_side(config.target.url, sessions=sessions))
+    return stack.enter_context(Side(config.target.url, snapshot_id=None, sessions=sessions))
 
 
 # --- at rest --------------------------------------------------------------------------------------
@@ -308,62 +317,33 @@ def _source_side(config: Config, sessions: int, stack: ExitStack) -> tuple[Side,
 
 def _sides_at_rest(config: Config, waiting: _Waiting, sessions: int, stack: ExitStack) -> _Opened:
     """Open both sides when no loader runs; refuse when changes before the position are missing."""
-    source, point = _source_side(config, sessions, stack)
+    source, point = open_source_side(config, sessions, stack, waiting.tell)
     if config.pipeline.mode.has_change:
-        _check_all_applied(config, waiting, point.position)
-    target = stack.enter_context(Side(config.target.url, snapshot_id=None, sessions=sessions))
+        _check_all_applied(config, waiting, point)
+    target = _target_side(config, sessions, stack)
     if _runs(config, "load") and config.pipeline.mode is not Mode.DATA:
         raise ChangesUnapplied(
             "a loader was started while verify began", hint="Run `penstock verify` again."
         )
-    return source, target, point.position, 0.0
+    return _Opened(source=source, target=target, point=point, hold_s=0.0)
 
 
-def _check_all_applied(config: Config, waiting: _Waiting, position: int) -> None:
+def _check_all_applied(config: Config, waiting: _Waiting, point: SourcePoint) -> None:
     """Raise ChangesUnapplied when a captured change before the position is not in the target."""
     if _runs(config, "extract"):
-        _nudge(config)
+        nudge(config)
         waiting.until(
-            f"waiting for the extractor to reach {Lsn(position)}",
-            lambda: read_log_end(config).end.position >= position,
+            f"waiting for the extractor to reach {point.text}",
+            lambda: read_log_end(config).end.position >= point.position,
             lambda: _unapplied(config, "the extractor is behind"),
         )
-    else:
-        unread = _unread_rows(config, position)
-        if unread:
-            raise _unapplied(config, f"{unread} changes are still in the replication slot")
+    elif unread := unread_changes(config, point):
+        raise _unapplied(config, unread)
     end = read_log_end(config).end
-    with connect(
-        config.target.url, application_name=APPLICATION_NAME, options=EXACT_TEXT_SETTINGS
-    ) as connection:
-        applied: Applied = read_applied(connection)
+    with closing(open_progress(config.target.url, application_name=APPLICATION_NAME)) as target:
+        applied = target.read_applied()
     if applied.gsn < end.gsn:
         raise _unapplied(config, f"{end.gsn - applied.gsn} changes in the log are not applied")
-
-
-def _unread_rows(config: Config, position: int) -> int:
-    """Row messages in the slot that the log has not taken yet and that precede the position.
-
-    A slot that is not there yet holds none: nothing was captured so far.
-    """
-    section = config.change_extractor
-    names = '"' + section.publication.replace('"', '""') + '"'
-    with connect(config.source.url, application_name=APPLICATION_NAME) as connection:
-        parameters = {
-            "slot": section.replication_slot,
-            "until": str(Lsn(position)),
-            "publications": names,
-            "log_end": str(Lsn(read_log_end(config).end.position)),
-        }
-        with server_errors("looking into the replication slot"):
-            if not _first(connection, SLOT_EXISTS, parameters):
-                return 0
-            return int(_first(connection, UNREAD_ROWS, parameters))
-
-
-def _first(connection: psycopg.Connection, query: str, parameters: dict[str, str]) -> Any:
-    row: Sequence[Any] | None = connection.execute(query, parameters).fetchone()
-    return None if row is None else row[0]
 
 
 def _unapplied(config: Config, what: str) -> ChangesUnapplied:

@@ -107,6 +107,7 @@ def _lag(known: Known) -> Iterator[Metric]:
     kept = _gauge("source_kept_bytes", "Log that the source keeps for this pipeline.")
     age = _gauge("source_kept_seconds", "Age of the oldest log that the source keeps.")
     left = _gauge("source_left_bytes", "Log until the source throws away what we still need.")
+    expires = _gauge("source_expires_seconds", "Age at which the source deletes its log.")
     for name, reading, status in known:
         if status.lag is not None:
             lag.add_metric([name], status.lag.seconds)
@@ -119,7 +120,9 @@ def _lag(known: Known) -> Iterator[Metric]:
                 age.add_metric([name], reading.retention.age_s)
             if reading.retention.left_bytes is not None:
                 left.add_metric([name], reading.retention.left_bytes)
-    yield from (lag, rows, slot, applied, kept, age, left)
+            if reading.retention.expires_s is not None:
+                expires.add_metric([name], reading.retention.expires_s)
+    yield from (lag, rows, slot, applied, kept, age, left, expires)
 
 
 def _bulk(known: Known) -> Iterator[Metric]:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
-import psycopg
 import structlog
 
 from penstock.control.change_counts import KINDS, ChangeCounter, ChangeCounts
@@ -23,12 +22,12 @@ from penstock.control.followed import followed_names
 from penstock.control.lag import Lag
 from penstock.control.log_facts import read_log_end
 from penstock.control.past_errors import PastError, past_errors
-from penstock.control.retention import Retention, read_retention
+from penstock.control.retention import Retention
 from penstock.control.running import ProcessState, processes
+from penstock.control.source_reader import SourceReader, open_source
 from penstock.control.status import Status, StatusReader
 from penstock.control.table_states import TableFacts, table_facts
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.connect import connect
 from penstock.load.bulk_progress import BulkProgress, Rates
 from penstock.model import PenstockError, TableName
 
@@ -143,7 +142,7 @@ class Watch:
         self._history: deque[Sample] = deque()
         self._retention: Retention | None = None
         self._retention_at_s = float("-inf")
-        self._source: psycopg.Connection | None = None
+        self._source: SourceReader | None = None
         self._wanted_at_s = float("-inf")
         self._wake = threading.Event()
         self._ended = False
@@ -266,15 +265,14 @@ class Watch:
 
     def _kept(self, now_s: float, *, at_once: bool) -> Retention | None:
         """What the source keeps; asked seldom, for it lists a folder there."""
-        if not self.config.pipeline.mode.has_change or self.config.source.is_mysql:
+        if not self.config.pipeline.mode.has_change:
             return None
         if not at_once and now_s - self._retention_at_s < RETENTION_INTERVAL_S:
             return self._retention
-        if self._source is None or self._source.closed:
-            self._source = connect(self.config.source.url, application_name=APPLICATION_NAME)
-        slot = self.config.change_extractor.replication_slot
+        if self._source is None or self._source.is_closed:
+            self._source = open_source(self.config, application_name=APPLICATION_NAME)
         try:
-            self._retention = read_retention(self._source, slot)
+            self._retention = self._source.retention()
         except PenstockError:
             self._source.close()
             raise

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from itertools import islice
 
 from penstock.codec import mysqlwire
+from penstock.codec.binlog_events import EventKind
 from penstock.codec.mysql_gtids import GtidSet, MariaGtids
 from penstock.host.connect import PrivilegeMissing
 from penstock.host.mysql.connect import Connection, literal, rows, run, value
 from penstock.host.mysql.version import ServerVersion
 from penstock.model import BinlogPosition
 from penstock.model.position import BINLOG_HEAD_BYTES
-from penstock.source.mysql.client import DumpOptions, Gtids, open_binlog
+from penstock.source.mysql.client import BinlogConnection, DumpOptions, Gtids, open_binlog
 from penstock.source.mysql.login import probe_server_id
 from penstock.source.mysql.refusals import (
     BEHIND_HINT,
@@ -30,6 +31,17 @@ from penstock.source.mysql.refusals import (
     PositionUnfit,
     ServerBehind,
     ServerReplaced,
+)
+
+# What a transaction, or a statement that is one, begins with.
+_BEGINNINGS = frozenset(
+    {
+        EventKind.GTID,
+        EventKind.ANONYMOUS_GTID,
+        EventKind.GTID_TAGGED,
+        EventKind.MARIA_GTID,
+        EventKind.QUERY,
+    }
 )
 
 
@@ -192,15 +204,41 @@ def read_log_identity(url: str, file: str) -> str:
 
     Reads the file's first two events, as a replica with an id of its own. Raises what a dump does.
     """
-    options = DumpOptions(server_id=probe_server_id(), is_bounded=True)
-    start = BinlogPosition.at(file, BINLOG_HEAD_BYTES)
-    with open_binlog(url, position=start, options=options) as stream:
+    with _look(url, BinlogPosition.at(file, BINLOG_HEAD_BYTES)) as stream:
         events = (event for event in stream.events() if event is not None)
         stored = (event for event in events if not mysqlwire.event_head(event).is_artificial)
         first = list(islice(stored, 2))
     if not first:
         raise LogPurged(f"{file} holds no event", hint=RESNAPSHOT)
     return mysqlwire.log_identity(first)
+
+
+def read_file_time(url: str, file: str) -> int:
+    """When a binlog file was begun, microseconds since 1970 UTC. Raises what a dump does."""
+    with _look(url, BinlogPosition.at(file, BINLOG_HEAD_BYTES)) as stream:
+        for event in stream.events():
+            if event is not None and not (head := mysqlwire.event_head(event)).is_artificial:
+                return head.time_s * 1_000_000
+    raise LogPurged(f"{file} holds no event", hint=RESNAPSHOT)
+
+
+def read_first_commit(url: str, position: BinlogPosition) -> int | None:
+    """When the first transaction behind a position began to be logged; None when there is none.
+
+    Microseconds since 1970 UTC, whole seconds. position: between two transactions. Raises what a
+    dump does: LogPurged where the position is gone.
+    """
+    with _look(url, position) as stream:
+        for event in stream.events():
+            if event is not None and (head := mysqlwire.event_head(event)).kind in _BEGINNINGS:
+                return head.time_s * 1_000_000
+    return None
+
+
+def _look(url: str, position: BinlogPosition) -> BinlogConnection:
+    """The binlog from here to its end, read under an id that no replica has."""
+    options = DumpOptions(server_id=probe_server_id(), is_bounded=True)
+    return open_binlog(url, position=position, options=options)
 
 
 # -- can we go on? -------------------------------------------------------------------------------

@@ -1,0 +1,249 @@
+"""Lag, status and the published queries where MySQL or MariaDB is the source or the target."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from fix_mysql import MySQLServer, database_of
+from fix_mysql_extract import sql
+from fix_pipeline import penstock, pipeline
+from penstock.control.config import Config
+from penstock.control.extract_process import extract_changes
+from penstock.control.lag import read_lag
+from penstock.control.positions import positions_of
+from penstock.control.source_reader import open_source
+from penstock.control.status import read_status
+from penstock.host.mysql.connect import connect
+from penstock.load.mysql import progress as mysql_progress
+from penstock.load.postgres import progress as postgres_progress
+from penstock.load.target import FileProgress
+from penstock.model import BinlogPosition
+from penstock.source.mysql.refusals import LogPurged
+
+# As document 000 prints them.
+CE_QUERY = """SELECT source, mark, start_time, finish_time
+FROM wirekite.wirekite_progress
+WHERE operation = 'CE'
+ORDER BY start_time DESC
+LIMIT 5;"""
+CL_QUERY = """SELECT source, mark, start_time, finish_time
+FROM wirekite.wirekite_progress
+WHERE operation = 'CL'
+ORDER BY start_time DESC
+LIMIT 5;"""
+LAG_QUERY = """SELECT TIMESTAMPDIFF(SECOND, MAX(finish_time), NOW()) AS lag_seconds
+FROM wirekite.wirekite_progress
+WHERE operation = 'CL' AND finish_time IS NOT NULL;"""
+
+
+@pytest.fixture
+def config(mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path) -> Config:
+    """A pipeline of changes from a database with one table."""
+    sql(mysql, mysql_url, "create table t (id int primary key, v varchar(200))")
+    return followed(tmp_path, mysql_url, target_url)
+
+
+def followed(folder: Path, source: str, target: str) -> Config:
+    """A pipeline that extracts until nothing comes any more."""
+    return pipeline(
+        folder,
+        source,
+        target,
+        mode="change",
+        tables=[f"{database_of(source)}.*"],
+        sections={
+            "changeExtractor": {
+                "exitWhenIdle": True,
+                "idleWaitSeconds": 0.5,
+                "flushIntervalSeconds": 0.2,
+            }
+        },
+    )
+
+
+def extract(config: Config) -> None:
+    """One extraction; its lock does not outlive it, as its process would not."""
+    extract_changes(config, checked=False)
+    (config.layout.log / "LOCK").write_text("")
+
+
+def sizes(server: MySQLServer) -> dict[str, int]:
+    """Sizes of the binlog files by name."""
+    return {str(row[0]): int(row[1]) for row in server.execute("show binary logs")}
+
+
+def test_an_idle_source_has_no_lag(mysql: MySQLServer, mysql_url: str, config: Config) -> None:
+    """What is extracted and of no table of ours is not behind; nor is a new, empty file."""
+    extract(config)
+    sql(mysql, mysql_url, "create table other (id int);; drop table other")
+    extract(config)
+    lag = read_lag(config)
+    assert (lag.seconds, lag.rows, lag.slot_bytes) == (0.0, 0, 0)
+    mysql.execute("flush binary logs")
+    time.sleep(1.1)
+    lag = read_lag(config)
+    assert (lag.seconds, lag.rows) == (0.0, 0)
+    assert 0 < lag.slot_bytes < 1000
+    assert lag.as_dict()["source_position"] == "{}:{}".format(*mysql.status())
+
+
+def test_bytes_and_seconds_are_of_what_the_extractor_has_not_read(
+    mysql: MySQLServer, mysql_url: str, config: Config
+) -> None:
+    """Over the ends of files; seconds since the first transaction that is not in the log."""
+    extract(config)
+    start = BinlogPosition.parse(read_lag(config).as_dict()["log_position"])
+    sql(mysql, mysql_url, "insert into t values (1, repeat('x', 200))")
+    mysql.execute("flush binary logs")
+    sql(mysql, mysql_url, "insert into t values (2, repeat('x', 200))")
+    mysql.execute("flush binary logs")
+    time.sleep(2.1)
+    sql(mysql, mysql_url, "insert into t values (3, repeat('x', 200))")
+    file, offset = mysql.status()
+    found = sizes(mysql)
+    between = [name for name in found if start.file <= name < file]
+    assert len(between) == 2
+    lag = read_lag(config)
+    assert lag.slot_bytes == sum(found[name] for name in between) - start.offset + offset
+    assert 1.9 <= lag.seconds < 60
+    assert not lag.extracting
+    extract(config)
+    lag = read_lag(config)
+    assert lag.slot_bytes == 0
+    assert lag.rows == 3
+    assert 1.9 <= lag.seconds < 60, "the log is not applied"
+    assert lag.as_dict()["log_position"] == f"{file}:{offset}"
+
+
+def test_log_that_the_source_has_deleted_is_no_lag_of_nothing(
+    mysql: MySQLServer, mysql_url: str, config: Config
+) -> None:
+    """Lag refuses with what is left; status says so and shows the rest."""
+    extract(config)
+    sql(mysql, mysql_url, "insert into t values (1, 'x')")
+    mysql.execute("flush binary logs")
+    purge(mysql, mysql.status()[0])
+    sql(mysql, mysql_url, "insert into t values (2, 'x')")
+    with pytest.raises(LogPurged):
+        read_lag(config)
+    status = read_status(config)
+    assert status.lag is None
+    assert "deleted" in status.source_error or "purged" in status.source_error
+
+
+def test_what_the_source_keeps_is_all_of_its_binlog(mysql: MySQLServer, config: Config) -> None:
+    """Its size, since when, and how long the server keeps a file."""
+    reader = open_source(config, application_name="test")
+    try:
+        mysql.execute("flush binary logs")
+        kept = reader.retention()
+        assert kept is not None
+        assert kept.size_bytes == sum(sizes(mysql).values())
+        assert kept.age_s is not None
+        assert 0 <= kept.age_s < 3600
+        name = "expire_logs_days" if mysql.is_mariadb else "binlog_expire_logs_seconds"
+        value = 2 if mysql.is_mariadb else 172_800
+        with mysql.globals(**{name: str(value)}):
+            again = reader.retention()
+            assert again is not None
+            assert again.expires_s == 172_800
+    finally:
+        reader.close()
+
+
+def test_the_command_tells_status_and_lag(
+    mysql: MySQLServer, mysql_url: str, config: Config
+) -> None:
+    """`penstock status` and `penstock lag`, as people read them and as JSON."""
+    sql(mysql, mysql_url, "insert into t values (1, 'x')")
+    extract(config)
+    sql(mysql, mysql_url, "insert into t values (2, 'x')")
+    extract(config)
+    place = "{}:{}".format(*mysql.status())
+    told = penstock("lag", config.path, "--json").result
+    assert told["rows_outstanding"] >= 1
+    assert told["source_position"] == told["log_position"] == place
+    assert told["extract_lag_bytes"] == 0
+    shown = penstock("status", config.path)
+    assert shown.code == 0, shown.err
+    assert f"up to {place}" in shown.out
+    assert "unknown" not in shown.out
+    state = penstock("status", config.path, "--json").result
+    assert state["log"]["position"] == place
+    assert state["extracted_files"][0]["source"].count(".") == 1
+    assert state["source_error"] == ""
+
+
+def purge(server: MySQLServer, file: str) -> None:
+    """Delete all files before this one; a server keeps those that somebody is just leaving."""
+    deadline = time.monotonic() + 20
+    while min(sizes(server)) < file:
+        assert time.monotonic() < deadline, "the files are still read"
+        server.execute(f"purge binary logs to '{file}'")
+        time.sleep(0.05)
+
+
+# -- the target ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept(mysql: MySQLServer, mysql_url: str) -> Iterator[str]:
+    """A target with progress rows: one file extracted and loaded three seconds ago."""
+    mysql.execute("drop database if exists wirekite")
+    connection = connect(mysql_url, application_name="test")
+    try:
+        mysql_progress.ensure_tables(connection)
+        mysql_progress.begin_segment(connection, slot="slot", file="0.ckt", mark="0/10")
+        mysql_progress.end_segment(connection, slot="slot", file="0.ckt", mark="0/20")
+        mysql_progress.begin_files(connection, ["0.ckt"])
+        with mysql_progress.transaction(connection):
+            mysql_progress.end_files(
+                connection, [FileProgress(file="0.ckt", mark=17, finished=True)]
+            )
+    finally:
+        connection.close()
+    yield mysql_url
+    mysql.execute("drop database if exists wirekite")
+
+
+def test_the_published_queries_as_they_stand(mysql: MySQLServer, kept: str) -> None:
+    """Whatever the reader's time zone is."""
+    [extracted] = mysql.execute(CE_QUERY)
+    assert extracted[:2] == ("slot", "0/20")
+    [loaded] = mysql.execute(CL_QUERY)
+    assert loaded[:2] == ("0.ckt", "17")
+    time.sleep(2.1)
+    for zone in ("+00:00", "-11:00", "+05:30"):
+        [(lag_seconds,)] = mysql.execute(f"set time_zone = '{zone}'; {LAG_QUERY}")
+        assert 2 <= lag_seconds < 60
+
+
+def test_the_published_progress_queries_on_postgresql(target_url: str) -> None:
+    """The two that are not in MySQL's dialect, as they stand."""
+    with psycopg.connect(target_url, autocommit=True) as connection:
+        postgres_progress.ensure_tables(connection)
+        postgres_progress.begin_segment(connection, slot="slot", file="0.ckt", mark="0/10")
+        postgres_progress.end_segment(connection, slot="slot", file="0.ckt", mark="0/20")
+        postgres_progress.begin_files(connection, ["0.ckt"])
+        postgres_progress.end_files(
+            connection, [FileProgress(file="0.ckt", mark=17, finished=True)]
+        )
+        assert [row[:2] for row in connection.execute(CE_QUERY)] == [("slot", "0/20")]
+        assert [row[:2] for row in connection.execute(CL_QUERY)] == [("0.ckt", "17")]
+
+
+def test_status_reads_a_target_of_these_engines(kept: str, source_url: str, tmp_path: Path) -> None:
+    """Files, action and restarts; from PostgreSQL, so positions are its own."""
+    config = pipeline(tmp_path, source_url, kept, mode="change")
+    found = read_status(config)
+    assert [row.source for row in found.target.extracted] == ["slot"]
+    assert [row.mark for row in found.target.loaded] == ["17"]
+    assert found.target.action == "RUN"
+    assert found.lag is not None
+    assert positions_of(config).text(0x10) == "0/10"
+    assert found.as_dict()["applied"]["position"] == "0/0"
