@@ -133,7 +133,13 @@ def reading(found: Status | None = None, **changed: Any) -> Reading:
             extracted_transactions=3.0,
             loaded_transactions=2.0,
         ),
-        retention=Retention(size_bytes=3 * 2**20, age_s=5400.0, left_bytes=2**30, state="reserved"),
+        retention=Retention(
+            size_bytes=3 * 2**20,
+            age_s=5400.0,
+            left_bytes=2**30,
+            state="reserved",
+            expires_s=7 * 86_400.0,
+        ),
         counts=ChangeCounts(
             tables={ORDERS: KindCounts(insert=4, update=3, delete=2, truncate=1)},
             gsn_first=1,

@@ -64,19 +64,26 @@ def lag(file: Path, as_json: bool, verbose: bool) -> None:
 
 @click.command()
 @pipeline_file
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Write the rows that differ anew from the source, in one transaction; asks nothing.",
+)
 @common
-def verify(file: Path, as_json: bool, verbose: bool) -> None:
+def verify(file: Path, repair: bool, as_json: bool, verbose: bool) -> None:
     """Compare source and target, row by row, at one position, while both are in use.
 
     Asks the loader to stand still at the position at which the source is read, for as long as it
     takes to open a snapshot of the target; then reads both by range checksums, narrowing down to
     the rows that differ. Without a running pipeline everything captured must be applied.
+    With --repair the loader stands still until the rows that differ are written anew.
 
     \b
-    What it changes:  nothing, but for a temporary slot on the source for a moment
+    What it changes:  nothing, but for a temporary slot on a PostgreSQL source for a moment;
+                      with --repair rows of the target, all in one transaction
     Example:          penstock verify shop.toml
-    Exit codes:       0 equal, 1 not equal (the differing keys are named) or an error,
-                      2 wrong usage
+    Exit codes:       0 equal, or made so by --repair; 1 not equal (the differing keys are named)
+                      or an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
     from penstock.control.show import VerifyBar, show_verify
     from penstock.control.stopping import StopRequest, stop_on_signals
@@ -86,12 +93,14 @@ def verify(file: Path, as_json: bool, verbose: bool) -> None:
     diagnostics(verbose)
     stop = StopRequest()
     with stop_on_signals(stop), VerifyBar(shown=not as_json) as bar:
-        result = compare(config, on_progress=bar.progress, on_waiting=bar.waiting, stop=stop)
+        result = compare(
+            config, on_progress=bar.progress, on_waiting=bar.waiting, stop=stop, repair=repair
+        )
     if as_json:
         say_json(result.as_dict())
     else:
         show_verify(result)
-    if not result.equal:
+    if not result.equal and not result.repaired:
         sys.exit(EXIT_FAILED)
 
 

@@ -89,7 +89,7 @@ class BinlogReader:
         position = end.ordinal + (shift << BINLOG_OFFSET_BITS)
         read_to = log.end.position or log_begin(self._config)
         unread = None
-        if read_to and sizes(read_to, position):
+        if 0 < read_to < position:
             base = standing.mark.base if standing is not None else end.base
             here = BinlogPosition(read_to - (shift << BINLOG_OFFSET_BITS), base)
             unread = self._first_unread(here, end)

@@ -233,6 +233,16 @@ def names_query(image: Image, parts: Sequence[Part], hashes: Sequence[int], hash
     """
 
 
+def chosen_rows(
+    image: Image, buckets: int, differing: Sequence[int], keys: Sequence[int] | None, hasher: Hasher
+) -> str:
+    """The condition that a row's key has one of these first hashes; None: is in these buckets."""
+    number = _hash(hasher, image.key, 1)
+    if keys is None:
+        return f"{number} & {buckets - 1} = any({_numbers(differing)})"
+    return f"{number} = any({_numbers(keys)})"
+
+
 def _union(image: Image, parts: Sequence[Part], wanted: str) -> str:
     return "\n union all\n".join(
         f"""

@@ -40,7 +40,7 @@ def rows_query(
     """As `checksum.rows_query`. The parts are of one table, which is read as a whole."""
     wanted = "true"
     if len(differing) < buckets:
-        wanted = in_buckets(image, buckets, differing)
+        wanted = f"{_bucket(image, buckets)} in ({_numbers(differing)})"
     return f"""
         select {hash_of(image.key, 1)} as key1,
                {hash_of(image.key, 2)},
@@ -63,9 +63,13 @@ def names_query(image: Image, parts: Sequence[Part], hashes: Sequence[int], _has
     """
 
 
-def in_buckets(image: Image, buckets: int, wanted: Sequence[int]) -> str:
-    """The condition that a row is in one of these buckets."""
-    return f"{_bucket(image, buckets)} in ({_numbers(wanted)})"
+def chosen_rows(
+    image: Image, buckets: int, differing: Sequence[int], keys: Sequence[int] | None, _: Hasher
+) -> str:
+    """As `checksum.chosen_rows`."""
+    if keys is None:
+        return f"{_bucket(image, buckets)} in ({_numbers(differing)})"
+    return f"{hash_of(image.key, 1)} in ({_numbers(keys)})"
 
 
 def _bucket(image: Image, buckets: int) -> str:

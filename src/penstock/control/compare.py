@@ -225,6 +225,11 @@ class Side:
         """See Reader."""
         return _parts(self.lead, table, side)
 
+    @contextmanager
+    def row_reader(self) -> Iterator[psycopg.Connection]:
+        """See Reader."""
+        yield self.lead
+
     def __enter__(self) -> Self:
         return self
 
@@ -287,12 +292,15 @@ class Compared:
     """A table that was compared, with what says which rows differ.
 
     images: of the source and the target. buckets: how many there are. keys: first hashes of the
-    keys that differ; None: too many to say. differing: the buckets that they are in.
+    keys that differ; None: too many to say. differing: the buckets that they are in. parts: of the
+    target. source_sums: of the source.
     """
 
     pair: TablePair
     result: TableResult
     images: tuple[Image, Image]
+    parts: tuple[Part, ...]
+    source_sums: Sums
     buckets: int
     differing: tuple[int, ...] = ()
     keys: tuple[int, ...] | None = ()
@@ -462,6 +470,8 @@ def _compared(
         pair=work.pair,
         result=result,
         images=work.images,
+        parts=work.parts[1],
+        source_sums=work.sums[0],
         buckets=work.buckets,
         differing=tuple(differing),
         keys=tally.keys,

@@ -25,11 +25,14 @@ from penstock.control.compare_port import Dialect
 from penstock.control.hashed_rows import ARRAY_ROWS, Hashes
 from penstock.host.connect import StatementFailed, StatementInterrupted
 from penstock.host.mysql.connect import Connection, connect, rows, run, server_errors
+from penstock.host.mysql.url import MySQLUrl
+from penstock.load.borrowing import BorrowedSession, borrow
 from penstock.load.mysql.target import read_target_tables
 from penstock.model import TableDefinition, TableName
 from penstock.source.mysql.catalog import CANDIDATES
 from penstock.source.mysql.chunks import plan_chunks, rows_per_chunk
 from penstock.source.mysql.definitions import definitions_of
+from penstock.source.mysql.lending import Lender
 
 ISOLATION = "set session transaction isolation level repeatable read"
 BEGIN = "start transaction with consistent snapshot, read only"
@@ -142,6 +145,16 @@ class MySQLSide:
             finally:
                 with suppress(pymysql.Error):  # it was ended, and says so once more
                     cursor.close()
+
+    @contextmanager
+    def row_reader(self) -> Iterator[BorrowedSession]:
+        """See Reader. The first session is lent, in this process, and is no connection any more."""
+        place = MySQLUrl.parse(self._url).place
+        with (
+            Lender([self._lead], place=place, snapshot_text=place) as lender,
+            borrow(lender.snapshot_id, lender.snapshot_text) as session,
+        ):
+            yield session
 
     def cancel(self) -> None:
         """See Reader."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from penstock.control.checksum import Hasher, Image, Part
 from penstock.control.hashed_rows import Hashes
+from penstock.load import chunk
 from penstock.model import TableName
 
 
@@ -34,6 +36,18 @@ class Dialect(Protocol):
         self, image: Image, parts: Sequence[Part], hashes: Sequence[int], hasher: Hasher, /
     ) -> str:
         """See `checksum.names_query`."""
+        ...
+
+    def chosen_rows(
+        self,
+        image: Image,
+        buckets: int,
+        differing: Sequence[int],
+        keys: Sequence[int] | None,
+        hasher: Hasher,
+        /,
+    ) -> str:
+        """See `checksum.chosen_rows`."""
         ...
 
 
@@ -71,6 +85,10 @@ class Reader(Protocol):
 
     def hashes(self, query: str, doing: str) -> Iterator[Hashes]:
         """The rows of a query of four numbers, as arrays."""
+        ...
+
+    def row_reader(self) -> AbstractContextManager[chunk.Reader]:
+        """A session of the same snapshot, as the bulk load reads from it; ends all comparing."""
         ...
 
     def cancel(self) -> None:

@@ -228,7 +228,19 @@ def show_verify(result: VerifyResult, out: Console | None = None) -> None:
     taken = f"in {human_seconds(result.seconds)}"
     if result.way:
         out.print(Text(f"compared by {result.way}", style="dim"))
-    if result.equal:
+    for done in result.repaired:
+        out.print(
+            Text(
+                f"{done.target} repaired: {human_count(done.deleted)} rows deleted, "
+                f"{human_count(done.written)} written from the source",
+                style="green",
+            )
+        )
+    if result.repaired:
+        out.print(
+            Text(f"source and target differed and are equal now: {facts}, {taken}", style="green")
+        )
+    elif result.equal:
         out.print(Text(f"source and target are equal: {facts}, compared {taken}", style="green"))
     else:
         out.print(Text(f"source and target differ: {facts}, compared {taken}", style="bold red"))

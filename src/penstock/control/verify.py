@@ -30,6 +30,7 @@ from penstock.control.compare_port import Reader
 from penstock.control.config import Config, Mode
 from penstock.control.log_facts import read_log_end
 from penstock.control.positions import positions_of
+from penstock.control.repair import Repair, Repaired
 from penstock.control.running import processes
 from penstock.control.verify_source import (
     SourcePoint,
@@ -51,7 +52,7 @@ from penstock.load.hold import (
 )
 from penstock.load.ledger import read_ledger
 from penstock.load.progress import open_progress
-from penstock.load.target import target_name
+from penstock.load.target import Applied, target_name
 from penstock.model import Lsn, PenstockError, Retry
 
 logger = structlog.get_logger()
@@ -97,7 +98,8 @@ class VerifyResult:
     """What verify found. position: where both sides stood; seconds: in all, and of the hold.
 
     hold_seconds: for how long the loader was kept from applying; 0 without a loader. at: the
-    position as the source writes it. way: how the sides were compared, for people.
+    position as the source writes it. way: how the sides were compared, for people. repaired: what
+    was done to the tables that were found not to be equal, and are now.
     """
 
     position: int
@@ -106,6 +108,7 @@ class VerifyResult:
     hold_seconds: float = 0.0
     at: str = ""
     way: str = ""
+    repaired: tuple[Repaired, ...] = ()
 
     @property
     def equal(self) -> bool:
@@ -129,6 +132,9 @@ class VerifyResult:
                 {**asdict(t), "table": str(t.table), "target": str(t.target), "equal": t.equal}
                 for t in self.tables
             ],
+            "repaired": [
+                {**asdict(t), "table": str(t.table), "target": str(t.target)} for t in self.repaired
+            ],
         }
 
 
@@ -141,11 +147,13 @@ def verify(
     named_max: int = NAMED_MAX,
     timeout_s: float = TIMEOUT_S,
     sessions: int = SESSIONS,
+    repair: bool = False,
 ) -> VerifyResult:
     """Compare all captured tables at one position. Changes nothing but for a temporary slot.
 
     on_waiting: told in words what is waited for. named_max: differing keys named per table.
-    timeout_s: for the loader to come to the position. sessions: readers per side.
+    timeout_s: for the loader to come to the position. sessions: readers per side. repair: write the
+    rows that differ anew, while the loader stands still; see `repair.py` for what that raises.
     Raises NotLoadedYet, ChangesUnapplied, ExtractorMissing, HoldNotReached, VerifyStopped, the
     errors of `compare.py`, of the catalogue and of `host.connect`.
     """
@@ -155,11 +163,11 @@ def verify(
     ends = ends_of(config)
     with ExitStack() as stack:
         if _runs(config, "load") and config.pipeline.mode.has_change:
-            opened = _sides_while_running(config, waiting, sessions, stack)
+            opened = _sides_while_running(config, waiting, sessions, stack, keep=repair)
         else:
-            opened = _sides_at_rest(config, waiting, sessions, stack)
+            opened = _sides_at_rest(config, waiting, sessions, stack, keep=repair)
         hasher = hasher_for(opened.source, opened.target)
-        tables = compare(
+        compared = compare(
             table_pairs(config),
             opened.source,
             opened.target,
@@ -168,15 +176,29 @@ def verify(
             on_progress=on_progress,
             ends=ends,
         )
+        repaired: tuple[Repaired, ...] = ()
+        if repair:
+            waiting.stop_here("repairing")
+            repaired = Repair(
+                config=config,
+                source=opened.source,
+                target=opened.target,
+                hasher=hasher,
+                ends=ends,
+                applied=opened.applied,
+                tell=waiting.tell,
+            ).run(compared)
+    ended_s = REAL_CLOCK.monotonic_s()
     result = VerifyResult(
         position=opened.point.position,
-        tables=tuple(table.result for table in tables),
-        seconds=REAL_CLOCK.monotonic_s() - began_s,
-        hold_seconds=opened.hold_s,
+        tables=tuple(table.result for table in compared),
+        seconds=ended_s - began_s,
+        hold_seconds=ended_s - opened.held_from_s if opened.held_from_s else opened.hold_s,
         at=opened.point.text,
         way=hasher.way,
+        repaired=repaired,
     )
-    logger.info("verify ended", equal=result.equal, tables=len(tables), seconds=result.seconds)
+    logger.info("verify ended", equal=result.equal, tables=len(compared), repaired=len(repaired))
     return result
 
 
@@ -196,6 +218,11 @@ class _Waiting:
     stop: Callable[[], bool]
     timeout_s: float
 
+    def stop_here(self, what: str) -> None:
+        """Raise VerifyStopped when told to stop."""
+        if self.stop():
+            raise VerifyStopped("verify was stopped before " + what)
+
     def until(
         self, what: str, ready: Callable[[], bool], late: Callable[[], PenstockError]
     ) -> None:
@@ -212,12 +239,17 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
-    """Both sides at one point. hold_s: for how long the loader stood still for it."""
+    """Both sides at one point. hold_s: for how long the loader stood still for it.
+
+    held_from_s: since when it stands, monotonic; 0 where it does no more. applied: of the target.
+    """
 
     source: Reader
     target: Reader
     point: SourcePoint
-    hold_s: float
+    applied: Applied
+    hold_s: float = 0.0
+    held_from_s: float = 0.0
 
 
 def check_loaded(config: Config) -> None:
@@ -238,16 +270,20 @@ def _runs(config: Config, name: str) -> bool:
 
 
 def _sides_while_running(
-    config: Config, waiting: _Waiting, sessions: int, stack: ExitStack
+    config: Config, waiting: _Waiting, sessions: int, stack: ExitStack, *, keep: bool
 ) -> _Opened:
-    """Open both sides at one position; the loader stands still only within this call."""
+    """Open both sides at one position.
+
+    The loader stands still only within this call; with keep until the stack is closed.
+    """
     state = config.layout.state
     if not _runs(config, "extract"):
         raise ExtractorMissing(
             "the loader runs, but no extractor",
             hint=f"Start it (penstock extract {config.path.name}), or stop the loader.",
         )
-    with _hold(config) as nonce:
+    with ExitStack() as holding:
+        nonce = holding.enter_context(_hold(config))
         began_s = REAL_CLOCK.monotonic_s()
         waiting.until(
             "waiting for the loader to finish its batch",
@@ -270,8 +306,17 @@ def _sides_while_running(
             lambda: _not_reached(config, read_held(state, nonce)),
         )
         target = _target_side(config, sessions, stack)
-    hold_s = REAL_CLOCK.monotonic_s() - began_s
-    return _Opened(source=source, target=target, point=point, hold_s=hold_s)
+        applied = _applied(config)
+        if keep:
+            stack.push(holding.pop_all())
+    return _Opened(
+        source=source,
+        target=target,
+        point=point,
+        applied=applied,
+        hold_s=REAL_CLOCK.monotonic_s() - began_s,
+        held_from_s=began_s if keep else 0.0,
+    )
 
 
 @contextmanager
@@ -315,8 +360,15 @@ def _target_side(config: Config, sessions: int, stack: ExitStack) -> Reader:
 # --- at rest --------------------------------------------------------------------------------------
 
 
-def _sides_at_rest(config: Config, waiting: _Waiting, sessions: int, stack: ExitStack) -> _Opened:
-    """Open both sides when no loader runs; refuse when changes before the position are missing."""
+def _sides_at_rest(
+    config: Config, waiting: _Waiting, sessions: int, stack: ExitStack, *, keep: bool
+) -> _Opened:
+    """Open both sides when no loader runs; refuse when changes before the position are missing.
+
+    keep: a loader that is started meanwhile stands still until the stack is closed.
+    """
+    if keep and config.pipeline.mode.has_change:
+        stack.enter_context(_hold(config))
     source, point = open_source_side(config, sessions, stack, waiting.tell)
     if config.pipeline.mode.has_change:
         _check_all_applied(config, waiting, point)
@@ -325,7 +377,13 @@ def _sides_at_rest(config: Config, waiting: _Waiting, sessions: int, stack: Exit
         raise ChangesUnapplied(
             "a loader was started while verify began", hint="Run `penstock verify` again."
         )
-    return _Opened(source=source, target=target, point=point, hold_s=0.0)
+    return _Opened(source=source, target=target, point=point, applied=_applied(config))
+
+
+def _applied(config: Config) -> Applied:
+    """How far the target is."""
+    with closing(open_progress(config.target.url, application_name=APPLICATION_NAME)) as target:
+        return target.read_applied()
 
 
 def _check_all_applied(config: Config, waiting: _Waiting, point: SourcePoint) -> None:
@@ -340,8 +398,7 @@ def _check_all_applied(config: Config, waiting: _Waiting, point: SourcePoint) ->
     elif unread := unread_changes(config, point):
         raise _unapplied(config, unread)
     end = read_log_end(config).end
-    with closing(open_progress(config.target.url, application_name=APPLICATION_NAME)) as target:
-        applied = target.read_applied()
+    applied = _applied(config)
     if applied.gsn < end.gsn:
         raise _unapplied(config, f"{end.gsn - applied.gsn} changes in the log are not applied")
 

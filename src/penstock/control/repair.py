@@ -1,0 +1,159 @@
+"""`penstock verify --repair`: the target's rows that differ, written anew from the source.
+
+Both sides stand at one position and the loader stands still there, so the changes that follow find
+what they follow. Everything is one target transaction, which is committed only when each table's
+checksums are those of the source. Rows are chosen by the hash of their key on both sides, and come
+the way the bulk load brings them: what one hash stands for goes and comes together. Not here: what
+differs (`compare.py`), and holding the loader (`verify.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import structlog
+
+from penstock.control.checksum import Hasher, Sums, add_sums, differing_buckets
+from penstock.control.compare import Compared
+from penstock.control.compare_port import Reader
+from penstock.control.config import Config
+from penstock.host.connect import quoted
+from penstock.host.faults import declare, point
+from penstock.load.bulk_types import Ends, Way, is_mysql, way_of
+from penstock.load.chunk import ChunkTask
+from penstock.load.chunk import Reader as RowReader
+from penstock.load.ledger import Chunk
+from penstock.load.repair import RepairTable, RepairTarget, open_repair
+from penstock.load.target import Applied
+from penstock.model import PenstockError, TableDefinition, TableName
+
+logger = structlog.get_logger()
+declare("verify.repair.deleted", "verify.repair.written", "verify.repair.committed")
+
+
+class RepairUnequal(PenstockError):
+    """The rows that were written do not make the table equal; nothing of it was kept."""
+
+    code = "VF20"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repaired:
+    """What was done to a table: rows deleted, and written from the source."""
+
+    table: TableName
+    target: TableName
+    deleted: int
+    written: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """What a repair works with. applied: how far the target was when it was compared."""
+
+    config: Config
+    source: Reader
+    target: Reader
+    hasher: Hasher
+    ends: Ends | None
+    applied: Applied
+    tell: Callable[[str], None]
+
+    def run(self, compared: Sequence[Compared]) -> tuple[Repaired, ...]:
+        """Write the rows that differ in these tables, in one transaction.
+
+        Raises TargetShapeDiffers, RepairRefused, TargetMoved, RepairUnequal, and what reading and
+        writing rows does; then nothing is changed.
+        """
+        wrong = [one for one in compared if not one.result.equal]
+        if not wrong:
+            return ()
+        config = self.config
+        with closing(open_repair(config.target.url, self.ends, dict(config.target.map))) as target:
+            for one in wrong:
+                target.check(RepairTable(definition=one.pair.source, target=one.pair.target))
+            with self.source.row_reader() as reader, target.transaction():
+                target.hold(self.applied)
+                done = tuple(self._mend(one, target, reader) for one in wrong)
+                point("verify.repair.written")
+        point("verify.repair.committed")
+        for each in done:
+            logger.info("table repaired", table=str(each.table), written=each.written)
+        return done
+
+    def _mend(self, one: Compared, target: RepairTarget, reader: RowReader) -> Repaired:
+        """Delete what differs in one table, bring it anew, and see that the table is equal."""
+        name = one.pair.target
+        self.tell(f"repairing {name}")
+        chosen = (one.buckets, one.differing, one.keys, self.hasher)
+        deleted = target.delete(name, self.target.dialect.chosen_rows(one.images[1], *chosen))
+        point("verify.repair.deleted")
+        where = self.source.dialect.chosen_rows(one.images[0], *chosen)
+        written = target.copy(self._task(one, where), reader)
+        self._check_equal(one, target)
+        return Repaired(table=one.pair.source.name, target=name, deleted=deleted, written=written)
+
+    def _task(self, one: Compared, where: str) -> ChunkTask:
+        """The rows to bring, as if they were a chunk of the bulk load."""
+        definition = one.pair.source
+        way = way_of(definition, self.ends) if self.ends is not None else None
+        columns = way.columns if way is not None else _stored(definition)
+        return ChunkTask(
+            source_url=self.config.source.url,
+            target_url=self.config.target.url,
+            table=definition.name,
+            target=one.pair.target,
+            chunk=Chunk(
+                number=0,
+                relation=definition.name,
+                copy_out=_select(definition, columns, way, where, self.config.source.url),
+            ),
+            columns=columns,
+            binary=False,
+            snapshot_id="",
+            snapshot_text="",
+            plan="",
+            replica_role=False,
+            way=way,
+        )
+
+    def _check_equal(self, one: Compared, target: RepairTarget) -> None:
+        sums: Sums = {}
+        for part in one.parts:
+            query = self.target.dialect.bucket_query(one.images[1], part, one.buckets, self.hasher)
+            found = target.fetch(query, f"reading {one.pair.target} once more")
+            add_sums(sums, {int(b): (int(n), int(x), int(y)) for b, n, x, y in found})
+        if left := differing_buckets(one.source_sums, sums):
+            raise RepairUnequal(
+                f"{one.pair.target} would still differ from the source in {len(left)} places",
+                hint="Compare the two tables' definitions: the target can not hold these rows as "
+                "the source has them. Nothing was changed.",
+                table=str(one.pair.target),
+            )
+
+
+def _stored(definition: TableDefinition) -> tuple[str, ...]:
+    """The columns whose values are not computed."""
+    return tuple(column.name for column in definition.columns if not column.generated)
+
+
+def _select(
+    definition: TableDefinition,
+    columns: Sequence[str],
+    way: Way | None,
+    where: str,
+    source_url: str,
+) -> str:
+    """The statement that reads the rows at the source, as the bulk load's do."""
+    if is_mysql(source_url):
+        from penstock.host.mysql.connect import quoted as mysql_quoted
+
+        assert way is not None, "a table of MySQL goes some way"
+        table = mysql_quoted(*definition.name)
+        return f"select {', '.join(way.expressions)} from {table} where {where}"
+    names = ", ".join(quoted(column) for column in columns)
+    only = "" if definition.is_partitioned else "only "
+    table = f"{only}{quoted(*definition.name)}"
+    return f"copy (select {names} from {table} where {where}) to stdout"
