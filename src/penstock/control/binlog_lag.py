@@ -31,6 +31,8 @@ from penstock.source.mysql.status import (
     read_status,
 )
 
+LOOK_INTERVAL_S = 5.0
+
 
 class SourceReplaced(PenstockError):
     """Another server answers than the one whose places the change log counts in."""
@@ -54,6 +56,16 @@ class _Sizes:
         return max(files + high.offset - low.offset, 0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What was found behind a place of the binlog, when it ended at `end`. at_s: monotonic."""
+
+    here: BinlogPosition
+    end: BinlogPosition
+    commit_us: int | None
+    at_s: float
+
+
 class BinlogReader:
     """The reader of a MySQL or MariaDB source; see `source_reader.SourceReader`."""
 
@@ -64,7 +76,7 @@ class BinlogReader:
         self._connection: Connection = open_catalog(
             config.source.url, application_name=application_name
         )
-        self._looked: tuple[BinlogPosition, BinlogPosition, int | None] | None = None
+        self._looked: _Look | None = None
         self._oldest: tuple[str, int] | None = None
 
     @property
@@ -92,7 +104,7 @@ class BinlogReader:
         if 0 < read_to < position:
             base = standing.mark.base if standing is not None else end.base
             here = BinlogPosition(read_to - (shift << BINLOG_OFFSET_BITS), base)
-            unread = self._first_unread(here, end)
+            unread = self._first_unread(here, end, log)
         return SourceState(
             position=position,
             slot_exists=bool(read_to),
@@ -113,16 +125,22 @@ class BinlogReader:
                 f"`penstock status {self._config.path.name}`.",
             )
 
-    def _first_unread(self, here: BinlogPosition, end: BinlogPosition) -> int | None:
+    def _first_unread(self, here: BinlogPosition, end: BinlogPosition, log: LogEnd) -> int | None:
         """When the first transaction behind our log was committed; None when there is none.
 
-        A transaction that was found stays the first one for as long as our log does not move.
+        One that was found stays the first for as long as our log does not move. Where it moves it
+        is not looked up each time: it is no older than what was found and what the log ends with.
         """
-        known = self._looked
-        if known is not None and known[0] == here and (known[2] or known[1] == end):
-            return known[2]
+        known, now_s = self._looked, self._clock.monotonic_s()
+        if known is not None and known.commit_us is not None:
+            if known.here == here:
+                return known.commit_us
+            if now_s - known.at_s < LOOK_INTERVAL_S:
+                return max(known.commit_us, log.end.commit_time_us)
+        elif known is not None and (known.here, known.end) == (here, end):
+            return None
         found = read_first_commit(self._config.source.url, here)
-        self._looked = (here, end, found)
+        self._looked = _Look(here=here, end=end, commit_us=found, at_s=now_s)
         return found
 
     def retention(self) -> Retention | None:

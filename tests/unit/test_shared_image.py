@@ -1,0 +1,97 @@
+"""Images of rows that servers of different engines compute alike: what their SQL is made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.codec.typemap import Engine, Server
+from penstock.control import checksum, checksum_mysql
+from penstock.control.checksum import Hasher, Part
+from penstock.control.shared_image import ColumnIncomparable, compared_columns, shared_images
+from penstock.load.bulk_types import Ends
+from penstock.model import ColumnDefinition, TableDefinition, TableName
+
+MYSQL = Server(engine=Engine.MYSQL, version=(8, 0, 36))
+MARIADB = Server(engine=Engine.MARIADB, version=(10, 11, 8))
+POSTGRES = Server(engine=Engine.POSTGRESQL, version=(18,))
+NAME = TableName("d", "t")
+
+
+def column(name: str, type_text: str, neutral: str, **more: str) -> ColumnDefinition:
+    """A column of MySQL."""
+    return ColumnDefinition(
+        name=name, type_text=type_text, type_oid=0, typmod=-1, neutral=neutral, **more
+    )
+
+
+TABLE = TableDefinition(
+    name=NAME,
+    source_id=1,
+    columns=(
+        column("id", "int", "int32"),
+        column("v", "varchar(40)", "string", charset="utf8mb4"),
+        column("b", "longblob", "binary"),
+        column("x", "text", "string", charset="utf8mb4"),
+        column("g", "int", "int32", generated="v"),
+    ),
+    primary_key=("id",),
+    identity_columns=("id",),
+)
+
+
+def test_texts_have_their_length_and_long_values_are_digests() -> None:
+    """So that no two rows have one image, and none is longer than a packet may be."""
+    source, target = shared_images(TABLE, NAME, TABLE.columns, Ends(source=MYSQL, target=POSTGRES))
+    assert "char_length" in source.row
+    assert "length(" in target.row
+    assert "sha2(`b`, 256)" in source.row
+    assert 'sha256("b")' in target.row
+    assert "sha2((convert(`x` using utf8mb4)), 256)" in source.row
+    assert source.row.count("'N'") == target.row.count("'N'") == len(TABLE.columns)
+    assert source.key.count("`") == 2
+
+
+def test_a_table_without_a_key_is_its_rows() -> None:
+    """Key and row are one image."""
+    keyless = replace(
+        TABLE, primary_key=(), identity_columns=tuple(c.name for c in TABLE.columns[:4])
+    )
+    source, target = shared_images(
+        keyless, NAME, keyless.columns, Ends(source=MARIADB, target=POSTGRES)
+    )
+    assert source.key == source.row
+    assert target.key == target.row
+
+
+def test_what_the_target_computes_is_compared_where_it_is_there() -> None:
+    """Between servers of one family such columns are not carried, and may be there all the same."""
+    same = Ends(source=MYSQL, target=MARIADB)
+    assert [c.name for c in compared_columns(TABLE, same, {"id", "v"})] == ["id", "v", "b", "x"]
+    assert compared_columns(TABLE, same, {"g"})[-1].name == "g"
+    assert compared_columns(TABLE, Ends(source=MYSQL, target=POSTGRES), {})[-1].name == "g"
+
+
+def test_a_column_that_is_not_carried_can_not_be_compared() -> None:
+    """Named with the table."""
+    odd = replace(TABLE, columns=(*TABLE.columns, column("q", "vector(3)", "string")))
+    with pytest.raises(ColumnIncomparable, match=r"column q of d\.t"):
+        shared_images(odd, NAME, odd.columns, Ends(source=MYSQL, target=POSTGRES))
+
+
+def test_both_dialects_ask_for_the_same_numbers() -> None:
+    """One sum per bucket; rows by the same condition."""
+    images = shared_images(TABLE, NAME, TABLE.columns, Ends(source=MYSQL, target=POSTGRES))
+    part = Part(relation=NAME, where="id < 5")
+    ours = checksum_mysql.bucket_query(images[0], part, 64, Hasher.SHARED)
+    theirs = checksum.bucket_query(images[1], part, 64, Hasher.SHARED)
+    for query in (ours, theirs):
+        assert "where id < 5" in query
+        assert "& 63" in query
+        assert query.count("sum(") == 1
+    assert checksum_mysql.chosen_rows(images[0], 64, [1, 2], None, Hasher.SHARED).endswith(
+        "in (1, 2)"
+    )
+    assert "any(array[7]::bigint[])" in checksum.chosen_rows(images[1], 64, [1], [7], Hasher.SHARED)
+    assert "in (-7)" in checksum_mysql.chosen_rows(images[0], 64, [1], [-7], Hasher.SHARED)
