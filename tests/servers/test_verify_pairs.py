@@ -51,7 +51,7 @@ MYSQL_TABLES = (
     "insert into t (id, s, n, f, d, v, x, bl, bi, b, e, st, j, da, dt, ts, ti, y, geo)"
     " select i, i, i / 8, i / 3, sqrt(i), concat('Ä|', i), concat('é𝄞', i), unhex(md5(i)), 'a',"
     " i % 4096, 'ä', 'x,y', concat('{\"a\": ', i, '}'), date_add('2020-01-01', interval i day),"
-    " '2020-01-01 00:00:00.5', '2020-01-01 00:00:00.123456', sec_to_time(i * 100), 1990,"
+    " '2020-01-01 00:00:00.5', '2020-01-01 00:00:00.123456', sec_to_time(i * 50), 1990,"
     " point(i, 1) from (select a.n + 10 * b.n + 100 * c.n + 1 as i"
     " from numbers a, numbers b, numbers c) as q;"
     "insert into t (id) values (18446744073709551615);"

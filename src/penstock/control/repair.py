@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from penstock.codec.mysqltext import CellUnfit
 from penstock.control.checksum import Hasher, Sums, add_sums, differing_buckets
 from penstock.control.compare import Compared
 from penstock.control.compare_port import Reader
@@ -22,7 +23,7 @@ from penstock.control.config import Config
 from penstock.host.connect import quoted
 from penstock.host.faults import declare, point
 from penstock.load.bulk_types import Ends, Way, is_mysql, way_of
-from penstock.load.chunk import ChunkTask
+from penstock.load.chunk import ChunkTask, named
 from penstock.load.chunk import Reader as RowReader
 from penstock.load.ledger import Chunk
 from penstock.load.repair import RepairTable, RepairTarget, open_repair
@@ -91,7 +92,11 @@ class Repair:
         deleted = target.delete(name, self.target.dialect.chosen_rows(one.images[1], *chosen))
         point("verify.repair.deleted")
         where = self.source.dialect.chosen_rows(one.images[0], *chosen)
-        written = target.copy(self._task(one, where), reader)
+        task = self._task(one, where)
+        try:
+            written = target.copy(task, reader)
+        except CellUnfit as error:
+            raise named(error, task) from error
         self._check_equal(one, target)
         return Repaired(table=one.pair.source.name, target=name, deleted=deleted, written=written)
 
