@@ -28,7 +28,8 @@ POSTGRES_TABLES = (
     "insert into public.t select i, i % 2 = 0, i / 8.0, i / 7.0, i / 3.0, sqrt(i), 'x|é𝄞' || i,"
     " case when i % 3 > 0 then 'N' end, 'ab', decode(md5(i::text), 'hex'),"
     " jsonb_build_object('a', i),"
-    " md5(i::text)::uuid, date '2020-01-01' + i, timestamp '2020-01-01' + i * interval '1.5 s',"
+    " ('00000000-0000-4000-8000-' || lpad(i::text, 12, '0'))::uuid,"
+    " date '2020-01-01' + i, timestamp '2020-01-01' + i * interval '1.5 s',"
     " timestamptz '2020-01-01 00:00+02' + i * interval '1 h', time '00:00' + i * interval '1 s',"
     " (i % 32)::bit(5), array[i, null], i * interval '1 day' from generate_series(1, 3000) as i",
     "insert into public.t (id) values (-1)",
@@ -46,11 +47,11 @@ MYSQL_TABLES = (
     NUMBERS
     + "create table t (id bigint unsigned primary key, s smallint, n decimal(20,5), f float,"
     " d double, v varchar(40) character set latin1, x text, bl blob, bi binary(4), b bit(12),"
-    " e enum('a','ä'), st set('x','y'), j json, da date, dt datetime(3), ts timestamp(6) null,"
+    " e enum('a','ü'), st set('x','y'), j json, da date, dt datetime(3), ts timestamp(6) null,"
     " ti time(2), y year, geo point, g int generated always as (s + 1) virtual);"
     "insert into t (id, s, n, f, d, v, x, bl, bi, b, e, st, j, da, dt, ts, ti, y, geo)"
     " select i, i, i / 8, i / 3, sqrt(i), concat('Ä|', i), concat('é𝄞', i), unhex(md5(i)), 'a',"
-    " i % 4096, 'ä', 'x,y', concat('{\"a\": ', i, '}'), date_add('2020-01-01', interval i day),"
+    " i % 4096, 'ü', 'x,y', concat('{\"a\": ', i, '}'), date_add('2020-01-01', interval i day),"
     " '2020-01-01 00:00:00.5', '2020-01-01 00:00:00.123456', sec_to_time(i * 50), 1990,"
     " point(i, 1) from (select a.n + 10 * b.n + 100 * c.n + 1 as i"
     " from numbers a, numbers b, numbers c) as q;"
