@@ -28,7 +28,7 @@ from penstock.host.connect import connect, quoted, server_errors, statement
 from penstock.host.embedded import EmbeddedPostgres
 from penstock.host.process import java_version
 from penstock.log.layout import DONE_NAME
-from penstock.model import PenstockError
+from penstock.model import Lsn, PenstockError
 
 DATABASE = "shop"
 JAVA_VERSION_MIN = 17
@@ -141,7 +141,7 @@ def closing_lines(outcome: DemoOutcome) -> list[str]:
     if result.equal:
         lines.append(
             f"source and target are equal: {len(result.tables)} tables, {human_count(rows)} rows, "
-            f"compared row by row at position {result.place}"
+            f"compared row by row at position {Lsn(result.position)}"
         )
     else:
         lines.append("SOURCE AND TARGET DIFFER: this is a bug in penstock, please report it")
