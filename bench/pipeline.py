@@ -75,10 +75,10 @@ def read_config(directory: Path, source: str, target: str, *, mode: str = "data+
 
 
 @contextlib.contextmanager
-def spark(directory: Path) -> Iterator[Session]:
+def spark(directory: Path, master: str = "local[2]") -> Iterator[Session]:
     """A warm session; its start is printed, not counted."""
     began = time.monotonic()
-    with start_session(SessionOptions(master="local[2]", work_directory=directory)) as session:
+    with start_session(SessionOptions(master=master, work_directory=directory)) as session:
         print(f"spark session started in {time.monotonic() - began:.1f} s", flush=True)
         yield session
 

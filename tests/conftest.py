@@ -19,7 +19,7 @@ settings.register_profile(
 )
 settings.register_profile("check", parent=settings.get_profile("default"), max_examples=25)
 settings.register_profile("ci", parent=settings.get_profile("default"), max_examples=200)
-settings.register_profile("fuzz", parent=settings.get_profile("default"), max_examples=150)
+settings.register_profile("fuzz", parent=settings.get_profile("default"), max_examples=30)
 settings.register_profile("soak", parent=settings.get_profile("default"), max_examples=5_000)
 settings.load_profile(os.environ.get("PENSTOCK_HYPOTHESIS", "default"))
 

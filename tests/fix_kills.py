@@ -235,7 +235,7 @@ class BankPipeline:
             )
             time.sleep(POLL_S)
 
-    def kill_at(self, half: Half, point: str, timeout_s: float = DEATH_TIMEOUT_S) -> bool:
+    def kill_at(self, half: Half, point: str, timeout_s: float = READY_TIMEOUT_S) -> bool:
         """Start a half that kills itself at `name:nth`; False: not reached in time, killed so.
 
         A point in a Spark worker kills the worker only: then the half lives on.
@@ -258,6 +258,15 @@ class BankPipeline:
         deadline = time.monotonic() + READY_TIMEOUT_S
         while self.bank.transaction_count < goal:
             assert time.monotonic() < deadline, "the bank does not work"
+            time.sleep(POLL_S)
+
+    def segments_come(self, count: int) -> None:
+        """Wait until the log has so many closed segments more than now."""
+        log = self.directory / "log"
+        goal = len(list(log.glob("*.ckt"))) + count
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while len(list(log.glob("*.ckt"))) < goal:
+            assert time.monotonic() < deadline, f"seed {self._seed}: no segments come"
             time.sleep(POLL_S)
 
     # -- the ending --------------------------------------------------------------------------

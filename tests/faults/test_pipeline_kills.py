@@ -99,6 +99,8 @@ SHORT = (
     ("load.copy.after:1", "load.ahead.after:1", "load.apply.after:1", "load.commit.after:1"),
 )
 WHOLE = (EXTRACT_CHAIN, LOAD_CHAIN)
+# Three batches of two: while the first is applied, another is there to be staged ahead.
+AHEAD_SEGMENT_COUNT = 6
 # Points on the way to the first row; what is killed of the bulk load in the same story: the load
 # alone (its snapshot lives on in the extractor), both halves (it is gone), the JVM, or a worker.
 BEGINNINGS = (
@@ -135,6 +137,8 @@ def _kill_along(pipeline: BankPipeline, half: Half, chain: tuple[str, ...]) -> l
     for point in chain:
         if half.running:
             half.kill()
+        if point.startswith("load.ahead."):
+            pipeline.segments_come(AHEAD_SEGMENT_COUNT)
         if not pipeline.kill_at(half, point):
             missed.append(point)
         pipeline.transactions_go_on()
@@ -155,7 +159,6 @@ def test_killed_at_named_points(
     tmp_path: Path, major: int | None, chains: tuple[tuple[str, ...], tuple[str, ...]]
 ) -> None:
     """Both halves at once die along their chains while the bank works and its copy is read."""
-    # So that what comes while Spark starts is more than one batch, and one of them staged ahead.
     small = {"changeLoader": {"maxFilesPerBatch": 2}}
     with BankPipeline(tmp_path, 1, major=major, sections=small) as pipeline:
         links.enable(pipeline.directory / "cdc" / "lake")  # a consumer gets its links

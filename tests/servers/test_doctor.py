@@ -404,8 +404,8 @@ def test_pk02_java(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     one(config, "PK02", Severity.ERROR, "no Java")
     monkeypatch.delenv("JAVA_HOME")
-    monkeypatch.setattr(doctor_host, "JAVA_MIN", 99)
-    one(config, "PK02", Severity.ERROR, "99 or later")
+    monkeypatch.setattr(doctor_host, "JAVA_VERSIONS", (98, 99))
+    one(config, "PK02", Severity.ERROR, "98 or 99")
 
 
 def test_pk03_disk(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

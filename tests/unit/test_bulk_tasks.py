@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.load.bulk_tasks import partitions
-from penstock.load.chunk import ChunkTask
+from penstock.load import chunk
+from penstock.load.bulk_tasks import partitions, streams_per_task
+from penstock.load.chunk import ChunkOutcome, ChunkTask, Status
 from penstock.load.ledger import Chunk
 from penstock.model import TableName
 
@@ -59,6 +63,33 @@ def test_fewer_threads_than_slots_are_kept_to() -> None:
     sizes = sorted(sum(t.chunk.size_bytes for t in group) // MIB for group in groups)
     assert len(groups) == 3
     assert sizes == [40, 40, 40]
+
+
+def test_streams_share_what_threads_are_allowed() -> None:
+    """As many chunks at once as maxThreads says, however few cores Spark has; never more."""
+    assert [streams_per_task(slots, 5) for slots in (1, 2, 3, 5, 16)] == [5, 2, 1, 1, 1]
+    assert streams_per_task(2, 1) == 1
+
+
+def test_a_task_copies_chunks_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each chunk once, each stream with connections of its own; two at a time, not one."""
+    together = threading.Barrier(2)
+    opened: list[int] = []
+
+    class Fake(chunk.Workplace):
+        def __enter__(self) -> Fake:
+            opened.append(threading.get_ident())
+            return self
+
+        def copy(self, task: ChunkTask) -> ChunkOutcome:
+            together.wait(timeout=60)
+            return ChunkOutcome(table=task.table, number=task.chunk.number, status=Status.DONE)
+
+    monkeypatch.setattr(chunk, "Workplace", Fake)
+    tasks = [task("w", n, MIB) for n in range(1, 7)]
+    outcomes = list(chunk.copy_chunks(iter(tasks), streams=2))
+    assert sorted(outcome.number for outcome in outcomes) == [1, 2, 3, 4, 5, 6]
+    assert len(set(opened)) == len(opened) == 2
 
 
 @given(

@@ -139,7 +139,7 @@ cdef class LoadLines:
         cdef const uint8_t* cell_end
         cdef uint8_t* out
         cdef int column, trouble
-        if length == 0 or end[-1] != c"\n" or self._count == 0:
+        if length == 0 or (end - 1)[0] != c"\n" or self._count == 0:
             return BROKEN
         while p < end:
             line_end = <const uint8_t*>memchr(p, c"\n", end - p)
@@ -160,7 +160,7 @@ cdef class LoadLines:
                 out[0] = c"\t"
                 out += 1
                 p = cell_end + 1
-            out[-1] = c"\n"
+            (out - 1)[0] = c"\n"
             self._used = out - self._out
             self.row_count += 1
         return NONE

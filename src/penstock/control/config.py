@@ -186,7 +186,7 @@ class ChangeLoaderSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataLoaderSection:
-    """[dataLoader]: the bulk load. chunk_megabytes: table bytes per chunk, TOAST included."""
+    """[dataLoader]: the bulk load. chunk_megabytes: table bytes per chunk at most, with TOAST."""
 
     max_threads: int = 5
     chunk_megabytes: int = 64

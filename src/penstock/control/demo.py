@@ -26,12 +26,11 @@ from penstock.control.verify import VerifyResult, verify
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.connect import connect, quoted, server_errors, statement
 from penstock.host.embedded import EmbeddedPostgres
-from penstock.host.process import java_version
+from penstock.host.process import JAVA_VERSIONS, java_version
 from penstock.log.layout import DONE_NAME
 from penstock.model import Lsn, PenstockError
 
 DATABASE = "shop"
-JAVA_VERSION_MIN = 17
 PIPELINE = """\
 [pipeline]
 name = "shop"
@@ -151,9 +150,9 @@ def closing_lines(outcome: DemoOutcome) -> list[str]:
 def require_java() -> None:
     """Raises DemoNeedsJava, before anything was started."""
     found = java_version()
-    if found is None or found < JAVA_VERSION_MIN:
+    if found not in JAVA_VERSIONS:
         raise DemoNeedsJava(
-            "Spark needs Java 17 or newer; found "
+            f"Spark needs Java {' or '.join(map(str, JAVA_VERSIONS))}; found "
             + ("no java" if found is None else f"version {found}"),
             hint="Install one, on Debian `apt-get install openjdk-17-jre-headless`, or set "
             "JAVA_HOME.",

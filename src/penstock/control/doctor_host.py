@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from penstock.codec import binlog, pgoutput
 from penstock.control.config import Config
 from penstock.control.findings import Finding, Severity, Side, check
-from penstock.host.process import java_version
+from penstock.host.process import JAVA_VERSIONS, java_version
 
-JAVA_MIN = 17
 DISK_FREE_BYTES_ERROR = 100 * 2**20
 DISK_FREE_BYTES_WARNING = 5 * 2**30
 
@@ -36,14 +35,14 @@ def kernel(_config: Config) -> Iterator[Finding]:
 
 @check("PK02", "Java", side=Side.HOST)
 def java(_config: Config) -> Iterator[Finding]:
-    """Spark needs Java 17 or later."""
+    """Spark runs on Java 17 or 21."""
     version = java_version()
-    if version is None or version < JAVA_MIN:
+    if version not in JAVA_VERSIONS:
         have = "no Java is found" if version is None else f"Java {version} is found"
         yield _found(
             "PK02",
             Severity.ERROR,
-            f"{have}; Spark needs {JAVA_MIN} or later",
+            f"{have}; Spark needs {' or '.join(map(str, JAVA_VERSIONS))}",
             "bulk load and change loader run on Spark",
             "apt-get install openjdk-17-jre-headless  # or set JAVA_HOME to one",
         )

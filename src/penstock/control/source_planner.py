@@ -30,6 +30,10 @@ from penstock.source.postgres.snapshot import (
     temporary_consistent_point,
 )
 
+# A table is cut into enough chunks for all streams to end at about the same time.
+CHUNKS_PER_STREAM = 4
+CHUNK_BYTES_MIN = 8 * 2**20
+
 
 class Planning(Planner, Protocol):
     """A planner that keeps the points it makes while a with block is open."""
@@ -80,6 +84,7 @@ class SourcePlanner:
         self._url = config.source.url
         self._patterns = config.source.tables
         self._chunk_bytes = config.data_loader.chunk_megabytes * 2**20
+        self._threads = config.data_loader.max_threads
         self._first = first
         self._fresh = fresh or self._temporary
         self._on_blocked = on_blocked
@@ -136,7 +141,8 @@ class SourcePlanner:
                 check_not_rewritten(connection, [table])
             except TableRewritten as error:
                 raise PointUnfit(error.message, hint=error.hint) from error
-            pieces = plan_chunks(connection, table, size_bytes_target=self._chunk_bytes)
+            even = max(table.size_bytes // (CHUNKS_PER_STREAM * self._threads), CHUNK_BYTES_MIN)
+            pieces = plan_chunks(connection, table, size_bytes_target=min(self._chunk_bytes, even))
         return [
             Chunk(
                 number=piece.number,

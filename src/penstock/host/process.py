@@ -24,6 +24,8 @@ WITH_PARENT = "PENSTOCK_WITH_PARENT"
 JAVA_TIMEOUT_S = 60.0
 _under_parent = False
 JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+JAVA_RELEASE = re.compile(r'JAVA_VERSION="(?:1\.)?(\d+)')
+JAVA_VERSIONS = (17, 21)  # those that the locked Spark runs on
 
 
 class ProcessNotStarted(PenstockError):
@@ -141,12 +143,27 @@ def process_alive(pid: int) -> bool:
     return True
 
 
-def java_version() -> int | None:
-    """The major version of the Java that Spark will use (JAVA_HOME first); None without one."""
+def java_program() -> Path | None:
+    """The Java that Spark will use, JAVA_HOME first; None without one."""
     home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    return Path(found) if found and Path(found).exists() else None
+
+
+def java_version() -> int | None:
+    """The major version of the Java that Spark will use; None without one, or when it is silent.
+
+    From the runtime's release file; only where that does not tell is the program asked, which is
+    dearer and may be slow or end early on a busy machine.
+    """
+    java = java_program()
     if java is None:
         return None
+    release = java.resolve().parent.parent / "release"
+    if release.is_file():
+        match = JAVA_RELEASE.search(release.read_text(errors="replace"))
+        if match is not None:
+            return int(match[1])
     try:
         done = subprocess.run(
             [java, "-version"], capture_output=True, timeout=JAVA_TIMEOUT_S, check=False

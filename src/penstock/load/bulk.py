@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -23,7 +24,7 @@ from penstock.host.mysql import loans
 from penstock.load.bulk_checks import check_names, goes_binary
 from penstock.load.bulk_progress import OnProgress, Teller, Watch
 from penstock.load.bulk_target import BulkTarget, open_bulk_target
-from penstock.load.bulk_tasks import partitions
+from penstock.load.bulk_tasks import partitions, streams_per_task
 from penstock.load.bulk_types import Ends, is_mysql, way_of
 from penstock.load.chunk import (
     ChunkOutcome,
@@ -418,13 +419,20 @@ class _Load:
         """One Spark job over all chunks that are left of these tables."""
         plans = [plan for plan in self.ledger.plans if plan.source in set(tables)]
         tasks = [task for plan in plans for task in self.tasks(plan)]
-        work = partitions(tasks, self.session.parallelism, self.options.max_threads)
-        logger.info("bulk copy began", tables=len(plans), chunks=len(tasks), tasks=len(work))
+        slots, threads = self.session.parallelism, self.options.max_threads
+        work, streams = partitions(tasks, slots, threads), streams_per_task(slots, threads)
+        logger.info(
+            "bulk copy began",
+            tables=len(plans),
+            chunks=len(tasks),
+            tasks=len(work),
+            streams=streams,
+        )
         with Watch(
             self.options.open_target, self.teller, stop=self.stop, on_stop=self.session.cancel
         ):
             try:
-                outcomes = self.session.run(work, copy_chunks)
+                outcomes = self.session.run(work, partial(copy_chunks, streams=streams))
             except PenstockError as error:
                 if self.stop():
                     raise _stopped() from error

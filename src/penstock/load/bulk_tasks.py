@@ -17,6 +17,15 @@ SMALL_TASK_BYTES = 16 * 2**20
 CHUNK_COST_BYTES = 2**20  # what a chunk costs even if it is empty, in bytes that could be copied
 
 
+def streams_per_task(slots: int, max_threads: int) -> int:
+    """How many chunks a Spark task copies at once, for max_threads in all at most.
+
+    Spark runs as many tasks as there are cores. The work is done in the two servers, and a task
+    waits for them: a chunk for each core is not enough to keep them busy.
+    """
+    return max(max_threads // slots, 1)
+
+
 def partitions(tasks: Sequence[ChunkTask], slots: int, max_threads: int) -> list[list[ChunkTask]]:
     """Group tasks into Spark partitions, the largest tables first.
 

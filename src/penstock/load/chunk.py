@@ -7,7 +7,9 @@ see the first. Not here: which chunks there are and what follows from their outc
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -134,15 +136,36 @@ class Writer(Protocol):
         ...
 
 
-def copy_chunks(tasks: Iterator[ChunkTask]) -> Iterable[ChunkOutcome]:
-    """Copy the chunks of one Spark partition, one after the other; never raises for one of them."""
+def copy_chunks(tasks: Iterator[ChunkTask], *, streams: int = 1) -> Iterable[ChunkOutcome]:
+    """Copy the chunks of one Spark partition, so many at a time; never raises for one of them.
+
+    streams: a chunk waits for its servers most of the time, so that one per core leaves the cores
+    idle; each has connections and a thread of its own.
+    """
+    waiting = deque(tasks)
+    count = min(streams, len(waiting))
+    if count <= 1:
+        yield from _stream(waiting)
+        return
+    with ThreadPoolExecutor(count, thread_name_prefix="chunks") as executor:
+        ends = [executor.submit(lambda: list(_stream(waiting))) for _ in range(count)]
+        for end in as_completed(ends):
+            yield from end.result()
+
+
+def _stream(waiting: deque[ChunkTask]) -> Iterator[ChunkOutcome]:
+    """Copy what waits, one after the other, until nothing does."""
     with Workplace() as workplace:
-        for task in tasks:
+        while waiting:
+            try:
+                task = waiting.popleft()
+            except IndexError:  # another thread has taken the last one in between
+                return
             yield workplace.copy(task)
 
 
 class Workplace:
-    """The connections that the tasks of one partition share."""
+    """The connections that the chunks of one stream share."""
 
     def __init__(self) -> None:
         self._source = ExitStack()

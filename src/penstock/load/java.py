@@ -7,9 +7,7 @@ could end it meanwhile. Not here: what is done in it (`session.py`).
 from __future__ import annotations
 
 import os
-import re
 import shlex
-import shutil
 import struct
 import subprocess
 import tempfile
@@ -22,9 +20,9 @@ from pyspark import SparkConf, java_gateway
 from pyspark.errors import PySparkRuntimeError
 from pyspark.find_spark_home import _find_spark_home
 
+from penstock.host.process import JAVA_VERSIONS, java_program, java_version
 from penstock.model import PenstockError
 
-JAVA_VERSIONS = (17, 21)
 PORT_CHECK_S = 0.05
 JAVA_HINT = (
     "Install a Java runtime 17 or 21 (on Debian: `apt-get install openjdk-17-jre-headless`) "
@@ -49,31 +47,18 @@ def check_java() -> int:
 
     Raises JavaMissing or JavaUnsuitable.
     """
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if java is None or not Path(java).exists():
+    java = java_program()
+    if java is None:
+        home = os.environ.get("JAVA_HOME")
         where = f"below JAVA_HOME={home}" if home else "on the PATH, and JAVA_HOME is not set"
         raise JavaMissing(f"no java program {where}", hint=JAVA_HINT)
-    version = _java_version(Path(java))
+    version = java_version()
+    if version is None:
+        raise JavaMissing(f"{java} does not tell its version", hint=JAVA_HINT)
     if version not in JAVA_VERSIONS:
         wanted = " or ".join(map(str, JAVA_VERSIONS))
         raise JavaUnsuitable(f"{java} is Java {version}, Spark needs {wanted}", hint=JAVA_HINT)
     return version
-
-
-def _java_version(java: Path) -> int:
-    """Read the version from the runtime's release file, or ask the program: 50 ms dearer."""
-    release = java.resolve().parent.parent / "release"
-    text = ""
-    if release.is_file():
-        text = release.read_text(errors="replace")
-    match = re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', text)
-    if match is None:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-        match = re.search(r'version "(?:1\.)?(\d+)', said.stderr)
-    if match is None:
-        raise JavaMissing(f"{java} does not tell its version", hint=JAVA_HINT)
-    return int(match[1])
 
 
 class Start:
