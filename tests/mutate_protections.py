@@ -43,14 +43,9 @@ class Mutation:
         return text
 
 
-ADVANCE = """\
-            progress.advance(
-                connection,
-                log_id=self._log_id,
-                before=self._staged.before,
-                after=self._staged.after,
-            )
-"""
+ADVANCE = "target.advance(log_id=self._log_id, before=staged.before, after=staged.after)\n"
+END_CHUNK = "        progress.end_chunk(writer, table=task.table, number=number, row_count=rows)\n"
+COMMITTED = '        faults.point("bulk.chunk.committed")\n'
 
 MUTATIONS = (
     Mutation(
@@ -86,8 +81,8 @@ MUTATIONS = (
     Mutation(
         name="an empty log knows where it begins",
         file="source/extract.py",
-        old="        if writer.durable.position == 0 and begin:\n",
-        new="        if False and begin:\n",
+        old="        if writer.durable.position == 0 and origin.begin:\n",
+        new="        if False:\n",
         tests="tests/faults/test_extract_kill.py",
     ),
     Mutation(
@@ -121,11 +116,11 @@ MUTATIONS = (
     Mutation(
         name="progress in the transaction of the rows",
         file="load/batch.py",
-        old=ADVANCE,
-        new="            pass\n",
+        old="            " + ADVANCE,
+        new="",
         old_after='        faults.point("load.commit.after")\n',
         new_after='        faults.point("load.commit.after")\n'
-        "        with connection.transaction():\n" + ADVANCE,
+        "        with target.transaction():\n            " + ADVANCE,
         tests="tests/servers/test_loader.py",
     ),
     Mutation(
@@ -138,8 +133,8 @@ MUTATIONS = (
     Mutation(
         name="staged rows are counted before they are applied",
         file="load/batch.py",
-        old="            check_staged(connection, self._expected)\n            apply_phases",
-        new="            apply_phases",
+        old="            target.check_staged(self._expected)\n",
+        new="",
         tests="tests/servers/test_merge.py",
     ),
     Mutation(
@@ -173,12 +168,8 @@ MUTATIONS = (
     Mutation(
         name="a chunk's ledger row in the transaction of its rows",
         file="load/chunk.py",
-        old='        faults.point("bulk.chunk.copied")\n        progress.end_chunk'
-        "(writer, table=task.table, number=number, row_count=rows)\n"
-        '    faults.point("bulk.chunk.committed")\n',
-        new='        faults.point("bulk.chunk.copied")\n'
-        '    faults.point("bulk.chunk.committed")\n'
-        "    progress.end_chunk(writer, table=task.table, number=number, row_count=rows)\n",
+        old="    " + END_CHUNK + COMMITTED,
+        new=COMMITTED + END_CHUNK,
         tests="tests/servers/test_bulk_faults.py -k killed",
     ),
     Mutation(
