@@ -7,15 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 from fix_bulk import ORDERS, between, check_equal, fill_orders, load, point_of, rows, run, two_slots
+from fix_proxy import Proxy
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import Config
 from penstock.control.live import bulk_line
@@ -325,3 +328,44 @@ def test_stop_while_paused_ends_the_load(config: Config, spark: Session) -> None
     run(config.target.url, act.format("RUN"))
     load(config, spark)
     check_equal(config)
+
+
+# -- a network that breaks -------------------------------------------------------------------------
+
+TEARS: dict[str, tuple[bytes, bool, bool]] = {
+    "rows from the source": (b"", False, False),
+    "rows to the target": (b"", True, False),
+    "commit": (b"COMMIT", True, False),
+    "answer to commit": (b"COMMIT", True, True),
+}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("torn", TEARS)
+def test_a_chunk_torn_on_its_way_is_there_once(
+    source_url: str, target_url: str, tmp_path: Path, spark: Session, torn: str
+) -> None:
+    """A connection cut in the middle of a chunk: it is copied again, unless it had arrived."""
+    fill_orders(source_url)
+    ports = [urlsplit(url).port or 0 for url in (source_url, target_url)]
+    with Proxy(ports[0]) as source, Proxy(ports[1]) as target:
+        config = between(source.url(source_url), target.url(target_url), tmp_path)
+        pattern, to_server, whole = TEARS[torn]
+        broken = source if torn == "rows from the source" else target
+
+        def tear() -> None:
+            wait_for(target_url, RUNNING_COPIES, 1)
+            broken.tear(pattern, to_server=to_server, whole=whole)
+
+        source.slow(2_000_000)  # so that the chunks take their time
+        beside = threading.Thread(target=tear)
+        beside.start()
+        with temporary_consistent_point(source_url) as point:
+            first = point_of(config, point)
+            with SourcePlanner(config, first=lambda: first) as planner:
+                result = bulk_load(config, spark, planner)
+        beside.join()
+        assert broken.torn.is_set()
+        assert source.cut_count + target.cut_count == 1
+    assert result.rows == {ORDERS: 60_000}
+    check_equal(between(source_url, target_url, tmp_path))
