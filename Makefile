@@ -10,6 +10,8 @@ T ?= 10m
 V ?= 15,18
 K ?= 1000
 SEED ?= 1
+SOURCE ?= postgres
+TARGET ?= postgres
 SERVER_TESTS_postgres := tests/servers --ignore-glob "*/test_mysql_*.py"
 SERVER_TESTS_mysql := $(sort $(wildcard tests/servers/test_mysql_*.py))
 KERNELS := $(shell find src -name '*.p[yx][xdi]')
@@ -68,9 +70,9 @@ test-servers: setup ## the tests on servers of kind S=postgres (of version V=15,
 test-faults: setup ## processes killed, connections cut, disks full: about ten minutes
 	$(PYTEST) -n $(JOBS) --dist worksteal tests/faults --ignore tests/faults/test_demo.py
 
-soak: setup ## property tests at length, then K=1000 kills from seed SEED=1 on: hours
+soak: setup ## property tests at length, then K=1000 kills, SEED=1, SOURCE=, TARGET=postgres: hours
 	PENSTOCK_HYPOTHESIS=soak $(PYTEST) -n $(JOBS) --dist worksteal --timeout 7200 tests/property
-	$(BIN)/python tests/fix_soak.py --kills $(K) --seed $(SEED)
+	$(BIN)/python tests/fix_soak.py --kills $(K) --seed $(SEED) --source $(SOURCE) --target $(TARGET)
 
 fuzz: setup ## the compiled kernel against its plain twin on broken input, for T=10m
 	bash .ci/fuzz $(T)

@@ -1,5 +1,7 @@
 """A bank's pipeline as two processes that may be killed, on two servers that may crash.
 
+Each server is of the kind `postgres`, `mysql` or `mariadb`.
+
 `BankPipeline` sets it all up, has a reader check the copy's books at every moment, and in the end
 lets the pipeline run dry and compares. Not here: what is killed when (`fix_soak.py`, tests/faults).
 """
@@ -22,14 +24,21 @@ from typing import Any, Self
 import psutil
 
 from fix_bank import Bank, Reader, differences
+from fix_bank_engines import MYSQL, dialect_of
+from fix_mysql import GTID_SETTINGS, KINDS, MySQLServer, kinds
 from fix_pipeline import write_pipeline
 from penstock.host.embedded import EmbeddedPostgres
+from penstock.host.mysql.server import EmbeddedMariaDB, EmbeddedMySQL
 
 END_TIMEOUT_S = 180.0
 DEATH_TIMEOUT_S = 60.0
 READY_TIMEOUT_S = 120.0
 POLL_S = 0.03
 # A signal during start-up, before there is a handler, simply ends the process.
+POSTGRES = "postgres"
+# What is committed outlives the server's process; a power cut it would not.
+CRASH_SAFE = {"innodb_flush_log_at_trx_commit": "1", "innodb_doublewrite": "ON"}
+COPY = "copy"
 ENDED_AS_ASKED = (0, -signal.SIGTERM)
 
 
@@ -125,6 +134,30 @@ class Half:
         return self._log.read_text(errors="replace")[-4000:]
 
 
+AnyServer = EmbeddedPostgres | EmbeddedMySQL | EmbeddedMariaDB
+
+
+def make_server(
+    kind: str, *, major: int | None = None, settings: Mapping[str, str] | None = None
+) -> AnyServer:
+    """A server, to be entered, that can be killed without losing what was committed.
+
+    major: of PostgreSQL.
+    """
+    if kind == POSTGRES:
+        return EmbeddedPostgres(major=major, settings=settings)
+    every = {**GTID_SETTINGS[kind], **CRASH_SAFE, **(settings or {})}
+    return KINDS[kind](settings=every, basedir=kinds().get(kind))
+
+
+def make_database(server: AnyServer, name: str) -> str:
+    """The URL of a database: on PostgreSQL the one that is there, else a new one of this name."""
+    if isinstance(server, EmbeddedPostgres):
+        return server.url("postgres")
+    MySQLServer(server).execute(f"create database `{name}`")
+    return server.url(name)
+
+
 class BankPipeline:
     """Two servers, a bank on one, `extract` and `load` between them, a reader on the other.
 
@@ -136,35 +169,51 @@ class BankPipeline:
         folder: Path,
         seed: int,
         *,
+        source: str = POSTGRES,
+        target: str = POSTGRES,
         major: int | None = None,
         sections: Mapping[str, Mapping[str, Any]] | None = None,
         source_settings: Mapping[str, str] | None = None,
+        xa: bool = False,
     ) -> None:
-        """folder: for the pipeline's files, empty. sections: more keys of the pipeline file."""
+        """folder: for the pipeline's files, empty. sections: more keys of the pipeline file.
+
+        source, target: kinds of servers. xa: see Bank; not where the source is killed, whose
+        prepared transactions do not always outlive it.
+        """
         self._stack = ExitStack()
         self.folder = folder
         self.directory = folder / "bank"
         self._seed = seed
+        self.kinds = (source, target)
         self._major = major
+        self._xa = xa
         self._settings = source_settings
-        self._sections = {
+        self._sections: dict[str, Mapping[str, Any]] = {
             "changeExtractor": {"flushIntervalSeconds": 0.5, "exitWhenIdle": False},
             "spark": {"master": "local[2]"},
             **(sections or {}),
         }
+        if (source == POSTGRES) is not (target == POSTGRES):
+            self._sections["target.types"] = {'"*"': "error"}
 
     def __enter__(self) -> Self:
         """Start the servers and open the bank; the halves are not started."""
         with ExitStack() as stack:
             enter = stack.enter_context
-            self.source = enter(EmbeddedPostgres(major=self._major, settings=self._settings))
-            self.target = enter(EmbeddedPostgres(major=self._major))
-            self.bank = Bank(self.source_url, self._seed)
+            source, target = self.kinds
+            major, settings = self._major, self._settings
+            self.source = enter(make_server(source, major=major, settings=settings))
+            self.target = enter(make_server(target, major=major))
+            self.source_url = make_database(self.source, MYSQL.namespace)
+            self.target_url = make_database(self.target, COPY)
+            self.namespace = dialect_of(self.source_url).namespace
+            self.bank = Bank(self.source_url, self._seed, xa=self._xa)
             self.configure()
             self.extract = Half("extract", self.file)
             self.load = Half("load", self.file)
             stack.callback(self._end_processes)
-            self.reader = enter(Reader(self.target_url))
+            self.reader = enter(Reader(self.target_url, self.namespace))
             enter(self.bank)
             self._stack = stack.pop_all()
         return self
@@ -177,16 +226,6 @@ class BankPipeline:
     ) -> None:
         """Kill the processes, stop the servers."""
         self._stack.__exit__(kind, error, trace)
-
-    @property
-    def source_url(self) -> str:
-        """The bank's database."""
-        return self.source.url("postgres")
-
-    @property
-    def target_url(self) -> str:
-        """The copy."""
-        return self.target.url("postgres")
 
     def configure(
         self,
@@ -204,6 +243,7 @@ class BankPipeline:
             target or self.target_url,
             name="bank",
             directory="bank",
+            tables=[f"{self.namespace}.*"],
             sections=self._sections,
             file="bank.toml",
         )

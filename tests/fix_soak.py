@@ -3,7 +3,8 @@
 A story is a list of kills, drawn from its seed: whom (extract, load, the JVM, a Spark worker, the
 source or the target server) and when (a random moment, or the nth time a named fault point is
 reached). `python tests/fix_soak.py --kills 1000` is what `make soak` runs: it prints one JSON line
-per kill and exits with 1 when a story ends badly.
+per kill and exits with 1 when a story ends badly. `--source mariadb --target mysql` tells it of
+other servers.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fix_kills import BankPipeline, Half
+from fix_kills import POSTGRES, BankPipeline, Half
 
+# Whatever the source.
 EXTRACT_POINTS = (
     "log.create.before",
     "log.create.after",
@@ -44,13 +46,19 @@ EXTRACT_POINTS = (
     "extract.rotate.after",
     "extract.record.before",
     "extract.record.after",
-    "stream.start.before",
-    "stream.acknowledge.before",
-    "stream.acknowledge.after",
-    "spill.append.before",
-    "spill.append.after",
-    "spill.remove.before",
 )
+STREAM_POINTS = {
+    POSTGRES: (
+        "stream.start.before",
+        "stream.acknowledge.before",
+        "stream.acknowledge.after",
+        "spill.append.before",
+        "spill.append.after",
+        "spill.remove.before",
+    ),
+    "mysql": ("binlog.start.before", "binlog.acknowledge.before", "binlog.acknowledge.after"),
+}
+STREAM_POINTS["mariadb"] = STREAM_POINTS["mysql"]
 LOAD_POINTS = (
     "load.job.before",
     "load.copy.before",
@@ -61,7 +69,12 @@ LOAD_POINTS = (
     "load.commit.before",
     "load.commit.after",
 )
-REACHED_ONCE = ("log.recovery.before", "log.recovery.after", "stream.start.before")
+REACHED_ONCE = (
+    "log.recovery.before",
+    "log.recovery.after",
+    "stream.start.before",
+    "binlog.start.before",
+)
 VICTIMS = {"extract": 6, "load": 4, "jvm": 2, "worker": 2, "source": 1, "target": 1}
 POINT_TIMEOUT_S = 30.0  # a point not reached by then is not reached so often
 
@@ -75,15 +88,16 @@ class Kill:
     point: str = ""
 
 
-def draw(seed: int, count: int) -> Iterator[Kill]:
-    """The kills of a story; the same seed tells the same story."""
+def draw(seed: int, count: int, source: str = POSTGRES) -> Iterator[Kill]:
+    """The kills of a story; the same seed tells the same story of the same kind of source."""
+    extract_points = EXTRACT_POINTS + STREAM_POINTS[source]
     chance = random.Random(seed)
     names, weights = list(VICTIMS), list(VICTIMS.values())
     for _ in range(count):
         victim = chance.choices(names, weights)[0]
         point = ""
         if victim in ("extract", "load") and chance.random() < 0.6:
-            points = EXTRACT_POINTS if victim == "extract" else LOAD_POINTS
+            points = extract_points if victim == "extract" else LOAD_POINTS
             name, nth = chance.choice(points), chance.randint(1, 4)
             point = f"{name}:{1 if name in REACHED_ONCE else nth}"
         yield Kill(victim=victim, wait_s=round(chance.uniform(0.1, 4.0), 2), point=point)
@@ -92,10 +106,18 @@ def draw(seed: int, count: int) -> Iterator[Kill]:
 class Story:
     """One pipeline, one bank, many kills, one ending."""
 
-    def __init__(self, seed: int, folder: Path, *, major: int | None = None) -> None:
-        """folder: for the pipeline's files; must be empty."""
+    def __init__(
+        self,
+        seed: int,
+        folder: Path,
+        *,
+        source: str = POSTGRES,
+        target: str = POSTGRES,
+        major: int | None = None,
+    ) -> None:
+        """folder: for the pipeline's files; must be empty. source, target: kinds of servers."""
         self._seed = seed
-        self._pipeline = BankPipeline(folder, seed, major=major)
+        self._pipeline = BankPipeline(folder, seed, source=source, target=target, major=major)
         self.outcomes: Counter[str] = Counter()
 
     def tell(self, kills: list[Kill]) -> None:
@@ -152,24 +174,32 @@ class Story:
 
 
 def main() -> int:
-    """`--kills N --per-story M --seed S --major V`: stories until N kills were made."""
+    """`--kills N --per-story M --seed S`: stories until N kills were made."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--per-story", type=int, default=25)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--major", type=int, default=None)
+    parser.add_argument("--source", choices=sorted(STREAM_POINTS), default=POSTGRES)
+    parser.add_argument("--target", choices=sorted(STREAM_POINTS), default=POSTGRES)
     flags = parser.parse_args()
     totals: Counter[str] = Counter()
     done, seed, began = 0, flags.seed, time.monotonic()
     while done < flags.kills:
         count = min(flags.per_story, flags.kills - done)
         with tempfile.TemporaryDirectory(prefix="penstock-soak-") as folder:
-            story = Story(seed, Path(folder), major=flags.major)
+            story = Story(
+                seed, Path(folder), source=flags.source, target=flags.target, major=flags.major
+            )
             try:
-                story.tell(list(draw(seed, count)))
+                story.tell(list(draw(seed, count, flags.source)))
             except AssertionError as error:
                 print(f"failed: {error}", flush=True)
-                print(f"again: python tests/fix_soak.py --seed {seed} --kills {count}", flush=True)
+                print(
+                    f"again: python tests/fix_soak.py --seed {seed} --kills {count}"
+                    f" --source {flags.source} --target {flags.target}",
+                    flush=True,
+                )
                 return 1
         totals.update(story.outcomes)
         done += count

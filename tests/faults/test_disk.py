@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_bank import CONTENTS
+from fix_bank import contents
 from fix_kills import BankPipeline, Half
 from penstock.log import check, list_segments, open_segment
 
@@ -107,12 +107,6 @@ def test_disk_full(tmp_path: Path) -> None:
 # --- damage ---------------------------------------------------------------------------------------
 
 
-def contents(url: str) -> dict[str, list[tuple[Any, ...]]]:
-    """Every table of the copy."""
-    with psycopg.connect(url) as sql:
-        return {name: sql.execute(text.format(name)).fetchall() for name, text in CONTENTS.items()}
-
-
 def applied_segment(url: str) -> int:
     """The last segment that is wholly in the target; -1: none."""
     with psycopg.connect(url) as sql:
@@ -199,7 +193,7 @@ def test_damaged_segments_are_named_and_not_applied(tmp_path: Path, kinds: tuple
         pipeline.until(lambda: applied_segment(pipeline.target_url) >= 0, "a batch in the target")
         assert pipeline.load.stop() == 0
         log = pipeline.directory / "log"
-        before = contents(pipeline.target_url)
+        before = contents(pipeline.target_url, pipeline.namespace)
         first = applied_segment(pipeline.target_url)
         while len(list_segments(log)) == 0 or list_segments(log)[-1].number < first + 4:
             pipeline.transactions_go_on()
@@ -212,7 +206,7 @@ def test_damaged_segments_are_named_and_not_applied(tmp_path: Path, kinds: tuple
             error = ended_with(pipeline.load)
             assert error["code"].startswith(("LG", "LD")), (kind, error)
             assert ".ckt" in error["error"], (kind, error)
-            assert contents(pipeline.target_url) == before, kind
+            assert contents(pipeline.target_url, pipeline.namespace) == before, kind
             segments.mend()
         pipeline.finish()
 

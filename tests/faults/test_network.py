@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import psycopg
 import pytest
 
-from fix_kills import BankPipeline
+from fix_bank_engines import session
+from fix_kills import POSTGRES, BankPipeline
 from fix_proxy import Proxy
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -38,7 +38,10 @@ class Network:
             "target cut": target.cut,
             "target stalled": lambda: target.stall(STALL_S),
             "target slowed": lambda: self.slowed(target),
-            "staged rows torn": lambda: self.torn(target, b"PGCOPY", to_server=True),
+            # Into MySQL rows go as text, which only their mass tells from commands.
+            "staged rows torn": lambda: self.torn(
+                target, b"PGCOPY" if pipeline.kinds[1] == POSTGRES else b"", to_server=True
+            ),
             "commit torn": lambda: self.torn(target, b"COMMIT", to_server=True),
             "answer to commit lost": lambda: self.torn(
                 target, b"COMMIT", to_server=True, whole=True
@@ -71,15 +74,29 @@ class Network:
         )
 
     def _last_transfer(self, url: str) -> int:
-        with psycopg.connect(url) as sql:
-            row = sql.execute("select coalesce(max(id), 0) from transfer").fetchone()
-        assert row is not None
-        return int(row[0])
+        with session(url, self.pipeline.namespace) as sql:
+            return int(sql.execute("select coalesce(max(id), 0) from transfer")[0][0])
 
 
-def _pipeline_survives(folder: Path, major: int | None, deeds: Sequence[str], seed: int) -> None:
+def _pipeline_survives(
+    folder: Path,
+    deeds: Sequence[str],
+    seed: int,
+    *,
+    major: int | None = None,
+    kinds: tuple[str, str] = (POSTGRES, POSTGRES),
+) -> None:
+    source_kind, target_kind = kinds
+    settings = IMPATIENT if source_kind == POSTGRES else None
     with (
-        BankPipeline(folder, seed, major=major, source_settings=IMPATIENT) as pipeline,
+        BankPipeline(
+            folder,
+            seed,
+            source=source_kind,
+            target=target_kind,
+            major=major,
+            source_settings=settings,
+        ) as pipeline,
         Proxy(pipeline.source.port) as source,
         Proxy(pipeline.target.port) as target,
     ):
@@ -124,7 +141,22 @@ ALL = (
 )
 def test_each_breakage_once(tmp_path: Path, major: int | None, deeds: tuple[str, ...]) -> None:
     """Every kind on both ways, one after another; the copy catches up after each."""
-    _pipeline_survives(tmp_path, major, deeds, seed=1)
+    _pipeline_survives(tmp_path, deeds, 1, major=major)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "deeds"),
+    [
+        pytest.param("mariadb", "mysql", EVERYDAY, id="some", marks=pytest.mark.long),
+        pytest.param("mysql", "mariadb", ALL, id="mysql-mariadb", marks=pytest.mark.long),
+        pytest.param("mariadb", "postgres", ALL, id="mariadb-postgres", marks=pytest.mark.long),
+    ],
+)
+def test_each_breakage_once_of_mysql(
+    tmp_path: Path, source: str, target: str, deeds: tuple[str, ...]
+) -> None:
+    """The same with MySQL and MariaDB at either end."""
+    _pipeline_survives(tmp_path, deeds, 1, kinds=(source, target))
 
 
 @pytest.mark.long
@@ -142,4 +174,4 @@ def test_breakages_at_random(tmp_path: Path, seed: int) -> None:
         "answer to commit lost",
         "both cut",
     ]
-    _pipeline_survives(tmp_path, 18, chance.choices(names, k=12), seed=seed)
+    _pipeline_survives(tmp_path, chance.choices(names, k=12), seed, major=18)

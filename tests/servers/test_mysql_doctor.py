@@ -353,7 +353,9 @@ def test_my017_my018_rights_to_lock(server: MySQLServer, run: Callable[[str], No
     with server.role(*grants) as url:
         found = look(server, *codes, url=url)
         if server.is_mariadb:
-            assert found == [], "each snapshot knows its position"
+            # Each snapshot knows its position; what is missing concerns schema changes.
+            server.execute(one(found, "MY017", W, "BINLOG ADMIN").command)
+            assert look(server, *codes, url=url) == []
             return
         assert [(f.code, f.severity) for f in found] == [("MY017", W), ("MY018", W)]
         assert "without a lock" in found[0].what

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
+import psycopg
 import pytest
 
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_doctor import one
+from fix_pipeline import pipeline
+from penstock.control import doctor
 from penstock.control.doctor_mysql import MySQLProbe, Wanted, examine
 from penstock.control.findings import Finding, Severity, Side
 from penstock.host.mysql.connect import connect
@@ -123,3 +127,34 @@ def test_my036_and_my037(
     found = one(target("MY037"), "MY037", W, "doubled", "inserts")
     run(found.command)
     assert target("MY037") == []
+
+
+def test_a_pipelines_target_is_examined(
+    mysql: MySQLServer, mysql_url: str, source_url: str, tmp_path: Path
+) -> None:
+    """Doctor looks at a target of these kinds, whatever the source; tables as they are mapped."""
+    with mysql.globals(local_infile="0"):
+        for source in (source_url, mysql.url()):
+            config = pipeline(tmp_path, source, mysql_url, mode="data")
+            report = doctor.examine(config, sides=(Side.TARGET,))
+            at_target = [f.code for f in report.findings if f.side is Side.TARGET]
+            assert at_target == ["MY028"]
+    name = database_of(mysql_url)
+    with psycopg.connect(source_url, autocommit=True) as sql:
+        sql.execute("create table public.t (id int primary key)")
+    mysql.execute(
+        "create table t (id int primary key); "
+        "create trigger beside after insert on t for each row set @seen = 1",
+        name,
+    )
+    mapped = {"target.map": {"public": name}}
+    config = pipeline(tmp_path, source_url, mysql_url, mode="data", sections=mapped)
+    found = doctor.examine(config, only=("MY037",))
+    assert [(f.code, f.side) for f in found.findings] == [("MY037", Side.TARGET)]
+
+
+def test_a_target_that_is_away_is_one_finding(source_url: str, tmp_path: Path) -> None:
+    """With the code of the connection's error."""
+    config = pipeline(tmp_path, source_url, "mysql://root:x@127.0.0.1:1/x", mode="data")
+    found = [f for f in doctor.examine(config).findings if f.side is Side.TARGET]
+    assert [(f.severity, f.what[:7]) for f in found] == [(E, "target:")]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import pymysql
 import pytest
+from structlog.testing import capture_logs
 
 from fix_bulk import rows, two_slots
 from fix_extract import log_changes
@@ -18,6 +21,10 @@ from penstock.control.config import Config, load_config
 from penstock.control.extract_process import extract_changes
 from penstock.control.handover import bulk_planner
 from penstock.control.handover_state import Phase, read_handover, write_handover
+from penstock.control.mysql_handover import prepared
+from penstock.control.mysql_planner import MySQLPlanner
+from penstock.host.mysql.loans import is_alive
+from penstock.load.borrowing import borrow
 from penstock.load.bulk import BulkResult
 from penstock.load.session import Session
 from penstock.model import BinlogPosition, TableName
@@ -25,6 +32,7 @@ from penstock.source.extract import Ended
 
 pytestmark = pytest.mark.spark
 TIMEOUT_S = 60.0
+LOCK_WAIT_TIMEOUT = 1205
 FILE = """
 [pipeline]
 name = "shop"
@@ -114,8 +122,6 @@ def test_a_start_behind_a_killed_handover_begins_at_its_place(
     mysql: MySQLServer, config: Config, spark: Session
 ) -> None:
     """What was written down is where the log begins; the load takes a later point of its own."""
-    from penstock.control.mysql_handover import prepared
-
     with prepared(config, has_begun=False, stop=lambda: True) as beginning:
         assert beginning is not None
     state = read_handover(config)
@@ -131,3 +137,71 @@ def test_a_start_behind_a_killed_handover_begins_at_its_place(
     assert [c.after["id"] for c in log_changes(config.directory)] == [5]
     assert results[0].positions[TableName(name, "t")] >= beginning.position.ordinal
     assert rows(config.target.url, f'select count(*) from "{name}".t') == [(4,)]
+
+
+def test_snapshots_are_given_back_when_the_rows_are_there(
+    mysql: MySQLServer, config: Config, spark: Session
+) -> None:
+    """However long changes are followed after that: nothing at the source waits for us."""
+    with prepared(config, has_begun=False, stop=lambda: True):
+        with bulk_planner(config) as planner:
+            point = planner.first_point()
+            assert point is not None
+            assert is_alive(point.snapshot_id, point.snapshot_text)
+            bulk_load(config, spark, planner)
+        deadline = time.monotonic() + TIMEOUT_S
+        while is_alive(point.snapshot_id, point.snapshot_text):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        state = read_handover(config)
+        assert state is not None
+        assert state.snapshot_id == ""
+
+
+def altered(server: MySQLServer, url: str) -> bool:
+    """Whether a table can be altered within a second."""
+    statements = "set session lock_wait_timeout = 1; alter table t force"
+    try:
+        server.execute(statements, database_of(url))
+    except pymysql.err.OperationalError as error:
+        if error.args[0] != LOCK_WAIT_TIMEOUT:
+            raise
+        return False
+    return True
+
+
+def test_a_chunk_that_is_read_keeps_no_alter_waiting(mysql: MySQLServer, config: Config) -> None:
+    """While other tables are still being read; also where a chunk was left in the middle."""
+    select = f"select * from `{database_of(config.source.url)}`.t"
+    with MySQLPlanner(config) as planner:
+        point = planner.fresh_point()
+        with borrow(point.snapshot_id, point.snapshot_text) as session:
+            for expected in range(2):  # a table can be read again as long as it is what it was
+                session.select(select, doing=f"test {expected}")
+                session._read_out()
+                session.let_go()
+            assert altered(mysql, config.source.url)
+        planner.release()
+        point = planner.fresh_point()
+        with borrow(point.snapshot_id, point.snapshot_text) as session:
+            session.select(select, doing="left in the middle")
+            assert not altered(mysql, config.source.url)
+        assert altered(mysql, config.source.url)
+
+
+@pytest.mark.server("mariadb")
+def test_without_the_right_an_alter_waits_until_all_is_read(
+    mysql: MySQLServer, config: Config
+) -> None:
+    """MariaDB holds a table's shape for a session that could write the binlog; ours says so."""
+    name = database_of(config.source.url)
+    with mysql.role("select on *.*", "replication slave, binlog monitor on *.*") as url:
+        least = replace(config, source=replace(config.source, url=f"{url}{name}"))
+        with capture_logs() as logs, MySQLPlanner(least) as planner:
+            point = planner.fresh_point()
+            with borrow(point.snapshot_id, point.snapshot_text) as session:
+                session.select(f"select * from `{name}`.t", doing="test")
+            assert not altered(mysql, config.source.url)
+            planner.release()
+            assert altered(mysql, config.source.url)
+    assert [one for one in logs if one["event"].startswith("schema changes of tables wait")]

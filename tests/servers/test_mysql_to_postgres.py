@@ -67,7 +67,6 @@ def written(mysql: MySQLServer, url: str) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.server("mysql")
 def test_every_row_arrives_as_the_source_has_it(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:

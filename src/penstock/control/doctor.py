@@ -24,10 +24,12 @@ from penstock.control import (  # noqa: F401
 )
 from penstock.control.config import Config
 from penstock.control.doctor_mysql import MYSQL_CHECKS
+from penstock.control.doctor_mysql.at_target import target_findings
 from penstock.control.findings import CHECKS, Check, Finding, Probe, Severity, Side
 from penstock.control.followed import followed_names
 from penstock.control.mysql_source import source_findings
 from penstock.host.connect import EXACT_TEXT_SETTINGS, ConnectFailed, connect, server_errors
+from penstock.load.bulk_types import is_mysql
 from penstock.model import PenstockError
 from penstock.source.postgres.catalog import Survey, open_catalog, survey
 
@@ -116,7 +118,11 @@ def examine(
         else:
             source = stack.enter_context(_source(config, findings))
             run(Side.SOURCE, source)
-        if Side.TARGET in sides:
+        if Side.TARGET in sides and is_mysql(config.target.url):
+            tables = source.tables if source is not None else ()
+            findings.extend(target_findings(config, tables, only=only))
+            counts["done"] += sum(check.side is Side.TARGET for check in MYSQL_CHECKS)
+        elif Side.TARGET in sides:
             run(Side.TARGET, stack.enter_context(_target(config, source, findings)))
     order = list(Severity)
     findings.sort(key=lambda finding: order.index(finding.severity))

@@ -3,13 +3,15 @@
 The snapshots that the bulk load reads and the place where its changes begin are one point, which
 `MySQLPlanner` takes; it is written into state/handover.json before anything is read or followed,
 so that whoever is killed, the other half goes on from there. The sessions stay lent until the bulk
-load has no more use for them. In mode pause the source is a replica: its SQL thread stands still
-while the point is taken. Not here: PostgreSQL (`handover.py`), the bulk load (`bulk_load.py`).
+load has read all rows, and no longer: an ALTER at the source may wait for what they have read. In
+mode pause the source is a replica: its SQL thread stands still while the point is taken. Not here:
+PostgreSQL (`handover.py`), the bulk load (`bulk_load.py`).
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -53,7 +55,7 @@ def prepared(
     if has_begun or (state is not None and state.position):
         # The snapshots of an earlier process are gone with it: the load takes its own, later ones.
         assert state is not None, "a log that has begun in this mode has a handover"
-        _forget_snapshot(config, state)
+        _forget_snapshot(config)
         _started(config)
         yield None if has_begun else _beginning_of(config, state)
         return
@@ -61,9 +63,9 @@ def prepared(
         state = _captured(config, planner)
         beginning = _beginning_of(config, state)
         _started(config)
-        yield beginning
-        _wait_for_bulk(config, stop)
-        _forget_snapshot(config, read_handover(config) or state)
+        with _lent(config, planner):
+            yield beginning
+            _wait_for_bulk(config, stop)
 
 
 def _captured(config: Config, planner: MySQLPlanner) -> Handover:
@@ -128,13 +130,47 @@ def _started(config: Config) -> None:
     faults.point("handover.resumed")
 
 
-def _forget_snapshot(config: Config, state: Handover) -> None:
-    if state.snapshot_id:
+def _forget_snapshot(config: Config) -> None:
+    state = read_handover(config)
+    if state is not None and state.snapshot_id:
         write_handover(config, msgspec.structs.replace(state, snapshot_id="", keeper_pid=0))
 
 
+@contextmanager
+def _lent(config: Config, planner: MySQLPlanner) -> Iterator[None]:
+    """Lend the snapshots beside what runs in the block: until the bulk load has read all rows."""
+    ended = threading.Event()
+
+    def keep() -> None:
+        try:
+            while not _is_copied(config):
+                if ended.wait(POLL_INTERVAL_S):
+                    return
+            _forget_snapshot(config)
+        except PenstockError as error:
+            # Whoever waits for the bulk load, at the end of the block, raises it.
+            logger.warning("snapshots stay lent", error=error.message)
+            return
+        planner.release()
+        logger.info("snapshots given back")
+
+    keeper = threading.Thread(target=keep, name="handover", daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        keeper.join()
+    _forget_snapshot(config)
+
+
+def _is_copied(config: Config) -> bool:
+    ledger = read_ledger(config.layout.state)
+    return ledger.copied or ledger.finished
+
+
 def _wait_for_bulk(config: Config, stop: Callable[[], bool]) -> None:
-    while not stop() and not read_ledger(config.layout.state).finished:
+    while not stop() and not _is_copied(config):
         REAL_CLOCK.sleep(POLL_INTERVAL_S)
 
 

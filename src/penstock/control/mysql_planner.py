@@ -76,7 +76,7 @@ class MySQLPlanner:
         return self._first()
 
     def fresh_point(self) -> Point:
-        """See Planner. The snapshots are lent until this planner is closed."""
+        """See Planner. The snapshots are lent until they are released."""
         tables = self._captured()
         count = self._threads + SPARE_SESSIONS
         taken = self._kept.enter_context(
@@ -93,6 +93,10 @@ class MySQLPlanner:
         return Point(
             position=taken.status.position, snapshot_id=lender.snapshot_id, snapshot_text=text
         )
+
+    def release(self) -> None:
+        """See Planner."""
+        self._kept.close()
 
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
         """See Planner."""

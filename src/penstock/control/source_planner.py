@@ -121,6 +121,10 @@ class SourcePlanner:
             snapshot_text=snapshot_text(self._url, point.snapshot_id),
         )
 
+    def release(self) -> None:
+        """See Planner."""
+        self._kept.close()
+
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
         """See Planner."""
         with open_catalog(self._url) as connection:

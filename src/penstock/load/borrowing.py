@@ -20,6 +20,9 @@ logger = structlog.get_logger(__name__)
 AGAIN = "It is tried again by itself."
 COM_QUERY = b"\x03"
 BLOCK_BYTES = 1024 * 1024
+# A SELECT holds a table's shape until its transaction ends, unless it is undone.
+SAVEPOINT = "savepoint penstock_chunk"
+LET_GO = "rollback to savepoint penstock_chunk"
 
 
 class SessionProtocolBroken(PenstockError):
@@ -50,6 +53,7 @@ class BorrowedSession:
         self._socket = connected
         self._is_idle = True
         self._in_rows = False
+        self._holds = False
         self.block = bytearray(BLOCK_BYTES)
         self._view = memoryview(self.block)
         self.start = 0
@@ -71,8 +75,9 @@ class BorrowedSession:
             if self._in_rows:
                 self._read_out()
             if self._is_idle:
+                self.let_go()
                 self._socket.sendall(mysqlwire.QUIT)
-        except (OSError, ConnectionLost) as error:
+        except (OSError, PenstockError) as error:
             logger.info("lent session not given back", reason=str(error))
         self._socket.close()
 
@@ -94,6 +99,12 @@ class BorrowedSession:
 
     # -- statements ------------------------------------------------------------------------------
 
+    def let_go(self) -> None:
+        """Let go of the tables that were read: from here on an ALTER does not wait for us."""
+        if self._holds:
+            self.run(LET_GO, doing="letting go of a table")
+            self._holds = False
+
     def run(self, statement: str, *, doing: str) -> None:
         """Run a statement without a result. Raises what `host.mysql.connect.server_errors` does."""
         self._send(statement)
@@ -108,6 +119,9 @@ class BorrowedSession:
 
         Until `finished` is called nothing else can be run.
         """
+        if not self._holds:
+            self.run(SAVEPOINT, doing=doing)
+            self._holds = True
         self._send(statement)
         payload = self._packet()
         self._raise_error(payload, doing)

@@ -98,7 +98,11 @@ class Planner(Protocol):
         ...
 
     def fresh_point(self) -> Point:
-        """Make a new consistent point, later than all before; it is kept until the load ends."""
+        """Make a new consistent point, later than all before; kept until it is released."""
+        ...
+
+    def release(self) -> None:
+        """All rows are copied: the points that were made can go."""
         ...
 
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
@@ -223,7 +227,10 @@ class _Load:
             self.wait_while_paused()
         steps = self.first_steps()
         self.copy_all(steps)
+        self.planner.release()
         if not self.ledger.finished:
+            self.ledger.copied = True
+            write_ledger(self.options.state_directory, self.ledger)
             self.wait_while_paused()
             self.tell("indexing")
             self.add_all_keys()
@@ -295,7 +302,7 @@ class _Load:
             name: step for name, step in steps.items() if step is not Step.DONE
         }
         if pending and self.ledger.finished:
-            self.ledger.finished = False
+            self.ledger.finished = self.ledger.copied = False
         rounds = 0
         while rounds < ROUNDS_MAX:
             self.mark_lost_snapshots(pending)

@@ -18,9 +18,6 @@ from penstock.load.pipe import CopyCountsDiffer
 from penstock.model import PenstockError
 
 READ = "reading at the source"
-# A SELECT holds a table's shape until the transaction ends, unless it is undone.
-SAVEPOINT = "savepoint penstock_chunk"
-LET_GO = "rollback to savepoint penstock_chunk"
 _DEFINITION_CHANGED = 1412  # ER_TABLE_DEF_CHANGED: the table is younger than the snapshot
 
 
@@ -47,7 +44,6 @@ class RowsOfChunk:
     def __iter__(self) -> Iterator[bytes]:
         """Blocks of whole lines. Raises the typed errors of `host.connect`."""
         session, lines = self._session, self._lines
-        session.run(SAVEPOINT, doing=READ)
         session.select(self._select, doing=READ)
         while True:
             session.start = lines.feed(session.block, session.start, session.end)
@@ -59,7 +55,7 @@ class RowsOfChunk:
                 break
             session.receive()
         session.finished()
-        session.run(LET_GO, doing=READ)
+        session.let_go()
 
 
 def into_postgres(rows: RowsOfChunk, target: psycopg.Connection, copy_in: str) -> int:

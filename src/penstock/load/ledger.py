@@ -140,9 +140,14 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ledger(msgspec.Struct, kw_only=True):
-    """What bulk.json holds. finished: all rows, keys and indexes are in the target."""
+    """What bulk.json holds.
+
+    copied: all rows are in the target, nothing has to be read at the source any more. finished:
+    keys and indexes are there, too.
+    """
 
     version: int = FORMAT_VERSION
+    copied: bool = False
     finished: bool = False
     foreign_keys_done: bool = False
     plans: list[TablePlan] = []

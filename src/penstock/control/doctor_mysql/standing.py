@@ -248,6 +248,15 @@ def right_to_lock(probe: MySQLProbe) -> Iterator[Finding]:
             "the lock that holds for all tables is the surest way",
             f"grant {right} on *.* to {probe.account};",
         )
+    if probe.server.is_mariadb and not probe.rights.has("binlog admin", "super"):
+        yield probe.found(
+            "MY017",
+            Severity.WARNING,
+            f"{probe.account} has not the right BINLOG ADMIN",
+            "an ALTER of a table waits until the bulk load has read all tables; with it, until "
+            "the chunk under way is read",
+            f"grant binlog admin on *.* to {probe.account};",
+        )
 
 
 @check("MY018", "right to the backup lock", side=Side.SOURCE)

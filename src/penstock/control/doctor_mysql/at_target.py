@@ -1,0 +1,87 @@
+"""A MySQL or MariaDB target of a configured pipeline under doctor's eyes.
+
+Not here: the checks (`target.py`), and the same of a source (`control/mysql_source.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+from penstock.control.config import Config
+from penstock.control.doctor_mysql.probe import MySQLProbe, Wanted, examine
+from penstock.control.findings import Finding, Severity, Side
+from penstock.host.connect import ConnectFailed
+from penstock.host.mysql.connect import connect
+from penstock.load.target import target_name
+from penstock.model import PenstockError, TableDefinition
+from penstock.source.mysql.catalog import open_catalog, survey
+
+APPLICATION_NAME = "penstock doctor"
+
+
+def target_findings(
+    config: Config, tables: Sequence[TableDefinition], *, only: Collection[str] = ()
+) -> Iterator[Finding]:
+    """What doctor finds at the target; a server that can not be reached is one finding.
+
+    tables: the captured tables where the source is of another kind; else they are read here.
+    """
+    wanted = Wanted(
+        has_change=config.pipeline.mode.has_change, has_data=config.pipeline.mode.has_data
+    )
+    with ExitStack() as stack:
+        try:
+            connection = stack.enter_context(
+                connect(config.target.url, application_name=APPLICATION_NAME)
+            )
+        except ConnectFailed as error:
+            yield _unreachable(error)
+            return
+        source = _source(config, wanted, stack) if config.source.is_mysql else None
+        if source is not None:
+            tables = source.tables
+        # The checks look for the tables under the names that they have in the target.
+        there = tuple(
+            replace(table, name=target_name(table.name, config.target.map)) for table in tables
+        )
+        probe = MySQLProbe(
+            side=Side.TARGET,
+            url=config.target.url,
+            connection=connection,
+            wanted=wanted,
+            tables=there,
+            source=source,
+        )
+        yield from examine(probe, only=only)
+
+
+def _source(config: Config, wanted: Wanted, stack: ExitStack) -> MySQLProbe | None:
+    """The source's probe, to compare with; None where the source's own checks say what is wrong."""
+    try:
+        connection = stack.enter_context(
+            open_catalog(config.source.url, application_name=APPLICATION_NAME)
+        )
+        seen = survey(connection, config.source.tables)
+    except PenstockError:
+        return None
+    return MySQLProbe(
+        side=Side.SOURCE,
+        url=config.source.url,
+        connection=connection,
+        wanted=wanted,
+        tables=seen.tables,
+        survey=seen,
+    )
+
+
+def _unreachable(error: PenstockError) -> Finding:
+    return Finding(
+        code=error.code,
+        severity=Severity.ERROR,
+        side=Side.TARGET,
+        what=f"target: {error.message}",
+        why="nothing can be asked of this server or done with it",
+        command=error.hint,
+    )
