@@ -13,6 +13,7 @@ from penstock.codec.typemap import NO_CHOICES
 from penstock.load.batch import apply_batch
 from penstock.load.job import run_tasks
 from penstock.load.plan import POSITION_MAX
+from penstock.load.policies import EVOLVE_ALL
 from penstock.load.postgres.progress import read_applied
 from penstock.load.stage import BatchOptions, Staged, Stager, open_stager
 from penstock.load.target import Applied, engine_of
@@ -24,12 +25,13 @@ from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Rows, Run, 
 class LogMaker:
     """Writes segments of changes given as tuples; numbers and positions come by themselves."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, engine: str = "postgresql") -> None:
         self.directory = directory
         self.writer = Writer.open(
-            directory, log_id="test-log", source={"engine": "postgresql"}, options=WriterOptions()
+            directory, log_id="test-log", source={"engine": engine}, options=WriterOptions()
         )
         self.gsn, self.trx, self.position = 0, 0, 1000
+        self.reason = ""  # of the markers that are written from here on
 
     def transaction(
         self,
@@ -51,6 +53,7 @@ class LogMaker:
                         position=self.position,
                         commit_time_us=self.trx,
                         tables=tuple(tuple(table) for table in content),  # type: ignore[arg-type,union-attr]
+                        data={"reason": self.reason} if self.reason else {},
                     )
                 )
                 continue
@@ -111,7 +114,10 @@ class Applying:
             self.namespaces,
             allow_triggers=more.get("allow_triggers", False),
             choices=more.get("choices", NO_CHOICES),
+            policies=more.get("policies", EVOLVE_ALL),
         )
+        self.policies = more.get("policies", EVOLVE_ALL)
+        self.choices = more.get("choices", NO_CHOICES)
         self.applied = self.target.bind("test-log")
         self._stager: Stager | None = None
 
@@ -134,6 +140,8 @@ class Applying:
                     threads_max=threads,
                     extension="ckt",
                     starts=self.starts,
+                    choices=self.choices,
+                    policies=self.policies,
                 )
             )
         session: Any = LocalSession(lambda: self.execute(after_job))

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from penstock.codec.pg_retyping import holds
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect
 from penstock.load.postgres import progress, schema
-from penstock.load.postgres.alter import alterations, shape_of
-from penstock.load.postgres.target import read_target_tables
+from penstock.load.postgres.alter import Alterer
+from penstock.load.postgres.target import TargetTable, read_target_tables
 from penstock.load.postgres.types import map_namespaces, same_type
 from penstock.load.refusals import RelationNotCarried, TargetShapeDiffers, TargetTypeMissing
+from penstock.load.shape_changes import shape_changes, shape_of
+from penstock.load.target import TableRecord
 from penstock.model import (
     Column,
     ColumnDefinition,
@@ -172,6 +175,26 @@ def test_foreign_key_to_a_table_not_captured_is_a_note(target: psycopg.Connectio
     assert "public.customer is not captured" in note
 
 
+def carry(
+    target: psycopg.Connection,
+    old: tuple[tuple[str, str], ...] | None,
+    relation: Relation,
+    table: TargetTable,
+) -> list[str]:
+    """Bring a table from an old shape to the relation's; the statements."""
+    record = TableRecord(
+        source=table.name, target=table.name, merge_name="m", made=False, columns=old
+    )
+    alterer = Alterer(record=record, relation=relation, table=table, namespaces={}, emptied=False)
+    alterer.check()
+    done = []
+    for change in shape_changes(record, relation, holds):
+        for step in alterer.evolve(change):
+            target.execute(step.sql.encode())
+            done.append(step.sql)
+    return done
+
+
 def test_relation_changes_become_alterations(target: psycopg.Connection) -> None:
     """Added with the value old rows have, dropped, widened; a repeat does nothing."""
     target.execute("create table public.t (a int primary key, b int, gone text, own text)")
@@ -190,14 +213,13 @@ def test_relation_changes_become_alterations(target: psycopg.Connection) -> None
     )
     name = TableName("public", "t")
     table = read_target_tables(target, [name])[name]
-    for step in alterations(old, relation, table, {}, emptied=False):
-        target.execute(step.sql)
+    assert carry(target, old, relation, table) != []
     row = target.execute("select a, b, c, d, own from public.t").fetchone()
     assert row == (1, 2, "it's", None, "y")
     table = read_target_tables(target, [name])[name]
     assert [c.type_text for c in table.columns] == ["integer", "bigint", "text", "text", "boolean"]
-    assert alterations(old, relation, table, {}, emptied=False) == []
-    assert alterations(shape_of(relation), relation, table, {}, emptied=False) == []
+    assert carry(target, old, relation, table) == []
+    assert carry(target, shape_of(relation), relation, table) == []
 
 
 def test_a_column_the_target_lost_is_not_made_up(target: psycopg.Connection) -> None:
@@ -216,7 +238,7 @@ def test_a_column_the_target_lost_is_not_made_up(target: psycopg.Connection) -> 
     table = read_target_tables(target, [name])[name]
     for old in (None, shape_of(relation)):
         with pytest.raises(RelationNotCarried):
-            alterations(old, relation, table, {}, emptied=False)
+            carry(target, old, relation, table)
 
 
 def test_namespaces_are_mapped_outside_literals_only() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
@@ -28,6 +28,7 @@ from penstock.control.config_text import ConfigText, Substituted, read_config_te
 from penstock.host.connect import UrlInvalid, mask
 from penstock.host.mysql.url import EXAMPLE, MySQLUrl
 from penstock.host.mysql.url import SCHEMES as MYSQL_SCHEMES
+from penstock.load.policies import Kind, Policies, Policy
 from penstock.log.layout import PipelineLayout
 from penstock.model import BinlogPosition, PenstockError
 from penstock.model.position import BINLOG_HEAD_BYTES, PositionInvalid
@@ -193,6 +194,34 @@ class DataLoaderSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaChangesSection:
+    """[schemaChanges]: what becomes of a change of shape. default: of kinds that are not given.
+
+    Names as `load.policies.Kind` has them.
+    """
+
+    default: Policy = Policy.EVOLVE
+    add_column: Policy | None = None
+    drop_column: Policy | None = None
+    rename_column: Policy | None = None
+    widen_type: Policy | None = None
+    narrow_type: Policy | None = None
+    change_type: Policy | None = None
+    nullability: Policy | None = None
+    change_key: Policy | None = None
+    truncate: Policy | None = None
+
+    @property
+    def policies(self) -> Policies:
+        """As the loader takes them."""
+        given = {kind: getattr(self, _snake(kind)) for kind in Kind}
+        return Policies(
+            default=self.default,
+            kinds={kind: policy for kind, policy in given.items() if policy is not None},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSection:
     """[spark]. conf: any Spark property, given to the session as it is."""
 
@@ -212,6 +241,7 @@ class Config:
     change_loader: ChangeLoaderSection
     data_loader: DataLoaderSection
     spark: SparkSection
+    schema_changes: SchemaChangesSection = field(default_factory=SchemaChangesSection)
 
     @property
     def directory(self) -> Path:
@@ -242,6 +272,7 @@ SECTIONS: dict[str, type[Any]] = {
     "changeLoader": ChangeLoaderSection,
     "dataLoader": DataLoaderSection,
     "spark": SparkSection,
+    "schemaChanges": SchemaChangesSection,
 }
 SECTIONS_NEEDED = ("pipeline", "source", "target")
 POSITIVE = (
@@ -335,7 +366,7 @@ def _converted(text: ConfigText, section: str, key: str, value: Any, kind: Any) 
     except msgspec.ValidationError as error:
         raise ConfigValueInvalid(
             f"{text.place(section, key)}: {key} has a wrong value: {_reason(error, kind)}",
-            hint=_type_hint(key, kind),
+            hint=_nearest(key, value, kind) or _type_hint(key, kind),
             key=f"{section}.{key}",
         ) from error
 
@@ -349,17 +380,32 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
+def _words(kind: Any) -> tuple[str, ...]:
+    """The words that a value may be, where it is one of some words; else none."""
+    for one in (kind, *get_args(kind)):
+        if isinstance(one, type) and issubclass(one, StrEnum):
+            return tuple(one)
+    return ()
+
+
+def _nearest(key: str, value: Any, kind: Any) -> str:
+    """Which of the words was meant; empty where that can not be told."""
+    given = str(_plain(value)).lower()
+    close = difflib.get_close_matches(given, _words(kind), n=1, cutoff=0.5)
+    return f'Did you mean {key} = "{close[0]}"?' if close else ""
+
+
 def _reason(error: msgspec.ValidationError, kind: Any) -> str:
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return f"expected one of {', '.join(kind)}"
+    if words := _words(kind):
+        return f"expected one of {', '.join(words)}"
     reason = str(error).partition(" - at ")[0]
     return reason[:1].lower() + reason[1:].replace("`", "")
 
 
 def _type_hint(key: str, kind: Any) -> str:
     examples = {bool: "true", int: "30", float: "2.5", str: '"text"'}
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return f'Write for example {key} = "{next(iter(kind))}".'
+    if words := _words(kind):
+        return f'Write for example {key} = "{words[0]}".'
     if kind in examples:
         return f"Write for example {key} = {examples[kind]}."
     return f"See {key} in docs/configuration.md."

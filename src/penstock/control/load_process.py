@@ -22,6 +22,7 @@ from penstock.control.diagnostics import diagnostics_to
 from penstock.control.doctor import examine
 from penstock.control.handover import bulk_planner, wait_for_point
 from penstock.control.log_facts import read_log_end
+from penstock.control.past_errors import keep_error
 from penstock.control.plan import check as check_plan
 from penstock.control.running import LOAD_LOCK, check_not_running, take_lock
 from penstock.control.source_planner import data_planner
@@ -158,6 +159,8 @@ class _Load:
             change_file_extension=section.change_file_extension,
             exit_when_done=config.change_extractor.exit_when_idle,
             choices=parse_choices(config.target.types, Engine.of_url(config.source.url)),
+            policies=config.schema_changes.policies,
+            on_note=lambda note: keep_error(config, "load", note),
         )
         pending = bool(positions) and not read_ledger(config.layout.state).foreign_keys_done
         latest = max(positions.values(), default=0)

@@ -61,6 +61,13 @@ def errors_kept(config: Config, command: str, *, clock: Clock = REAL_CLOCK) -> I
         raise
 
 
+def keep_error(
+    config: Config, command: str, error: PenstockError, *, clock: Clock = REAL_CLOCK
+) -> None:
+    """Keep an error that ends nothing, so that it can be read afterwards."""
+    _keep(config, command, clock, error.code, error.message, error.hint)
+
+
 def _keep(config: Config, command: str, clock: Clock, code: str, text: str, hint: str) -> None:
     if not config.directory.is_dir():
         return

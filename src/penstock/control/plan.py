@@ -8,7 +8,7 @@ of types (`codec.typemap`), how a plan is printed (`plan_text.py`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.codec.typemap import (
@@ -25,6 +25,7 @@ from penstock.codec.typemap import (
 from penstock.control import plan_postgres
 from penstock.control.config import Config
 from penstock.control.plan_facts import SourceFacts
+from penstock.load.carried import extras_of
 from penstock.model import PenstockError, TableDefinition, TableName
 
 
@@ -64,11 +65,12 @@ class ColumnPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePlan:
-    """A table. target: its name there."""
+    """A table. target: its name there. lacking: what it has and the target's will not have."""
 
     source: TableName
     target: TableName
     columns: tuple[ColumnPlan, ...]
+    lacking: tuple[str, ...] = ()
 
     @property
     def is_same(self) -> bool:
@@ -87,6 +89,7 @@ class TablePlan:
             "target": str(self.target),
             "same_types": self.is_same,
             "columns": [column.as_dict() for column in self.columns],
+            "not_carried": list(self.lacking),
         }
 
 
@@ -193,8 +196,12 @@ def make_plan(config: Config) -> Plan:
     found = [*facts.problems, *problems(definitions, config.target.map, rules)]
     found += _unfit_choices(choices, definitions)
     tables = [
-        _table(definition, map_table(definition, source, target, choices=choices), config, rules)
+        replace(
+            _table(definition, mappings, config, rules),
+            lacking=_lacking(definition, source, target, mappings),
+        )
         for definition in definitions
+        for mappings in [map_table(definition, source, target, choices=choices)]
     ]
     return Plan(
         source=source,
@@ -227,6 +234,15 @@ def _table(
             for name, mapping in mappings.items()
         ),
     )
+
+
+def _lacking(
+    definition: TableDefinition, source: Server, target: Server, mappings: dict[str, Mapping]
+) -> tuple[str, ...]:
+    """What a table that penstock makes will not have; nothing within one family of engines."""
+    if source.engine is target.engine or (source.engine.is_mysql and target.engine.is_mysql):
+        return ()
+    return tuple(extras_of(definition, source, target, mappings).lacking)
 
 
 def _unfit_choices(choices: Choices, definitions: Sequence[TableDefinition]) -> list[str]:

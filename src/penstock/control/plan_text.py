@@ -25,6 +25,7 @@ def _table(table: TablePlan) -> Iterator[str]:
     title = f"{table.source} to {table.target}"
     if table.is_same:
         yield f"{title}: same types"
+        yield from _lacking(table)
         return
     yield title
     rows = [(column.name, *_types(column), _verdict(column)) for column in table.columns]
@@ -32,6 +33,12 @@ def _table(table: TablePlan) -> Iterator[str]:
     for row in rows:
         padded = "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=False))
         yield f"  {padded}  {row[3]}".rstrip()
+    yield from _lacking(table)
+
+
+def _lacking(table: TablePlan) -> Iterator[str]:
+    """What the table has and the target's will not have."""
+    yield from (f"  not carried: {one}" for one in table.lacking)
 
 
 def _types(column: ColumnPlan) -> tuple[str, str]:

@@ -23,6 +23,12 @@ from penstock.codec.mysqltext import Form, TextCell
 from penstock.codec.typemap import Choices, Mapping, Server, SourceType
 from penstock.host.connect import quoted as postgres_quoted
 from penstock.host.mysql.url import SCHEMES as MYSQL_SCHEMES
+from penstock.load.carried import (
+    extras_of,
+    postgres_foreign_key,
+    postgres_index,
+    postgres_name,
+)
 from penstock.model import ColumnDefinition, TableDefinition, UniqueKey
 
 AS_IS = "{}"  # the value as text in utf8mb4, where anything is computed of it
@@ -241,19 +247,20 @@ def carried(definition: TableDefinition, ends: Ends) -> list[ColumnDefinition]:
 def postgres_definition(
     definition: TableDefinition, ends: Ends, namespaces: Namespace[str, str]
 ) -> TableDefinition:
-    """A table of MySQL or MariaDB as a table of PostgreSQL: columns and keys.
+    """A table of MySQL or MariaDB as a table of PostgreSQL, with what has an equal there.
 
-    Left out: defaults, secondary indexes, and keys over parts of a text.
+    Left out: keys over parts of a text, and what `extras_of` says.
     """
     mappings = ends.mappings(definition)
+    extras = extras_of(definition, ends.source, ends.target, mappings)
     columns = tuple(
         replace(
             column,
             type_text=mappings[column.name].target_type,
             base_type=mappings[column.name].target_type,
-            default=None,
+            default=extras.defaults.get(column.name),
             generated="",
-            identity_kind="",
+            identity_kind="d" if column.name in extras.counted else "",
             collation=None,
             charset="",
         )
@@ -262,7 +269,7 @@ def postgres_definition(
     schema, table = definition.name
     name = postgres_quoted(namespaces.get(schema, schema), table)
     unique = tuple(
-        _unique_index(key, f"{table}_{key.name}", name)
+        _unique_index(key, postgres_name(f"{table}_{key.name}"), name)
         for key in definition.unique_keys
         if not any(key.prefixes)
     )
@@ -270,8 +277,8 @@ def postgres_definition(
         definition,
         columns=columns,
         unique_keys=unique,
-        indexes=(),
-        foreign_keys=(),
+        indexes=tuple(postgres_index(index, definition.name) for index in extras.indexes),
+        foreign_keys=tuple(map(postgres_foreign_key, extras.foreign_keys)),
         types=(),
         primary_key=() if any(definition.primary_key_prefixes) else definition.primary_key,
         primary_key_prefixes=(),

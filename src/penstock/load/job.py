@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from penstock.host import faults
 from penstock.load.fold import Fold
 from penstock.load.folded import Counts, Folded
 from penstock.load.plan import FrameRef, Task
+from penstock.load.prepare import prepared_batch
 from penstock.load.target import Outgoing, engine_of
 from penstock.log.segment import Segment, open_segment
 from penstock.model import PenstockError
@@ -35,12 +36,17 @@ NICENESS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A task with what its worker must know. stamp: its merge table's. extension: of segments."""
+    """A task with what its worker must know.
+
+    stamp: its merge table's. extension: of segments. prepare: by column what is done to its values,
+    see `preparations`.
+    """
 
     task: Task
     url: str
     stamp: int = 0
     extension: str = "ckt"
+    prepare: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +101,7 @@ def _run(work: Work, segments: dict[Path, Segment], began: float) -> Outcome:
     for ref in task.frames:
         if ref.path not in segments:
             segments[ref.path] = open_segment(ref.path, extension=work.extension)
-    frames = _Frames(task, segments)
+    frames = _Frames(task, segments, work.prepare)
     fold = Fold(task.relation, engine_of(work.url).layout(task.relation))
     for frame in frames:
         fold.add(frame)
@@ -117,8 +123,11 @@ def _run(work: Work, segments: dict[Path, Segment], began: float) -> Outcome:
 class _Frames:
     """The task's rows, frame by frame, as often as asked; kept in memory when they are few."""
 
-    def __init__(self, task: Task, segments: dict[Path, Segment]) -> None:
+    def __init__(
+        self, task: Task, segments: dict[Path, Segment], prepare: Mapping[str, str]
+    ) -> None:
         self._task = task
+        self._prepare = prepare
         self._segments = segments
         self._kept: list[pa.RecordBatch] = []
         self._keeps_all = sum(ref.entry.length_bytes for ref in task.frames) <= CACHE_BYTES_MAX
@@ -142,12 +151,13 @@ class _Frames:
 
     def _read(self, ref: FrameRef) -> pa.RecordBatch:
         batch = self._segments[ref.path].read_rows(ref.entry).batch
-        return cut(
+        chosen = cut(
             batch,
             gsn_after=self._task.gsn_after,
             gsn_upto=self._task.gsn_upto,
             position_from=self._task.position_from,
         )
+        return prepared_batch(chosen, self._prepare)
 
 
 def cut(

@@ -26,6 +26,7 @@ from penstock.load.ahead import Ahead, Wanted
 from penstock.load.batch import BatchResult, apply_batch
 from penstock.load.hold import Held, Hold, read_held, read_hold, write_held
 from penstock.load.plan import POSITION_MAX
+from penstock.load.policies import EVOLVE_ALL, Policies, SchemaChangeNotCarried
 from penstock.load.session import SessionKeeper, SparkJobFailed, SparkLost
 from penstock.load.stage import BatchOptions, Staged
 from penstock.load.target import Applied, Target, engine_of
@@ -81,6 +82,8 @@ class LoaderOptions:
     exit_when_done: bool = True
     allow_triggers: bool = False
     choices: Choices = NO_CHOICES
+    policies: Policies = EVOLVE_ALL
+    on_note: Callable[[PenstockError], None] = lambda _: None
     backoff: Backoff = field(default_factory=lambda: Backoff(attempts=20))
 
 
@@ -262,6 +265,8 @@ class Loader:
         assert self._target is not None
         self._show("applying")
         result = apply_batch(self._target, staged, log_id=self._log_id, clock=self._clock)
+        for table, note in self._target.take_notes():
+            self._options.on_note(SchemaChangeNotCarried.of(str(table), note))
         self._applied = staged.after
         if not staged.is_cut:
             self._log_end = staged.after.position
@@ -368,6 +373,7 @@ class Loader:
             self._options.namespaces,
             allow_triggers=self._options.allow_triggers,
             choices=self._options.choices,
+            policies=self._options.policies,
         )
         try:
             self._applied = target.bind(self._log_id)
@@ -399,6 +405,8 @@ class Loader:
             threads_max=self._options.max_threads,
             extension=self._options.change_file_extension,
             starts=self._options.starts,
+            choices=self._options.choices,
+            policies=self._options.policies,
         )
 
     def _find_log(self) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from penstock.codec.ckt import FrameEntry
 from penstock.log.recovery import continues
 from penstock.model import FlushPoint, Marker, MarkerKind, PenstockError, Relation, TableName
+from penstock.model.change import COLUMN_RENAMED
 
 EMPTYING = (MarkerKind.TRUNCATE, MarkerKind.RELOAD)
 # What a task costs, to share tasks out: a fixed part, and bytes of frames read.
@@ -101,13 +102,15 @@ class Task:
 class Phase:
     """A piece of the batch between barriers: rows with gsn_after < gsn <= gsn_upto.
 
-    truncated, reloaded: source tables emptied at its start. relations: shapes current in it.
+    truncated, reloaded: source tables emptied at its start; renamed: those of them that were read
+    again because columns got other names. relations: shapes current in it.
     """
 
     gsn_after: int
     gsn_upto: int
     truncated: tuple[TableName, ...] = ()
     reloaded: tuple[TableName, ...] = ()
+    renamed: tuple[TableName, ...] = ()
     relations: tuple[Relation, ...] = ()
 
 
@@ -131,7 +134,8 @@ class Window:
     """Which part of the segments: gsn_after < gsn <= gsn_upto, position < position_before.
 
     starts: per source table the position from which its rows count (from the bulk load).
-    markers_before: position from which on a marker behind the last row counts no more.
+    markers_before: position from which on a marker behind the last row counts no more. truncates:
+    whether TRUNCATE empties the target too.
     """
 
     gsn_after: int
@@ -139,6 +143,7 @@ class Window:
     position_before: int = POSITION_MAX
     markers_before: int = POSITION_MAX
     starts: Mapping[TableName, int] = field(default_factory=dict)
+    truncates: bool = True
 
     def start(self, table: TableName) -> int:
         """The position from which this table's rows count."""
@@ -152,6 +157,7 @@ class _Table:
     frames: list[tuple[FrameRef, Relation]] = field(default_factory=list)
     versions: list[tuple[int, Relation]] = field(default_factory=list)
     emptied: list[tuple[int, MarkerKind]] = field(default_factory=list)
+    renamed: list[int] = field(default_factory=list)
 
 
 def plan_batch(segments: Sequence[SegmentView], window: Window, *, buckets_max: int = 1) -> Plan:
@@ -212,7 +218,8 @@ def _stories(segments: Sequence[SegmentView], window: Window) -> dict[TableName,
             if use.id in used or _is_news(use, segment, window):
                 stories.setdefault(use.table, _Table()).versions.append((use.gsn, use.relation))
         for marker in segment.markers:
-            if marker.kind in EMPTYING and marker.gsn >= window.gsn_after:
+            is_kept = marker.kind is MarkerKind.TRUNCATE and not window.truncates
+            if marker.kind in EMPTYING and marker.gsn >= window.gsn_after and not is_kept:
                 _empty(stories, marker, window)
     for table, story in stories.items():
         story.versions = _changes(story)
@@ -245,7 +252,10 @@ def _empty(stories: dict[TableName, _Table], marker: Marker, window: Window) -> 
     for schema, name in marker.tables:
         table = TableName(schema, name)
         if marker.position >= window.start(table):
-            stories.setdefault(table, _Table()).emptied.append((marker.gsn, marker.kind))
+            story = stories.setdefault(table, _Table())
+            story.emptied.append((marker.gsn, marker.kind))
+            if marker.data.get("reason") == COLUMN_RENAMED:
+                story.renamed.append(marker.gsn)
 
 
 def _changes(story: _Table) -> list[tuple[int, Relation]]:
@@ -278,6 +288,8 @@ def _tell(phase: Phase, table: TableName, story: _Table, *, first: bool, last: b
             phase = replace(phase, truncated=(*phase.truncated, table))
         else:
             phase = replace(phase, reloaded=(*phase.reloaded, table))
+            if any(map(here, story.renamed)):
+                phase = replace(phase, renamed=(*phase.renamed, table))
     return replace(phase, relations=(*phase.relations, *relations)) if relations else phase
 
 

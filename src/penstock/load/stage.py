@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from penstock.codec.typemap import NO_CHOICES, Choices
+from penstock.codec.typemap import Engine as TypedEngine
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.alteration_cut import cut_at_alteration
@@ -31,6 +33,8 @@ from penstock.load.plan import (
     plan_batch,
     share_out,
 )
+from penstock.load.policies import EVOLVE_ALL, Policies
+from penstock.load.prepare import preparations
 from penstock.load.session import Session, SparkJobFailed
 from penstock.load.target import (
     Applied,
@@ -63,7 +67,11 @@ class LogForeign(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """What a batch must know besides its segments. starts: see `Window`."""
+    """What a batch must know besides its segments.
+
+    starts: see `Window`. choices: of [target.types].
+    policies: of changes of shape.
+    """
 
     url: str
     log_id: str
@@ -71,6 +79,8 @@ class BatchOptions:
     threads_max: int
     extension: str
     starts: Mapping[TableName, int]
+    choices: Choices = NO_CHOICES
+    policies: Policies = EVOLVE_ALL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +178,7 @@ class Stager:
                 gsn_upto=after.gsn,
                 position_before=before,
                 starts=self._options.starts,
+                truncates=not self._options.policies.keeps_rows,
             )
             is_cut = before != POSITION_MAX
             plan = plan_batch(views, window, buckets_max=self._options.threads_max)
@@ -185,7 +196,7 @@ class Stager:
         self._staging.begin_files(begun)
         steps.done("prepare")
         faults.point("load.job.before")
-        outcomes = self._job(tasks, stamps, session)
+        outcomes = self._job(tasks, stamps, session, source_engine)
         steps.done("stage")
         return Staged(
             before=applied,
@@ -253,8 +264,13 @@ class Stager:
         return self._staging.merge_name(table, target_name(table, self._options.namespaces))
 
     def _job(
-        self, tasks: list[Task], stamps: Mapping[str, int], session: Session
+        self,
+        tasks: list[Task],
+        stamps: Mapping[str, int],
+        session: Session,
+        source_engine: str,
     ) -> dict[str, Outcome]:
+        target = TypedEngine.of_url(self._options.url)
         works = [
             [
                 Work(
@@ -262,6 +278,12 @@ class Stager:
                     url=self._options.url,
                     stamp=stamps[task.staging],
                     extension=self._options.extension,
+                    prepare=preparations(
+                        task.relation,
+                        source_engine=source_engine,
+                        target=target,
+                        choices=self._options.choices,
+                    ),
                 )
                 for task in partition
             ]
@@ -300,6 +322,7 @@ class Stager:
         return PhaseSpec(
             truncated=tuple(target_name(table, names) for table in phase.truncated),
             reloaded=tuple(target_name(table, names) for table in phase.reloaded),
+            renamed=tuple(target_name(table, names) for table in phase.renamed),
             relations=phase.relations,
             merges=tuple(
                 MergeSpec(

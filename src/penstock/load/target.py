@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.codec.typemap import NO_CHOICES, Choices
+from penstock.load.policies import EVOLVE_ALL, Policies
 from penstock.model import PenstockError, Relation, TableName
 
 if TYPE_CHECKING:
@@ -61,7 +62,12 @@ class TableRecord:
     """A captured table as the target knows it.
 
     merge_name: its merge table's name in schema wirekite. made: penstock created the target
-    table. columns: `(name, source type)` as applied; None when no relation was seen yet.
+    table. columns: `(name, source type)` as applied; None when no relation was seen yet. key,
+    not_null: names of the columns of the source's key and of those that are never NULL, as applied;
+    key is None when they are not known.
+    Where the target departs from the source by a policy for changes of shape: left_out, columns of
+    the source that it does not have; kept, columns that the source has no more; notes, a sentence
+    for each change that could not be carried out.
     """
 
     source: TableName
@@ -69,6 +75,11 @@ class TableRecord:
     merge_name: str
     made: bool
     columns: tuple[tuple[str, str], ...] | None
+    key: tuple[str, ...] | None = None
+    not_null: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +98,13 @@ class MergeSpec:
 class PhaseSpec:
     """What happens between two barriers, in this order. Names are the target's.
 
-    truncated: emptied together. reloaded: emptied alone, their rows follow as inserts.
-    relations: shapes that are current from here on.
+    truncated: emptied together. reloaded: emptied alone, their rows follow as inserts; renamed:
+    those of them of which columns got other names. relations: shapes that are current from here on.
     """
 
     truncated: tuple[TableName, ...] = ()
     reloaded: tuple[TableName, ...] = ()
+    renamed: tuple[TableName, ...] = ()
     relations: tuple[Relation, ...] = ()
     merges: tuple[MergeSpec, ...] = ()
 
@@ -201,6 +213,10 @@ class Target(Protocol):
         """Drop merge tables that only one batch needed."""
         ...
 
+    def take_notes(self) -> list[tuple[TableName, str]]:
+        """Changes of shape that could not be carried out since the last call, by table."""
+        ...
+
     def close(self) -> None:
         """Close the connection."""
         ...
@@ -246,8 +262,9 @@ class Engine(Protocol):
         *,
         allow_triggers: bool = False,
         choices: Choices = NO_CHOICES,
+        policies: Policies = EVOLVE_ALL,
     ) -> Target:
-        """Connect for applying. choices: of [target.types]."""
+        """Connect for applying. choices: of [target.types]; policies: of [schemaChanges]."""
         ...
 
     def send(self, url: str, rows: Outgoing) -> None:

@@ -34,6 +34,10 @@ class MarkerKind(StrEnum):
     RELOAD = "reload"  # the rows that follow replace a table whole (see source.postgres.resync)
 
 
+# `data["reason"]` of a RELOAD in front of which columns got other names.
+COLUMN_RENAMED = "a column was renamed"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
     """Something that is not a row change, placed between row changes.

@@ -8,21 +8,25 @@ nothing the second time. Not here: when it is done (`apply.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from penstock.codec.typemap import Engine, Mapping, Server, filled
 from penstock.host.mysql.connect import quoted
 from penstock.load import LOAD_AFRESH
 from penstock.load.mysql.target import TargetColumn, TargetTable
 from penstock.load.mysql.types import default_of, same_type
+from penstock.load.policies import Kind
 from penstock.load.refusals import RelationNotCarried
+from penstock.load.shape_changes import Change, key_of
+from penstock.load.target import TableRecord
 from penstock.model import Column, Relation
 
 _GEOMETRIES = (
     "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring",
     "multipolygon", "geometrycollection",
 )  # fmt: skip
+TEXT = "longtext character set utf8mb4 collate utf8mb4_bin"
 _CHARACTER = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set")
 
 
@@ -32,84 +36,206 @@ class Clause:
 
     sql: empty where the table has it already. afresh: the same where the rows are dropped anyway
     and do not fit; empty: no other. fill: assignment that gives old rows their value, where the
-    server takes none as default.
+    server takes none as default. modifies: the column whose definition it is; loosens: only so that
+    it may be NULL.
     """
 
     sql: str
     what: str
     afresh: str = ""
     fill: str = ""
+    modifies: str = ""
+    loosens: bool = False
 
 
-def shape_of(relation: Relation) -> tuple[tuple[str, str], ...]:
-    """The part of a relation that the target's table follows: column names and source types."""
-    return tuple((column.name, column.source_type) for column in relation.columns)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alterer:
+    """What the changes of one table become, as clauses of one ALTER TABLE.
 
-
-def alterations(
-    old: tuple[tuple[str, str], ...] | None,
-    relation: Relation,
-    table: TargetTable,
-    mapping_of: Callable[[Column], Mapping],
-    server: Server,
-    *,
-    emptied: bool,
-) -> list[Clause]:
-    """The clauses that bring the target table from the old shape to the relation's.
-
-    old: the shape applied last; None when none was, then the target must fit as it is. mapping_of:
-    how a column of this source is held here. emptied: the batch drops the table's rows, so that a
-    type that they do not fit is no obstacle.
-    Raises RelationNotCarried when a column is missing in the target for no reason the log tells.
+    table: as it is now. mapping_of: how a column of this source is held here. emptied: the batch
+    drops the table's rows, so that a type that they do not fit is no obstacle.
     """
-    before = dict(old) if old is not None else dict(shape_of(relation))
-    now = {column.name for column in relation.columns}
-    clauses = []
-    for name in before:
-        found = table.column(name)
-        if name not in now and found is not None and not found.generated:
-            clauses.append(Clause(f"drop column {quoted(name)}", f"column {name} was dropped"))
-    for column in relation.columns:
-        found = table.column(column.name)
-        mapping = mapping_of(column)
-        kind = mapping.target_type
+
+    record: TableRecord
+    relation: Relation
+    table: TargetTable
+    mapping_of: Callable[[Column], Mapping]
+    server: Server
+    emptied: bool
+
+    def check(self) -> None:
+        """Raise RelationNotCarried when a column is missing for no reason the log tells."""
+        old = self.record.columns
+        for column in self.relation.columns:
+            is_known = old is None or column.name in dict(old)
+            is_there = self.table.column(column.name) is not None
+            if is_known and not is_there and column.name not in self.record.left_out:
+                raise _missing(column, self.mapping_of(column).target_type, self.table)
+
+    def ungenerated(self) -> list[Clause]:
+        """Columns that the target computes, and the source no longer does."""
+        before = dict(self.record.columns or ())
+        return [
+            _retyped(column, self.mapping_of(column).target_type, found)
+            for column in self.relation.columns
+            if (found := self.table.column(column.name)) is not None
+            and found.generated
+            and self.record.columns is not None
+            and (column.name not in before or self.emptied)
+        ]
+
+    def evolve(self, change: Change) -> list[Clause]:
+        """The change as the source made it. Raises RelationNotCarried."""
+        return list(self._evolve(change))
+
+    def lenient(self, change: Change) -> list[Clause]:
+        """What keeps every column and value of the target. Raises RelationNotCarried."""
+        return list(self._lenient(change))
+
+    # --- as it is ---------------------------------------------------------------------------------
+
+    def _evolve(self, change: Change) -> Iterator[Clause]:
+        column = change.column
+        if change.kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN):
+            found = self._leaving(change.name)
+            if found is not None and not found.generated:
+                for key in {key for key, name in self.table.references if name == found.name}:
+                    yield Clause(f"drop foreign key {quoted(key)}", f"{key} went with a column")
+                yield Clause(f"drop column {quoted(change.name)}", change.what)
+        if change.kind is Kind.CHANGE_KEY:
+            yield from self._key(change)
+        if column is None:
+            return
+        if change.kind in (Kind.ADD_COLUMN, Kind.RENAME_COLUMN):
+            yield from self._added(column)
+        elif change.kind is Kind.NULLABILITY:
+            yield from self._loosened(column, change)
+        elif (found := self.table.column(column.name)) is not None:
+            kind = self.mapping_of(column).target_type
+            if not found.generated and not same_type(found.type_text, kind):
+                more = "" if change.kind is Kind.CHANGE_TYPE else found.more_sql
+                yield _retyped(column, kind, found, more)
+
+    def _leaving(self, name: str) -> TargetColumn | None:
+        """A column that the source has no more: not one whose name got other letters' case."""
+        if any(column.name.lower() == name.lower() for column in self.relation.columns):
+            return None
+        return self.table.column(name)
+
+    def _added(self, column: Column) -> Iterator[Clause]:
+        mapping = self.mapping_of(column)
+        found = self.table.column(column.name)
         if found is None:
-            if old is None or column.name in before:
-                raise _missing(column, kind, table)
-            _check(column, mapping, table)
-            clauses.append(_added(column, mapping, server))
-        elif column.name not in before and _filled_later(column, kind, server):
+            _check(column, mapping, self.table)
+            yield _added(column, mapping, self.server)
+            return
+        self._refuse_kept(column.name)
+        if not found.generated and _filled_later(column, mapping.target_type, self.server):
             # Cut off between the two statements, or somebody's own column of that name.
-            clauses.append(
-                Clause("", f"column {column.name} is there", fill=_fill(column, mapping))
+            what = f"column {column.name} is there"
+            yield Clause("", what, fill=_fill(column, mapping))
+
+    def _refuse_kept(self, name: str) -> None:
+        if name in self.record.kept:
+            table = self.table.sql_name
+            raise RelationNotCarried(
+                f"column {name} was added at the source, and target table {self.table.name} still "
+                "has the values of an earlier column of that name",
+                hint=f"Run: alter table {table} drop column {quoted(name)}; then `penstock run` "
+                "again.",
+                table=str(self.table.name),
             )
-        elif _differs(column, kind, found, before, emptied=emptied):
-            clauses.append(_retyped(column, kind, found))
-    return clauses
 
+    def _loosened(self, column: Column, change: Change) -> Iterator[Clause]:
+        """A target that is laxer than the source loses nothing: it is not made stricter."""
+        found = self.table.column(column.name)
+        is_strict = found is not None and found.not_null and found.name not in self._primary
+        if column.nullable and found is not None and is_strict:
+            yield _loosened(found, change.what)
 
-def _is_unfilled(
-    column: Column, kind: str, found: TargetColumn, before: dict[str, str], server: Server
-) -> bool:
-    """Whether a new column is there, but perhaps not its values: cut off between the two."""
-    is_new = column.name not in before and not found.generated
-    return is_new and _filled_later(column, kind, server)
+    @property
+    def _primary(self) -> tuple[str, ...]:
+        index = next((one for one in self.table.unique if one.name == "PRIMARY"), None)
+        return index.columns if index is not None else ()
 
+    def _key(self, change: Change) -> Iterator[Clause]:
+        """Another primary key where the target has the one that the source had."""
+        old, new, primary = self.record.key or (), key_of(self.relation), self._primary
+        there = {name for name in old if self.table.column(name) is not None}
+        if not new or not old or set(primary) == set(new) or set(primary) not in (there, set()):
+            return
+        if not set(new) <= {name for name, _ in self.record.columns or ()}:
+            return  # rows that are there have no values for it yet
+        if any(self.table.column(name) is None for name in new):
+            return
+        if primary:
+            yield Clause("drop primary key", change.what)
+        yield Clause(f"add primary key ({', '.join(map(quoted, new))})", change.what)
 
-def _differs(
-    column: Column, kind: str, found: TargetColumn, before: dict[str, str], *, emptied: bool
-) -> bool:
-    """Whether a column must be made what the source's has become."""
-    if found.generated:
-        return column.name not in before or emptied
-    became = before.get(column.name, column.source_type) != column.source_type
-    return became and not same_type(found.type_text, kind)
+    # --- leniently --------------------------------------------------------------------------------
+
+    def _lenient(self, change: Change) -> Iterator[Clause]:
+        column = change.column
+        if change.kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN):
+            found = self._leaving(change.name)
+            if found is not None and found.not_null and not found.generated:
+                if found.name in self._primary:
+                    yield Clause("drop primary key", f"column {found.name} is not of the key")
+                yield _loosened(found, f"{change.what}, and stays")
+        if change.kind in (Kind.ADD_COLUMN, Kind.RENAME_COLUMN) and column is not None:
+            yield from self._added_somehow(column)
+        if change.kind in (Kind.NULLABILITY, Kind.CHANGE_KEY, Kind.WIDEN_TYPE):
+            yield from self._evolve(change)
+        if change.kind is Kind.CHANGE_TYPE and column is not None:
+            yield from self._made_wide(column, change)
+
+    def _added_somehow(self, column: Column) -> Iterator[Clause]:
+        """Nullable, and as text where its own type can not be had or nobody has chosen for it."""
+        mapping = self.mapping_of(column)
+        if self.table.column(column.name) is not None:
+            yield from self._added(column)
+        elif mapping.may_run:
+            yield _added(replace(column, nullable=True), mapping, self.server)
+        else:
+            as_text = Mapping(source_type=column.source_type, target_type=TEXT)
+            yield _added(replace(column, nullable=True), as_text, self.server)
+
+    def _made_wide(self, column: Column, change: Change) -> Iterator[Clause]:
+        """A type that holds what is there and what comes."""
+        found = self.table.column(column.name)
+        kind = self.mapping_of(column).target_type
+        if found is None or found.data_type == "longtext" or same_type(found.type_text, kind):
+            return
+        if column.name in key_of(self.relation) or found.name in self._primary:
+            raise RelationNotCarried(
+                f"{change.what}: column {column.name} of {self.table.name} is of the key, which "
+                "can not be kept as text",
+                hint=f"Run: alter table {self.table.sql_name} modify column "
+                f"{quoted(column.name)} {kind}; then `penstock run` again.",
+                table=str(self.table.name),
+            )
+        null = "not null" if found.not_null else "null"
+        sql = f"modify column {quoted(found.name)} {TEXT} {null}"
+        yield Clause(sql, f"{change.what}, kept as text", modifies=found.name)
 
 
 def alter_table(table: TargetTable, clauses: Sequence[Clause]) -> str:
     """All clauses in one statement, which the servers do whole or not at all; may be empty."""
-    parts = [clause.sql for clause in clauses if clause.sql]
+    parts = _parts(clauses, [clause.sql for clause in clauses])
     return f"alter table {table.sql_name} " + ", ".join(parts) if parts else ""
+
+
+def _parts(clauses: Sequence[Clause], texts: Sequence[str]) -> list[str]:
+    """The clauses' texts, each once: a column has one definition in a statement."""
+    loosened = {clause.modifies for clause in clauses if clause.loosens}
+    typed = {clause.modifies for clause in clauses if clause.modifies and not clause.loosens}
+    parts = []
+    for clause, text in zip(clauses, texts, strict=True):
+        if clause.loosens and clause.modifies in typed:
+            continue
+        both = clause.modifies in loosened and not clause.loosens
+        parts.append(text.replace(" not null", " null", 1) if both else text)
+    return list(dict.fromkeys(part for part in parts if part))
 
 
 def fill_new(table: TargetTable, clauses: Sequence[Clause]) -> str:
@@ -120,7 +246,7 @@ def fill_new(table: TargetTable, clauses: Sequence[Clause]) -> str:
 
 def alter_afresh(table: TargetTable, clauses: Sequence[Clause]) -> str:
     """The same for a table whose rows do not fit and are dropped anyway: columns made anew."""
-    parts = [clause.afresh or clause.sql for clause in clauses if clause.sql]
+    parts = _parts(clauses, [clause.afresh or clause.sql for clause in clauses])
     return f"alter table {table.sql_name} " + ", ".join(parts)
 
 
@@ -176,16 +302,26 @@ def _added(column: Column, mapping: Mapping, server: Server) -> Clause:
     return Clause(f"{sql} {null} default {default_of(column)}", what)
 
 
-def _retyped(column: Column, kind: str, found: TargetColumn) -> Clause:
+def _retyped(column: Column, kind: str, found: TargetColumn, more: str = "") -> Clause:
+    """more: default and comment, where they are right for the new type too."""
     name = quoted(column.name)
-    definition = f"{name} {_collated(kind, found)}{' not null' if found.not_null else ' null'}"
+    null = " not null" if found.not_null else " null"
+    definition = f"{name} {_collated(kind, found)}{null}{more}"
     if found.auto_increment:
         definition += " auto_increment"
     return Clause(
         f"modify column {definition}",
         f"column {column.name} became {kind}",
         afresh=f"drop column {name}, add column {definition}",
+        modifies=found.name,
     )
+
+
+def _loosened(found: TargetColumn, what: str) -> Clause:
+    """A column's definition as it is, but that it may be NULL. It is counted up no more."""
+    kind = _collated(found.type_text, found)
+    sql = f"modify column {quoted(found.name)} {kind} null{found.more_sql}"
+    return Clause(sql, what, modifies=found.name, loosens=True)
 
 
 def _collated(kind: str, found: TargetColumn | None = None) -> str:

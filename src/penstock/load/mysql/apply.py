@@ -30,25 +30,21 @@ from penstock.host.mysql.connect import (
 )
 from penstock.load import LOAD_AFRESH
 from penstock.load.mysql import progress
-from penstock.load.mysql.alter import (
-    alter_afresh,
-    alter_table,
-    alterations,
-    fill_new,
-    shape_of,
-)
+from penstock.load.mysql.alter import Alterer
 from penstock.load.mysql.merge import Merge, MergeSql, Way
 from penstock.load.mysql.progress import Records, read_applied, transaction
 from penstock.load.mysql.refusals import HARMLESS, apply_error, refused
+from penstock.load.mysql.reshape import Reshaping, holds_of, may_keep
 from penstock.load.mysql.staging import check_staged, drop_merge_tables
 from penstock.load.mysql.target import TargetTable, read_target_tables, require
 from penstock.load.mysql.types import mapping_of, target_server, template_for
+from penstock.load.policies import EVOLVE_ALL, Kind, Policies
 from penstock.load.refusals import (
     TargetNotTransactional,
     TargetRowMissing,
     TriggersWouldFire,
-    ValueRefused,
 )
+from penstock.load.shape_changes import Change, is_applied
 from penstock.load.target import (
     Applied,
     FileProgress,
@@ -82,12 +78,18 @@ class MySQLTarget:
         *,
         allow_triggers: bool = False,
         choices: Choices = NO_CHOICES,
+        policies: Policies = EVOLVE_ALL,
     ) -> None:
-        """Connect. Raises the typed errors of a connection. choices: of [target.types]."""
+        """Connect. Raises the typed errors of a connection.
+
+        choices: of [target.types]. policies: of [schemaChanges].
+        """
         self._url = url
         self._namespaces = namespaces
         self._allow_triggers = allow_triggers
         self._choices = choices
+        self._policies = policies
+        self._noted: list[tuple[TableName, str]] = []
         self._source_engine = ""
         settings = {**lock_timeouts(LOCK_TIMEOUT_S), "foreign_key_checks": "0"}
         self.connection: Connection = connect(
@@ -183,6 +185,11 @@ class MySQLTarget:
         """Nothing: types are altered when the log says so, and not because of a row."""
         return False
 
+    def take_notes(self) -> list[tuple[TableName, str]]:
+        """See `Target`."""
+        taken, self._noted = self._noted, []
+        return taken
+
     def drop_merge_tables(self, names: Iterable[str]) -> None:
         """See `Target`."""
         drop_merge_tables(self.connection, names)
@@ -199,21 +206,40 @@ class MySQLTarget:
         Meanwhile a second session holds the applied position, so that no other loader applies.
         """
         self._source_engine = source_engine
-        wanted = self._shapes(phases)
+        self._check_truncates(phases)
         changed = {
             source: relation
-            for source, relation in wanted.items()
-            if self._record(source).columns != shape_of(relation)
+            for source, relation in self._shapes(phases).items()
+            if not is_applied(self._record(source), relation)
         }
         if not changed:
             return
+        renamed = {name for phase in phases for name in phase.renamed}
+        replaced = {spec.table for phase in phases for spec in self._replaced(phase)}
         emptied = {name for phase in phases for name in (*phase.truncated, *phase.reloaded)}
         self.need(self._target_name(source) for source in changed)
+        changes = {
+            source: self._reshaping(source).changes(
+                self._record(source), relation, renamed=self._target_name(source) in renamed
+            )
+            for source, relation in changed.items()
+        }
         with self._guard(before):
             for source, relation in changed.items():
-                name = self._target_name(source)
-                self._alter(source, relation, emptied=name in emptied)
+                alterer = self._alterer(source, relation, emptied - replaced)
+                self._alter(source, changes[source], alterer)
         self.need(self._target_name(source) for source in changed)
+
+    def _check_truncates(self, phases: Sequence[PhaseSpec]) -> None:
+        for phase in phases:
+            for name in phase.truncated:
+                what = "all rows were taken out (TRUNCATE)"
+                self._policies.check(Kind.TRUNCATE, what, table=str(name))
+
+    def _reshaping(self, source: TableName) -> Reshaping:
+        name = self._target_name(source)
+        holds = holds_of(self._source_engine)
+        return Reshaping(self._policies, holds, lambda sql: self.run(sql, name), self._noted)
 
     @contextmanager
     def _guard(self, before: Applied) -> Iterator[None]:
@@ -234,47 +260,24 @@ class MySQLTarget:
         finally:
             guard.close()
 
-    def _alter(self, source: TableName, relation: Relation, *, emptied: bool) -> None:
-        record, name = self._record(source), self._target_name(source)
-        table = self._tables[name]
-        clauses = alterations(
-            record.columns,
-            relation,
-            table,
-            lambda column: self._mapping(source, column),
-            self._server,
-            emptied=emptied,
+    def _alterer(self, source: TableName, relation: Relation, emptied: set[TableName]) -> Alterer:
+        name = self._target_name(source)
+        return Alterer(
+            record=self._record(source),
+            relation=relation,
+            table=self._tables[name],
+            mapping_of=lambda column: self._mapping(source, column),
+            server=self._server,
+            emptied=name in emptied,
         )
-        faults.point("load.alter.before")
-        if clauses:
-            statement, fill = alter_table(table, clauses), fill_new(table, clauses)
-            if statement:
-                self._run_alter(statement, alter_afresh(table, clauses) if emptied else "", name)
-            if fill:
-                faults.point("load.alter.fill")
-                self.run(fill, name)
-            for clause in clauses:
-                logger.info("target table altered", table=str(name), change=clause.what)
-            del self._tables[name]
-        faults.point("load.alter.between")
-        self._records.put(
-            TableRecord(
-                source=source,
-                target=name,
-                merge_name=record.merge_name,
-                made=record.made,
-                columns=shape_of(relation),
-            )
-        )
-        faults.point("load.alter.after")
 
-    def _run_alter(self, statement: str, afresh: str, name: TableName) -> None:
-        try:
-            self.run(statement, name)
-        except ValueRefused:
-            if not afresh:
-                raise
-            self.run(afresh, name)
+    def _alter(self, source: TableName, changes: Sequence[Change], alterer: Alterer) -> None:
+        faults.point("load.alter.before")
+        record = self._reshaping(source).carry_out(changes, alterer)
+        del self._tables[self._target_name(source)]
+        faults.point("load.alter.between")
+        self._records.put(record)
+        faults.point("load.alter.after")
 
     def _mapping(self, source: TableName, column: Column) -> TypeMapping:
         return mapping_of(
@@ -306,9 +309,13 @@ class MySQLTarget:
         for phase in phases:
             names = {spec.table for spec in phase.merges}
             self.need({*names, *phase.truncated, *phase.reloaded})
-            for name in sorted({*phase.truncated, *phase.reloaded}):
+            replaced = {spec.table: spec for spec in self._replaced(phase)}
+            for name in sorted({*phase.truncated, *phase.reloaded} - replaced.keys()):
                 # TRUNCATE would commit.
                 self.run(f"delete from {self._tables[name].sql_name}", name)
+            for name, spec in sorted(replaced.items()):
+                merge = MergeSql(self._merge(spec, last.get(name)))
+                self.run(merge.delete_others(), name)
             merges = [
                 MergeSql(self._merge(spec, last.get(spec.table)))
                 for spec in sorted(phase.merges, key=lambda spec: spec.table)
@@ -317,12 +324,35 @@ class MySQLTarget:
             for merge in merges:
                 _TableApply(self, merge).run()
 
+    def _replaced(self, phase: PhaseSpec) -> list[MergeSpec]:
+        """Merges of tables that are read again and have columns which the source lacks, or may.
+
+        Their rows are brought to what was read one by one, lest those columns' values be lost.
+        """
+        found = []
+        for spec in phase.merges:
+            relation = spec.relation
+            record = self._record(TableName(relation.schema, relation.name))
+            known = {name for name, _ in record.columns or ()}
+            has_key = bool(relation.key) and all(
+                relation.columns[index].name in known for index in relation.key
+            )
+            is_kept = bool(record.kept) or may_keep(self._policies)
+            is_read_again = spec.table in phase.reloaded and spec.table not in phase.truncated
+            if is_read_again and is_kept and has_key and spec.counts.upserts:
+                found.append(spec)
+        return found
+
     def _merge(self, spec: MergeSpec, last: set[str] | None) -> Merge:
         table = self._tables[spec.table]
+        source = TableName(spec.relation.schema, spec.relation.name)
+        left_out = set(self._record(source).left_out) if spec.relation.key else set()
+        left_out -= {spec.relation.columns[index].name for index in spec.relation.key}
         dropped = {
             column.name
             for column in spec.relation.columns
-            if last is not None and column.name not in last and table.column(column.name) is None
+            if table.column(column.name) is None
+            and (column.name in left_out or (last is not None and column.name not in last))
         }
         return Merge(
             relation=spec.relation,

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+import structlog
+
 from penstock.host.connect import StatementFailed
 from penstock.host.mysql.connect import Connection, connect, quoted, rows, run
 from penstock.load.bulk_checks import TargetFires
@@ -18,10 +20,20 @@ from penstock.load.bulk_types import Ends
 from penstock.load.ledger import Mark, TablePlan, chunks_missing
 from penstock.load.mysql import progress
 from penstock.load.mysql.progress import transaction
-from penstock.load.mysql.shapes import check_shape, create_sql, key_statements
+from penstock.load.mysql.shapes import (
+    check_shape,
+    create_sql,
+    default_statements,
+    extras_in_mysql,
+    foreign_key_statement,
+    index_statements,
+    key_statements,
+)
 from penstock.load.mysql.target import TargetTable, read_target_tables
 from penstock.load.target import SCHEMA, TableRecord, target_name
-from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.model import ForeignKey, PenstockError, TableDefinition, TableName
+
+logger = structlog.get_logger(__name__)
 
 MARKS = f"""
     create table if not exists {SCHEMA}.bulk_table (
@@ -131,7 +143,18 @@ class MySQLBulk:
                 statement, lacking = create_sql(definition, name, self._ends)
                 run(connection, statement, doing=f"creating table {name}")
                 notes += lacking
+                notes += self._defaults(definition, name)
             self._record(definition, name, made=name not in present)
+        return notes
+
+    def _defaults(self, definition: TableDefinition, name: TableName) -> list[str]:
+        """Give columns their defaults. Rows never need them, so one that fails is a note."""
+        notes = []
+        for column, statement in default_statements(definition, name, self._ends).items():
+            try:
+                run(self._connection, statement, doing="its default")
+            except StatementFailed as error:
+                notes.append(f"{name}.{column} has no default in the target: {error.message}")
         return notes
 
     def _record(self, definition: TableDefinition, name: TableName, *, made: bool) -> None:
@@ -225,11 +248,20 @@ class MySQLBulk:
             if name in made:
                 for statement in key_statements(definition, name, self._ends):
                     self._unless_there(statement, f"adding keys of {name}")
+                self._add_indexes(definition, name)
             rows(
                 self._connection,
                 f"analyze no_write_to_binlog table {quoted(*name)}",
                 doing=f"analyzing {name} with {threads} threads at most",
             )
+
+    def _add_indexes(self, definition: TableDefinition, name: TableName) -> None:
+        """Indexes that are no keys: one that the server refuses is a warning."""
+        for what, statement in index_statements(definition, name, self._ends).items():
+            try:
+                self._unless_there(statement, f"adding {what} of {name}")
+            except StatementFailed as error:
+                logger.warning("index not made", table=str(name), reason=error.message)
 
     def _unless_there(self, statement: str, doing: str) -> None:
         try:
@@ -239,12 +271,38 @@ class MySQLBulk:
                 raise
 
     def add_foreign_keys(self, definitions: Sequence[TableDefinition]) -> list[str]:
-        """None are made: changes are applied without checks, whatever the order of tables."""
-        return [
-            f"{self._named(definition)} has no foreign key {key.name} in the target"
+        """See BulkTarget. Rows are not checked again: they are the source's."""
+        made = self._made()
+        parents = {
+            target_name(key.target, self._namespaces)
             for definition in definitions
             for key in definition.foreign_keys
-        ]
+        }
+        present = read_target_tables(self._connection, parents)
+        notes: list[str] = []
+        for definition in definitions:
+            name = self._named(definition)
+            if name not in made:
+                continue
+            extras = extras_in_mysql(definition, self._ends)
+            notes += [f"{name}: {one}" for one in extras.lacking if one.startswith("foreign key")]
+            for key in extras.foreign_keys:
+                parent = target_name(key.target, self._namespaces)
+                reason = f"{key.target} is not captured"
+                if parent in present:
+                    reason = self._add_foreign_key(key, name, parent)
+                if reason:
+                    notes.append(f"{name} has no foreign key {key.name} in the target: {reason}")
+        return notes
+
+    def _add_foreign_key(self, key: ForeignKey, name: TableName, parent: TableName) -> str:
+        """Make a foreign key; why it could not be, or nothing."""
+        statement = foreign_key_statement(key, name, parent, self._ends)
+        try:
+            self._unless_there(statement, f"adding foreign key {key.name} of {name}")
+        except StatementFailed as error:
+            return error.message
+        return ""
 
     def close(self) -> None:
         """See BulkTarget."""

@@ -15,6 +15,7 @@ from penstock.load.mysql.layout import MergeLayout
 from penstock.load.mysql.progress import NAME_LENGTH_MAX, Records
 from penstock.load.mysql.send import NOT_ALLOWED, send, without_log
 from penstock.load.mysql.staging import NO_STRICT, StagingArea
+from penstock.load.policies import EVOLVE_ALL, Policies
 from penstock.model import PenstockError, Relation, TableName
 
 __all__ = [
@@ -62,9 +63,12 @@ def open_target(
     *,
     allow_triggers: bool = False,
     choices: Choices = NO_CHOICES,
+    policies: Policies = EVOLVE_ALL,
 ) -> MySQLTarget:
     """See `Engine.open_target`."""
-    return MySQLTarget(url, namespaces, allow_triggers=allow_triggers, choices=choices)
+    return MySQLTarget(
+        url, namespaces, allow_triggers=allow_triggers, choices=choices, policies=policies
+    )
 
 
 class MySQLStaging:

@@ -61,8 +61,9 @@ class Merge:
 
     staging: the merge table's name in database wirekite. absent_columns: indexes of the columns
     that some row leaves to the target. dropped: columns of the rows that the target has no more,
-    since the same transaction takes them away. writes: by column the template that makes the value
-    that waits the target's (`codec.typemap`); as it is, where there is none.
+    since the same transaction takes them away, or never had by policy. writes: by column the
+    template that makes the value that waits the target's (`codec.typemap`); as it is, where there
+    is none.
     """
 
     relation: Relation
@@ -88,6 +89,7 @@ class MergeSql:
             for index, column in enumerate(merge.relation.columns)
             if column.name not in merge.dropped
         }
+        self._absent_columns = sorted(merge.absent_columns & self._columns.keys())
         self.arbiter = _arbiter(self.table, [self._columns[i][1].name for i in self.key])
         self.way = self._way()
 
@@ -184,7 +186,7 @@ class MergeSql:
     @property
     def _in_place(self) -> bool:
         """Whether rows that keep their key are updated where they are, unsent columns left out."""
-        return bool(self.merge.absent_columns) and self.way in (Way.UPSERT, Way.PLACE)
+        return bool(self._absent_columns) and self.way in (Way.UPSERT, Way.PLACE)
 
     # --- statements -------------------------------------------------------------------------------
 
@@ -193,10 +195,10 @@ class MergeSql:
 
         Where rows are updated in place, only for those that change their key.
         """
-        if not self.merge.absent_columns:
+        if not self._absent_columns:
             return None
         parts = []
-        for index in sorted(self.merge.absent_columns):
+        for index in self._absent_columns:
             own = self.layout.reference(index)
             is_text = self._waits_as_text(index)
             there = _staged(f"t.{self._name(index)}", *self._columns[index], is_text=is_text)
@@ -222,7 +224,7 @@ class MergeSql:
         parts = []
         for index in self._written():
             own, value = f"t.{self._name(index)}", self._value(index)
-            if index in self.merge.absent_columns:
+            if index in self._absent_columns:
                 value = f"if({self._is_absent(index)}, {own}, {value})"
             parts.append(f"{own} = {value}")
         return (
@@ -232,6 +234,11 @@ class MergeSql:
     def delete_gone(self) -> str:
         """Delete the keys that are gone."""
         return f"delete t from {self._joined(self._match())}\n where {self._n} < 0"
+
+    def delete_others(self) -> str:
+        """Delete the rows whose keys the merge table does not bring: it holds the whole table."""
+        brought = f"select 1 from {self.staging} as m where {self._n} > 0 and {self._match()}"
+        return f"delete t from {self.table.sql_name} as t\n where not exists ({brought})"
 
     def delete_affected(self) -> str:
         """REPLACE: delete every key that the merge table names."""

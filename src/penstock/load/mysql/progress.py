@@ -8,7 +8,6 @@ time zone, as `now()` does. Plain PyMySQL and no Spark, so that every process ma
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -18,6 +17,7 @@ import pymysql
 
 from penstock.host.connect import PrivilegeMissing, StatementFailed
 from penstock.host.mysql.connect import Connection, rows, run, server_errors, value
+from penstock.load.record_text import shape_fields, shape_text
 from penstock.load.refusals import (
     ActionUnknown,
     AppliedByAnother,
@@ -404,16 +404,13 @@ def read_tables(connection: Connection) -> dict[TableName, TableRecord]:
     )
     records = {}
     for row in found:
-        columns = None
-        if row["columns"] is not None:
-            columns = tuple((name, kind) for name, kind in json.loads(row["columns"]))
         source = TableName(row["source_schema"], row["source_name"])
         records[source] = TableRecord(
             source=source,
             target=TableName(row["target_schema"], row["target_name"]),
             merge_name=row["merge_name"],
             made=bool(row["made"]),
-            columns=columns,
+            **shape_fields(row["columns"]),
         )
     return records
 
@@ -448,8 +445,13 @@ def add_table(connection: Connection, record: TableRecord) -> None:
 
 
 def _table_row(record: TableRecord) -> tuple[object, ...]:
-    columns = None if record.columns is None else json.dumps(record.columns)
-    return (*record.source, *record.target, record.merge_name, record.made, columns)
+    return (
+        *record.source,
+        *record.target,
+        record.merge_name,
+        record.made,
+        shape_text(record),
+    )
 
 
 def merge_name(table: TableName, taken: Mapping[str, TableName]) -> str:

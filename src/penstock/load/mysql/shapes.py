@@ -6,14 +6,16 @@ Not here: running them (`bulk.py`), what holds a column (`codec.typemap`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from penstock.codec.typemap import Mapping
 from penstock.host.mysql.connect import quoted
 from penstock.load.bulk_types import Ends, carried
+from penstock.load.carried import Extras, extras_of, mysql_foreign_key, mysql_index
 from penstock.load.mysql.target import TargetTable
 from penstock.load.mysql.types import same_type
 from penstock.load.refusals import TargetShapeDiffers, TargetTypeMissing
-from penstock.model import ColumnDefinition, TableDefinition, TableName
+from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableName
 
 
 def create_sql(definition: TableDefinition, name: TableName, ends: Ends) -> tuple[str, list[str]]:
@@ -25,6 +27,7 @@ def create_sql(definition: TableDefinition, name: TableName, ends: Ends) -> tupl
     is_same = ends.source.engine is ends.target.engine
     parts, notes = [], []
     kept = {column.name for column in carried(definition, ends)}
+    counted = extras_in_mysql(definition, ends).counted
     for column in definition.columns:
         mapping = mappings[column.name]
         if mapping.refused:
@@ -34,7 +37,8 @@ def create_sql(definition: TableDefinition, name: TableName, ends: Ends) -> tupl
                 table=str(name),
             )
         if column.name in kept:
-            parts.append(_column(column, mapping))
+            more = " auto_increment" if column.name in counted else ""
+            parts.append(_column(column, mapping) + more)
         elif is_same:
             stored = "stored" if column.generated == "s" else "virtual"
             parts.append(
@@ -82,6 +86,46 @@ def key_statements(definition: TableDefinition, name: TableName, ends: Ends) -> 
         and set(key.columns) <= kept
         and (ends.source.engine.is_mysql or key.is_constraint)
     ]
+
+
+def extras_in_mysql(definition: TableDefinition, ends: Ends) -> Extras:
+    """What a table gets besides columns and keys; between servers of the family, all there is."""
+    extras = extras_of(definition, ends.source, ends.target, ends.mappings(definition))
+    if ends.source.engine.is_mysql:
+        extras.defaults = {
+            column.name: column.default
+            for column in definition.columns
+            if column.default is not None and not column.generated
+        }
+        extras.indexes = []
+        extras.lacking = []
+    return extras
+
+
+def default_statements(definition: TableDefinition, name: TableName, ends: Ends) -> dict[str, str]:
+    """By column the statement that gives it its default. Rows never need it."""
+    return {
+        column: f"alter table {quoted(*name)} alter column {quoted(column)} set default "
+        + (f"({sql})" if sql.lower().startswith("current_timestamp") else sql)
+        for column, sql in extras_in_mysql(definition, ends).defaults.items()
+    }
+
+
+def index_statements(definition: TableDefinition, name: TableName, ends: Ends) -> dict[str, str]:
+    """By what it is the statement that makes each index that is no key."""
+    if ends.source.engine.is_mysql:
+        return {text: f"alter table {quoted(*name)} add {text}" for text in definition.indexes}
+    return {
+        f"index {index.name}": f"alter table {quoted(*name)} {mysql_index(index, quoted)}"
+        for index in extras_in_mysql(definition, ends).indexes
+    }
+
+
+def foreign_key_statement(key: ForeignKey, name: TableName, parent: TableName, ends: Ends) -> str:
+    """The statement that makes a foreign key. Their names are unique in a database here."""
+    if not ends.source.engine.is_mysql:
+        key = replace(key, name=f"{name.name}_{key.name}")
+    return f"alter table {quoted(*name)} {mysql_foreign_key(key, parent, quoted)}"
 
 
 def check_shape(definition: TableDefinition, table: TargetTable, ends: Ends) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.host.mysql.connect import Connection, quoted, rows, value
+from penstock.host.mysql.connect import Connection, literal, quoted, rows, value
 from penstock.load.refusals import TargetTableMissing
 from penstock.model import TableName
 
@@ -26,7 +26,7 @@ TABLES = """
 
 COLUMNS = """
     select table_name, column_name, column_default, is_nullable, data_type, column_type,
-           character_set_name, collation_name, extra, generation_expression
+           character_set_name, collation_name, extra, generation_expression, column_comment
       from information_schema.columns
      where table_schema = %s
      order by table_name, ordinal_position
@@ -46,13 +46,21 @@ TRIGGERS = """
      order by 1, 2
 """
 
+FOREIGN_KEYS = """
+    select table_name, constraint_name, column_name
+      from information_schema.key_column_usage
+     where table_schema = %s and referenced_table_name is not null
+     order by 1, 2, 3
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetColumn:
     """A column of a target table.
 
     data_type: `varchar`; type_text: `varchar(40)`. charset, collation: of text, else empty.
-    generated: the target computes it. has_default: it can be left out of an insert.
+    generated: the target computes it. has_default: it can be left out of an insert. more_sql: its
+    default and comment, as they stand in its definition.
     """
 
     name: str
@@ -64,6 +72,7 @@ class TargetColumn:
     charset: str = ""
     collation: str = ""
     auto_increment: bool = False
+    more_sql: str = ""
 
     @property
     def is_text(self) -> bool:
@@ -82,13 +91,17 @@ class TargetIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetTable:
-    """A target table as the apply statements need to know it. name: as the server has it."""
+    """A target table as the apply statements need to know it.
+
+    name: as the server has it. references: each foreign key's name with one of its columns.
+    """
 
     name: TableName
     engine: str
     columns: tuple[TargetColumn, ...]
     unique: tuple[TargetIndex, ...] = ()
     triggers: tuple[str, ...] = ()
+    references: tuple[tuple[str, str], ...] = ()
 
     def column(self, name: str) -> TargetColumn | None:
         """The column of this name, whose case does not matter, or None."""
@@ -119,6 +132,7 @@ def read_target_tables(
                 ("columns", COLUMNS),
                 ("unique", UNIQUE_INDEXES),
                 ("triggers", TRIGGERS),
+                ("references", FOREIGN_KEYS),
             )
         }
         for name in wanted:
@@ -127,9 +141,16 @@ def read_target_tables(
                 found[name] = TargetTable(
                     name=TableName(schema, tables[key]["table_name"]),
                     engine=str(tables[key]["engine"] or ""),
-                    columns=tuple(_column(row) for row in parts["columns"][key]),
+                    columns=tuple(
+                        _column(row, is_mariadb=connection.server.is_mariadb)
+                        for row in parts["columns"][key]
+                    ),
                     unique=_indexes(parts["unique"][key]),
                     triggers=tuple(row["trigger_name"] for row in parts["triggers"][key]),
+                    references=tuple(
+                        (row["constraint_name"], row["column_name"])
+                        for row in parts["references"][key]
+                    ),
                 )
     return found
 
@@ -159,7 +180,7 @@ def _grouped(
     return grouped
 
 
-def _column(row: dict[str, Any]) -> TargetColumn:
+def _column(row: dict[str, Any], *, is_mariadb: bool) -> TargetColumn:
     extra = str(row["extra"] or "").upper()
     default = row["column_default"]
     return TargetColumn(
@@ -172,7 +193,26 @@ def _column(row: dict[str, Any]) -> TargetColumn:
         charset=str(row["character_set_name"] or ""),
         collation=str(row["collation_name"] or ""),
         auto_increment="AUTO_INCREMENT" in extra,
+        more_sql=_more(default, extra, str(row["column_comment"] or ""), is_mariadb=is_mariadb),
     )
+
+
+def _more(default: str | None, extra: str, comment: str, *, is_mariadb: bool) -> str:
+    """Default and comment. MariaDB shows defaults as SQL; MySQL as values, or as expressions."""
+    parts = []
+    if default is not None and default != "NULL":
+        is_sql = is_mariadb or default.lower().startswith(("b'", "current_timestamp"))
+        if "DEFAULT_GENERATED" in extra and not is_sql:
+            expression = default.replace("\\'", "'")
+            parts.append(f"default ({expression})")
+        else:
+            parts.append(f"default {default if is_sql else literal(default)}")
+    _, found, moment = extra.partition("ON UPDATE ")
+    if found:
+        parts.append(f"on update {moment.lower()}")
+    if comment:
+        parts.append(f"comment {literal(comment)}")
+    return "".join(f" {part}" for part in parts)
 
 
 def _indexes(parts: list[dict[str, Any]]) -> tuple[TargetIndex, ...]:

@@ -1,112 +1,233 @@
-"""Changes of a table's shape in mid-stream: a new relation version becomes ALTER statements.
+"""Changes of a table's shape in mid-stream: what each becomes in SQL, as it is and leniently.
 
-The old shape is what `wirekite.wirekite_table` says was applied last, so that a restart neither
-repeats nor forgets one. Run inside the batch's transaction. Not here: making tables (`schema.py`).
+Pure. Not here: which changes there are (`load/shape_changes.py`), running the statements
+(`reshape.py`), making tables (`schema.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from penstock.host.connect import literal, quoted
 from penstock.load import LOAD_AFRESH
-from penstock.load.postgres.target import TargetTable
+from penstock.load.policies import Kind
+from penstock.load.postgres.target import TargetColumn, TargetIndex, TargetTable
 from penstock.load.postgres.types import map_namespaces, same_type
 from penstock.load.refusals import RelationNotCarried
-from penstock.model import Relation
+from penstock.load.shape_changes import Change, key_of
+from penstock.load.target import TableRecord
+from penstock.model import Column, Relation
+
+TEXTS = ("text", "character varying")
 
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """One statement and what it does, for messages."""
+    """One statement and what it does, for messages. instead: to be tried where it is refused."""
 
     sql: str
     what: str
+    instead: str = ""
 
 
-def shape_of(relation: Relation) -> tuple[tuple[str, str], ...]:
-    """The part of a relation that the target's table follows: column names and source types."""
-    return tuple((column.name, column.source_type) for column in relation.columns)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alterer:
+    """What the changes of one table become.
 
-
-def alterations(
-    old: tuple[tuple[str, str], ...] | None,
-    relation: Relation,
-    table: TargetTable,
-    namespaces: Mapping[str, str],
-    *,
-    emptied: bool,
-) -> list[Alteration]:
-    """The statements that bring the target table from the old shape to the relation's.
-
-    old: the shape applied last; None when none was, then the target must fit as it is. emptied:
-    the table's rows are dropped first (a reload follows), so that types change without a cast.
-    Raises RelationNotCarried when a column is missing in the target for no reason the log tells.
+    table: as the catalogue has it now. emptied: the table's rows are dropped first (a reload
+    follows), so that types change without a cast. replaced: they are not dropped but all written
+    anew, or deleted, behind the change.
     """
-    before = dict(old) if old is not None else {c.name: c.source_type for c in relation.columns}
-    now = dict(shape_of(relation))
-    result: list[Alteration] = []
-    for name in before:
-        found = table.column(name)
-        if name not in now and found is not None and not found.generated:
-            result.append(
-                Alteration(
-                    f"alter table {table.sql_name} drop column {quoted(name)}",
-                    f"column {name} was dropped",
-                )
-            )
-    for column in relation.columns:
-        found = table.column(column.name)
-        kind = map_namespaces(column.source_type, namespaces)
-        if found is None:
-            if old is not None and column.name in before:
+
+    record: TableRecord
+    relation: Relation
+    table: TargetTable
+    namespaces: Mapping[str, str]
+    emptied: bool
+    replaced: bool = False
+
+    def check(self) -> None:
+        """Raise RelationNotCarried when a column is missing for no reason the log tells."""
+        old = self.record.columns
+        for column in self.relation.columns:
+            is_known = old is None or column.name in dict(old)
+            if is_known and not self._is_there(column) and column.name not in self.record.left_out:
+                kind = self._kind(column)
                 raise RelationNotCarried(
-                    f"target table {table.name} has no column {column.name}, the source has it as "
-                    f"{column.source_type}",
-                    hint=f"Run: alter table {table.sql_name} add column {quoted(column.name)} "
-                    f"{kind}; then `penstock run`, and `penstock verify`. {LOAD_AFRESH}",
-                    table=str(table.name),
+                    f"target table {self.table.name} has no column {column.name}, the source has "
+                    f"it as {column.source_type}",
+                    hint=f"Run: {self._alter} add column {quoted(column.name)} {kind}; then "
+                    f"`penstock run`, and `penstock verify`. {LOAD_AFRESH}",
+                    table=str(self.table.name),
                 )
-            if old is None:
-                raise RelationNotCarried(
-                    f"target table {table.name} has no column {column.name}",
-                    hint=f"Run: alter table {table.sql_name} add column {quoted(column.name)} "
-                    f"{kind};",
-                    table=str(table.name),
-                )
-            result.append(_added(column.name, kind, column.missing, column.nullable, table))
-            continue
-        if found.generated and (column.name not in before or emptied):
-            result.append(
-                Alteration(
-                    f"alter table {table.sql_name} alter column {quoted(column.name)}"
-                    " drop expression",
-                    f"column {column.name} is no longer generated",
-                )
+
+    def ungenerated(self) -> list[Alteration]:
+        """Columns that the target computes, and the source no longer does."""
+        before = dict(self.record.columns or ())
+        return [
+            Alteration(
+                f"{self._alter} alter column {quoted(column.name)} drop expression",
+                f"column {column.name} is no longer generated",
             )
-        if before.get(column.name, column.source_type) != column.source_type and not same_type(
-            found.type_text, kind
-        ):
-            result.append(_retyped(column.name, kind, table, emptied=emptied))
-    return result
+            for column in self.relation.columns
+            if (found := self.table.column(column.name)) is not None
+            and found.generated
+            and self.record.columns is not None
+            and (column.name not in before or self.emptied)
+        ]
 
+    def evolve(self, change: Change) -> list[Alteration]:
+        """The change as the source made it. Raises RelationNotCarried."""
+        return list(self._evolve(change))
 
-def _added(
-    name: str, kind: str, missing: str | None, nullable: bool, table: TargetTable
-) -> Alteration:
-    sql = f"alter table {table.sql_name} add column {quoted(name)} {kind}"
-    if missing is not None:
-        sql += f" default {literal(missing)}::{kind}"
-        if not nullable:
-            sql += " not null"
-    return Alteration(sql, f"column {name} was added as {kind}")
+    def lenient(self, change: Change) -> list[Alteration]:
+        """What keeps every column and value of the target. Raises RelationNotCarried."""
+        return list(self._lenient(change))
 
+    # --- as it is ---------------------------------------------------------------------------------
 
-def _retyped(name: str, kind: str, table: TargetTable, *, emptied: bool) -> Alteration:
-    column = quoted(name)
-    using = "null" if emptied else column
-    return Alteration(
-        f"alter table {table.sql_name} alter column {column} type {kind} using {using}::{kind}",
-        f"column {name} became {kind}",
-    )
+    def _evolve(self, change: Change) -> Iterator[Alteration]:
+        column = change.column
+        if change.kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN):
+            found = self.table.column(change.name)
+            if found is not None and not found.generated:
+                yield Alteration(f"{self._alter} drop column {quoted(change.name)}", change.what)
+        if change.kind is Kind.CHANGE_KEY:
+            yield from self._key(change)
+        if column is None:
+            return
+        if change.kind in (Kind.ADD_COLUMN, Kind.RENAME_COLUMN):
+            yield from self._added(column, change, strict=True)
+        elif change.kind is Kind.NULLABILITY:
+            yield from self._loosened(column.name, change, nullable=column.nullable)
+        elif (found := self.table.column(column.name)) is not None:
+            kind = self._kind(column)
+            if not same_type(found.type_text, kind):
+                yield self._retyped(found, kind, change)
+
+    def _added(self, column: Column, change: Change, *, strict: bool) -> Iterator[Alteration]:
+        if self._is_there(column):
+            self._refuse_kept(column.name)
+            return
+        kind = self._kind(column)
+        sql = f"{self._alter} add column {quoted(column.name)} "
+        value = "" if column.missing is None else f" default {literal(column.missing)}"
+        not_null = " not null" if strict and value and not column.nullable else ""
+        cast = f"::{kind}" if value else ""
+        as_text = "" if strict else f"{sql}text{value}"
+        yield Alteration(f"{sql}{kind}{value}{cast}{not_null}", change.what, instead=as_text)
+
+    def _refuse_kept(self, name: str) -> None:
+        if name in self.record.kept:
+            raise RelationNotCarried(
+                f"column {name} was added at the source, and target table {self.table.name} still "
+                "has the values of an earlier column of that name",
+                hint=f"Run: {self._alter} rename column {quoted(name)} to {quoted(name + '_old')}; "
+                "or drop it; then `penstock run` again.",
+                table=str(self.table.name),
+            )
+
+    def _retyped(self, found: TargetColumn, kind: str, change: Change) -> Alteration:
+        column = quoted(found.name)
+        needs_values = found.not_null or found.name in key_of(self.relation)
+        is_free = self.emptied and not (self.replaced and needs_values)
+        using = "null" if is_free else column
+        return Alteration(
+            f"{self._alter} alter column {column} type {kind} using {using}::{kind}",
+            change.what,
+        )
+
+    def _loosened(self, name: str, change: Change, *, nullable: bool) -> Iterator[Alteration]:
+        """A target that is laxer than the source loses nothing: it is not made stricter."""
+        found = self.table.column(name)
+        if nullable and found is not None and found.not_null and name not in self._primary_columns:
+            sql = f"{self._alter} alter column {quoted(name)} drop not null"
+            yield Alteration(sql, change.what)
+
+    def _key(self, change: Change) -> Iterator[Alteration]:
+        """Another primary key where the target has the one that the source had."""
+        old, new = self.record.key or (), key_of(self.relation)
+        primary = self._primary
+        there = {name for name in old if self.table.column(name) is not None}
+        columns = set(self._primary_columns)
+        if not new or columns == set(new) or columns not in (there, set()) or not old:
+            return
+        known = {name for name, _ in self.record.columns or ()}
+        if any(self.table.column(name) is None for name in new):
+            return
+        if not set(new) <= known and (self.replaced or not self.emptied):
+            return  # rows that are there have no values for it yet
+        dropped = f"drop constraint {quoted(primary.name)}, " if primary is not None else ""
+        listed = ", ".join(map(quoted, new))
+        yield Alteration(f"{self._alter} {dropped}add primary key ({listed})", change.what)
+
+    # --- leniently --------------------------------------------------------------------------------
+
+    def _lenient(self, change: Change) -> Iterator[Alteration]:
+        column = change.column
+        if change.kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN):
+            yield from self._optional(change.name, change)
+        if change.kind in (Kind.ADD_COLUMN, Kind.RENAME_COLUMN) and column is not None:
+            yield from self._added(column, change, strict=False)
+        if change.kind in (Kind.NULLABILITY, Kind.CHANGE_KEY, Kind.WIDEN_TYPE):
+            yield from self._evolve(change)
+        if change.kind is Kind.CHANGE_TYPE and column is not None:
+            yield from self._made_wide(column, change)
+
+    def _optional(self, name: str, change: Change) -> Iterator[Alteration]:
+        """A column that stays, for rows that have no value for it."""
+        found = self.table.column(name)
+        if found is None or found.generated:
+            return
+        primary = self._primary
+        if primary is not None and name in primary.columns:
+            sql = f"{self._alter} drop constraint {quoted(primary.name)}"
+            yield Alteration(sql, f"column {name} is no longer of the key")
+        if found.identity:
+            sql = f"{self._alter} alter column {quoted(name)} drop identity"
+            yield Alteration(sql, f"column {name} is no longer counted up")
+        if found.not_null:
+            sql = f"{self._alter} alter column {quoted(name)} drop not null"
+            yield Alteration(sql, f"{change.what}, and stays")
+
+    def _made_wide(self, column: Column, change: Change) -> Iterator[Alteration]:
+        """A type that holds what is there and what comes."""
+        found = self.table.column(column.name)
+        kind = self._kind(column)
+        if found is None or found.type_text in TEXTS or same_type(found.type_text, kind):
+            return
+        if column.name in key_of(self.relation):
+            raise RelationNotCarried(
+                f"{change.what}: column {column.name} of {self.table.name} is of the key, which "
+                "can not be kept as text",
+                hint=f"Run: {self._alter} alter column {quoted(column.name)} type {kind} using "
+                "...; then `penstock run` again.",
+                table=str(self.table.name),
+            )
+        wide = kind if kind in TEXTS else "text"
+        yield Alteration(
+            f"{self._alter} alter column {quoted(column.name)} type {wide} "
+            f"using {quoted(column.name)}::text",
+            f"{change.what}, kept as {wide}",
+        )
+
+    # --- pieces -----------------------------------------------------------------------------------
+
+    @property
+    def _alter(self) -> str:
+        return f"alter table {self.table.sql_name}"
+
+    @property
+    def _primary(self) -> TargetIndex | None:
+        return next((index for index in self.table.unique if index.primary), None)
+
+    @property
+    def _primary_columns(self) -> tuple[str, ...]:
+        return self._primary.columns if self._primary is not None else ()
+
+    def _kind(self, column: Column) -> str:
+        return map_namespaces(column.source_type, self.namespaces)
+
+    def _is_there(self, column: Column) -> TargetColumn | None:
+        return self.table.column(column.name)

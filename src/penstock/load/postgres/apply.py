@@ -20,11 +20,12 @@ import structlog
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted
 from penstock.load import LOAD_AFRESH
 from penstock.load.merge_rows import MergeLayout
-from penstock.load.postgres.alter import alterations, shape_of
+from penstock.load.policies import EVOLVE_ALL, Kind, Policies, Policy
 from penstock.load.postgres.foreign import Foreign
 from penstock.load.postgres.merge import Merge, MergeSql, Way
 from penstock.load.postgres.records import Records
 from penstock.load.postgres.refusals import apply_error, grant_replica, naming_objects
+from penstock.load.postgres.reshape import Reshaping
 from penstock.load.postgres.target import TargetTable, read_target_tables, require
 from penstock.load.refusals import (
     TargetRowMissing,
@@ -32,7 +33,8 @@ from penstock.load.refusals import (
     TruncateBlocked,
     UniqueBlocked,
 )
-from penstock.load.target import PhaseSpec, TableRecord
+from penstock.load.shape_changes import is_applied
+from penstock.load.target import MergeSpec, PhaseSpec, TableRecord
 from penstock.model import PenstockError, Relation, TableName
 
 logger = structlog.get_logger(__name__)
@@ -48,9 +50,9 @@ APPLICATION_NAME = "penstock loader"
 class Target:
     """The loader's connection to the target and what it knows of it.
 
-    replica: session_replication_role is set. foreign: what the rows' types mean here. catalogue
-    and records are read once and again after changes of shape; `forget()` drops them after a
-    failure.
+    replica: session_replication_role is set. foreign: what the rows' types mean here. policies:
+    what becomes of changes of shape. catalogue and records are read once and again after changes of
+    shape; `forget()` drops them after a failure. noted: see `take_notes`.
     """
 
     connection: psycopg.Connection
@@ -59,10 +61,13 @@ class Target:
     records: Records
     allow_triggers: bool = False
     foreign: Foreign = field(default_factory=Foreign)
+    policies: Policies = EVOLVE_ALL
     tables: dict[TableName, TargetTable] = field(default_factory=dict)
+    noted: list[tuple[TableName, str]] = field(default_factory=list)
 
     def forget(self) -> None:
         """Read catalogue and records again when next needed."""
+        self.noted.clear()
         self.tables.clear()
         self.records.forget()
 
@@ -90,7 +95,13 @@ class Target:
         )
 
 
-def open_target(url: str, namespaces: Mapping[str, str], *, allow_triggers: bool = False) -> Target:
+def open_target(
+    url: str,
+    namespaces: Mapping[str, str],
+    *,
+    allow_triggers: bool = False,
+    policies: Policies = EVOLVE_ALL,
+) -> Target:
     """Connect for applying: exact text, a lock timeout, replica role where allowed."""
     settings = {
         **EXACT_TEXT_SETTINGS,
@@ -111,6 +122,7 @@ def open_target(url: str, namespaces: Mapping[str, str], *, allow_triggers: bool
         replica=replica,
         records=Records(connection),
         allow_triggers=allow_triggers,
+        policies=policies,
     )
 
 
@@ -135,24 +147,35 @@ class _PhaseApply:
         names = {spec.table for spec in specs} | {*self.phase.truncated, *self.phase.reloaded}
         names |= {self._target_name(relation) for relation in self.phase.relations}
         self.target.need(names)
-        self._empty()
-        self._alter()
-        merges = [
-            MergeSql(
-                Merge(
-                    relation=spec.relation,
-                    table=self.target.tables[spec.table],
-                    staging=spec.staging,
-                    counts=spec.counts,
-                    absent_columns=spec.absent_columns,
-                    writes=self.target.foreign.writes(spec.relation),
-                ),
-                replica=self.target.replica,
-            )
+        replaced = self._replaced()
+        self._empty(replaced)
+        self._alter(replaced)
+        merges = {
+            spec.table: self._merge_sql(spec)
             for spec in specs
             if spec.counts.upserts or spec.counts.deletes
-        ]
-        self._merge(parents_first(merges))
+        }
+        for name in sorted(replaced):
+            self._run(merges[name].delete_others(), name)
+        self._merge(parents_first(list(merges.values())))
+
+    def _merge_sql(self, spec: MergeSpec) -> MergeSql:
+        return MergeSql(
+            Merge(
+                relation=spec.relation,
+                table=self.target.tables[spec.table],
+                staging=spec.staging,
+                counts=spec.counts,
+                absent_columns=spec.absent_columns,
+                writes=self.target.foreign.writes(spec.relation),
+                left_out=frozenset(self._record(spec.relation).left_out),
+            ),
+            replica=self.target.replica,
+        )
+
+    def _record(self, relation: Relation) -> TableRecord:
+        source = TableName(relation.schema, relation.name)
+        return self.target.records.get(source, self._target_name(relation))
 
     def _target_name(self, relation: Relation) -> TableName:
         schema = self.target.namespaces.get(relation.schema, relation.schema)
@@ -160,8 +183,32 @@ class _PhaseApply:
 
     # --- emptying ---------------------------------------------------------------------------------
 
-    def _empty(self) -> None:
-        together = sorted({*self.phase.truncated, *self.phase.reloaded})
+    def _replaced(self) -> set[TableName]:
+        """Tables that are read again and have columns which the source lacks, or soon will.
+
+        Their rows are brought to what was read one by one, lest those columns' values be lost.
+        """
+        may_keep = any(
+            self.target.policies.of(kind) in (Policy.TRY_EVOLVE, Policy.LENIENT, Policy.IGNORE)
+            for kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN)
+        )
+        found = set()
+        for spec in self.phase.merges:
+            record, relation = self._record(spec.relation), spec.relation
+            known = {name for name, _ in record.columns or ()}
+            has_key = bool(relation.key) and all(
+                relation.columns[index].name in known for index in relation.key
+            )
+            is_kept = bool(record.kept) or may_keep
+            if spec.table in self.phase.reloaded and is_kept and has_key and spec.counts.upserts:
+                found.add(spec.table)
+        return found - {*self.phase.truncated}
+
+    def _empty(self, replaced: set[TableName]) -> None:
+        for name in self.phase.truncated:
+            what = "all rows were taken out (TRUNCATE)"
+            self.target.policies.check(Kind.TRUNCATE, what, table=str(name))
+        together = sorted({*self.phase.truncated, *self.phase.reloaded} - replaced)
         if not together:
             return
         hung = [
@@ -187,38 +234,34 @@ class _PhaseApply:
 
     # --- changes of shape -------------------------------------------------------------------------
 
-    def _alter(self) -> None:
+    def _alter(self, replaced: set[TableName]) -> None:
         emptied = {*self.phase.truncated, *self.phase.reloaded}
         changed: set[TableName] = set()
+        reshaping = Reshaping(
+            connection=self.target.connection,
+            namespaces=self.target.namespaces,
+            policies=self.target.policies,
+            refused=self._error,
+            noted=self.target.noted,
+        )
         for sent in self.phase.relations:
-            relation = self.target.foreign.relation_here(sent)
-            name = self._target_name(relation)
-            source = TableName(relation.schema, relation.name)
-            record = self.target.records.get(source, name)
-            if record.columns == shape_of(relation):
+            relation, name = self.target.foreign.relation_here(sent), self._target_name(sent)
+            record = self._record(sent)
+            if is_applied(record, relation):
                 continue
             if name in changed:  # twice without a row in between
                 del self.target.tables[name]
                 self.target.need({name})
-            steps = alterations(
-                record.columns,
+            new = reshaping.run(
+                record,
                 relation,
                 self.target.tables[name],
-                self.target.namespaces,
                 emptied=name in emptied,
-            )
-            for step in steps:
-                self._run(step.sql, name)
-                logger.info("target table altered", table=str(name), change=step.what)
-                changed.add(name)
-            new = TableRecord(
-                source=source,
-                target=name,
-                merge_name=record.merge_name,
-                made=record.made,
-                columns=shape_of(relation),
+                replaced=name in replaced,
+                renamed=name in self.phase.renamed,
             )
             self.target.records.put(new)
+            changed.add(name)
         for name in changed:
             del self.target.tables[name]
         self.target.need(changed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import psycopg
 
@@ -11,11 +12,13 @@ from penstock.load import bulk_keys, ledger
 from penstock.load.bulk_checks import TargetFires, check_quiet, may_be_replica
 from penstock.load.bulk_target import Found
 from penstock.load.bulk_types import Ends, postgres_definition
+from penstock.load.carried import referable, tables_by_name
 from penstock.load.chunk import APPLICATION_NAME as COPIER
 from penstock.load.ledger import Mark, TablePlan
 from penstock.load.postgres import progress
 from penstock.load.postgres.schema import create_tables, made_tables
 from penstock.load.postgres.target import read_target_tables
+from penstock.load.refusals import TargetDdlFailed
 from penstock.model import PenstockError, TableDefinition, TableName
 
 UNDER_WAY = """
@@ -142,8 +145,28 @@ class PostgresBulk(PostgresCounts):
 
     def add_foreign_keys(self, definitions: Sequence[TableDefinition]) -> list[str]:
         """See BulkTarget."""
-        shaped = self._shaped(definitions)
-        return bulk_keys.make_foreign_keys(self._connection, shaped, self._namespaces)
+        if self._ends is None:
+            return bulk_keys.make_foreign_keys(self._connection, definitions, self._namespaces)
+        notes: list[str] = []
+        known = tables_by_name(definitions)
+        for definition in self._shaped(definitions):
+            for key in definition.foreign_keys:
+                notes += self._foreign_key(replace(definition, foreign_keys=(key,)), known)
+        return notes
+
+    def _foreign_key(
+        self, definition: TableDefinition, known: Mapping[TableName, TableDefinition]
+    ) -> list[str]:
+        """One of another engine, whose rules are laxer: one that can not be made is a note."""
+        (key,) = definition.foreign_keys
+        reason = referable(key, known)
+        if not reason:
+            try:
+                made = bulk_keys.make_foreign_keys
+                return made(self._connection, [definition], self._namespaces)
+            except TargetDdlFailed as error:
+                reason = error.message
+        return [f"{definition.name} has no foreign key {key.name} in the target: {reason}"]
 
     def close(self) -> None:
         """See BulkTarget."""

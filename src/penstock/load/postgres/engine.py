@@ -11,6 +11,7 @@ from penstock.codec.typemap import NO_CHOICES, Choices, Engine, Server
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, server_errors, statement_error
 from penstock.load import target as port
 from penstock.load.merge_rows import MergeLayout
+from penstock.load.policies import EVOLVE_ALL, Policies
 from penstock.load.postgres import apply, progress
 from penstock.load.postgres.enums import add_missing_labels
 from penstock.load.postgres.foreign import Foreign
@@ -66,9 +67,10 @@ def open_target(
     *,
     allow_triggers: bool = False,
     choices: Choices = NO_CHOICES,
+    policies: Policies = EVOLVE_ALL,
 ) -> PostgresTarget:
     """See `Engine.open_target`."""
-    target = apply.open_target(url, namespaces, allow_triggers=allow_triggers)
+    target = apply.open_target(url, namespaces, allow_triggers=allow_triggers, policies=policies)
     return PostgresTarget(target, choices)
 
 
@@ -186,6 +188,12 @@ class PostgresTarget:
         layouts = [(spec.table, spec.staging, MergeLayout(spec.relation)) for spec in merges]
         with server_errors("reading enum labels"):
             return add_missing_labels(self.connection, layouts) > 0
+
+    def take_notes(self) -> list[tuple[TableName, str]]:
+        """See `Target`."""
+        taken = list(self._target.noted)
+        self._target.noted.clear()
+        return taken
 
     def drop_merge_tables(self, names: Iterable[str]) -> None:
         """See `Target`."""

@@ -46,7 +46,8 @@ class Merge:
     """One merge table of one phase and what it is applied to.
 
     staging: the merge table's name in schema wirekite. absent_columns: indexes of the columns
-    that some row leaves to the target. writes: of rows of another engine, see `Foreign`.
+    that some row leaves to the target. writes: of rows of another engine, see `Foreign`. left_out:
+    columns that the target does not have, by the policy for changes of shape: they are not written.
     """
 
     relation: Relation
@@ -55,6 +56,7 @@ class Merge:
     counts: Counts
     absent_columns: frozenset[int] = frozenset()
     writes: Mapping[str, str] = field(default_factory=dict)
+    left_out: frozenset[str] = frozenset()
 
 
 class MergeSql:
@@ -66,11 +68,21 @@ class MergeSql:
         self.layout = MergeLayout(merge.relation)
         self.staging = quoted(SCHEMA, merge.staging)
         self.key = tuple(merge.relation.columns[index].name for index in merge.relation.key)
-        self._columns = [(c, self._target(c.name)) for c in merge.relation.columns]
-        self._places = {column.name: place for place, (column, _) in enumerate(self._columns)}
+        self._columns = {
+            place: (column, self._target(column.name))
+            for place, column in enumerate(merge.relation.columns)
+            if not self._is_left_out(column.name)
+        }
+        self._places = {column.name: place for place, (column, _) in self._columns.items()}
+        self._absent_columns = sorted(merge.absent_columns & self._columns.keys())
         self._source = self.layout.source(self.staging)
         self.arbiter = _arbiter(self.table, self.key)
         self.way = self._way(replica)
+
+    def _is_left_out(self, name: str) -> bool:
+        """Whether a column is not written; one that makes out the row has to be."""
+        is_absent = name in self.merge.left_out and self.table.column(name) is None
+        return is_absent and bool(self.key) and name not in self.key
 
     def _target(self, name: str) -> TargetColumn:
         column = self.table.column(name)
@@ -89,7 +101,7 @@ class MergeSql:
         others = any(index is not self.arbiter for index in self.table.unique)
         fixed = any(
             target.identity == "a" and column.name not in self.key
-            for column, target in self._columns
+            for column, target in self._columns.values()
         )
         if self.arbiter is not None and not others and not fixed:
             return Way.UPSERT
@@ -160,10 +172,10 @@ class MergeSql:
 
     def _written(self) -> list[str]:
         """Columns that may be written: all but those the target computes."""
-        return [column.name for column, target in self._columns if not target.generated]
+        return [column.name for column, target in self._columns.values() if not target.generated]
 
     def _overriding(self) -> str:
-        always = any(target.identity == "a" for _, target in self._columns)
+        always = any(target.identity == "a" for _, target in self._columns.values())
         return " overriding system value" if always else ""
 
     # --- statements -------------------------------------------------------------------------------
@@ -179,10 +191,10 @@ class MergeSql:
         With UPSERT only for rows that change their key: the others are updated in place, so that
         large values stay where they are.
         """
-        if not self.merge.absent_columns:
+        if not self._absent_columns:
             return None
         parts = []
-        for index in sorted(self.merge.absent_columns):
+        for index in self._absent_columns:
             name = quoted(self._columns[index][0].name)
             kind, own = self.layout.kind(index).sql, self.layout.reference(index)
             parts.append(
@@ -205,14 +217,14 @@ class MergeSql:
 
     def update_in_place(self) -> str | None:
         """Update rows that keep their key and leave columns as they are in the target."""
-        if not self.merge.absent_columns or self.way is not Way.UPSERT:
+        if not self._absent_columns or self.way is not Way.UPSERT:
             return None
         parts = []
-        for index, (column, target) in enumerate(self._columns):
+        for index, (column, target) in self._columns.items():
             if target.generated or column.name in self.key:
                 continue
             name, value = quoted(column.name), self._value(column.name)
-            if index in self.merge.absent_columns:
+            if index in self._absent_columns:
                 value = (
                     f"case when get_bit({self._absent}, {index}) = 1 then t.{name} else {value} end"
                 )
@@ -246,6 +258,13 @@ class MergeSql:
         column, target = self._columns[self.merge.relation.key[place]]
         text = written(f"{alias}.{quoted(column.name)}", column.name, self.merge.writes)
         return _cast(text, column, target.cast_type)
+
+    def delete_others(self) -> str:
+        """Delete the rows whose keys the merge table does not bring: it holds the whole table."""
+        return (
+            f"delete from {self.table.sql_name} as t\n where not exists (select from {self.staging}"
+            f" as m where {self._n} > 0 and {self._match()})"
+        )
 
     def delete_affected(self) -> str:
         """REPLACE: delete every key that the merge table names."""
@@ -294,7 +313,7 @@ class MergeSql:
     @property
     def _whole(self) -> str:
         """The condition that leaves out what update_in_place() does."""
-        in_place = self.merge.absent_columns and self.way is Way.UPSERT
+        in_place = self._absent_columns and self.way is Way.UPSERT
         return f" and ({self._stays}) is not true" if in_place else ""
 
     @property
@@ -305,7 +324,7 @@ class MergeSql:
         """
         loose = {
             column.name
-            for column, _ in self._columns
+            for column, _ in self._columns.values()
             if column.neutral in ("string", "float32", "float64")
         }
         return [name for name in self._written() if name not in self.key or name in loose]
@@ -333,6 +352,8 @@ class MergeSql:
         for index in self.table.unique:
             if index is self.arbiter or not index.plain:
                 continue
+            if any(name not in self._places for name in index.columns):
+                continue  # of columns that the target alone has: no row changes them
             same = " and ".join(
                 f"o.{quoted(name)} operator({operator}) {self._value(name)}"
                 for name, operator in zip(index.columns, index.operators, strict=True)
@@ -371,7 +392,7 @@ class MergeSql:
     # --- without a key ----------------------------------------------------------------------------
 
     def _image(self, side: str) -> str:
-        names = [column.name for column, _ in self._columns]
+        names = [column.name for column, _ in self._columns.values()]
         if side == "t":
             return f"row({', '.join(f't.{quoted(name)}' for name in names)})::text"
         return f"row({', '.join(self._value(name, exact=True) for name in names)})::text"

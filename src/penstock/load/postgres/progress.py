@@ -9,12 +9,12 @@ Times are UTC. Plain psycopg and no Spark, so that every process may import this
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import psycopg
 
+from penstock.load.record_text import shape_fields, shape_text
 from penstock.load.refusals import (
     ActionUnknown,
     AppliedByAnother,
@@ -333,15 +333,12 @@ def read_tables(connection: psycopg.Connection) -> dict[TableName, TableRecord]:
     ).fetchall()
     records = {}
     for row in rows:
-        columns = None
-        if row[6] is not None:
-            columns = tuple((name, kind) for name, kind in json.loads(row[6]))
         records[TableName(row[0], row[1])] = TableRecord(
             source=TableName(row[0], row[1]),
             target=TableName(row[2], row[3]),
             merge_name=row[4],
             made=row[5],
-            columns=columns,
+            **shape_fields(row[6]),
         )
     return records
 
@@ -381,8 +378,13 @@ def add_table(connection: psycopg.Connection, record: TableRecord) -> None:
 
 
 def _table_row(record: TableRecord) -> tuple[object, ...]:
-    columns = None if record.columns is None else json.dumps(record.columns)
-    return (*record.source, *record.target, record.merge_name, record.made, columns)
+    return (
+        *record.source,
+        *record.target,
+        record.merge_name,
+        record.made,
+        shape_text(record),
+    )
 
 
 def merge_name(table: TableName, taken: Mapping[str, TableName]) -> str:

@@ -17,6 +17,7 @@ import structlog
 
 from penstock.codec.binlog_query import Query
 from penstock.codec.binlog_tables import ShapeMismatch, TableMap, check_relation
+from penstock.codec.mysql_retyping import keeps_values
 from penstock.model import BinlogPosition, Relation, TableDefinition, TableName
 from penstock.source.mysql.catalog import OWN_SCHEMA, SYSTEM_SCHEMAS
 from penstock.source.mysql.ddl_text import Doing, Effect
@@ -26,7 +27,6 @@ from penstock.source.mysql.relations import (
     merged_relation,
     relation_of_definition,
 )
-from penstock.source.mysql.retyping import keeps_values
 from penstock.source.mysql.table_notes import AddedNote, AllNotes, TableNotes
 from penstock.source.mysql.unfollowed import (
     LOAD_AGAIN,

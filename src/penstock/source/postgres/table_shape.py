@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from penstock.host.connect import quoted
 from penstock.model import Identity, PenstockError, TableDefinition, TableName
+from penstock.model.change import COLUMN_RENAMED as RENAMED
 from penstock.source.postgres.patterns import as_pattern
 
 # The columns of a table's replica identity, `*` for all; null for NOTHING: the server refuses
@@ -240,7 +241,7 @@ class Reason(StrEnum):
     """Why a table's contents in the log are no longer the source's."""
 
     REWRITTEN = "its rows were rewritten with other values (ALTER TABLE)"
-    COLUMN_RENAMED = "a column was renamed"
+    COLUMN_RENAMED = RENAMED
     COLUMN_REMADE = "a column was dropped and made again under the same name"
     COLUMN_UNGENERATED = "a generated column became an ordinary one, or the other way round"
     PARTITION_ATTACHED = "a partition with rows was attached"

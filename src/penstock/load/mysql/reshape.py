@@ -1,0 +1,131 @@
+"""Carrying out what changed a table's shape, by policy: which clauses, and others where refused.
+
+One ALTER TABLE for all changes of a table, which the servers do whole or not at all. Not here: what
+a change becomes in SQL (`alter.py`), and when it is done (`apply.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from penstock.codec import mysql_retyping, pg_retyping
+from penstock.codec.typemap import Engine
+from penstock.host import faults
+from penstock.load.departures import Departures
+from penstock.load.mysql.alter import Alterer, Clause, alter_afresh, alter_table, fill_new
+from penstock.load.policies import Kind, Policies, Policy
+from penstock.load.refusals import RelationNotCarried, ValueRefused
+from penstock.load.shape_changes import Change, Holds, shape_changes
+from penstock.load.target import TableRecord
+from penstock.model import PenstockError, Relation, TableName
+
+logger = structlog.get_logger(__name__)
+
+
+def holds_of(source_engine: str) -> Holds:
+    """Whether one type of this source holds all values of another."""
+    if Engine(source_engine or "postgresql") is Engine.POSTGRESQL:
+        return pg_retyping.holds
+    return lambda wider, narrower: mysql_retyping.keeps_values(narrower, wider, strict=False)
+
+
+class Reshaping:
+    """One table on its way to another shape."""
+
+    def __init__(
+        self,
+        policies: Policies,
+        holds: Holds,
+        run: Callable[[str], object],
+        noted: list[tuple[TableName, str]],
+    ) -> None:
+        """run: execute a statement; typed errors come out. noted: gets what could not be done."""
+        self._noted = noted
+        self._policies = policies
+        self._holds = holds
+        self._run = run
+
+    def changes(self, record: TableRecord, relation: Relation, *, renamed: bool) -> list[Change]:
+        """What is to be done. Raises SchemaChangeRefused."""
+        changes = shape_changes(record, relation, self._holds, renamed=renamed)
+        for change in changes:
+            self._policies.check(change.kind, change.what, table=str(record.target))
+        return changes
+
+    def carry_out(self, changes: Sequence[Change], alterer: Alterer) -> TableRecord:
+        """Alter the table; the record to write. Safe to repeat.
+
+        Raises RelationNotCarried and what the server refuses.
+        """
+        alterer.check()
+        departures = Departures.of(alterer.record)
+        ways: dict[int, Policy] = {}
+        clauses = alterer.ungenerated()
+        for place, change in enumerate(changes):
+            ways[place] = self._policies.of(change.kind)
+            if ways[place] is Policy.TRY_EVOLVE:
+                try:
+                    clauses += alterer.evolve(change)
+                except RelationNotCarried as error:
+                    ways[place] = Policy.LENIENT
+                    self._note(departures, alterer, change, error)
+                    clauses += alterer.lenient(change)
+            else:
+                clauses += _clauses(alterer, change, ways[place])
+        try:
+            self._alter(clauses, alterer)
+        except PenstockError as error:
+            tried = [place for place, way in ways.items() if way is Policy.TRY_EVOLVE]
+            if error.retry == "backoff" or not tried:
+                raise
+            for place in tried:
+                ways[place] = Policy.LENIENT
+                self._note(departures, alterer, changes[place], error)
+            clauses = alterer.ungenerated()
+            for place, change in enumerate(changes):
+                clauses += _clauses(alterer, change, ways[place])
+            self._alter(clauses, alterer)
+        for place, change in enumerate(changes):
+            way = ways[place]
+            departures.went(change, Policy.EVOLVE if way is Policy.TRY_EVOLVE else way)
+        return departures.record(alterer.record, alterer.relation)
+
+    def _note(
+        self, departures: Departures, alterer: Alterer, change: Change, error: PenstockError
+    ) -> None:
+        note = departures.note(change, error.message)
+        self._noted.append((alterer.table.name, note))
+        table = str(alterer.table.name)
+        logger.warning("change of shape not carried out", table=table, note=note)
+
+    def _alter(self, clauses: Sequence[Clause], alterer: Alterer) -> None:
+        table, name = alterer.table, str(alterer.table.name)
+        statement, fill = alter_table(table, clauses), fill_new(table, clauses)
+        if statement:
+            try:
+                self._run(statement)
+            except ValueRefused:
+                if not alterer.emptied:
+                    raise
+                self._run(alter_afresh(table, clauses))
+        if fill:
+            faults.point("load.alter.fill")
+            self._run(fill)
+        for clause in clauses:
+            logger.info("target table altered", table=name, change=clause.what)
+
+
+def _clauses(alterer: Alterer, change: Change, policy: Policy) -> list[Clause]:
+    if policy is Policy.IGNORE:
+        return []
+    return alterer.evolve(change) if policy is Policy.EVOLVE else alterer.lenient(change)
+
+
+def may_keep(policies: Policies) -> bool:
+    """Whether columns that the source drops may stay in the target."""
+    return any(
+        policies.of(kind) in (Policy.TRY_EVOLVE, Policy.LENIENT, Policy.IGNORE)
+        for kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN)
+    )

@@ -1,0 +1,110 @@
+"""What becomes of a change of shape: a policy for each kind of change, and one for the others.
+
+Pure. Not here: which changes there are (`shape_changes.py`), and how an engine carries them out
+(`postgres/alter.py`, `mysql/alter.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Self
+
+from penstock.model import PenstockError
+
+
+class Policy(StrEnum):
+    """What the loader does when a captured table changes its shape at the source.
+
+    EXCEPTION: stop, with nothing of it applied. EVOLVE: change the target as the source was, stop
+    where that can not be. TRY_EVOLVE: the same, and as LENIENT where it can not be, with a note.
+    LENIENT: no column and no value of the target is ever given up. IGNORE: the target's shape stays
+    as it is, what it has no column for is not written.
+    """
+
+    EXCEPTION = "exception"
+    EVOLVE = "evolve"
+    TRY_EVOLVE = "try_evolve"
+    LENIENT = "lenient"
+    IGNORE = "ignore"
+
+
+class Kind(StrEnum):
+    """A kind of change, under the name that it has in [schemaChanges]."""
+
+    ADD_COLUMN = "addColumn"
+    DROP_COLUMN = "dropColumn"
+    RENAME_COLUMN = "renameColumn"
+    WIDEN_TYPE = "widenType"
+    NARROW_TYPE = "narrowType"
+    CHANGE_TYPE = "changeType"
+    NULLABILITY = "nullability"
+    CHANGE_KEY = "changeKey"
+    TRUNCATE = "truncate"
+
+
+class SchemaChangeRefused(PenstockError):
+    """A table changed its shape, and the policy for that kind of change is to stop.
+
+    `fields`: table, kind and change. Nothing of the change, and nothing behind it, is applied.
+    """
+
+    code = "TG22"
+    retry = "operator"
+
+
+class SchemaChangeNotCarried(PenstockError):
+    """A change of shape could not be carried out, and try_evolve went on as lenient does.
+
+    Kept among a pipeline's past errors; nothing has ended.
+    """
+
+    code = "TG23"
+    retry = "operator"
+
+    @classmethod
+    def of(cls, table: str, note: str) -> Self:
+        """For a table and what is noted of it."""
+        return cls(
+            f"{table}: {note}; gone on as lenient does",
+            hint="The target keeps every column and value. To have the source's shape, alter the "
+            "table there, or load it again; docs/schema-changes.md says what each policy does.",
+            table=table,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """The policy of each kind of change; those that have none of their own have the default's."""
+
+    default: Policy = Policy.EVOLVE
+    kinds: Mapping[Kind, Policy] = field(default_factory=dict)
+
+    def of(self, kind: Kind) -> Policy:
+        """What becomes of a change of this kind."""
+        return self.kinds.get(kind, self.default)
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether rows that a TRUNCATE empties at the source stay in the target."""
+        return self.of(Kind.TRUNCATE) in (Policy.LENIENT, Policy.IGNORE)
+
+    def check(self, kind: Kind, what: str, *, table: str) -> None:
+        """Raise SchemaChangeRefused where a change of this kind shall stop the loader.
+
+        what: the change as a sentence without a stop.
+        """
+        if self.of(kind) is not Policy.EXCEPTION:
+            return
+        raise SchemaChangeRefused(
+            f"{table}: {what} at the source, and {kind.value} is set to stop there",
+            hint=f'Write {kind.value} = "evolve" (or try_evolve, lenient, ignore) below '
+            "[schemaChanges], then run `penstock run` again: it goes on with this change.",
+            table=table,
+            kind=kind.value,
+            change=what,
+        )
+
+
+EVOLVE_ALL = Policies()

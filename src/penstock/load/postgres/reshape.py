@@ -1,0 +1,119 @@
+"""Carrying out what changed a table's shape, by policy, inside the batch's transaction.
+
+The old shape is what `wirekite.wirekite_table` says was applied last, so that a restart neither
+repeats nor forgets one. Not here: what a change becomes in SQL (`alter.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import psycopg
+import structlog
+
+from penstock.codec.pg_retyping import holds
+from penstock.load.departures import Departures
+from penstock.load.policies import Policies, Policy
+from penstock.load.postgres.alter import Alteration, Alterer
+from penstock.load.postgres.target import TargetTable, read_target_tables, require
+from penstock.load.shape_changes import Change, shape_changes
+from penstock.load.target import TableRecord
+from penstock.model import PenstockError, Relation, TableName
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reshaping:
+    """One table on its way to another shape.
+
+    refused: the typed error for one of the server's. noted: gets what could not be carried out.
+    """
+
+    connection: psycopg.Connection
+    namespaces: Mapping[str, str]
+    policies: Policies
+    refused: Callable[[psycopg.Error, TableName], PenstockError]
+    noted: list[tuple[TableName, str]]
+
+    def run(
+        self,
+        record: TableRecord,
+        relation: Relation,
+        table: TargetTable,
+        *,
+        emptied: bool,
+        replaced: bool,
+        renamed: bool,
+    ) -> TableRecord:
+        """Bring the table to the relation's shape; the record to write. See `Alterer`.
+
+        Raises SchemaChangeRefused, RelationNotCarried and what the server refuses.
+        """
+        changes = shape_changes(record, relation, holds, renamed=renamed)
+        for change in changes:
+            self.policies.check(change.kind, change.what, table=str(table.name))
+        alterer = Alterer(
+            record=record,
+            relation=relation,
+            table=table,
+            namespaces=self.namespaces,
+            emptied=emptied,
+            replaced=replaced,
+        )
+        alterer.check()
+        for alteration in alterer.ungenerated():
+            self._execute(alteration, table.name)
+        departures = Departures.of(record)
+        for place, change in enumerate(changes):
+            if place:  # columns went and came: look again
+                found = read_target_tables(self.connection, [table.name])
+                alterer = replace(alterer, table=require(found, table.name))
+            self._one(change, alterer, departures)
+        return departures.record(record, relation)
+
+    def _one(self, change: Change, alterer: Alterer, departures: Departures) -> None:
+        policy, name = self.policies.of(change.kind), alterer.table.name
+        if policy is Policy.TRY_EVOLVE:
+            policy = self._tried(change, alterer, departures)
+        elif policy is Policy.EVOLVE:
+            self._execute_all(alterer.evolve(change), name)
+        elif policy is Policy.LENIENT:
+            self._execute_all(alterer.lenient(change), name)
+        else:
+            logger.info("target table left as it is", table=str(name), change=change.what)
+        departures.went(change, policy)
+
+    def _tried(self, change: Change, alterer: Alterer, departures: Departures) -> Policy:
+        name = alterer.table.name
+        try:
+            with self.connection.transaction():
+                self._execute_all(alterer.evolve(change), name)
+        except PenstockError as error:
+            if error.retry == "backoff":
+                raise
+            note = departures.note(change, error.message)
+            self.noted.append((name, note))
+            logger.warning("change of shape not carried out", table=str(name), note=note)
+            self._execute_all(alterer.lenient(change), name)
+            return Policy.LENIENT
+        return Policy.EVOLVE
+
+    def _execute_all(self, alterations: list[Alteration], name: TableName) -> None:
+        for alteration in alterations:
+            self._execute(alteration, name)
+
+    def _execute(self, alteration: Alteration, name: TableName) -> None:
+        try:
+            if alteration.instead:
+                try:
+                    with self.connection.transaction():
+                        self.connection.execute(alteration.sql)
+                except (psycopg.errors.UndefinedObject, psycopg.errors.InvalidSchemaName):
+                    self.connection.execute(alteration.instead)
+            else:
+                self.connection.execute(alteration.sql)
+        except psycopg.Error as error:
+            raise self.refused(error, name) from error
+        logger.info("target table altered", table=str(name), change=alteration.what)

@@ -1,0 +1,59 @@
+"""What our own process does to values of rows before they are folded and sent.
+
+The bulk load does the same to the lines that it sends, so that a value is the same whichever way it
+comes. Not here: what there is to do (`codec.typemap`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from penstock.codec.typemap import Choices, Engine, Server, map_column, prepared
+from penstock.model import Relation, TableName
+
+
+def preparations(
+    relation: Relation, *, source_engine: str, target: Engine, choices: Choices
+) -> dict[str, str]:
+    """By column what is done to its values; columns that are sent as they are are left out."""
+    source = Engine(source_engine or Engine.POSTGRESQL)
+    if target is not Engine.POSTGRESQL or source is Engine.POSTGRESQL:
+        return {}  # only PostgreSQL refuses values that are texts to others
+    table = TableName(relation.schema, relation.name)
+    found = {}
+    for column in relation.columns:
+        mapping = map_column(
+            column,
+            Server(engine=source, version=()),
+            Server(engine=target, version=()),
+            choices=choices,
+            table=table,
+        )
+        if mapping.write.prepare:
+            found[column.name] = mapping.write.prepare
+    return found
+
+
+def prepared_batch(batch: pa.RecordBatch, wanted: Mapping[str, str]) -> pa.RecordBatch:
+    """Rows of the log (`codec.columns.batch_schema`) with their values prepared."""
+    if not wanted:
+        return batch
+    for name in ("after", "before"):
+        place = batch.schema.get_field_index(name)
+        batch = batch.set_column(
+            place, batch.schema.field(place), _prepared_struct(batch.column(place), wanted)
+        )
+    return batch
+
+
+def _prepared_struct(values: pa.StructArray, wanted: Mapping[str, str]) -> pa.StructArray:
+    kind = values.type
+    if not any(field.name in wanted for field in kind):
+        return values
+    children = [
+        prepared(values.field(place), wanted.get(field.name, ""))
+        for place, field in enumerate(kind)
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=values.is_null())

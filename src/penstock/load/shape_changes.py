@@ -1,0 +1,130 @@
+"""How two shapes of a table differ, change by change: what was applied last, and what is wanted.
+
+Pure. Only what the log tells is seen: names, types, which columns may be NULL, the key. Not here:
+what becomes of a change (`policies.py`), and what was applied last (`TableRecord`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from penstock.load.policies import Kind
+from penstock.load.target import TableRecord
+from penstock.model import Column, Relation
+
+Holds = Callable[[str, str], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One difference. what: the sentence for messages, without a stop.
+
+    column: the column as it is now, None where it is gone or the key is meant. name: of a column
+    that is gone, or was renamed: what it was called.
+    """
+
+    kind: Kind
+    what: str
+    column: Column | None = None
+    name: str = ""
+
+
+def shape_of(relation: Relation) -> tuple[tuple[str, str], ...]:
+    """The part of a relation that a record's columns are: names and source types."""
+    return tuple((column.name, column.source_type) for column in relation.columns)
+
+
+def key_of(relation: Relation) -> tuple[str, ...]:
+    """The names of a relation's key."""
+    return tuple(relation.columns[index].name for index in relation.key)
+
+
+def not_null_of(relation: Relation) -> tuple[str, ...]:
+    """The names of the columns that are never NULL."""
+    return tuple(column.name for column in relation.columns if not column.nullable)
+
+
+def is_applied(record: TableRecord, relation: Relation) -> bool:
+    """Whether a table was brought to just this shape before, as far as the record goes."""
+    return (
+        record.columns == shape_of(relation)
+        and record.key is not None
+        and set(record.key) == set(key_of(relation))
+        and set(record.not_null) == set(not_null_of(relation))
+    )
+
+
+def shape_changes(
+    record: TableRecord, relation: Relation, holds: Holds, *, renamed: bool = False
+) -> list[Change]:
+    """What a relation changes in the shape that was applied last, in an order to carry it out in.
+
+    holds: whether its first type holds all values of its second. renamed: the log says that columns
+    got other names, so that the one that stands where another stood is that one.
+    """
+    before = dict(record.columns if record.columns is not None else shape_of(relation))
+    now = {column.name: column for column in relation.columns}
+    names = _renamed(record, relation) if renamed else {}
+    result = [
+        Change(kind=Kind.DROP_COLUMN, what=f"column {name} was dropped", name=name)
+        for name in before
+        if name not in now and name not in names.values()
+    ]
+    for column in relation.columns:
+        if column.name in names:
+            old = names[column.name]
+            what = f"column {old} was renamed to {column.name}"
+            result.append(Change(kind=Kind.RENAME_COLUMN, what=what, column=column, name=old))
+        elif column.name not in before:
+            what = f"column {column.name} was added as {column.source_type}"
+            result.append(Change(kind=Kind.ADD_COLUMN, what=what, column=column))
+        elif before[column.name] != column.source_type:
+            result.append(_retyped(before[column.name], column, holds))
+    if record.key is not None:
+        result += _nullability(record, relation, before)
+        result += _key(record.key, key_of(relation))
+    return result
+
+
+def _renamed(record: TableRecord, relation: Relation) -> Mapping[str, str]:
+    """New names to old ones, where columns stand in the same places as before."""
+    old = [name for name, _ in record.columns or ()]
+    new = [column.name for column in relation.columns]
+    if len(old) != len(new):
+        return {}
+    return {
+        now: before
+        for before, now in zip(old, new, strict=True)
+        if before != now and before not in new and now not in old
+    }
+
+
+def _retyped(before: str, column: Column, holds: Holds) -> Change:
+    kind = Kind.CHANGE_TYPE
+    if holds(column.source_type, before):
+        kind = Kind.WIDEN_TYPE
+    elif holds(before, column.source_type):
+        kind = Kind.NARROW_TYPE
+    what = f"column {column.name} became {column.source_type}, it was {before}"
+    return Change(kind=kind, what=what, column=column)
+
+
+def _nullability(
+    record: TableRecord, relation: Relation, before: Mapping[str, str]
+) -> list[Change]:
+    result = []
+    for column in relation.columns:
+        was_nullable = column.name not in record.not_null
+        if column.name in before and was_nullable != column.nullable:
+            what = f"column {column.name} {'may' if column.nullable else 'must not'} be NULL"
+            result.append(Change(kind=Kind.NULLABILITY, what=what, column=column))
+    return result
+
+
+def _key(old: tuple[str, ...], new: tuple[str, ...]) -> list[Change]:
+    if set(old) == set(new):
+        return []
+    listed = ", ".join(new) or "nothing"
+    what = f"the key became {listed}, it was {', '.join(old) or 'nothing'}"
+    return [Change(kind=Kind.CHANGE_KEY, what=what)]

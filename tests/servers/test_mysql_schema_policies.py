@@ -1,0 +1,72 @@
+"""Changes of shape by policy, with MySQL and MariaDB as targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from fix_loader import Applying, LogMaker
+from fix_merge import insert
+from fix_mysql_loader import MyApplying, MyStart
+from fix_policies import ID, NAME, Begin, EveryKind, Leniently, N, begun, settle, shaped
+from penstock.host.faults import FaultInjected, armed
+from penstock.load.policies import Policies, Policy
+from penstock.model import Column
+
+
+@pytest.fixture
+def begin(my_start: MyStart) -> Begin:
+    """Make tables and a loader."""
+    return my_start
+
+
+@pytest.fixture
+def again() -> Iterator[Callable[..., Applying]]:
+    """Another loader of the same target and log."""
+    opened = []
+
+    def make(target: MyApplying, **more: Any) -> Applying:
+        target.close()
+        opened.append(MyApplying(target.place, target.directory, **more))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.close()
+
+
+class TestEveryKind(EveryKind):
+    """Each kind of change under each policy."""
+
+
+class TestLeniently(Leniently):
+    """What the policies promise of columns and values."""
+
+    def test_a_loss_that_nobody_has_chosen_for(self, begin: Begin, log: LogMaker) -> None:
+        """lenient: a new column of such a type is text, which loses nothing."""
+        target = begun(begin, log, Policies(default=Policy.LENIENT))
+        real = Column(name="r", source_type="real", neutral="float32")
+        log.transaction(insert(shaped(ID, NAME, N, real, version=2), 2, "b", 20, float("nan")))
+        log.close_segment()
+        settle(target, log)
+        assert target.rows("select r from t order by id") == [(None,), ("nan",)]
+
+    @pytest.mark.parametrize("place", ["load.alter.between", "load.alter.after"])
+    def test_cut_off_and_repeated(
+        self, begin: Begin, log: LogMaker, place: str, again: Callable[..., Applying]
+    ) -> None:
+        """Leniently dropped, added and converted: the second time finds it done."""
+        target = begun(begin, log, Policies(default=Policy.LENIENT))
+        uuid = Column(name="n", source_type="uuid", neutral="uuid")
+        log.transaction(insert(shaped(ID, uuid, version=2), 2, b"\1" * 16))
+        log.close_segment()
+        with armed(f"{place}:1:error"), pytest.raises(FaultInjected):
+            settle(target, log)
+        later = again(target, policies=Policies(default=Policy.LENIENT))
+        settle(later, log)
+        assert later.rows("select id, name, n from t order by id") == [
+            (1, "a", "10"),
+            (2, None, "01010101-0101-0101-0101-010101010101"),
+        ]
