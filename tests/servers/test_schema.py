@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from penstock.codec.pg_retyping import holds
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect
 from penstock.load.postgres import progress, schema
 from penstock.load.postgres.alter import Alterer
+from penstock.load.postgres.reshape import TYPES
 from penstock.load.postgres.target import TargetTable, read_target_tables
 from penstock.load.postgres.types import map_namespaces, same_type
 from penstock.load.refusals import RelationNotCarried, TargetShapeDiffers, TargetTypeMissing
@@ -188,7 +188,7 @@ def carry(
     alterer = Alterer(record=record, relation=relation, table=table, namespaces={}, emptied=False)
     alterer.check()
     done = []
-    for change in shape_changes(record, relation, holds):
+    for change in shape_changes(record, relation, TYPES):
         for step in alterer.evolve(change):
             target.execute(step.sql.encode())
             done.append(step.sql)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from fix_policies import BASE, BIG, ID, MORE, NAME, SMALL, TABLE, N, shaped
-from penstock.codec.pg_retyping import holds
 from penstock.control.config import ConfigKeyUnknown, ConfigValueInvalid, load_config
 from penstock.load.departures import Departures
 from penstock.load.policies import Kind, Policies, Policy, SchemaChangeRefused
+from penstock.load.postgres.reshape import TYPES
 from penstock.load.record_text import shape_fields, shape_text
 from penstock.load.shape_changes import is_applied, shape_changes
 from penstock.load.target import TableRecord
@@ -44,7 +44,7 @@ TITLE = replace(NAME, name="title")
 )
 def test_changes_are_told_apart(after: Relation, renamed: bool, kinds: list[Kind]) -> None:
     """Each by its kind, and none where nothing changed."""
-    found = shape_changes(RECORD, after, holds, renamed=renamed)
+    found = shape_changes(RECORD, after, TYPES, renamed=renamed)
     assert [change.kind for change in found] == kinds
     assert is_applied(RECORD, after) is (not kinds)
 
@@ -52,7 +52,7 @@ def test_changes_are_told_apart(after: Relation, renamed: bool, kinds: list[Kind
 def test_a_record_of_an_earlier_version() -> None:
     """Of which columns are known and nothing else: nothing else is taken for changed."""
     old = replace(FRESH, **shape_fields('[["id", "integer"], ["name", "text"], ["n", "integer"]]'))
-    assert shape_changes(old, shaped(ID, NAME, N, version=2, key=(2,)), holds) == []
+    assert shape_changes(old, shaped(ID, NAME, N, version=2, key=(2,)), TYPES) == []
     assert not is_applied(old, BASE)  # so that key and all are known from here on
 
 

@@ -6,14 +6,24 @@ what becomes of a change (`policies.py`), and what was applied last (`TableRecor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from penstock.load.policies import Kind
 from penstock.load.target import TableRecord
 from penstock.model import Column, Relation
 
-Holds = Callable[[str, str], bool]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeRules:
+    """What is known of a source's types, given as texts.
+
+    holds: whether the first holds all values of the second. same: whether they are one type,
+    written in two ways.
+    """
+
+    holds: Callable[[str, str], bool]
+    same: Callable[[str, str], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +66,17 @@ def is_applied(record: TableRecord, relation: Relation) -> bool:
 
 
 def shape_changes(
-    record: TableRecord, relation: Relation, holds: Holds, *, renamed: bool = False
+    record: TableRecord,
+    relation: Relation,
+    types: TypeRules,
+    *,
+    computed: Collection[str] = (),
+    renamed: bool = False,
 ) -> list[Change]:
     """What a relation changes in the shape that was applied last, in an order to carry it out in.
 
-    holds: whether its first type holds all values of its second. renamed: the log says that columns
-    got other names, so that the one that stands where another stood is that one.
+    computed: columns that the target computes itself, which rows need not have. renamed: the log
+    says that columns got other names, so that the one that stands where another stood is that one.
     """
     before = dict(record.columns if record.columns is not None else shape_of(relation))
     now = {column.name: column for column in relation.columns}
@@ -69,7 +84,7 @@ def shape_changes(
     result = [
         Change(kind=Kind.DROP_COLUMN, what=f"column {name} was dropped", name=name)
         for name in before
-        if name not in now and name not in names.values()
+        if name not in now and name not in names.values() and name not in computed
     ]
     for column in relation.columns:
         if column.name in names:
@@ -79,8 +94,8 @@ def shape_changes(
         elif column.name not in before:
             what = f"column {column.name} was added as {column.source_type}"
             result.append(Change(kind=Kind.ADD_COLUMN, what=what, column=column))
-        elif before[column.name] != column.source_type:
-            result.append(_retyped(before[column.name], column, holds))
+        elif not types.same(before[column.name], column.source_type):
+            result.append(_retyped(before[column.name], column, types))
     if record.key is not None:
         result += _nullability(record, relation, before)
         result += _key(record.key, key_of(relation))
@@ -100,11 +115,11 @@ def _renamed(record: TableRecord, relation: Relation) -> Mapping[str, str]:
     }
 
 
-def _retyped(before: str, column: Column, holds: Holds) -> Change:
+def _retyped(before: str, column: Column, types: TypeRules) -> Change:
     kind = Kind.CHANGE_TYPE
-    if holds(column.source_type, before):
+    if types.holds(column.source_type, before):
         kind = Kind.WIDEN_TYPE
-    elif holds(before, column.source_type):
+    elif types.holds(before, column.source_type):
         kind = Kind.NARROW_TYPE
     what = f"column {column.name} became {column.source_type}, it was {before}"
     return Change(kind=kind, what=what, column=column)

@@ -18,7 +18,7 @@ from penstock.load.mysql.target import TargetColumn, TargetTable
 from penstock.load.mysql.types import default_of, same_type
 from penstock.load.policies import Kind
 from penstock.load.refusals import RelationNotCarried
-from penstock.load.shape_changes import Change, key_of
+from penstock.load.shape_changes import Change, key_of, shape_of
 from penstock.load.target import TableRecord
 from penstock.model import Column, Relation
 
@@ -74,13 +74,14 @@ class Alterer:
 
     def ungenerated(self) -> list[Clause]:
         """Columns that the target computes, and the source no longer does."""
+        if self.record.columns in (None, shape_of(self.relation)):
+            return []
         before = dict(self.record.columns or ())
         return [
             _retyped(column, self.mapping_of(column).target_type, found)
             for column in self.relation.columns
             if (found := self.table.column(column.name)) is not None
             and found.generated
-            and self.record.columns is not None
             and (column.name not in before or self.emptied)
         ]
 

@@ -34,7 +34,7 @@ from penstock.load.mysql.alter import Alterer
 from penstock.load.mysql.merge import Merge, MergeSql, Way
 from penstock.load.mysql.progress import Records, read_applied, transaction
 from penstock.load.mysql.refusals import HARMLESS, apply_error, refused
-from penstock.load.mysql.reshape import Reshaping, holds_of, may_keep
+from penstock.load.mysql.reshape import Reshaping, may_keep, types_of
 from penstock.load.mysql.staging import check_staged, drop_merge_tables
 from penstock.load.mysql.target import TargetTable, read_target_tables, require
 from penstock.load.mysql.types import mapping_of, target_server, template_for
@@ -220,7 +220,10 @@ class MySQLTarget:
         self.need(self._target_name(source) for source in changed)
         changes = {
             source: self._reshaping(source).changes(
-                self._record(source), relation, renamed=self._target_name(source) in renamed
+                self._record(source),
+                relation,
+                self._tables[self._target_name(source)],
+                renamed=self._target_name(source) in renamed,
             )
             for source, relation in changed.items()
         }
@@ -238,8 +241,8 @@ class MySQLTarget:
 
     def _reshaping(self, source: TableName) -> Reshaping:
         name = self._target_name(source)
-        holds = holds_of(self._source_engine)
-        return Reshaping(self._policies, holds, lambda sql: self.run(sql, name), self._noted)
+        types = types_of(self._source_engine)
+        return Reshaping(self._policies, types, lambda sql: self.run(sql, name), self._noted)
 
     @contextmanager
     def _guard(self, before: Applied) -> Iterator[None]:

@@ -165,7 +165,11 @@ class MySQLBulk:
             target=name,
             merge_name=progress.merge_name(name, taken),
             made=made,
-            columns=tuple((c.name, c.type_text) for c in definition.columns),
+            columns=tuple(
+                (c.name, c.type_text)
+                for c in definition.columns
+                if not c.generated or self._ends.source.engine.is_mysql
+            ),
         )
         progress.write_tables(self._connection, [record])
 

@@ -15,20 +15,25 @@ from penstock.codec.typemap import Engine
 from penstock.host import faults
 from penstock.load.departures import Departures
 from penstock.load.mysql.alter import Alterer, Clause, alter_afresh, alter_table, fill_new
+from penstock.load.mysql.target import TargetTable
+from penstock.load.mysql.types import same_type
 from penstock.load.policies import Kind, Policies, Policy
 from penstock.load.refusals import RelationNotCarried, ValueRefused
-from penstock.load.shape_changes import Change, Holds, shape_changes
+from penstock.load.shape_changes import Change, TypeRules, shape_changes
 from penstock.load.target import TableRecord
 from penstock.model import PenstockError, Relation, TableName
 
 logger = structlog.get_logger(__name__)
 
 
-def holds_of(source_engine: str) -> Holds:
-    """Whether one type of this source holds all values of another."""
+def types_of(source_engine: str) -> TypeRules:
+    """What is known of this source's types."""
     if Engine(source_engine or "postgresql") is Engine.POSTGRESQL:
-        return pg_retyping.holds
-    return lambda wider, narrower: mysql_retyping.keeps_values(narrower, wider, strict=False)
+        return TypeRules(holds=pg_retyping.holds, same=lambda left, right: left == right)
+    return TypeRules(
+        holds=lambda wider, narrower: mysql_retyping.keeps_values(narrower, wider, strict=False),
+        same=same_type,
+    )
 
 
 class Reshaping:
@@ -37,19 +42,22 @@ class Reshaping:
     def __init__(
         self,
         policies: Policies,
-        holds: Holds,
+        types: TypeRules,
         run: Callable[[str], object],
         noted: list[tuple[TableName, str]],
     ) -> None:
         """run: execute a statement; typed errors come out. noted: gets what could not be done."""
         self._noted = noted
         self._policies = policies
-        self._holds = holds
+        self._types = types
         self._run = run
 
-    def changes(self, record: TableRecord, relation: Relation, *, renamed: bool) -> list[Change]:
+    def changes(
+        self, record: TableRecord, relation: Relation, table: TargetTable, *, renamed: bool
+    ) -> list[Change]:
         """What is to be done. Raises SchemaChangeRefused."""
-        changes = shape_changes(record, relation, self._holds, renamed=renamed)
+        computed = [column.name for column in table.columns if column.generated]
+        changes = shape_changes(record, relation, self._types, computed=computed, renamed=renamed)
         for change in changes:
             self._policies.check(change.kind, change.what, table=str(record.target))
         return changes

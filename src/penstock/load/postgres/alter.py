@@ -15,7 +15,7 @@ from penstock.load.policies import Kind
 from penstock.load.postgres.target import TargetColumn, TargetIndex, TargetTable
 from penstock.load.postgres.types import map_namespaces, same_type
 from penstock.load.refusals import RelationNotCarried
-from penstock.load.shape_changes import Change, key_of
+from penstock.load.shape_changes import Change, key_of, shape_of
 from penstock.load.target import TableRecord
 from penstock.model import Column, Relation
 
@@ -64,6 +64,8 @@ class Alterer:
 
     def ungenerated(self) -> list[Alteration]:
         """Columns that the target computes, and the source no longer does."""
+        if self.record.columns in (None, shape_of(self.relation)):
+            return []
         before = dict(self.record.columns or ())
         return [
             Alteration(
@@ -73,7 +75,6 @@ class Alterer:
             for column in self.relation.columns
             if (found := self.table.column(column.name)) is not None
             and found.generated
-            and self.record.columns is not None
             and (column.name not in before or self.emptied)
         ]
 

@@ -17,11 +17,13 @@ from penstock.load.departures import Departures
 from penstock.load.policies import Policies, Policy
 from penstock.load.postgres.alter import Alteration, Alterer
 from penstock.load.postgres.target import TargetTable, read_target_tables, require
-from penstock.load.shape_changes import Change, shape_changes
+from penstock.load.postgres.types import same_type
+from penstock.load.shape_changes import Change, TypeRules, shape_changes
 from penstock.load.target import TableRecord
 from penstock.model import PenstockError, Relation, TableName
 
 logger = structlog.get_logger(__name__)
+TYPES = TypeRules(holds=holds, same=same_type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,8 @@ class Reshaping:
 
         Raises SchemaChangeRefused, RelationNotCarried and what the server refuses.
         """
-        changes = shape_changes(record, relation, holds, renamed=renamed)
+        computed = [column.name for column in table.columns if column.generated]
+        changes = shape_changes(record, relation, TYPES, computed=computed, renamed=renamed)
         for change in changes:
             self.policies.check(change.kind, change.what, table=str(table.name))
         alterer = Alterer(

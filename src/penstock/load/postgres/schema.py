@@ -97,7 +97,8 @@ def _record(
                 target=target,
                 merge_name=name,
                 made=target in made,
-                columns=tuple((c.name, c.type_text) for c in definition.columns),
+                # Rows have no values for columns that both sides compute.
+                columns=tuple((c.name, c.type_text) for c in definition.columns if not c.generated),
             )
         )
     progress.write_tables(connection, records)

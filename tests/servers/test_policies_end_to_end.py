@@ -1,0 +1,82 @@
+"""Tables altered while the pipeline stands still: noticed at its start, and the policies hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from fix_mysql import MySQLServer, database_of
+from fix_pipeline import load_config, penstock, write_pipeline
+from penstock.control.past_errors import past_errors
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+TABLE = "create table item (id int primary key, name varchar(20), n int)"
+ROWS = "insert into item values (1, 'a', 10), (2, 'b', 20)"
+
+
+def run_by_policies(
+    tmp_path: Path, source: str, target: str, schema: str, alter: Callable[[str], Any]
+) -> None:
+    """Loaded, stopped, altered; refused by one policy, carried out by others."""
+    file = write_pipeline(
+        tmp_path,
+        source,
+        target,
+        tables=[f"{schema}.*"],
+        sections={
+            "changeExtractor": {"exitWhenIdle": True, "flushIntervalSeconds": 0.5},
+            "spark": {"master": "local[2]"},
+            "schemaChanges": {"addColumn": "exception", "dropColumn": "lenient"},
+        },
+    )
+    alter(TABLE)
+    alter(ROWS)
+    first = penstock("run", file, timeout_s=240)
+    assert first.code == 0, first.err
+    alter("alter table item drop column name")
+    alter("alter table item add column more int")
+    alter("insert into item (id, n, more) values (3, 30, 300)")
+    refused = penstock("--json", "run", file, timeout_s=240)
+    assert refused.code != 0
+    assert "TG22" in refused.err
+    with psycopg.connect(target, autocommit=True) as connection:
+        query = f'select * from "{schema}".item order by id'
+        assert connection.execute(query).fetchall() == [(1, "a", 10), (2, "b", 20)]
+        newest = past_errors(load_config(file))[0]
+        assert newest.code == "TG22"
+        assert "column more was added" in newest.error
+        file.write_text(file.read_text().replace('"exception"', '"try_evolve"'))
+        again = penstock("run", file, timeout_s=240)
+        assert again.code == 0, again.err
+        assert connection.execute(query).fetchall() == [
+            (1, "a", 10, None),
+            (2, "b", 20, None),
+            (3, None, 30, 300),
+        ]
+
+
+def test_a_postgresql_source(source_url: str, target_url: str, tmp_path: Path) -> None:
+    """The catalogue is compared with what was seen last."""
+
+    def alter(sql: str) -> None:
+        with psycopg.connect(source_url, autocommit=True) as connection:
+            connection.execute(sql.encode())
+
+    run_by_policies(tmp_path, source_url, target_url, "public", alter)
+
+
+@pytest.mark.server("mysql")
+def test_a_mysql_source(
+    mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
+) -> None:
+    """The binlog holds the statements."""
+    database = database_of(mysql_url)
+
+    def alter(sql: str) -> None:
+        mysql.execute(sql, database)
+
+    run_by_policies(tmp_path, mysql_url, target_url, database, alter)
