@@ -94,7 +94,7 @@ def test_from_postgresql(mysql: MySQLServer, landing: str, source_url: str) -> N
         database,
     )
     (row,) = found
-    assert row[:5] == (1, 1, "it's \\ so", "a body", 1)
+    assert row[:5] == (1, 1, "it's \\ so", "a body" if mysql.is_mariadb else None, 1)
     assert [str(value) for value in row[5:7]] == ["1.50", "2024-02-29"]
     assert row[7:] == (None, 1)
     there = indexes(mysql, database, "child")

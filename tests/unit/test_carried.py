@@ -53,7 +53,7 @@ def table(*columns: ColumnDefinition, **more: object) -> TableDefinition:
         ("boolean", "bool", "true", "1"),
         ("timestamp(3) without time zone", "timestamp", "now()", "current_timestamp(3)"),
         ("timestamp without time zone", "timestamp", "CURRENT_TIMESTAMP", "current_timestamp(6)"),
-        ("text", "string", "'long'::text", "('long')"),
+        ("text", "string", "'long'::text", None),
         ("date", "date", "'2024-02-29'::date", "'2024-02-29'"),
         ("integer", "int32", "(random() * 10)::integer", None),
         ("uuid", "uuid", "gen_random_uuid()", None),

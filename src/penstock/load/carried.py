@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from penstock.codec.typemap import Engine, Server, filled
 from penstock.codec.typemap import Mapping as TypeMapping
-from penstock.codec.typemap import Server, filled
 from penstock.host.connect import literal as postgres_literal
 from penstock.host.connect import quoted as postgres_quoted
 from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableName
@@ -177,7 +177,7 @@ def _default(
         return ("1" if text == "TRUE" else "0") if is_mysql else text.lower()
     if string := _STRING.match(text):
         value = _unescaped(string[1], is_mysql=source.engine.is_mysql)
-        return _written(value, column, mapping, is_mysql=is_mysql)
+        return _written(value, column, mapping, target)
     return text if _NUMBER.match(text) else None
 
 
@@ -196,13 +196,13 @@ def _unescaped(text: str, *, is_mysql: bool) -> str:
 
 
 def _written(
-    value: str, column: ColumnDefinition, mapping: TypeMapping, *, is_mysql: bool
+    value: str, column: ColumnDefinition, mapping: TypeMapping, target: Server
 ) -> str | None:
     """A text as default of the target's type; None where it would have to be converted."""
     if column.neutral == "binary" or "\0" in value:
         return None
     kind = mapping.target_type
-    if not is_mysql:
+    if not target.engine.is_mysql:
         return f"{postgres_literal(value)}::{kind}"
     from penstock.host.mysql.connect import literal  # with the driver: not all have it
 
@@ -210,7 +210,11 @@ def _written(
         return None
     text = literal(value)
     base = kind.partition("(")[0].partition(" ")[0].lower()
-    return f"({filled(mapping.write.sql, text)})" if base.endswith(("text", "json")) else text
+    if not base.endswith(("text", "json")):
+        return text
+    # MySQL has no ALTER TABLE that would give a text its default.
+    is_mariadb = target.engine is Engine.MARIADB
+    return f"({filled(mapping.write.sql, text)})" if is_mariadb else None
 
 
 # --- indexes --------------------------------------------------------------------------------------
