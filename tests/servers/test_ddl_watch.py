@@ -38,7 +38,13 @@ SETUP = """
     create table public.loose (id int, v text, w int);
     insert into public.loose values (3, 'z');
     create table public.quiet (id int primary key);
-    create publication "Watched p" for table public.t, public.root, public.quiet
+    create type public.mood as enum ('glad', 'sad');
+    create type public.pair as (a int, b public.mood);
+    create domain public.moods as public.mood[];
+    create domain public.some_moods as public.moods check (cardinality(value) > 0);
+    create table public.typed (id int primary key, m public.some_moods, p public.pair[]);
+    create publication "Watched p" for table public.t, public.root, public.quiet,
+        public.typed
         with (publish_via_partition_root = true);
 """
 
@@ -150,7 +156,12 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
         "alter table public.root attach partition public.one for values in (1); commit",
         _reload(Reason.PARTITION_ATTACHED),
     ),
+    ("alter type public.mood rename value 'sad' to 'blue'", _reload(Reason.LABEL_RENAMED)),
     # Sent, or without consequence.
+    ("alter type public.mood add value 'new' before 'glad'", NOTHING),
+    ("alter type public.pair rename attribute a to z", NOTHING),
+    ("alter type public.mood rename to humour", NOTHING),
+    ("create domain public.more as public.mood", NOTHING),
     ("truncate public.t", NOTHING),
     ("vacuum full public.t", NOTHING),
     ("cluster public.t using t_pkey", NOTHING),
@@ -179,7 +190,7 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
     # What can not be carried.
     ("alter table public.t rename to u", [("Stop", "TableRenamed")]),
     ("alter table public.t set schema other", [("Stop", "TableRenamed")]),
-    ("alter schema public rename to pub", [("Stop", "TableRenamed")] * 3),
+    ("alter schema public rename to pub", [("Stop", "TableRenamed")] * 4),
     ('alter publication "Watched p" drop table public.t', [("Stop", "TableNotPublished")]),
     ("alter table public.one set unlogged", [("Stop", "ChangesNotLogged")]),
     (
@@ -187,10 +198,10 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
         "alter table public.t set unlogged; commit",
         [("Stop", "ChangesNotLogged")],
     ),
-    ('drop publication "Watched p"', [("Stop", "TableNotPublished")] * 3),
+    ('drop publication "Watched p"', [("Stop", "TableNotPublished")] * 4),
     (
         "alter publication \"Watched p\" set (publish = 'insert')",
-        [("Stop", "TableNotPublished")] * 3,
+        [("Stop", "TableNotPublished")] * 4,
     ),
     (
         "alter table public.root replica identity full",
@@ -201,6 +212,8 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
         [("Stop", "IdentityGenerated")],
     ),
     ("alter table public.quiet drop id", [("Stop", "TableWithoutColumns")]),
+    ("alter type public.pair add attribute c text", [("Stop", "TypeAltered")]),
+    ("alter type public.pair drop attribute b", [("Stop", "TypeAltered")]),
     ("drop table public.t", [("Gone", "")]),
     (
         "begin; drop table public.t; create table public.t (id int primary key); commit",
@@ -235,13 +248,13 @@ def test_each_change_has_its_action(
         watch.poll()
         told = _told(_all_due(watch))
         assert told == expected
-        once = ("TableRenamed", "ExpressionChanged")
+        once = ("TableRenamed", "ExpressionChanged", "TypeAltered")
         repeated = [t for t in told if t[0] == "Stop" and t[1] not in once]
         assert watch.poll() == len(repeated)
     kept = msgspec.json.decode(msgspec.json.encode(state), type=WatchState)
     assert kept == state
     tables = captured_tables(database, ["public.*", "other.*"])
-    tables = [table for table in tables if table.name.name in ("t", "root", "quiet")]
+    tables = [table for table in tables if table.name.name in ("t", "root", "quiet", "typed")]
     with open_catalog(source_url) as again:
         late = DdlWatch(again, tables, publication=PUBLICATION, state=kept)
         late.poll()
@@ -324,6 +337,53 @@ def test_what_stopped_us_is_looked_at_again_after_a_restart(
         assert watch.poll() == 0
 
 
+RENAMES = {
+    "one table": ("alter table public.t rename to u", "alter table public.u rename to t"),
+    "two tables": (
+        "alter table public.t rename to x; alter table public.quiet rename to t;"
+        " alter table public.x rename to quiet",
+    )
+    * 2,
+    "a schema": ("alter schema public rename to pub", "alter schema pub rename to public"),
+}
+
+
+@pytest.mark.parametrize("case", RENAMES)
+@pytest.mark.parametrize("undone", [True, False])
+def test_a_name_that_stopped_us_is_undone_or_followed(
+    source_url: str, database: psycopg.Connection, case: str, undone: bool
+) -> None:
+    """As the hint says: either way the next start goes on, and notices what else has changed."""
+    own, watch = _watch(source_url, database)
+    with own:
+        watch.poll()
+        do, undo = RENAMES[case]
+        database.execute(do.encode())
+        watch.poll()
+        action = watch.due(2**64 - 1)
+        assert isinstance(action, Stop)
+        watch.done(action)
+        assert watch.changed
+        state = watch.state()
+    if undone:
+        database.execute(undo.encode())
+    (table,) = database.execute(
+        "select oid::regclass::text from pg_class"
+        " where relname in ('quiet', 't', 'u') order by relname = 'quiet' desc, 1 limit 1"
+    ).fetchall()[0]
+    database.execute(f"alter table {table} add more int".encode())
+    state = msgspec.json.decode(msgspec.json.encode(state), type=WatchState)
+    tables = captured_tables(database, ["public.*", "pub.*", "!*.loose"])
+    with open_catalog(source_url) as own:
+        watch = DdlWatch(own, tables, publication=PUBLICATION, state=state)
+        watch.poll()
+        assert _told(_all_due(watch)) == RELATION
+        assert watch.poll() == 0
+        state = watch.state()
+        assert state.renamed == ()
+        assert sorted(map(str, state.names)) == sorted(str(table.name) for table in tables)
+
+
 def test_partitions_made_later_have_an_identity_of_their_own(
     source_url: str, database: psycopg.Connection
 ) -> None:
@@ -395,6 +455,7 @@ def test_a_table_no_longer_wanted_is_forgotten(
         state = watch.state()
     tables = captured_tables(database, ["public.t"])
     database.execute("alter table public.quiet add x int")
+    database.execute("alter type public.mood rename value 'sad' to 'blue'")
     with open_catalog(source_url) as own:
         watch = DdlWatch(own, tables, publication=PUBLICATION, state=state)
         assert watch.poll() == 0
@@ -421,7 +482,7 @@ def test_what_can_not_be_carried_is_forgotten_once_it_is_not_wanted(
         assert _told(_all_due(watch))[0][0] == "Stop"
         state = watch.state()
     tables = captured_tables(database, ["public.*", "!public.loose"])
-    assert len(tables) == 2
+    assert len(tables) == 3
     kept = {table.name for table in tables}
     for takes, expected in ((lambda _: True, 1), (kept.__contains__, 0)):
         with open_catalog(source_url) as own:

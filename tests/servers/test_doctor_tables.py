@@ -239,6 +239,15 @@ def test_pg30_what_is_not_replicated(config: Config, run: Callable[[str], None])
     assert len(found(config, "PG30")) == 2
 
 
+def test_pg30_what_made_tables_lack(config: Config, run: Callable[[str], None]) -> None:
+    """Constraints with the statements that make them, and parents of inheritance."""
+    run("create table a (id int primary key, n int constraint small check (n < 5))")
+    finding = one(config, "PG30", Severity.INFO, "1 CHECK and exclusion constraints")
+    assert finding.command == "alter table public.a add constraint small CHECK ((n < 5));"
+    run("alter table a drop constraint small; create table b () inherits (a)")
+    one(config, "PG30", Severity.INFO, "inherit from public.a")
+
+
 # -- the target --------------------------------------------------------------------------------
 
 

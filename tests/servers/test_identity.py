@@ -68,11 +68,43 @@ def test_keys_by_identity(
 
 
 @pytest.mark.parametrize(
+    ("identity", "before"), [("default", []), ("full", ["a", "b"]), ("nothing", [])]
+)
+def test_a_key_that_holds_only_at_commit_finds_no_row(
+    source_url: str, identity: str, before: list[str]
+) -> None:
+    """Two rows may have one key between two changes, so the whole row is the key."""
+    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
+        _run(
+            catalog,
+            "create table public.t (a int primary key deferrable, b int)",
+            f"alter table public.t replica identity {identity}",
+            "insert into public.t values (1, 2)",
+        )
+        (table,) = captured_tables(catalog, ["public.t"])
+        resolver = RelationResolver(catalog, [table])
+        (message,) = capture.relation_messages()
+        resolved = resolver.resolve(message)
+        assert resolved == relation_of(table)
+        assert resolved.key == ()
+        assert [resolved.columns[i].name for i in resolved.before] == before
+        _run(catalog, "alter table public.t drop constraint t_pkey, add primary key (a)")
+        (table,) = captured_tables(catalog, ["public.t"])
+        resolver = RelationResolver(catalog, [table])
+        assert _only(resolver, [message]).key == (0,)
+        # Deferrable again, without a column that another message could tell of.
+        _run(catalog, "alter table public.t drop constraint t_pkey, add primary key (a) deferrable")
+        resolver.forget()
+        assert _only(resolver, [message]).key == ()
+
+
+@pytest.mark.parametrize(
     ("key", "leaf", "before"),
     [
         ("primary key (b, a)", "default", ["a", "b"]),
         ("primary key (b, a)", "full", ["a", "b"]),
         ("primary key (b, a)", "nothing", ["a", "b"]),
+        ("primary key (b, a) deferrable", "full", ["a", "b", "c"]),
         ("check (true)", "full", ["a", "b", "c"]),
         ("check (true)", "nothing", ["a", "b", "c"]),
         ("check (true)", "default", ["a", "b", "c"]),

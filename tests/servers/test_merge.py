@@ -443,6 +443,19 @@ def test_labels_added_to_an_enum_at_the_source(start: Start, log: LogMaker) -> N
     assert rows == [(1, "it's new", '{ok,"also new"}'), (2, "ok", None)]
 
 
+def test_labels_of_enums_below_domains_and_arrays(start: Start, log: LogMaker) -> None:
+    """A domain on a domain, and an array of a domain."""
+    target = start(
+        "create type public.mood as enum ('ok'); create domain public.d as public.mood;"
+        "create domain public.dd as public.d; create domain public.ds as public.dd[];"
+        "create table public.t (id int primary key, m public.dd, a public.ds)"
+    )
+    log.transaction(insert(MOODY, 1, "new", '{ok,"also new"}'))
+    log.close_segment()
+    target.batch()
+    assert target.rows("select m::text, a::text from public.t") == [("new", '{ok,"also new"}')]
+
+
 def test_labels_that_may_not_be_added_are_told_with_the_statement(
     start: Start, log: LogMaker
 ) -> None:

@@ -255,3 +255,55 @@ def not_replicated(probe: Probe) -> Iterator[Finding]:
             "their state is not replicated: set them when the applications move to the target",
             "select setval(pg_get_serial_sequence('TABLE', 'COLUMN'), max(COLUMN)) from TABLE;",
         )
+
+
+CHECKS_OF_TABLES = """
+    select 'alter table ' || conrelid::regclass || ' add constraint ' || quote_ident(conname) || ' '
+           || pg_get_constraintdef(oid) || ';'
+      from pg_constraint as k
+     where (contype in ('c', 'x') or coalesce(to_jsonb(k) ->> 'conperiod', 'false') = 'true')
+       and conrelid = any(%(ids)s::bigint[]::oid[])
+     order by conrelid::regclass::text, conname
+"""
+
+
+@check("PG30", "what is not replicated", side=Side.SOURCE)
+def constraints_not_made(probe: Probe) -> Iterator[Finding]:
+    """CHECK and exclusion constraints stay behind: the source has checked every row that comes."""
+    ids = [table.source_id for table in probe.tables]
+    listed = [
+        row["sql"] for row in probe.rows(f"select sql from ({CHECKS_OF_TABLES}) as c(sql)", ids=ids)
+    ]
+    if listed:
+        yield found(
+            "PG30",
+            Severity.INFO,
+            f"the wanted tables have {len(listed)} CHECK and exclusion constraints",
+            "tables that penstock makes do not get them, as the source checks every row; make them "
+            "in the target when the applications move there",
+            " ".join(listed),
+        )
+
+
+@check("PG30", "what is not replicated", side=Side.SOURCE)
+def inheritance(probe: Probe) -> Iterator[Finding]:
+    """Tables that inherit from another are tables of their own in the target."""
+    rows = probe.rows(
+        """
+        select distinct i.inhparent::regclass::text as name
+          from pg_inherits as i
+          join pg_class as c on c.oid = i.inhrelid and not c.relispartition
+         where i.inhparent = any(%(ids)s::bigint[]::oid[])
+           and c.relkind = 'r'
+         order by 1
+        """,
+        ids=[table.source_id for table in probe.tables],
+    )
+    if rows:
+        yield found(
+            "PG30",
+            Severity.INFO,
+            f"other tables inherit from {_names([row['name'] for row in rows])}",
+            "each table is copied with its own rows alone: in the target a query of the parent "
+            "does not show those of its children",
+        )

@@ -72,7 +72,6 @@ class _Batch:
     def run(self) -> BatchResult:
         """Apply and commit; what a lock or a deadlock interrupts is done again as it stands."""
         self._target.need(spec.table for spec in self._merges)
-        mended = False
         for attempt in range(1, APPLY_ATTEMPTS_MAX + 1):
             try:
                 self._once()
@@ -85,9 +84,9 @@ class _Batch:
                 self._clock.sleep(0.1 * 2**attempt * (0.5 + random.random()))  # noqa: S311
             except ValueRefused as error:
                 self._target.forget()
-                if mended or not self._target.mend(error, self._merges):
+                last = attempt == APPLY_ATTEMPTS_MAX
+                if last or not self._target.mend(error, self._merges):
                     raise
-                mended = True
             except BaseException:
                 self._target.forget()
                 raise

@@ -104,8 +104,9 @@ class TypeDefinition:
 class TableDefinition:
     """A captured table. partition_leaves: oids of the storage relations when it is partitioned.
 
-    identity_columns: what a before image holds. In a partitioned table with identity NOTHING that
-    is up to its partitions' identities: the primary key, or else all columns.
+    primary_key_deferrable: rows may share a key until their transaction ends, so that no change can
+    be found by it. identity_columns: what a before image holds. In a partitioned table with
+    identity NOTHING that is up to its partitions' identities: the primary key, or else all columns.
     MySQL and MariaDB: source_id is made from the name; identity is INDEX where a unique key without
     NULLs stands in for a primary key, FULL where there is none of either. primary_key_prefixes: as
     in UniqueKey. engine: the storage engine. is_versioned: MariaDB keeps old rows, too. create_sql:
@@ -131,3 +132,8 @@ class TableDefinition:
     engine: str = ""
     is_versioned: bool = False
     create_sql: str = ""
+
+    @property
+    def key_of_changes(self) -> tuple[str, ...]:
+        """The primary key where it names one row between any two changes; empty otherwise."""
+        return () if self.primary_key_deferrable else self.primary_key

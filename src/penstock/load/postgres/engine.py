@@ -15,6 +15,7 @@ from penstock.load.policies import EVOLVE_ALL, Policies
 from penstock.load.postgres import apply, progress
 from penstock.load.postgres.enums import add_missing_labels
 from penstock.load.postgres.foreign import Foreign
+from penstock.load.postgres.nulls import drop_not_null
 from penstock.load.postgres.records import Records
 from penstock.load.postgres.send import send
 from penstock.load.postgres.staging import StagingArea, check_staged, drop_merge_tables
@@ -182,12 +183,15 @@ class PostgresTarget:
         progress.end_files(self.connection, files)
 
     def mend(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
-        """Give enums the labels that they lack."""
-        if error.fields.get("sqlstate") != "22P02":
+        """Give enums the labels that they lack, and columns of our tables room for NULL."""
+        how = {"22P02": add_missing_labels, "23502": drop_not_null}.get(
+            str(error.fields.get("sqlstate"))
+        )
+        if how is None:
             return False
         layouts = [(spec.table, spec.staging, MergeLayout(spec.relation)) for spec in merges]
-        with server_errors("reading enum labels"):
-            return add_missing_labels(self.connection, layouts) > 0
+        with server_errors("mending what the target refused"):
+            return how(self.connection, layouts) > 0
 
     def take_notes(self) -> list[tuple[TableName, str]]:
         """See `Target`."""

@@ -26,14 +26,24 @@ class EnumLabelMissing(PenstockError):
     code = "TG36"
 
 
+# Through domains on domains, and one array of whichever.
 ENUM_COLUMNS = """
-    select a.attname, e.oid, n.nspname, e.typname, e.oid <> b.oid as is_array
-      from pg_attribute a
-      join pg_type c on c.oid = a.atttypid
-      join pg_type b on b.oid = case when c.typtype = 'd' then c.typbasetype else c.oid end
-      join pg_type e on e.oid in (b.oid, nullif(b.typelem, 0)) and e.typtype = 'e'
+    with recursive below(name, id, arrays) as (
+        select a.attname, a.atttypid, 0
+          from pg_attribute a
+         where a.attrelid = to_regclass(%s) and a.attnum > 0 and not a.attisdropped
+         union all
+        select b.name, case t.typtype when 'd' then t.typbasetype else t.typelem end,
+               b.arrays + case t.typtype when 'd' then 0 else 1 end
+          from below b
+          join pg_type t on t.oid = b.id
+         where t.typtype = 'd' or t.typcategory = 'A'
+    )
+    select b.name, e.oid, n.nspname, e.typname, b.arrays = 1
+      from below b
+      join pg_type e on e.oid = b.id and e.typtype = 'e'
       join pg_namespace n on n.oid = e.typnamespace
-     where a.attrelid = to_regclass(%s) and a.attnum > 0 and not a.attisdropped
+     where b.arrays < 2
 """
 
 

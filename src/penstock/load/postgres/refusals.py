@@ -79,8 +79,8 @@ def apply_error(
         # What follows a colon is the value itself: rows do not belong into messages.
         return ValueRefused(
             f"applying to {table}: {said.partition(':')[0]}",
-            hint=f"Make the column or constraint of {quoted(*table)} as it is in the source, then "
-            "run again: nothing of the batch was applied.",
+            hint=f"Make the column or constraint of {quoted(*table)} as it is in the source"
+            f"{_loosening(error, table)}, then run again: nothing of the batch was applied.",
             **fields,
         )
     if state == "42704":
@@ -93,6 +93,19 @@ def apply_error(
     if state == "42501":
         return statement_error_with_grant(error, table, user)
     return statement_error(f"applying to {table}", error)
+
+
+def _loosening(error: psycopg.Error, table: TableName) -> str:
+    """The statement for what the source surely does not have, since it has such rows."""
+    column, constraint = error.diag.column_name, error.diag.constraint_name
+    if error.sqlstate == "23502" and column and error.diag.table_name == table.name:
+        return f" (alter table {quoted(*table)} alter column {quoted(column)} drop not null;)"
+    if error.sqlstate == "23514" and constraint and error.diag.table_name == table.name:
+        return f" (alter table {quoted(*table)} drop constraint {quoted(constraint)};)"
+    if error.sqlstate == "23514" and constraint and error.diag.datatype_name:
+        domain = quoted(error.diag.schema_name or table.schema, error.diag.datatype_name)
+        return f" (alter domain {domain} drop constraint {quoted(constraint)};)"
+    return ""
 
 
 def _name_refused(

@@ -104,7 +104,8 @@ COLUMNS = """
 
 UNIQUE_INDEXES = """
     select n.nspname, c.relname, x.relname, i.indisprimary, i.indimmediate,
-           i.indisunique and i.indpred is null and i.indexprs is null and i.indisvalid,
+           i.indisunique and not i.indisexclusion and i.indpred is null and i.indexprs is null
+           and i.indisvalid,
            coalesce(to_jsonb(i) ->> 'indnullsnotdistinct', 'false')::boolean,
            array(select a.attname::text
                    from unnest(i.indkey[0:i.indnkeyatts - 1]) with ordinality as k(attnum, place)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -36,6 +36,7 @@ from penstock.source.postgres.table_shape import (
     shapes_sql,
     standing,
 )
+from penstock.source.postgres.type_shape import TypeShape
 
 logger = structlog.get_logger()
 POLL_INTERVAL_S = 10.0
@@ -110,12 +111,28 @@ class Stop(Action):
 class WatchState:
     """What survives a restart (a state file). position: of the last look that is settled.
 
-    gone: captured tables that were dropped, and not made again since.
+    gone: captured tables that were dropped, and not made again since. renamed: tables with the new
+    names that stopped the pipeline: the operator has either followed or undone that.
     """
 
     shapes: tuple[TableShape, ...] = ()
     position: int = 0
     gone: tuple[TableName, ...] = ()
+    renamed: tuple[tuple[TableName, TableName], ...] = ()
+
+    def followed(self, tables: Iterable[TableDefinition]) -> tuple[TableShape, ...]:
+        """The shapes, by the new names of the tables that still have them. tables: those captured.
+
+        All at once, as tables may have changed their names with each other.
+        """
+        told = dict(self.renamed)
+        now = {table.source_id: table.name for table in tables}
+        return tuple(
+            replace(shape, name=told[shape.name])
+            if shape.name in told and now.get(shape.source_id) == told[shape.name]
+            else shape
+            for shape in self.shapes
+        )
 
     @property
     def names(self) -> frozenset[TableName]:
@@ -150,12 +167,13 @@ class DdlWatch:
     ) -> None:
         """Begin with these tables. takes: whether the configuration stands for a name."""
         self.connection = connection
-        self.changed = False
         self._publication = publication
         self._takes = takes
+        tables = list(tables)
         self._wanted = {table.name for table in tables}
+        self.changed = bool(state and state.renamed)
         # Tables dropped while nobody watched are not among `tables`, yet must be told.
-        self._seen = {shape.name: shape for shape in state.shapes} if state else {}
+        self._seen = {shape.name: shape for shape in state.followed(tables)} if state else {}
         self._settled = dict(self._seen)
         self._ids = dict.fromkeys(self._wanted, UNKNOWN_ID)
         self._ids |= {name: shape.source_id for name, shape in self._seen.items()}
@@ -167,6 +185,7 @@ class DdlWatch:
         self._looked_at = self._position
         self._pending: deque[_Pending] = deque()
         self._truncated: dict[TableName, int] = {}
+        self._renamed: dict[TableName, TableName] = {}
 
     # -- what the extractor calls ----------------------------------------------------------------
 
@@ -187,6 +206,7 @@ class DdlWatch:
             shapes=tuple(self._settled.values()),
             position=self._position,
             gone=tuple(sorted(self._gone)),
+            renamed=tuple(sorted(self._renamed.items())),
         )
 
     def saw_truncate(self, table: TableName, position: int) -> None:
@@ -210,10 +230,15 @@ class DdlWatch:
         """The action's consequences are in the log: take its shape for known."""
         if not self._pending or self._pending[0].action is not action:
             raise ValueError("actions are done in their order, once")
+        renamed = dict(filter(None, (_new_name(pending.action) for pending in self._pending)))
         self._pending.popleft()
         if isinstance(action, Gone):
             self._gone.add(action.table)
-        self._settle(action.table, action.shape)
+        if action.table in renamed:  # which name it has when we start again, the operator decides
+            self._renamed |= renamed
+            self.changed = True
+        else:
+            self._settle(action.table, action.shape)
         self._position = action.position
 
     def poll(self) -> int:
@@ -444,6 +469,12 @@ class DdlWatch:
         self.changed = True
 
 
+def _new_name(action: Action) -> tuple[TableName, TableName] | None:
+    if not (isinstance(action, Stop) and isinstance(action.error, TableRenamed) and action.shape):
+        return None
+    return action.table, action.shape.name
+
+
 def _shape(digest: str, text: str) -> TableShape:
     raw = json.loads(text)
     return TableShape(
@@ -455,6 +486,15 @@ def _shape(digest: str, text: str) -> TableShape:
         identity=raw["identity"],
         identity_columns=_names(raw["identity_columns"]),
         key_columns=tuple(raw["key_columns"]),
+        types=tuple(
+            TypeShape(
+                id=t[0],
+                name=TableName(t[1], t[2]),
+                is_enum=t[4] == "e",
+                parts=tuple((p[0], p[1]) for p in t[3] or ()),
+            )
+            for t in raw["types"] or ()
+        ),
         file=raw["file"],
         published=raw["published"],
         keys=tuple((key[0], key[1], key[2]) for key in raw["keys"] or ()),

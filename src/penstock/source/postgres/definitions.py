@@ -114,7 +114,8 @@ INDEXES = """
     select i.indrelid::bigint as id,
            c.relname as name,
            i.indisprimary as is_primary,
-           i.indisunique as is_unique,
+           -- 18: keys without overlaps are exclusion constraints that are called unique
+           i.indisunique and not i.indisexclusion as is_unique,
            i.indimmediate as is_immediate,
            i.indisreplident as is_identity,
            array(select a.attname
@@ -122,7 +123,9 @@ INDEXES = """
                    join pg_attribute as a on a.attrelid = i.indrelid and a.attnum = k.attnum
                   where k.place <= i.indnkeyatts
                   order by k.place)::text[] as columns,
-           pg_get_indexdef(i.indexrelid) as definition,
+           case when i.indisexclusion
+                then regexp_replace(pg_get_indexdef(i.indexrelid), '^CREATE UNIQUE', 'CREATE')
+                else pg_get_indexdef(i.indexrelid) end as definition,
            k.oid is not null as is_constraint,
            coalesce(k.condeferrable, false) as is_deferrable
       from pg_index as i
@@ -158,6 +161,8 @@ FOREIGN_KEYS = """
      where k.conrelid = any(%(ids)s::bigint[]::oid[])
        and k.contype = 'f'
        and k.conparentid = 0
+       -- 18: a foreign key with PERIOD needs a key without overlaps
+       and coalesce(to_jsonb(k) ->> 'conperiod', 'false') = 'false'
      order by k.conrelid, k.conname
 """
 
@@ -287,7 +292,9 @@ def _table(
             for i in indexes
             if i["is_unique"] and not i["is_primary"]
         ),
-        indexes=tuple(i["definition"] for i in indexes if not i["is_unique"]),
+        indexes=tuple(
+            i["definition"] for i in indexes if not i["is_unique"] and not i["is_primary"]
+        ),
         foreign_keys=tuple(
             ForeignKey(
                 name=f["name"],
@@ -327,4 +334,4 @@ def _identity_columns(
         chosen = tuple(index["columns"]) if index else ()
     if chosen or not is_partitioned:
         return chosen
-    return tuple(primary["columns"]) if primary else everything
+    return tuple(primary["columns"]) if primary and primary["is_immediate"] else everything

@@ -36,6 +36,7 @@ PRIMARY_KEY = """
       from pg_index as i
      where i.indrelid = %(id)s::bigint::oid
        and i.indisprimary
+       and i.indimmediate
        and i.indisvalid
 """
 
@@ -131,7 +132,7 @@ def _key(
     generated = {column.name for column in definition.columns if column.generated}
     if identity in (Identity.DEFAULT, Identity.INDEX) and before:
         return () if generated & set(definition.identity_columns) else before
-    primary = definition.primary_key
+    primary = definition.key_of_changes
     if not primary or not set(primary) <= set(names):
         return ()
     return tuple(sorted(names.index(name) for name in primary))
@@ -232,12 +233,12 @@ class RelationResolver:
         message after that.
         """
         definition = self._definitions.get(message.source_id)
-        if definition is None or not definition.primary_key:
+        if definition is None or not definition.key_of_changes:
             return True
         if message.identity != Identity.FULL and any(c.flags & 1 for c in message.columns):
             return True
         row = self.connection.execute(PRIMARY_KEY, {"id": message.source_id}).fetchone()
-        return row is not None and tuple(row[0]) == definition.primary_key
+        return row is not None and tuple(row[0]) == definition.key_of_changes
 
     def adopt(self, definition: TableDefinition) -> Relation | None:
         """Take over a definition that the catalogue had where the stream is now.
@@ -317,7 +318,7 @@ class RelationResolver:
         before = tuple(i for i, c in enumerate(message.columns) if c.flags & 1)
         if not before and definition.is_partitioned:
             # Updates and deletes come with what the partitions' identities hold, nevertheless.
-            primary = definition.primary_key
+            primary = definition.key_of_changes
             chosen = primary if primary and set(primary) <= set(names) else names
             before = tuple(i for i, name in enumerate(names) if name in chosen)
         # The name by which the table is captured, also while the stream has another one: renaming

@@ -16,6 +16,7 @@ from penstock.host.connect import quoted
 from penstock.model import Identity, PenstockError, TableDefinition, TableName
 from penstock.model.change import COLUMN_RENAMED as RENAMED
 from penstock.source.postgres.patterns import as_pattern
+from penstock.source.postgres.type_shape import TYPES, TypeShape, altered, label_renamed
 
 # The columns of a table's replica identity, `*` for all; null for NOTHING: the server refuses
 # updates and deletes then. Also used by catalog.py.
@@ -41,6 +42,7 @@ KEY_COLUMNS = """
          where kx.indrelid = {table}.oid
            and kp.place <= kx.indnkeyatts
            and kx.indisvalid
+           and kx.indimmediate
            and kx.indisprimary
          order by 1)
 """
@@ -100,6 +102,7 @@ SHAPES = """
                         where a.attrelid = k.id
                           and a.attnum > 0
                           and not a.attisdropped),
+                   'types', {types},
                    'parts', (
                        select json_agg(json_build_array(
                                   t.id::bigint, t.parent::bigint, pn.nspname, p.relname,
@@ -153,6 +156,7 @@ def shapes_sql(server_version: int, *, with_text: bool) -> str:
         root_identity=IDENTITY_COLUMNS.format(table="c"),
         root_key=KEY_COLUMNS.format(table="c"),
         part_identity=IDENTITY_COLUMNS.format(table="p"),
+        types=TYPES,
         text="text" if with_text else "null::text",
     )
 
@@ -203,7 +207,7 @@ class TableShape:
     """A captured table. published: how it is in the publication; None: it is not.
 
     identity_columns: those of its replica identity, `*` for all, None for NOTHING. key_columns:
-    of its primary key.
+    of its primary key, if it is checked at once. types: the user's own below its columns.
     """
 
     digest: str
@@ -219,6 +223,7 @@ class TableShape:
     attributes: tuple[AttributeShape, ...]
     parts: tuple[PartShape, ...]
     key_columns: tuple[str, ...] = ()
+    types: tuple[TypeShape, ...] = ()
 
     def definition(self) -> TableDefinition:
         """What is known when the catalogue has the table no more; its messages tell the columns."""
@@ -250,6 +255,7 @@ class Reason(StrEnum):
     PARTITION_IDENTITY = "a partition had a lesser replica identity for a while"
     WITHOUT_COLUMNS = "it had no columns for a while"
     GENERATED_IDENTITY = "its replica identity had a generated column for a while"
+    LABEL_RENAMED = "a label of an enum was renamed"
     MADE_ANEW = "it was dropped and made again"
     NEW = "it is captured from now on"
     WAS_UNLOGGED = "it was unlogged for a while"
@@ -348,6 +354,11 @@ def compare(before: TableShape, after: TableShape) -> Difference:
     attributes = _attributes(before, after)
     if attributes.reload or attributes.stop:
         return attributes
+    stop = altered(before.types, after.types, after.name)
+    if stop is not None:
+        return Difference(stop=stop)
+    if label_renamed(before.types, after.types):
+        return Difference(reload=Reason.LABEL_RENAMED)
     parts = _parts(before, after)
     return replace(parts, changed=attributes.changed)
 
