@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup system demo test test-failed check test-servers test-faults soak fuzz bench docs screenshots error-page type-page lock clean
+.PHONY: help setup system demo test test-failed check check-static check-tests test-servers test-faults soak fuzz bench docs screenshots error-page type-page lock clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,10 +57,15 @@ test-failed: setup ## the tests that failed in the last run, one at a time
 	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) --last-failed --last-failed-no-failures none -p no:randomly
 
 check: $(VENV)/.dev ## format, lint, types, layers, unit and property tests: under a minute
+	@$(MAKE) --no-print-directory --jobs 2 check-tests check-static
+
+check-static:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+check-tests:
 	PENSTOCK_HYPOTHESIS=check $(PYTEST) -n $(JOBS) --dist worksteal -q tests/unit tests/property
 
 test-servers: setup ## the tests on servers of kind S=postgres (of version V=15,18) or S=mysql
