@@ -384,6 +384,37 @@ def test_a_name_that_stopped_us_is_undone_or_followed(
         assert sorted(map(str, state.names)) == sorted(str(table.name) for table in tables)
 
 
+def test_a_renamed_table_that_is_taken_out_is_forgotten(
+    source_url: str, database: psycopg.Connection
+) -> None:
+    """It stops the pipeline until then, under its old name too."""
+    own, watch = _watch(source_url, database)
+    with own:
+        watch.poll()
+        database.execute("alter table public.t rename to u")
+        watch.poll()
+        assert _told(_all_due(watch)) == [("Stop", "TableRenamed")]
+        state = watch.state()
+    for patterns, expected in (
+        (["public.*", "!public.u"], [("Stop", "TableRenamed")]),
+        (["public.*", "!public.u", "!public.t"], NOTHING),
+    ):
+        tables = captured_tables(database, patterns)
+        takes = {"public.t": len(patterns) == 2, "public.u": False}
+        with open_catalog(source_url) as own:
+            watch = DdlWatch(
+                own,
+                tables,
+                publication=PUBLICATION,
+                state=state,
+                takes=lambda name, takes=takes: takes.get(str(name), True),
+            )
+            watch.poll()
+            assert [t for t in _told(_all_due(watch)) if t[0] == "Stop"] == expected
+            state = watch.state()
+    assert not {TableName("public", "t"), TableName("public", "u")} & state.names
+
+
 def test_partitions_made_later_have_an_identity_of_their_own(
     source_url: str, database: psycopg.Connection
 ) -> None:

@@ -186,6 +186,7 @@ class DdlWatch:
         self._pending: deque[_Pending] = deque()
         self._truncated: dict[TableName, int] = {}
         self._renamed: dict[TableName, TableName] = {}
+        self._told = {old for old, _ in state.renamed} if state else set()
 
     # -- what the extractor calls ----------------------------------------------------------------
 
@@ -385,7 +386,8 @@ class DdlWatch:
             return True
         stop = difference.stop if difference is not None else None
         if not self._takes(name):
-            return isinstance(stop, TableRenamed)  # the configuration has the new name already
+            # Perhaps the configuration has the new name already; once told, it has neither.
+            return isinstance(stop, TableRenamed) and name not in self._told
         return last is None or isinstance(stop, LEFT_BY_ITSELF)  # None: it was dropped before
 
     def _brought_rows(
