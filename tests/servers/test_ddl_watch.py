@@ -9,44 +9,26 @@ import msgspec
 import psycopg
 import pytest
 
+from fix_ddl_watch import (
+    NOTHING,
+    PUBLICATION,
+    RELATION,
+    SETUP,
+    all_due,
+    read_again,
+    told,
+    watching,
+)
 from penstock.model import Lsn, TableName
 from penstock.source.postgres.catalog import TableNotCapturable, captured_tables, open_catalog
 from penstock.source.postgres.ddl_watch import (
-    Action,
     DdlWatch,
     Gone,
     RelationChanged,
     Reload,
-    Stop,
     WatchState,
 )
 from penstock.source.postgres.table_shape import Reason
-
-PUBLICATION = "Watched p"
-SETUP = """
-    create schema other;
-    create table public.t (
-        id int primary key, v varchar(5), n numeric(6,2), i int, d int default 4,
-        g int generated always as (i + 1) stored);
-    insert into public.t select i, 'x', i, i from generate_series(1, 50) as i;
-    create table public.root (id int, v text, w int) partition by list (id);
-    create table public.one partition of public.root for values in (1);
-    create table public.two partition of public.root for values in (2)
-        partition by list (v);
-    create table public.two_a partition of public.two for values in ('a');
-    insert into public.root values (1, 'x'), (2, 'a');
-    create table public.loose (id int, v text, w int);
-    insert into public.loose values (3, 'z');
-    create table public.quiet (id int primary key);
-    create type public.mood as enum ('glad', 'sad');
-    create type public.pair as (a int, b public.mood);
-    create domain public.moods as public.mood[];
-    create domain public.some_moods as public.moods check (cardinality(value) > 0);
-    create table public.typed (id int primary key, m public.some_moods, p public.pair[]);
-    create publication "Watched p" for table public.t, public.root, public.quiet,
-        public.typed
-        with (publish_via_partition_root = true);
-"""
 
 
 @pytest.fixture
@@ -55,43 +37,6 @@ def database(source_url: str) -> Iterator[psycopg.Connection]:
     with open_catalog(source_url) as connection:
         connection.execute(SETUP)
         yield connection
-
-
-def _watch(
-    url: str, connection: psycopg.Connection, state: WatchState | None = None
-) -> tuple[psycopg.Connection, DdlWatch]:
-    tables = captured_tables(connection, ["public.*", "!public.loose"])
-    own = open_catalog(url)
-    return own, DdlWatch(own, tables, publication=PUBLICATION, state=state)
-
-
-def _all_due(watch: DdlWatch) -> list[Action]:
-    actions = []
-    while (action := watch.due(2**64 - 1)) is not None:
-        actions.append(action)
-        watch.done(action)
-    return actions
-
-
-def _told(actions: list[Action]) -> list[tuple[str, str]]:
-    told = []
-    for action in actions:
-        detail = ""
-        if isinstance(action, Reload):
-            detail = action.reason.name
-        elif isinstance(action, Stop):
-            detail = type(action.error).__name__
-            assert action.error.hint
-        told.append((type(action).__name__, detail))
-    return told
-
-
-RELATION = [("RelationChanged", "")]
-NOTHING: list[tuple[str, str]] = []
-
-
-def _reload(reason: Reason) -> list[tuple[str, str]]:
-    return [("Reload", reason.name)]
 
 
 CASES: list[tuple[str, list[tuple[str, str]]]] = [
@@ -118,45 +63,45 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
     ("alter table public.t drop constraint t_pkey", RELATION),
     ("alter table public.root add x int default 3", RELATION),
     # Rows that change and are not sent.
-    ("alter table public.t add x float default random()", _reload(Reason.REWRITTEN)),
-    ("alter table public.t alter d type int using d + 1", _reload(Reason.REWRITTEN)),
-    ("alter table public.t alter n type numeric(6,1)", _reload(Reason.REWRITTEN)),
-    ("alter table public.t alter v type varchar(2)", _reload(Reason.REWRITTEN)),
-    ("alter table public.root alter w type int using w + 1", _reload(Reason.REWRITTEN)),
-    ("alter table public.t rename v to w", _reload(Reason.COLUMN_RENAMED)),
+    ("alter table public.t add x float default random()", read_again(Reason.REWRITTEN)),
+    ("alter table public.t alter d type int using d + 1", read_again(Reason.REWRITTEN)),
+    ("alter table public.t alter n type numeric(6,1)", read_again(Reason.REWRITTEN)),
+    ("alter table public.t alter v type varchar(2)", read_again(Reason.REWRITTEN)),
+    ("alter table public.root alter w type int using w + 1", read_again(Reason.REWRITTEN)),
+    ("alter table public.t rename v to w", read_again(Reason.COLUMN_RENAMED)),
     (
         "begin; alter table public.t drop d; alter table public.t add d int; commit",
-        _reload(Reason.COLUMN_REMADE),
+        read_again(Reason.COLUMN_REMADE),
     ),
-    ("alter table public.t alter g drop expression", _reload(Reason.COLUMN_UNGENERATED)),
+    ("alter table public.t alter g drop expression", read_again(Reason.COLUMN_UNGENERATED)),
     (
         "alter table public.root attach partition public.loose for values in (3)",
-        _reload(Reason.PARTITION_ATTACHED),
+        read_again(Reason.PARTITION_ATTACHED),
     ),
-    ("alter table public.root detach partition public.one", _reload(Reason.PARTITION_GONE)),
-    ("alter table public.root detach partition public.two", _reload(Reason.PARTITION_GONE)),
-    ("drop table public.one", _reload(Reason.PARTITION_GONE)),
-    ("truncate public.two_a", _reload(Reason.PARTITION_REWRITTEN)),
+    ("alter table public.root detach partition public.one", read_again(Reason.PARTITION_GONE)),
+    ("alter table public.root detach partition public.two", read_again(Reason.PARTITION_GONE)),
+    ("drop table public.one", read_again(Reason.PARTITION_GONE)),
+    ("truncate public.two_a", read_again(Reason.PARTITION_REWRITTEN)),
     (
         "begin; create table public.p3 (id int, v text, w int); "
         "insert into public.p3 values (4, 'lost'); "
         "alter table public.root attach partition public.p3 for values in (4); commit",
-        _reload(Reason.PARTITION_ATTACHED),
+        read_again(Reason.PARTITION_ATTACHED),
     ),
     (
         "begin; create table public.p3 (id int, v text, w int) partition by list (v); "
         "create table public.p3a partition of public.p3 default; "
         "insert into public.p3 values (4, 'lost'); "
         "alter table public.root attach partition public.p3 for values in (4); commit",
-        _reload(Reason.PARTITION_ATTACHED),
+        read_again(Reason.PARTITION_ATTACHED),
     ),
     (
         "begin; alter table public.root detach partition public.one; "
         "insert into public.one values (1, 'lost'); "
         "alter table public.root attach partition public.one for values in (1); commit",
-        _reload(Reason.PARTITION_ATTACHED),
+        read_again(Reason.PARTITION_ATTACHED),
     ),
-    ("alter type public.mood rename value 'sad' to 'blue'", _reload(Reason.LABEL_RENAMED)),
+    ("alter type public.mood rename value 'sad' to 'blue'", read_again(Reason.LABEL_RENAMED)),
     # Sent, or without consequence.
     ("alter type public.mood add value 'new' before 'glad'", NOTHING),
     ("alter type public.pair rename attribute a to z", NOTHING),
@@ -222,12 +167,12 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
     (
         "begin; drop table public.t; create table public.t (id int primary key); "
         'alter publication "Watched p" add table public.t; commit',
-        _reload(Reason.MADE_ANEW),
+        read_again(Reason.MADE_ANEW),
     ),
     (
         'begin; alter publication "Watched p" drop table public.t; '
         'alter publication "Watched p" add table public.t; commit',
-        _reload(Reason.WAS_UNPUBLISHED),
+        read_again(Reason.WAS_UNPUBLISHED),
     ),
 ]
 
@@ -237,7 +182,7 @@ def test_each_change_has_its_action(
     source_url: str, database: psycopg.Connection, ddl: str, expected: list[tuple[str, str]]
 ) -> None:
     """Noticed while watching, and as well after a stop during the change."""
-    own, watch = _watch(source_url, database)
+    own, watch = watching(source_url, database)
     with own:
         assert watch.poll() == 0
         assert watch.changed
@@ -246,10 +191,10 @@ def test_each_change_has_its_action(
         for statement in ddl.split(";") if not ddl.startswith("begin") else [ddl]:
             database.execute(statement)
         watch.poll()
-        told = _told(_all_due(watch))
-        assert told == expected
+        found = told(all_due(watch))
+        assert found == expected
         once = ("TableRenamed", "ExpressionChanged", "TypeAltered")
-        repeated = [t for t in told if t[0] == "Stop" and t[1] not in once]
+        repeated = [t for t in found if t[0] == "Stop" and t[1] not in once]
         assert watch.poll() == len(repeated)
     kept = msgspec.json.decode(msgspec.json.encode(state), type=WatchState)
     assert kept == state
@@ -258,7 +203,7 @@ def test_each_change_has_its_action(
     with open_catalog(source_url) as again:
         late = DdlWatch(again, tables, publication=PUBLICATION, state=kept)
         late.poll()
-        assert _told(_all_due(late)) == told
+        assert told(all_due(late)) == found
 
 
 @pytest.mark.server("postgres >= 17")
@@ -266,14 +211,14 @@ def test_another_expression_of_a_generated_column_can_not_be_carried(
     source_url: str, database: psycopg.Connection
 ) -> None:
     """The target computes its own value; it is settled once the operator has seen to it."""
-    own, watch = _watch(source_url, database)
+    own, watch = watching(source_url, database)
     with own:
         watch.poll()
         database.execute("alter table public.t alter g set expression as (i + 2)")
         watch.poll()
-        assert _told(_all_due(watch)) == [("Stop", "ExpressionChanged")]
+        assert told(all_due(watch)) == [("Stop", "ExpressionChanged")]
         state = watch.state()
-    again, watch = _watch(source_url, database, state)
+    again, watch = watching(source_url, database, state)
     with again:
         assert watch.poll() == 0
 
@@ -282,7 +227,7 @@ def test_a_truncate_of_the_whole_is_told_from_one_of_its_parts(
     source_url: str, database: psycopg.Connection
 ) -> None:
     """TRUNCATE of a partitioned table is sent, of a partition it is not."""
-    own, watch = _watch(source_url, database)
+    own, watch = watching(source_url, database)
     root = TableName("public", "root")
     with own:
         watch.poll()
@@ -298,7 +243,7 @@ def test_a_truncate_of_the_whole_is_told_from_one_of_its_parts(
         # The same again without such a message: both leaves were truncated by themselves.
         database.execute("truncate public.one, public.two_a")
         watch.poll()
-        assert _told(_all_due(watch)) == _reload(Reason.PARTITION_REWRITTEN)
+        assert told(all_due(watch)) == read_again(Reason.PARTITION_REWRITTEN)
         # And one of them after the whole: the files are of two transactions.
         database.execute("truncate public.root")
         database.execute("insert into public.root values (1, 'lost')")
@@ -307,112 +252,34 @@ def test_a_truncate_of_the_whole_is_told_from_one_of_its_parts(
         position = watch.next_position
         assert position is not None
         watch.saw_truncate(root, position - 100)
-        assert _told(_all_due(watch)) == _reload(Reason.PARTITION_REWRITTEN)
+        assert told(all_due(watch)) == read_again(Reason.PARTITION_REWRITTEN)
 
 
 def test_what_stopped_us_is_looked_at_again_after_a_restart(
     source_url: str, database: psycopg.Connection
 ) -> None:
     """Not mended: the same stop. Mended: the table is read again."""
-    own, watch = _watch(source_url, database)
+    own, watch = watching(source_url, database)
     with own:
         watch.poll()
         database.execute('alter publication "Watched p" drop table public.t')
         watch.poll()
-        assert _told(_all_due(watch)) == [("Stop", "TableNotPublished")]
+        assert told(all_due(watch)) == [("Stop", "TableNotPublished")]
         state = watch.state()
-    own, watch = _watch(source_url, database, state)
+    own, watch = watching(source_url, database, state)
     with own:
         watch.poll()
-        assert _told(_all_due(watch)) == [("Stop", "TableNotPublished")]
+        assert told(all_due(watch)) == [("Stop", "TableNotPublished")]
         state = watch.state()
     database.execute('alter publication "Watched p" add table public.t')
-    own, watch = _watch(source_url, database, state)
+    own, watch = watching(source_url, database, state)
     with own:
         watch.poll()
-        (action,) = _all_due(watch)
+        (action,) = all_due(watch)
         assert isinstance(action, Reload)
         assert action.reason is Reason.WAS_UNPUBLISHED
         assert action.definition.name == TableName("public", "t")
         assert watch.poll() == 0
-
-
-RENAMES = {
-    "one table": ("alter table public.t rename to u", "alter table public.u rename to t"),
-    "two tables": (
-        "alter table public.t rename to x; alter table public.quiet rename to t;"
-        " alter table public.x rename to quiet",
-    )
-    * 2,
-    "a schema": ("alter schema public rename to pub", "alter schema pub rename to public"),
-}
-
-
-@pytest.mark.parametrize("case", RENAMES)
-@pytest.mark.parametrize("undone", [True, False])
-def test_a_name_that_stopped_us_is_undone_or_followed(
-    source_url: str, database: psycopg.Connection, case: str, undone: bool
-) -> None:
-    """As the hint says: either way the next start goes on, and notices what else has changed."""
-    own, watch = _watch(source_url, database)
-    with own:
-        watch.poll()
-        do, undo = RENAMES[case]
-        database.execute(do.encode())
-        watch.poll()
-        action = watch.due(2**64 - 1)
-        assert isinstance(action, Stop)
-        watch.done(action)
-        assert watch.changed
-        state = watch.state()
-    if undone:
-        database.execute(undo.encode())
-    (table,) = database.execute(
-        "select oid::regclass::text from pg_class"
-        " where relname in ('quiet', 't', 'u') order by relname = 'quiet' desc, 1 limit 1"
-    ).fetchall()[0]
-    database.execute(f"alter table {table} add more int".encode())
-    state = msgspec.json.decode(msgspec.json.encode(state), type=WatchState)
-    tables = captured_tables(database, ["public.*", "pub.*", "!*.loose"])
-    with open_catalog(source_url) as own:
-        watch = DdlWatch(own, tables, publication=PUBLICATION, state=state)
-        watch.poll()
-        assert _told(_all_due(watch)) == RELATION
-        assert watch.poll() == 0
-        state = watch.state()
-        assert state.renamed == ()
-        assert sorted(map(str, state.names)) == sorted(str(table.name) for table in tables)
-
-
-def test_a_renamed_table_that_is_taken_out_is_forgotten(
-    source_url: str, database: psycopg.Connection
-) -> None:
-    """It stops the pipeline until then, under its old name too."""
-    own, watch = _watch(source_url, database)
-    with own:
-        watch.poll()
-        database.execute("alter table public.t rename to u")
-        watch.poll()
-        assert _told(_all_due(watch)) == [("Stop", "TableRenamed")]
-        state = watch.state()
-    for patterns, expected in (
-        (["public.*", "!public.u"], [("Stop", "TableRenamed")]),
-        (["public.*", "!public.u", "!public.t"], NOTHING),
-    ):
-        tables = captured_tables(database, patterns)
-        takes = {"public.t": len(patterns) == 2, "public.u": False}
-        with open_catalog(source_url) as own:
-            watch = DdlWatch(
-                own,
-                tables,
-                publication=PUBLICATION,
-                state=state,
-                takes=lambda name, takes=takes: takes.get(str(name), True),
-            )
-            watch.poll()
-            assert [t for t in _told(_all_due(watch)) if t[0] == "Stop"] == expected
-            state = watch.state()
-    assert not {TableName("public", "t"), TableName("public", "u")} & state.names
 
 
 def test_partitions_made_later_have_an_identity_of_their_own(
@@ -421,57 +288,57 @@ def test_partitions_made_later_have_an_identity_of_their_own(
     """Not inherited: their old images would lack columns, and be sent so without a word."""
     for name in ("root", "one", "two_a"):
         database.execute(f"alter table public.{name} replica identity full")
-    own, watch = _watch(source_url, database)
+    own, watch = watching(source_url, database)
     with own:
         assert watch.poll() == 0
         database.execute("create table public.three partition of public.root for values in (3)")
         watch.poll()
-        assert _told(_all_due(watch)) == [("Stop", "PartitionIdentityDiffers")]
+        assert told(all_due(watch)) == [("Stop", "PartitionIdentityDiffers")]
         state = watch.state()
     with pytest.raises(TableNotCapturable, match=r"partition whose replica identity .*three"):
         captured_tables(database, ["public.root"])
-    own, watch = _watch(source_url, database, state)
+    own, watch = watching(source_url, database, state)
     with own:  # root is not among the captured tables now, which must not pass for unwanted
         watch.poll()
-        assert _told(_all_due(watch)) == [("Stop", "PartitionIdentityDiffers")]
+        assert told(all_due(watch)) == [("Stop", "PartitionIdentityDiffers")]
         state = watch.state()
     database.execute("alter table public.three replica identity full")
-    own, watch = _watch(source_url, database, state)
+    own, watch = watching(source_url, database, state)
     with own:
         watch.poll()
-        assert _told(_all_due(watch)) == _reload(Reason.PARTITION_IDENTITY)
+        assert told(all_due(watch)) == read_again(Reason.PARTITION_IDENTITY)
 
 
 def test_a_generated_column_in_the_identity_is_mended_by_reading_again(
     source_url: str, database: psycopg.Connection
 ) -> None:
     """Rows changed meanwhile came without the column that tells them apart."""
-    own, watch = _watch(source_url, database)
+    own, watch = watching(source_url, database)
     with own:
         watch.poll()
         database.execute("alter table public.t drop constraint t_pkey, add primary key (id, g)")
         watch.poll()
-        assert _told(_all_due(watch)) == [("Stop", "IdentityGenerated")]
+        assert told(all_due(watch)) == [("Stop", "IdentityGenerated")]
         state = watch.state()
     database.execute("alter table public.t drop constraint t_pkey, add primary key (id)")
-    own, watch = _watch(source_url, database, state)
+    own, watch = watching(source_url, database, state)
     with own:
         watch.poll()
-        assert _told(_all_due(watch)) == _reload(Reason.GENERATED_IDENTITY)
+        assert told(all_due(watch)) == read_again(Reason.GENERATED_IDENTITY)
 
 
 def test_a_table_captured_later_is_read(source_url: str, database: psycopg.Connection) -> None:
     """Made and published while nobody watched: its rows so far were not sent."""
-    own, watch = _watch(source_url, database)
+    own, watch = watching(source_url, database)
     with own:
         watch.poll()
         state = watch.state()
     database.execute("create table public.new (id int)")
     database.execute('alter publication "Watched p" add table public.new')
-    own, watch = _watch(source_url, database, state)
+    own, watch = watching(source_url, database, state)
     with own:
         watch.poll()
-        (action,) = _all_due(watch)
+        (action,) = all_due(watch)
     assert isinstance(action, Reload)
     assert (str(action.table), action.reason) == ("public.new", Reason.NEW)
 
@@ -480,7 +347,7 @@ def test_a_table_no_longer_wanted_is_forgotten(
     source_url: str, database: psycopg.Connection
 ) -> None:
     """It is still there, only not in the configuration."""
-    own, watch = _watch(source_url, database)
+    own, watch = watching(source_url, database)
     with own:
         watch.poll()
         state = watch.state()
@@ -505,12 +372,12 @@ def test_what_can_not_be_carried_is_forgotten_once_it_is_not_wanted(
     """It stops every start until then, also when the captured tables lack it."""
     database.execute("alter table public.one alter id set not null")
     database.execute("create unique index one_id on public.one (id)")
-    own, watch = _watch(source_url, database)
+    own, watch = watching(source_url, database)
     with own:
         watch.poll()
         database.execute(f"alter table public.{change}".encode())
         watch.poll()
-        assert _told(_all_due(watch))[0][0] == "Stop"
+        assert told(all_due(watch))[0][0] == "Stop"
         state = watch.state()
     tables = captured_tables(database, ["public.*", "!public.loose"])
     assert len(tables) == 3
@@ -519,14 +386,14 @@ def test_what_can_not_be_carried_is_forgotten_once_it_is_not_wanted(
         with open_catalog(source_url) as own:
             watch = DdlWatch(own, tables, publication=PUBLICATION, state=state, takes=takes)
             watch.poll()
-            assert len(_all_due(watch)) == expected
+            assert len(all_due(watch)) == expected
             state = watch.state()
     assert state.names == kept
 
 
 def test_actions_wait_for_the_stream(source_url: str, database: psycopg.Connection) -> None:
     """They carry a position behind their change, come in order, and are settled one by one."""
-    own, watch = _watch(source_url, database)
+    own, watch = watching(source_url, database)
     with own:
         watch.poll()
         database.execute("alter table public.t add x int")
@@ -555,28 +422,28 @@ def test_actions_wait_for_the_stream(source_url: str, database: psycopg.Connecti
     # A restart with either state comes to the rest of the actions again.
     for state, columns in ((first, 6), (half, 7)):
         assert len(next(s for s in state.shapes if s.name.name == "t").attributes) == columns
-        own, late = _watch(source_url, database, state)
+        own, late = watching(source_url, database, state)
         with own:
             late.poll()
-            assert _told(_all_due(late)) == RELATION
+            assert told(all_due(late)) == RELATION
 
 
 def test_a_dropped_table_that_comes_back_is_noticed(
     source_url: str, database: psycopg.Connection
 ) -> None:
     """Between two looks it was gone."""
-    own, watch = _watch(source_url, database)
+    own, watch = watching(source_url, database)
     with own:
         watch.poll()
         database.execute("drop table public.t")
         watch.poll()
-        (gone,) = _all_due(watch)
+        (gone,) = all_due(watch)
         assert isinstance(gone, Gone)
         assert watch.poll() == 0
         database.execute("create table public.t (other text)")
         database.execute('alter publication "Watched p" add table public.t')
         watch.poll()
-        (back,) = _all_due(watch)
+        (back,) = all_due(watch)
         assert isinstance(back, Reload)
         assert [c.name for c in back.definition.columns] == ["other"]
 
@@ -585,7 +452,7 @@ def test_looking_does_not_wait_for_a_change_in_progress(
     source_url: str, database: psycopg.Connection
 ) -> None:
     """An ALTER TABLE may run for hours; keepalives must go on."""
-    own, watch = _watch(source_url, database)
+    own, watch = watching(source_url, database)
     with own, open_catalog(source_url) as other:
         watch.poll()
         own.execute("set statement_timeout = '5s'")
@@ -600,7 +467,7 @@ def test_looking_does_not_wait_for_a_change_in_progress(
             other.execute("lock table public.loose")
             assert watch.poll() == 0
         watch.poll()
-        assert ("Reload", "PARTITION_ATTACHED") in _told(_all_due(watch))
+        assert ("Reload", "PARTITION_ATTACHED") in told(all_due(watch))
 
 
 class Counting:
@@ -634,7 +501,7 @@ def test_a_thousand_tables_take_no_more_statements_than_ten(
             "public.many_%s (id int primary key, a text, b int, c date, d numeric)', i); "
             "end loop; end $$"
         )
-        own, watch = _watch(source_url, database)
+        own, watch = watching(source_url, database)
         with own:
             watch.poll()
             counting: Any = Counting(own)

@@ -466,15 +466,15 @@ def _stop(before: TableShape, after: TableShape) -> PenstockError | None:
 def _unpublished(after: TableShape) -> PenstockError | None:
     if after.published is not None and not after.published.endswith("narrowed"):
         return None
-    name = quoted(*after.name)
-    if after.published is None:
-        what, verb = "is not in the publication any more", "add"
-    else:
-        what, verb = "is published in part only (operations, rows or columns)", "drop and add"
+    what = (
+        "is not in the publication any more"
+        if after.published is None
+        else "is published in part only (operations, rows or columns)"
+    )
     return TableNotPublished(
         f"{after.name} {what}: changes are not sent",
-        hint=f"Run alter publication ... {verb} table {name}; and start again: the table is then "
-        "read again.",
+        hint="Run penstock doctor, which has the SQL that mends it, and start again: the table is "
+        "then read again.",
         table=str(after.name),
     )
 
