@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,12 @@ ROWS = "insert into item values (1, 'a', 10), (2, 'b', 20)"
 
 
 def run_by_policies(
-    tmp_path: Path, source: str, target: str, schema: str, alter: Callable[[str], Any]
+    tmp_path: Path,
+    source: str,
+    target: str,
+    schema: str,
+    alter: Callable[[str], Any],
+    types: Mapping[str, str],
 ) -> None:
     """Loaded, stopped, altered; refused by one policy, carried out by others."""
     file = write_pipeline(
@@ -31,6 +36,7 @@ def run_by_policies(
             "changeExtractor": {"exitWhenIdle": True, "flushIntervalSeconds": 0.5},
             "spark": {"master": "local[2]"},
             "schemaChanges": {"addColumn": "exception", "dropColumn": "lenient"},
+            "target.types": types,
         },
     )
     alter(TABLE)
@@ -40,7 +46,7 @@ def run_by_policies(
     alter("alter table item drop column name")
     alter("alter table item add column more int")
     alter("insert into item (id, n, more) values (3, 30, 300)")
-    refused = penstock("--json", "run", file, timeout_s=240)
+    refused = penstock("run", file, "--json", timeout_s=240)
     assert refused.code != 0
     assert "TG22" in refused.err
     with psycopg.connect(target, autocommit=True) as connection:
@@ -66,7 +72,7 @@ def test_a_postgresql_source(source_url: str, target_url: str, tmp_path: Path) -
         with psycopg.connect(source_url, autocommit=True) as connection:
             connection.execute(sql.encode())
 
-    run_by_policies(tmp_path, source_url, target_url, "public", alter)
+    run_by_policies(tmp_path, source_url, target_url, "public", alter, {})
 
 
 @pytest.mark.server("mysql")
@@ -79,4 +85,4 @@ def test_a_mysql_source(
     def alter(sql: str) -> None:
         mysql.execute(sql, database)
 
-    run_by_policies(tmp_path, mysql_url, target_url, database, alter)
+    run_by_policies(tmp_path, mysql_url, target_url, database, alter, {'"*"': "error"})
