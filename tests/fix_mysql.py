@@ -136,6 +136,18 @@ class MySQLServer:
                 self.execute(f"set global {name} = %s", parameters=(old,))
 
 
+def follow_primary(replica: MySQLServer, primary: MySQLServer) -> None:
+    """Make a server a replica of another, with everything from the beginning."""
+    how = "master_use_gtid=slave_pos"
+    if not primary.is_mariadb:
+        how = "master_auto_position=1, get_master_public_key=1"
+    replica.execute(
+        f"change master to master_host='127.0.0.1', master_port={primary.port}, "
+        f"master_user='root', master_password='{primary.embedded.password}', {how}"
+    )
+    replica.execute("start slave")
+
+
 def database_of(url: str) -> str:
     """The database's name in a URL."""
     return urlsplit(url).path.lstrip("/")

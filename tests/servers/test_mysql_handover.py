@@ -16,19 +16,22 @@ from fix_bulk import rows, two_slots
 from fix_extract import log_changes
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_extract import sql
+from penstock.codec.binlog_tables import ShapeMismatch
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import Config, load_config
-from penstock.control.extract_process import extract_changes
+from penstock.control.extract_process import extract_changes, extract_options
 from penstock.control.handover import bulk_planner
 from penstock.control.handover_state import Phase, read_handover, write_handover
 from penstock.control.mysql_handover import prepared
 from penstock.control.mysql_planner import MySQLPlanner
+from penstock.control.mysql_source import make_engine
 from penstock.host.mysql.loans import is_alive
 from penstock.load.borrowing import borrow
 from penstock.load.bulk import BulkResult
 from penstock.load.session import Session
 from penstock.model import BinlogPosition, TableName
-from penstock.source.extract import Ended
+from penstock.source.extract import Ended, Extractor
+from penstock.source.mysql.beginning import Beginning
 
 pytestmark = pytest.mark.spark
 TIMEOUT_S = 60.0
@@ -205,3 +208,34 @@ def test_without_the_right_an_alter_waits_until_all_is_read(
             planner.release()
             assert altered(mysql, config.source.url)
     assert [one for one in logs if one["event"].startswith("schema changes of tables wait")]
+
+
+@pytest.mark.parametrize("altered", [False, True])
+def test_a_table_altered_behind_a_killed_handover_gets_no_wrong_name(
+    mysql: MySQLServer, config: Config, altered: bool
+) -> None:
+    """What the catalogue says at the next start is of later than the place where the log begins."""
+    least = "'NO_LOG'" if mysql.is_mariadb else "'MINIMAL'"
+    sql(mysql, config.source.url, "create table s (id int primary key, a int, b int)")
+    with mysql.globals(binlog_row_metadata=least):
+        with prepared(config, has_begun=False, stop=lambda: True) as beginning:
+            assert beginning is not None
+        sql(mysql, config.source.url, "insert into s values (1, 2, 3)")
+        if altered:
+            sql(mysql, config.source.url, "alter table s modify b int after id")
+        engine = make_engine(config, extract_options(config), handed_again(config))
+        options = replace(extract_options(config), idle_wait_s=0.3)
+        extractor = Extractor(engine, config.directory, options=options)
+        if altered:
+            with pytest.raises(ShapeMismatch, match="is not known"):
+                extractor.run()
+        else:
+            extractor.run()
+    expected = [] if altered else [{"id": 1, "a": 2, "b": 3}]
+    assert [c.after for c in log_changes(config.directory)] == expected
+
+
+def handed_again(config: Config) -> Beginning | None:
+    """The place of the handover, as the next process finds it."""
+    with prepared(config, has_begun=False, stop=lambda: True) as beginning:
+        return beginning

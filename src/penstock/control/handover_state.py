@@ -65,7 +65,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
     slot_position: where the slot's changes begin. position: what the bulk load reads stands here;
     equal to slot_position in mode snapshot. Both as text, empty until captured. snapshot_id: of
     the exported snapshot, empty when there is none (any more); snapshot_text: what it holds. gtids:
-    the transactions before the position (MySQL and MariaDB).
+    the transactions before the position (MySQL and MariaDB). stopped: what of a replica is paused.
     """
 
     version: int = FORMAT_VERSION
@@ -79,6 +79,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
     keeper_pid: int = 0
     gtids: str = ""
     paused: bool = False
+    stopped: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
     steps: tuple[HandoverStep, ...] = ()
 

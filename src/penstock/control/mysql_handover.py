@@ -5,7 +5,8 @@ The snapshots that the bulk load reads and the place where its changes begin are
 so that whoever is killed, the other half goes on from there. The sessions stay lent until the bulk
 load has read all rows, and no longer: an ALTER at the source may wait for what they have read. In
 mode pause the source is a replica: its SQL thread stands still while the point is taken. Not here:
-PostgreSQL (`handover.py`), the bulk load (`bulk_load.py`).
+PostgreSQL (`handover.py`), stopping and starting a replica (`mysql_replica.py`), the bulk load
+(`bulk_load.py`).
 """
 
 from __future__ import annotations
@@ -18,27 +19,25 @@ from contextlib import contextmanager
 import msgspec
 import structlog
 
+from penstock.control import mysql_replica
 from penstock.control.config import Config, HandoverMode
 from penstock.control.handover_state import Handover, Phase, read_handover, write_handover
 from penstock.control.mysql_planner import MySQLPlanner
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.connect import PrivilegeMissing
-from penstock.host.mysql.connect import Connection, rows, run
+from penstock.host.mysql.connect import Connection, run
 from penstock.load.ledger import read_ledger
-from penstock.model import BinlogPosition, PenstockError
-from penstock.source.mysql.beginning import Beginning
+from penstock.model import BinlogPosition, PenstockError, TableDefinition
+from penstock.source.mysql.beginning import Beginning, shapes_of
 from penstock.source.mysql.catalog import captured_tables, open_catalog
+from penstock.source.mysql.recipes import Choice, Recipe
 
 logger = structlog.get_logger()
 POLL_INTERVAL_S = 0.2
 APPLICATION_NAME = "penstock handover"
 
-
-class NotAReplica(PenstockError):
-    """Mode pause needs a source that replicates from another server."""
-
-    code = "CT36"
+faults.declare("handover.paused", "handover.captured", "handover.resumed")
 
 
 @contextmanager
@@ -47,52 +46,98 @@ def prepared(
 ) -> Iterator[Beginning | None]:
     """Make the handover around an extraction; gives the place where an empty log begins.
 
-    has_begun: the log has, so it goes on by itself. The way out waits until the bulk load is done,
-    unless stop() says so: its sessions are ours. Raises NotAReplica, and what taking snapshots
-    does.
+    has_begun: the log has, so it goes on by itself. The way out waits for the end of the bulk load,
+    unless stop() says so: its sessions are ours. Raises what `mysql_replica` does, and what taking
+    snapshots does.
     """
     state = read_handover(config)
     if has_begun or (state is not None and state.position):
         # The snapshots of an earlier process are gone with it: the load takes its own, later ones.
         assert state is not None, "a log that has begun in this mode has a handover"
+        _resume(config)
         _forget_snapshot(config)
         _started(config)
-        yield None if has_begun else _beginning_of(config, state)
+        # What the tables were there is not known any more.
+        yield None if has_begun else _beginning_of(config, then=None)
         return
-    with MySQLPlanner(config) as planner:
-        state = _captured(config, planner)
-        beginning = _beginning_of(config, state)
+    with MySQLPlanner(config, on_choice=lambda choice: _tell(config, choice)) as planner:
+        with _at_rest(config, before=state) as tables:
+            _capture(config, planner)
+        beginning = _beginning_of(config, then=tables)
         _started(config)
         with _lent(config, planner):
             yield beginning
             _wait_for_bulk(config, stop)
 
 
-def _captured(config: Config, planner: MySQLPlanner) -> Handover:
-    """Take the point and write it down."""
+@contextmanager
+def _at_rest(config: Config, *, before: Handover | None) -> Iterator[list[TableDefinition]]:
+    """Stop the replica where mode pause asks for it, for a with block; gives the tables then.
+
+    before: of a run that was killed. What it has stopped is ours to start; what somebody else has
+    stopped is left alone.
+    """
     mode = config.pipeline.handover
-    state = Handover(mode=mode, slot="", tables=())
+    pauses = mode is HandoverMode.PAUSE
     with open_catalog(config.source.url, application_name=APPLICATION_NAME) as connection:
+        running = mysql_replica.applying(connection) if pauses else ()
+        ours = tuple({*running, *(before.stopped if before is not None else ())})
         tables = captured_tables(connection, config.source.tables)
-        state = msgspec.structs.replace(state, tables=tuple(str(one.name) for one in tables))
-        paused = mode is HandoverMode.PAUSE
-        if paused:
-            _pause(connection)
-            state = state.with_step(1, "Stop Replication: the replica's SQL thread is stopped")
-        else:
-            state = state.with_step(
-                1, "Stop Replication: nothing is stopped, snapshots hold the source's state"
-            )
+        names = tuple(str(one.name) for one in tables)
+        # Before it is stopped: whoever comes next has to know.
+        state = Handover(mode=mode, tables=names, paused=bool(ours), stopped=ours)
+        write_handover(config, state)
+        if pauses:
+            _stop(config, connection, running)
         try:
-            point = planner.fresh_point()
-            _rotate(connection)
+            text = "Stop Replication: nothing is stopped, snapshots hold the source's state"
+            if pauses:
+                tables = captured_tables(connection, config.source.tables)
+                text = "Stop Replication: the replica's SQL thread is stopped"
+                state = msgspec.structs.replace(state, phase=Phase.STOPPED)
+            write_handover(config, state.with_step(1, text))
+            faults.point("handover.paused")
+            yield tables
         finally:
-            if paused:
-                _resume(connection)
-    taken = planner.taken
+            _resume(config)
+
+
+def _stop(config: Config, connection: Connection, running: tuple[str, ...]) -> None:
+    """Stop these threads; where that is not allowed nothing was, and nothing is to be started."""
+    try:
+        mysql_replica.stop(connection, running)
+    except mysql_replica.ReplicaNotOurs:
+        state = read_handover(config)
+        assert state is not None, "written down just now"
+        write_handover(config, msgspec.structs.replace(state, paused=False, stopped=()))
+        raise
+    except BaseException:
+        _resume(config)
+        raise
+
+
+def _tell(config: Config, choice: Choice) -> None:
+    """Say how the snapshots are going to be taken, before they are."""
+    state = read_handover(config)
+    assert state is not None, "the first step is written down before"
+    text = state.steps[0].text.partition("; the point: ")[0]
+    write_handover(config, state.with_step(1, f"{text}; the point: {choice}"))
+    if choice.recipe is Recipe.LOCK_FREE:
+        logger.warning("tables are read at one point without a lock", how=str(choice))
+
+
+def _capture(config: Config, planner: MySQLPlanner) -> None:
+    """Take the point and write it down."""
+    point = planner.fresh_point()
+    with open_catalog(config.source.url, application_name=APPLICATION_NAME) as connection:
+        _rotate(connection)
+    taken, state = planner.taken, read_handover(config)
     assert taken is not None, "a point was made just now"
+    assert state is not None, "the first step was written down"
     position = str(point.position)
     how = taken.choice.recipe.value
+    if taken.settled > taken.status.position:
+        how += f"; tables are equal when {taken.settled} is applied"
     state = msgspec.structs.replace(
         state.with_step(2, f"Capture Position: {position}, {how}"),
         phase=Phase.CAPTURED,
@@ -106,15 +151,33 @@ def _captured(config: Config, planner: MySQLPlanner) -> Handover:
     write_handover(config, state)
     logger.info("handover", phase=state.phase.value, position=position)
     faults.point("handover.captured")
-    return state
 
 
-def _beginning_of(config: Config, state: Handover) -> Beginning:
-    """Where the log begins, by what is written down."""
+def _resume(config: Config) -> None:
+    """Start what we have stopped of a replica."""
+    state = read_handover(config)
+    if state is None or not state.stopped:
+        return
+    with open_catalog(config.source.url, application_name=APPLICATION_NAME) as connection:
+        mysql_replica.start(connection, state.stopped)
+    write_handover(config, msgspec.structs.replace(state, paused=False, stopped=()))
+
+
+def _beginning_of(config: Config, *, then: list[TableDefinition] | None) -> Beginning:
+    """Where the log begins, by what is written down.
+
+    then: the tables as they were shortly before the point. What they are now, they were there, if
+    nothing has changed in between; else only the binlog itself can tell.
+    """
+    state = read_handover(config)
+    assert state is not None, "the point was written down"
     with open_catalog(config.source.url, application_name=APPLICATION_NAME) as connection:
         tables = captured_tables(connection, config.source.tables)
     return Beginning(
-        position=BinlogPosition.parse(state.position), gtids=state.gtids, tables=tuple(tables)
+        position=BinlogPosition.parse(state.position),
+        gtids=state.gtids,
+        tables=tuple(tables),
+        is_present=then is not None and shapes_of(then) == shapes_of(tables),
     )
 
 
@@ -180,22 +243,3 @@ def _rotate(connection: Connection) -> None:
         run(connection, "flush binary logs", doing="beginning a new binlog file")
     except PrivilegeMissing as error:
         logger.warning("no new binlog file", reason=error.message)
-
-
-def _pause(connection: Connection) -> None:
-    found = rows(connection, f"show {_replica(connection)} status", doing="looking at replication")
-    if not found:
-        raise NotAReplica(
-            "mode pause needs a source that is a replica, and this one replicates from nobody",
-            hint='Set handover = "snapshot", which needs no pause.',
-        )
-    run(connection, f"stop {_replica(connection)} sql_thread", doing="stopping replication")
-
-
-def _resume(connection: Connection) -> None:
-    run(connection, f"start {_replica(connection)} sql_thread", doing="resuming replication")
-
-
-def _replica(connection: Connection) -> str:
-    server = connection.server
-    return "replica" if server.mysql(8, 0, 22) or server.mariadb(10, 5, 1) else "slave"

@@ -37,8 +37,8 @@ class MySQLPlanner:
     """The `Planner` of a MySQL or MariaDB source. Use as a context manager: it keeps its points.
 
     first: asked when the load wants the handover's point; None when there is none. on_choice: told
-    how snapshots are taken, before they are. taken: the snapshots of the latest point; what its
-    `status`, `settled` and `by_gtid` say is where the changes that follow begin.
+    how snapshots are taken, before they are. taken: the snapshots of the latest point; its `status`
+    says where the changes that follow begin.
     """
 
     def __init__(

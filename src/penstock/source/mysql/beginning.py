@@ -105,7 +105,7 @@ def _present(
     for _ in range(ATTEMPTS_MAX):
         position = read_status(connection).position
         again = captured_tables(connection, patterns)
-        if list(map(_shape, again)) == list(map(_shape, tables)):
+        if shapes_of(again) == shapes_of(tables):
             return position, again
         tables = again
         REAL_CLOCK.sleep(PAUSE_S)
@@ -115,9 +115,9 @@ def _present(
     )
 
 
-def _shape(table: TableDefinition) -> tuple[object, ...]:
-    """What of a definition decides how rows are read."""
-    return table.name, table.columns, table.identity, table.identity_columns
+def shapes_of(tables: Sequence[TableDefinition]) -> list[tuple[object, ...]]:
+    """What of definitions decides how rows are read; equal where nothing of it has changed."""
+    return [(one.name, one.columns, one.identity, one.identity_columns) for one in tables]
 
 
 def transactions_before(url: str, position: BinlogPosition) -> str:

@@ -30,6 +30,7 @@ APPLICATION_NAME = "penstock snapshot"
 LOCK_TIMEOUT_S = 10
 ROUNDS_MAX = 20  # how often snapshots are taken anew where nothing keeps changes away
 ROUND_PAUSE_S = 0.05
+OWNED_PAUSE_S = 0.005
 XA_ROUNDS_MAX = 10
 
 BEGIN = "start transaction with consistent snapshot, read only"
@@ -63,17 +64,16 @@ class TransactionsPrepared(PenstockError):
 class Snapshots:
     """Connections in transactions that see the captured tables at one point.
 
-    status: the point. Changes behind it are to be applied; by its GTIDs where by_gtid says that its
-    position is not exact. settled: where the tables become equal: the point itself, except without
-    a lock, where changes up to there may be in a snapshot already. lock_held_s: how long others had
-    to wait at most.
+    status: the point; changes behind its position are to be applied, and its GTIDs are in every
+    snapshot. settled: where the tables become equal: the point itself, except without a lock, where
+    changes up to there may be in a snapshot already. lock_held_s: how long others had to wait at
+    most.
     """
 
     choice: Choice
     connections: tuple[Connection, ...]
     status: LogStatus
     settled: BinlogPosition
-    by_gtid: bool
     lock_held_s: float
 
 
@@ -252,7 +252,6 @@ class _Taking:
             connections=self.readers,
             status=status,
             settled=status.position,
-            by_gtid=False,
             lock_held_s=held[0] if held else 0.0,
         )
 
@@ -346,12 +345,11 @@ class _Taking:
                 connections=self.readers,
                 status=self._status_at(min(positions)),
                 settled=max(positions),
-                by_gtid=False,
                 lock_held_s=0.0,
             )
-        # What has an id in this set can be seen; a position counts transactions a little earlier.
-        before = self._executed()
         low = read_status(self._control)
+        self._wait_until_seen()
+        before = self._executed()
         self._begin()
         high = read_status(self._control)
         return Snapshots(
@@ -359,9 +357,34 @@ class _Taking:
             connections=self.readers,
             status=replace(low, gtids=before),
             settled=high.position,
-            by_gtid=True,
             lock_held_s=0.0,
         )
+
+    def _wait_until_seen(self) -> None:
+        """Wait for the transactions that a position counts already and nobody sees yet.
+
+        A transaction owns its id before it is in the log, and until its rows can be seen.
+        """
+        owned = self._owned()
+        deadline_s = time.monotonic() + LOCK_TIMEOUT_S
+        while owned:
+            if time.monotonic() > deadline_s:
+                raise SnapshotsDiffer(
+                    f"a transaction that is in the binlog was not seen for {LOCK_TIMEOUT_S} s",
+                    hint="Look for commits that wait: show processlist;",
+                )
+            time.sleep(OWNED_PAUSE_S)
+            owned &= self._owned()
+
+    def _owned(self) -> set[str]:
+        """The ids of transactions that are being committed: `uuid:5#12:6#13, uuid:...`."""
+        doing = "asking for transactions that are being committed"
+        text = "".join(str(value(self._control, "select @@global.gtid_owned", doing=doing)).split())
+        found = set()
+        for part in filter(None, text.split(",")):
+            uuid, *numbers = part.split(":")
+            found |= {f"{uuid}:{one.partition('#')[0]}" for one in numbers if "#" in one}
+        return found
 
 
 def _own_position(reader: Connection) -> BinlogPosition:
