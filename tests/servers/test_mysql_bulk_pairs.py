@@ -33,6 +33,14 @@ def landing(mysql: MySQLServer) -> Iterator[str]:
     mysql.execute("drop database if exists wirekite; drop database if exists public")
 
 
+@pytest.fixture(params=["by file", "by insert"])
+def way(mysql: MySQLServer, request: pytest.FixtureRequest) -> Iterator[None]:
+    """The target takes LOAD DATA LOCAL, or it does not."""
+    with mysql.globals(local_infile="1" if request.param == "by file" else "0"):
+        yield
+
+
+@pytest.mark.usefixtures("way")
 def test_postgresql_into_mysql(
     mysql: MySQLServer, landing: str, source_url: str, tmp_path: Path, spark: Session
 ) -> None:
@@ -88,6 +96,7 @@ def test_postgresql_into_mysql(
     assert keys[0][0] == 2
 
 
+@pytest.mark.usefixtures("way")
 def test_an_infinity_is_refused_by_name(
     landing: str, source_url: str, tmp_path: Path, spark: Session
 ) -> None:
@@ -102,6 +111,7 @@ def test_an_infinity_is_refused_by_name(
         load(config, spark)
 
 
+@pytest.mark.usefixtures("way")
 def test_mysql_into_mysql(
     mysql: MySQLServer, mysql_url: str, landing: str, tmp_path: Path, spark: Session
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fix_extract import Stop, log_changes, running, until
-from fix_mysql import MySQLServer
+from fix_mysql import MySQLServer, follow_primary
 from fix_mysql_extract import engine_of, extractor_of
 from penstock.codec import mysqlwire
 from penstock.model import BinlogPosition
@@ -166,18 +166,6 @@ def test_a_log_begins_where_it_is_told(own_mysql: Maker, tmp_path: Path) -> None
 
 
 # -- another server ------------------------------------------------------------------------------
-
-
-def follow_primary(replica: MySQLServer, primary: MySQLServer) -> None:
-    """Make a server a replica of another, with everything from the beginning."""
-    how = "master_use_gtid=slave_pos"
-    if not primary.is_mariadb:
-        how = "master_auto_position=1, get_master_public_key=1"
-    replica.execute(
-        f"change master to master_host='127.0.0.1', master_port={primary.port}, "
-        f"master_user='root', master_password='{primary.embedded.password}', {how}"
-    )
-    replica.execute("start slave")
 
 
 def test_another_server_takes_over_by_gtid(own_mysql: Maker, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from fix_loading import Running, add, until
 from fix_merge import delete, insert, update
 from fix_mysql import MySQLServer
 from fix_mysql_loader import COUNTED, MyStart, Target, run_killed
+from fix_published import CE_QUERY, CL_QUERY, LAG_QUERY
 from penstock.control.actions import ActionWatch
 from penstock.host.mysql.connect import connect
 from penstock.load.mysql.progress import (
@@ -363,12 +364,6 @@ def test_a_reader_sees_whole_transactions_only(
 
 
 # --- what the documentation of the tables promises ------------------------------------------------
-
-CE_QUERY = """SELECT source, mark, start_time, finish_time FROM wirekite.wirekite_progress
- WHERE operation = 'CE' ORDER BY start_time DESC LIMIT 5"""
-CL_QUERY = CE_QUERY.replace("'CE'", "'CL'")
-LAG_QUERY = """SELECT TIMESTAMPDIFF(SECOND, MAX(finish_time), NOW()) AS lag_seconds
-  FROM wirekite.wirekite_progress WHERE operation = 'CL' AND finish_time IS NOT NULL"""
 
 
 def test_the_published_queries(my_start: MyStart, log: LogMaker) -> None:

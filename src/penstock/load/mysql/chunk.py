@@ -1,7 +1,8 @@
 """A chunk's rows into MySQL or MariaDB: its lines and its DL row, in one transaction.
 
 The rows go by LOAD DATA LOCAL from memory, which only warns of what it could not store; so a
-single warning is an error. Not here: where lines come from (`load/bulk_mysql.py`,
+single warning is an error. Where the server takes none (`local_infile = 0`) they go by INSERT of
+many rows a statement. Not here: where lines come from (`load/bulk_mysql.py`,
 `load/bulk_postgres.py`), trying again (`load/chunk.py`).
 """
 
@@ -9,11 +10,20 @@ from __future__ import annotations
 
 import psycopg
 import pymysql
+import structlog
 
 from penstock.codec.mysqltext import Dialect
 from penstock.host import faults
 from penstock.host.connect import ConnectionLost
-from penstock.host.mysql.connect import AGAIN, Connection, connect, quoted, rows, server_errors
+from penstock.host.mysql.connect import (
+    AGAIN,
+    Connection,
+    connect,
+    quoted,
+    rows,
+    server_errors,
+    value,
+)
 from penstock.load.borrowing import BorrowedSession
 from penstock.load.bulk_mysql import RowsOfChunk
 from penstock.load.bulk_postgres import LinesOfCopy
@@ -21,14 +31,20 @@ from penstock.load.bulk_types import AS_IS, RAW
 from penstock.load.chunk import APPLICATION_NAME, ChunkTask, Reader, Status
 from penstock.load.mysql import progress
 from penstock.load.mysql.bulk import SETTINGS
+from penstock.load.mysql.inserts import insert_statements
 from penstock.load.mysql.progress import transaction
 from penstock.load.mysql.rows import FIELDS
-from penstock.load.mysql.send import FILE_NAME, load_local
+from penstock.load.mysql.send import FILE_NAME, INSERT_BYTES_MAX, load_local
 from penstock.load.pipe import CopyCountsDiffer
 from penstock.load.refusals import ValueRefused
 from penstock.load.target import SCHEMA
 from penstock.model import PenstockError
 
+logger = structlog.get_logger()
+# Errors of an INSERT that are about a value or a row; LOAD DATA LOCAL warns of them.
+UNFIT = frozenset(
+    (1048, 1062, 1264, 1265, 1292, 1300, 1366, 1367, 1406, 1411, 1416, 3140, 3141, 3144, 4025)
+)
 # Held to the end of a chunk's transaction: whoever begins the table afresh waits for it.
 CHECK_PLAN = f"""
     select 1 as here
@@ -52,6 +68,15 @@ class MySQLWriter:
         self._connection: Connection = connect(
             url, application_name=APPLICATION_NAME, options=SETTINGS, local_infile=True
         )
+        doing = "looking at the target"
+        self._takes_files = bool(value(self._connection, "select @@local_infile", doing=doing))
+        packet = int(value(self._connection, "select @@max_allowed_packet", doing=doing))
+        self._insert_bytes = min(INSERT_BYTES_MAX, packet - 2**16)
+        if not self._takes_files:
+            logger.warning(
+                "the target takes no LOAD DATA LOCAL, rows go by INSERT",
+                hint="Run: set global local_infile = 1;",
+            )
 
     def close(self) -> None:
         """Close at once: in the middle of LOAD DATA even a good-bye would be taken for rows."""
@@ -84,9 +109,13 @@ class MySQLWriter:
 
     def _load(self, task: ChunkTask, reader: Reader) -> int:
         lines = _lines(task, reader)
-        taken, warnings = load_local(self._connection, load_sql(task), iter(lines))
+        if self._takes_files:
+            taken, warnings = load_local(self._connection, load_sql(task), iter(lines))
+        else:
+            taken, warnings = self._insert(task, lines)
         if warnings:
-            raise self._refused(task)
+            said = rows(self._connection, "show warnings limit 1", doing="reading warnings")
+            raise _refused(task, int(said[0]["code"]), str(said[0]["message"]))
         if taken != lines.row_count:
             raise CopyCountsDiffer(
                 f"the source sent {lines.row_count} rows and the target took in {taken}",
@@ -97,20 +126,40 @@ class MySQLWriter:
             )
         return taken
 
-    def _refused(self, task: ChunkTask) -> PenstockError:
-        """What the server's first warning says, without the value that it names."""
-        said = rows(self._connection, "show warnings limit 1", doing="reading warnings")
-        number, text = int(said[0]["code"]), str(said[0]["message"])
-        column = text.partition(" for column '")[2].partition("'")[0]
-        which = f"a value of column {column}" if column else "a row"
-        return ValueRefused(
-            f"chunk {task.chunk.number} of {task.table}: the target has no place for {which} "
-            f"(error {number})",
-            hint="The value is out of what the type can hold: have the column as text in the "
-            "target, or leave the table out.",
-            table=str(task.target),
-            errno=number,
-        )
+    def _insert(self, task: ChunkTask, lines: RowsOfChunk | LinesOfCopy) -> tuple[int, int]:
+        """Send the rows as statements; rows taken, and warnings."""
+        assert task.way is not None, "the plan of a table that goes into MySQL has one"
+        names = ", ".join(quoted(name) for name in task.way.columns)
+        head = f"insert into {quoted(*task.target)} ({names})"
+        taken = warnings = 0
+        try:
+            for statement in insert_statements(
+                head, task.way.templates, lines, bytes_max=self._insert_bytes
+            ):
+                taken += int(self._connection.query(statement))
+                warnings += self._connection._result.warning_count
+                if warnings:
+                    break
+        except pymysql.Error as error:
+            number = error.args[0] if error.args else 0
+            if number in UNFIT:
+                raise _refused(task, int(number), str(error.args[-1])) from None
+            raise
+        return taken, warnings
+
+
+def _refused(task: ChunkTask, number: int, text: str) -> PenstockError:
+    """What the server's first warning says, without the value that it names."""
+    column = text.partition(" for column '")[2].partition("'")[0]
+    which = f"a value of column {column}" if column else "a row"
+    return ValueRefused(
+        f"chunk {task.chunk.number} of {task.table}: the target has no place for {which} "
+        f"(error {number})",
+        hint="The value is out of what the type can hold: have the column as text in the "
+        "target, or leave the table out.",
+        table=str(task.target),
+        errno=number,
+    )
 
 
 def _lines(task: ChunkTask, reader: Reader) -> RowsOfChunk | LinesOfCopy:

@@ -23,7 +23,7 @@ from penstock.model import (
 )
 from penstock.model.position import BINLOG_HEAD_BYTES, BINLOG_OFFSET_BITS
 from penstock.source.extract_options import ExtractOptions
-from penstock.source.mysql.assemble import Assembler, Mark
+from penstock.source.mysql.assemble import Assembler, Limits, Mark
 from penstock.source.mysql.beginning import Beginning
 from penstock.source.mysql.catalog import open_catalog
 from penstock.source.mysql.client import BinlogConnection, DumpOptions, Gtids, open_binlog
@@ -243,6 +243,7 @@ class MySQLEngine:
                 on_idle=idle,
                 on_other=other,
                 fold=self._fold,
+                limits=_limits(self._options.events_per_flush),
             ),
             start=durable,
             keep=self._save_notes_if_changed,
@@ -352,6 +353,13 @@ class MySQLEngine:
     def is_loss(self, error: PenstockError) -> bool:
         """Whether the server no longer has what the log does not hold."""
         return isinstance(error, LOSSES)
+
+
+def _limits(events_per_flush: int) -> Limits:
+    """Runs are no longer than what is to be durable at once, where that is less than usual."""
+    usual = Limits()
+    is_less = events_per_flush < ExtractOptions().events_per_flush
+    return Limits(row_count=events_per_flush) if is_less else usual
 
 
 def _folds(connection: Connection) -> bool:
