@@ -193,6 +193,18 @@ def test_a_character_set_must_be_known() -> None:
     assert cells(table, bound("varchar(80)"), ["utf8"])[0].charset == "utf8mb3"
 
 
+def test_members_that_the_catalogue_can_not_print_are_not_guessed() -> None:
+    """It has a question mark for what utf8mb3 lacks: only the event can tell."""
+    table = body_of("enum")
+    told = replace(table, columns=(replace(table.columns[0], labels=("?", "a")),))
+    assert cells(told, bound("enum('?','a')"))[0].labels == ("?", "a")
+    silent = replace(table, columns=(replace(table.columns[0], labels=None),))
+    assert cells(silent, bound("enum('','a')"))[0].labels == ("", "a")
+    with pytest.raises(ShapeMismatch, match="question mark") as caught:
+        cells(silent, bound("enum('?','a')"))
+    assert caught.value.fields == {"table": "rec.t", "column": "c0"}
+
+
 def test_vectors_and_unknown_collations_are_refused_by_name() -> None:
     """As are types that no known server has."""
     vector = Table(kinds=("geometry",), name="t").body().replace(b"\1\xff\1\4", b"\1\xf2\1\4")

@@ -128,6 +128,17 @@ def cells(
         text = column.base_type or column.source_type
         parsed = parse_type(text)
         assert parsed is not None, "check_relation has parsed it"
+        if wire.labels is None and any("?" in label for label in parsed.labels):
+            # The catalogue has a question mark for each character beyond utf8mb3.
+            raise ShapeMismatch(
+                f"column {column.name} of {relation.full_name} has a member with a question mark "
+                "in the catalogue, which may stand for another character, and the binlog does not "
+                "tell",
+                hint="Run `set global binlog_row_metadata = 'FULL'` so that the binlog itself "
+                "tells what members are called, then load the table again.",
+                table=relation.full_name,
+                column=column.name,
+            )
         given = charsets[index] if index < len(charsets) else None
         cell = _cell(wire, column, parsed, wire.charset or charset_named(given or "") or "")
         expected = neutral_type(text)
