@@ -89,6 +89,16 @@ SETUP = """
     create table ours.feeling (id int primary key, mood ours.mood default 'glad', m ours.mood[]);
     create table ours.of (id int primary key, feeling int references ours.feeling);
 """
+# From 18 on keys may be exclusion constraints, and foreign keys speak of periods.
+OVERLAPS = """
+    create table price (item int4range, during int4range, t text,
+                        primary key (item, during without overlaps),
+                        constraint price_once unique (during, item without overlaps));
+    create table sale (id int primary key, item int4range, during int4range,
+                       foreign key (item, period during) references price (item, period during));
+    insert into price values ('[1,2)', '[1,5)', 'bulk'), ('[2,3)', '[5,9)', 'bulk');
+    insert into sale values (1, '[1,2)', '[2,3)');
+"""
 TARGET_TRIGGER = """
     create function public.watch() returns trigger language plpgsql as
     $$begin insert into public.watched_log (what) values (tg_op || new.n); return new; end$$;
@@ -119,6 +129,7 @@ def make(pair: Pair) -> None:
     pair.run(SETUP)
     if pair.server.version >= 18:
         pair.run("create table virtual (id int primary key, a int, v int generated always as (a))")
+        pair.run(OVERLAPS)
     pair.run(f"alter database {pair.source.info.dbname} set logical_decoding_work_mem = '64kB'")
     for table in (
         "nothing_keyed",
@@ -382,6 +393,16 @@ def test_a_thousand_columns(pair: Pair) -> None:
     sets = ", ".join(f"c{n} = null" for n in range(0, 999, 2))
     pair.run(f"update thousand set {sets} where id = 3; update thousand set id = 30 where id = 4")
     pair.check("thousand")
+
+
+@pytest.mark.server("postgres >= 18")
+def test_keys_without_overlaps(pair: Pair) -> None:
+    """Rows are found by them, and loaded whatever their constraints become in the target."""
+    pair.run("update price set t = 'u' where item = '[1,2)'; insert into sale values (2, null)")
+    pair.run("update price set during = '[6,9)' where item = '[2,3)'")
+    pair.run("delete from price where item = '[2,3)'")
+    pair.run("insert into price values ('[3,4)', '[9,10)', 'new')")
+    pair.check("price", "sale")
 
 
 def test_triggers_of_the_target_do_not_fire(pair: Pair) -> None:
