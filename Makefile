@@ -50,11 +50,11 @@ setup: system $(VENV)/.dev ## make .venv from the locks, build the kernel, get w
 demo: $(VENV)/.package ## copy a busy shop between two embedded servers, keep it in step, compare
 	@$(BIN)/penstock demo
 
-test: setup ## all tests, on real servers of version V=15,18 (what CI runs)
-	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -n $(JOBS) --dist worksteal -m "not long"
+test: setup ## every test, on real servers, their kinds and versions V=15,18 by turns (what CI runs)
+	PENSTOCK_TEST_SERVERS=one PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -n $(JOBS) --dist worksteal -m "not long"
 
 test-failed: setup ## the tests that failed in the last run, one at a time
-	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) --last-failed --last-failed-no-failures none -p no:randomly
+	PENSTOCK_TEST_SERVERS=one PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) --last-failed --last-failed-no-failures none -p no:randomly
 
 check: $(VENV)/.dev ## format, lint, types, layers, unit and property tests: under a minute
 	@$(MAKE) --no-print-directory --jobs 2 check-tests check-static
@@ -68,7 +68,7 @@ check-static:
 check-tests:
 	PENSTOCK_HYPOTHESIS=check $(PYTEST) -n $(JOBS) --dist worksteal -q tests/unit tests/property
 
-test-servers: setup ## the tests on servers of kind S=postgres (of version V=15,18) or S=mysql
+test-servers: setup ## each test on every server of kind S=postgres (of versions V=15,18) or S=mysql
 	@test "$(S)" = postgres -o "$(S)" = mysql || { echo "S=postgres or S=mysql"; exit 1; }
 	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -n $(JOBS) --dist worksteal $(SERVER_TESTS_$(S))
 

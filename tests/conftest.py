@@ -5,10 +5,13 @@ from __future__ import annotations
 import operator
 import os
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from typing import Any
+from zlib import crc32
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["fix_postgres", "fix_doctor", "fix_java", "fix_mysql", "fix_mysql_loader"]
@@ -33,18 +36,75 @@ _COMPARE = {
 }
 
 
+class _NamesFailuresAtOnce:
+    """Names what failed when it fails: a run that is stopped from outside prints no summary."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            cause = getattr(report.longrepr, "reprcrash", None)
+            self._terminal.ensure_newline()
+            self._terminal.write_line(f"failed in {report.when}: {report.nodeid}", red=True)
+            if cause is not None:
+                self._terminal.write_line(f"    {cause.message.splitlines()[0][:300]}")
+
+
+@pytest.hookimpl(trylast=True)  # the terminal reporter comes with a pytest_configure of its own
+def pytest_configure(config: pytest.Config) -> None:
+    """Name failures at once where the output is: in the process that gives out the tests."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_NamesFailuresAtOnce(terminal))
+
+
+@pytest.fixture(autouse=True)
+def _diagnostics_as_before() -> Iterator[None]:
+    """What a test does to the diagnostics (any command run in process does) ends with it."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests that do not apply to the server's version; they run with the other one."""
+    """Leave out what does not apply to a server, and, where asked, all servers of a case but one.
+
+    With PENSTOCK_TEST_SERVERS=one a case runs with one of the servers that it could run with, which
+    its name decides; marked `each_server` it runs with all of them still.
+    """
     kept, left_out = [], []
     for item in items:
-        callspec = getattr(item, "callspec", None)
-        params = callspec.params if callspec else {}
         marks = item.iter_markers("server")
-        applies = all(_applies(str(mark.args[0]), params) for mark in marks)
+        applies = all(_applies(str(mark.args[0]), _params(item)) for mark in marks)
         (kept if applies else left_out).append(item)
+    if os.environ.get("PENSTOCK_TEST_SERVERS", "all") == "one":
+        chosen = _with_one_server(kept)
+        left_out += [item for item in kept if item not in chosen]
+        kept = [item for item in kept if item in chosen]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
+
+
+def _params(item: pytest.Item) -> dict[str, Any]:
+    callspec = getattr(item, "callspec", None)
+    return dict(callspec.params) if callspec else {}
+
+
+def _with_one_server(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Of cases that differ in their server alone, one; in every run the same."""
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        name = item.nodeid
+        if item.get_closest_marker("each_server") is None:
+            params = _params(item)
+            servers = {str(params.get("mysql_kind")), f"pg{params.get('postgres_version')}"}
+            test, _, case = name.partition("[")
+            others = [part for part in case.removesuffix("]").split("-") if part not in servers]
+            name = f"{test}[{'-'.join(others)}]"
+        cases[name].append(item)
+    return {same[crc32(name.encode()) % len(same)] for name, same in cases.items()}
 
 
 def _applies(spec: str, params: Mapping[str, Any]) -> bool:

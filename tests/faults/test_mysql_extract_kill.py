@@ -119,8 +119,19 @@ def prepare(server: MySQLServer, url: str, directory: Path) -> None:
     assert child(url, directory) == 0
 
 
-@pytest.mark.parametrize("exact", [True, False], ids=["exact", "behind"])
-@pytest.mark.parametrize("moment", MOMENTS)
+CASES = [
+    pytest.param(
+        moment,
+        exact,
+        id=f"{moment}-{'exact' if exact else 'behind'}",
+        marks=[] if exact == (number % 2 == 0) else [pytest.mark.long],
+    )
+    for number, moment in enumerate(MOMENTS)
+    for exact in (True, False)
+]
+
+
+@pytest.mark.parametrize(("moment", "exact"), CASES)
 def test_killed_and_started_again(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path, moment: str, exact: bool
 ) -> None:

@@ -24,6 +24,8 @@ from penstock.source.postgres.catalog import (
 )
 from penstock.source.postgres.definitions import SettingsWrong, definitions_of
 
+pytestmark = pytest.mark.each_server
+
 
 @pytest.fixture
 def catalog(source_url: str) -> Iterator[psycopg.Connection]:

@@ -27,6 +27,8 @@ from penstock.host.connect import (
 from penstock.source.postgres.client import open_replication
 from penstock.source.postgres.login import parameters_of, targets
 
+pytestmark = pytest.mark.each_server
+
 PASSWORD = "pass wörd'\\%:@"
 
 

@@ -22,6 +22,8 @@ from penstock.source.mysql.catalog import (
 from penstock.source.mysql.client import DumpOptions, open_binlog
 from penstock.source.mysql.definitions import source_id_of
 
+pytestmark = pytest.mark.each_server
+
 TABLE_MAP = 19
 
 # Every type in the forms in which a column can be declared.

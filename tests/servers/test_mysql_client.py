@@ -23,6 +23,8 @@ from penstock.source.mysql.client import BinlogConnection, DumpOptions, Gtids, o
 from penstock.source.mysql.login import replica_uuid_for, server_id_for
 from penstock.source.mysql.status import check_continues, parse_gtids, read_status
 
+pytestmark = pytest.mark.each_server
+
 QUERY, ROTATE, HEARTBEAT, ANNOTATE = 2, 4, 27, 160
 ROW_EVENTS = {23, 24, 25, 30, 31, 32}
 FIRST = BinlogPosition.at("binlog.000001", 4)

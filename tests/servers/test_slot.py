@@ -22,6 +22,8 @@ from penstock.source.postgres.slot import (
     read_slot,
 )
 
+pytestmark = pytest.mark.each_server
+
 
 def test_publication_is_made_and_then_found(source_url: str) -> None:
     """With awkward names too; by root for partitioned tables, for every operation."""

@@ -5,10 +5,14 @@ from __future__ import annotations
 import decimal
 from pathlib import Path
 
+import pytest
+
 from fix_postgres import Server
 from fix_stream import ABSENT, collect, prepare, rows, run_sql, streaming
 from penstock.host.connect import connect
 from penstock.model import MarkerKind
+
+pytestmark = pytest.mark.each_server
 
 
 def test_inserts_updates_and_deletes_come_in_order_as_whole_transactions(

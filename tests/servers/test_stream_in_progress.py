@@ -12,6 +12,8 @@ from penstock.host.connect import connect
 from penstock.model import MarkerKind
 from penstock.source.postgres.assembly import Limits
 
+pytestmark = pytest.mark.each_server
+
 
 @pytest.fixture
 def small_memory(postgres: object, source_url: str) -> str:

@@ -39,6 +39,8 @@ from penstock.source.postgres.slot import (
 from penstock.source.postgres.source_identity import ServerIdentity, SourceReplaced
 from penstock.source.postgres.stream import PostgresSource, StreamOptions
 
+pytestmark = pytest.mark.each_server
+
 DDL = "create table t (id int, v text)"
 
 

@@ -190,6 +190,9 @@ def _session(url: str) -> _Session:
     """The worker's connection to the target; a forked child does not share its parent's."""
     place = (os.getpid(), url)
     if place not in _sessions:
+        for pid, other in list(_sessions):  # a worker serves one target at a time
+            if pid == place[0]:
+                _forget(other)
         _sessions[place] = _open(url)
     return _sessions[place]
 

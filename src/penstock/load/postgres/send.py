@@ -53,6 +53,9 @@ def _connection(url: str) -> Any:
     """The worker's connection to the target; a forked child does not share its parent's."""
     place = (os.getpid(), url)
     if place not in _connections:
+        for pid, other in list(_connections):  # a worker serves one target at a time
+            if pid == place[0]:
+                _forget(other)
         given = conninfo.conninfo_to_dict(url)
         options = str(given.get("options") or "")
         given["options"] = f"{options} -c statement_timeout=0 -c lock_timeout=60000".strip()
