@@ -21,7 +21,7 @@ settings.register_profile(
     "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.register_profile("check", parent=settings.get_profile("default"), max_examples=25)
-settings.register_profile("ci", parent=settings.get_profile("default"), max_examples=200)
+settings.register_profile("ci", parent=settings.get_profile("default"), max_examples=60)
 settings.register_profile("fuzz", parent=settings.get_profile("default"), max_examples=30)
 settings.register_profile("soak", parent=settings.get_profile("default"), max_examples=5_000)
 settings.load_profile(os.environ.get("PENSTOCK_HYPOTHESIS", "default"))
