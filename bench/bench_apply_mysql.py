@@ -1,0 +1,202 @@
+"""Applying W into MariaDB and MySQL, against the server's own replica on the same binlog.
+
+Estimate: a replica applies row by row, with a lookup by key each: 15 to 25 us a row of one thread,
+which is 40 to 60 k changes/s. Ours folds 150,000 changes to 135,000 rows, writes them into a merge
+table (LOAD DATA, 3 us), deletes and upserts from there (two lookups, 8 to 10 us): 70 to 90 k
+changes/s, with reading and folding on the second core.
+Limit: the replica's applier, its relay log fetched beforehand, from START to the last change being
+visible; with its threads as the server comes (`--workers` for more). Both sides have the same
+server, the same base rows, and write the server's own binlog.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from bench.bench_extraction_mysql import KINDS, SETTINGS, Server
+from bench.bench_loader import Always
+from bench.harness import ROUND_COUNT, Comparison, Contender, Measurement, TreeSampler
+from bench.workload_mysql import DATABASE, Made, MySQLWorkload, row_count
+from penstock.host.mysql.connect import Connection, connect, rows, run
+from penstock.load.loader import Loader, LoaderOptions
+from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
+from penstock.log import list_segments
+from penstock.source.extract import ExtractOptions, Extractor
+from penstock.source.mysql.beginning import find_beginning
+from penstock.source.mysql.engine import MySQLEngine
+
+POLL_INTERVAL_S = 0.02
+TIMEOUT_S = 900.0
+
+
+def make_segments(url: str, directory: Path, made: Made) -> None:
+    """Extract the changes into segments of 150,000 operations."""
+    beginning = find_beginning(url, [f"{DATABASE}.w"], at=made.begin)
+    options = ExtractOptions(flush_interval_s=3600)
+    extractor: Extractor
+    engine = MySQLEngine(
+        url, tables=beginning.tables, options=options, beginning=beginning, task=str(directory)
+    )
+    extractor = Extractor(
+        engine,
+        directory,
+        options=options,
+        stop=lambda: extractor.progress.row_count >= made.row_count,
+    )
+    extractor.run()
+
+
+def penstock(sessions: SessionKeeper, target: Server, log: Path, expected: int) -> Measurement:
+    """Load every segment, as `penstock load` does, in batches of one segment."""
+    restore(target)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch:
+        options = LoaderOptions(
+            url=target.url(DATABASE),
+            log_directory=log,
+            state_directory=Path(scratch),
+            run_directory=Path(scratch),
+            max_files_per_batch=1,
+            exit_when_done=False,
+        )
+        last = list_segments(log)[-1].number
+        loader: Loader
+        loader = Loader(
+            options,
+            sessions,
+            stop=lambda: loader.state.applied_segment >= last,
+            actions=Always(),
+        )
+        with TreeSampler(os.getpid()) as sampler:
+            began = time.monotonic()
+            loader.run()
+            elapsed_s = time.monotonic() - began
+    check(target, expected)
+    return Measurement(elapsed_s=elapsed_s, cpu_s=sampler.cpu_s, peak_bytes=sampler.peak_bytes)
+
+
+def replica(source: Server, target: Server, made: Made, expected: int, workers: int) -> Measurement:
+    """The server's own applier."""
+    restore(target)
+    with connect(target.url(), application_name="bench") as connection:
+        follow(connection, source, made, workers)
+        do(connection, "start slave io_thread")
+        wait_until(connection, made, "Read_Master_Log_Pos", "Master_Log_File")
+        began = time.monotonic()
+        do(connection, "start slave sql_thread")
+        wait_until(connection, made, "Exec_Master_Log_Pos", "Relay_Master_Log_File")
+        elapsed_s = time.monotonic() - began
+        do(connection, "stop slave")
+        do(connection, "reset slave all")
+    check(target, expected)
+    return Measurement(elapsed_s=elapsed_s)
+
+
+def follow(connection: Connection, source: Server, made: Made, workers: int) -> None:
+    """Make the server a replica that begins where the changes do."""
+    parts = urlsplit(source.url())
+    if connection.server.is_mariadb:
+        do(connection, f"set global slave_parallel_threads = {workers}")
+        more = ", master_use_gtid = no"
+    else:
+        do(connection, f"set global slave_parallel_workers = {workers}")
+        more = ", master_auto_position = 0, get_master_public_key = 1"
+    do(
+        connection,
+        f"change master to master_host = '127.0.0.1', master_port = {parts.port}, "
+        f"master_user = '{parts.username}', master_password = '{parts.password}', "
+        f"master_log_file = '{made.begin.file}', master_log_pos = {made.begin.offset}{more}",
+    )
+
+
+def wait_until(connection: Connection, made: Made, offset: str, file: str) -> None:
+    """Wait until one of the replica's places is the end of the changes."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        state = rows(connection, "show slave status", doing="looking at the replica")[0]
+        failed = state["Last_SQL_Error"] or state["Last_IO_Error"]
+        if failed:
+            raise RuntimeError(failed)
+        if (state[file], int(state[offset])) >= (made.end.file, made.end.offset):
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the replica is at {state[file]}:{state[offset]}")
+        time.sleep(POLL_INTERVAL_S)
+
+
+def restore(target: Server) -> None:
+    """The target as it was before the changes, with nothing of ours in it."""
+    MySQLWorkload().restore(target.url())
+    with connect(target.url(), application_name="bench") as connection:
+        do(connection, "drop database if exists wirekite")
+
+
+def check(target: Server, expected: int) -> None:
+    """Fail unless the table has as many rows as it must."""
+    found = row_count(target.url())
+    if found != expected:
+        raise RuntimeError(f"{found} rows in the target, expected {expected}")
+
+
+def do(connection: Connection, statement: str) -> None:
+    """Run a statement of the bench."""
+    run(connection, statement, doing="running the replica")
+
+
+def compare(kind: str, sessions: SessionKeeper, flags: argparse.Namespace, scratch: Path) -> None:
+    """Make binlog and segments once, then let both sides apply them in turn."""
+    settings = {**SETTINGS[kind], "innodb_buffer_pool_size": "1G"}
+    workload = MySQLWorkload(change_count=flags.changes)
+    with (
+        KINDS[kind](settings=settings) as source,
+        KINDS[kind](settings={**settings, "server_id": "2", "skip_slave_start": "ON"}) as target,
+    ):
+        workload.create(source.url())
+        workload.create(target.url())
+        made = workload.change(source.url())
+        make_segments(source.url(DATABASE), scratch / kind, made)
+        expected = row_count(source.url())
+        Comparison(
+            bench=f"apply_{kind}",
+            contenders=[
+                Contender(
+                    name="the server's own replica",
+                    run=lambda: replica(source, target, made, expected, flags.workers),
+                    unit_count=made.row_count,
+                    unit="changes",
+                ),
+                Contender(
+                    name="penstock load",
+                    run=lambda: penstock(sessions, target, scratch / kind / "log", expected),
+                    unit_count=made.row_count,
+                    unit="changes",
+                ),
+            ],
+        ).run(flags.rounds).print_table()
+
+
+def main() -> None:
+    """Both servers, or one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=ROUND_COUNT)
+    parser.add_argument("--changes", type=int, default=1_000_000)
+    parser.add_argument("--workers", type=int, default=0, help="threads of the replica's applier")
+    parser.add_argument("--server", choices=sorted(KINDS), action="append")
+    flags = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
+        spark = SessionOptions(master="local[2]", work_directory=Path(directory) / "spark")
+        sessions = SessionKeeper(spark, PendingSession(spark))
+        began = time.monotonic()
+        sessions.get()
+        print(f"spark session started in {time.monotonic() - began:.1f} s", flush=True)
+        for kind in flags.server or sorted(KINDS):
+            compare(kind, sessions, flags, Path(directory))
+        sessions.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""The bank's pipeline with MySQL and MariaDB at either end: killed at named and random moments.
+
+What is told in `test_pipeline_kills.py` of PostgreSQL, of the other engines in both roles.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from fix_kill_chains import EXTRACT_CHAIN, LOAD_CHAIN, SHORT, kill_along
+from fix_kills import POSTGRES, BankPipeline
+from fix_soak import Story, draw
+from penstock.control.handover import prepared
+from penstock.host import faults
+from penstock.source.mysql.engine import MySQLEngine
+from penstock.source.mysql.snapshot import open_snapshots
+
+pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+# Importing declares the fault points.
+assert prepared.__module__
+assert MySQLEngine.__module__
+assert open_snapshots.__module__
+
+BINLOG_CHAIN = (
+    "binlog.start.before:1",
+    "binlog.acknowledge.before:2",
+    "binlog.acknowledge.after:1",
+    "prepared.keep.before:1",
+    "prepared.keep.after:2",
+    "prepared.remove.before:1",
+)
+OF_POSTGRES = ("stream.", "spill.", "slot.")
+ENGINE_FREE = tuple(point for point in EXTRACT_CHAIN if not point.startswith(OF_POSTGRES))
+WHOLE = ((*ENGINE_FREE, *BINLOG_CHAIN), LOAD_CHAIN)
+SOME = (
+    (
+        *(point for point in SHORT[0] if not point.startswith(OF_POSTGRES)),
+        "binlog.acknowledge.before:2",
+        "prepared.keep.after:1",
+    ),
+    SHORT[1],
+)
+# A point on the way to the first row, only one kind of source has; what is killed in the bulk load.
+BEGINNINGS = (
+    ("mysql", "mariadb", "snapshot.locked", "load", "bulk.chunk.copied"),
+    ("mariadb", "mysql", "snapshot.taken", "both", "bulk.chunk.committed"),
+    ("mysql", "mysql", "handover.captured", "worker", "bulk.chunk.committed"),
+    ("mariadb", "mariadb", "handover.captured", "jvm", "bulk.chunk.copied"),
+    ("mysql", POSTGRES, "snapshot.taken", "both", "bulk.chunk.copied"),
+    (POSTGRES, "mysql", "handover.captured", "both", "bulk.chunk.committed"),
+)
+
+
+def test_no_point_is_forgotten() -> None:
+    """Whoever adds a fault point that only these sources have is asked to add it here."""
+    told = {point.partition(":")[0] for point in BINLOG_CHAIN}
+    told |= {point for _, _, point, _, _ in BEGINNINGS}
+    rooms = ("binlog.", "prepared.", "snapshot.")
+    assert {name for name in faults.names() if name.startswith(rooms)} - told == set()
+    assert told - set(faults.names()) == set()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "chains"),
+    [
+        pytest.param("mariadb", "mysql", SOME, id="some"),
+        pytest.param("mysql", "mariadb", WHOLE, id="mysql-mariadb", marks=pytest.mark.long),
+        pytest.param("mariadb", "mysql", WHOLE, id="mariadb-mysql", marks=pytest.mark.long),
+        pytest.param("mysql", POSTGRES, WHOLE, id="mysql-postgres", marks=pytest.mark.long),
+    ],
+)
+def test_killed_at_named_points(
+    tmp_path: Path, source: str, target: str, chains: tuple[tuple[str, ...], tuple[str, ...]]
+) -> None:
+    """Both halves at once die along their chains while the bank works and its copy is read."""
+    small = {"changeLoader": {"maxFilesPerBatch": 2}}
+    with BankPipeline(
+        tmp_path, 1, source=source, target=target, sections=small, xa=True
+    ) as pipeline:
+        reached = pipeline.kill_at(pipeline.extract, chains[0][0])
+        pipeline.start()
+        missed: dict[str, list[str]] = {}
+
+        def load_dies() -> None:
+            missed["load"] = kill_along(pipeline, pipeline.load, chains[1])
+
+        beside = threading.Thread(target=load_dies)
+        beside.start()
+        missed["extract"] = kill_along(pipeline, pipeline.extract, chains[0][1:])
+        beside.join()
+        pipeline.check_books()
+        pipeline.configure(sections={"changeLoader": {"maxFilesPerBatch": 30}})
+        pipeline.finish()
+        assert missed == {"load": [], "extract": []}
+        assert reached
+
+
+def _beginnings() -> list[object]:
+    """One for everyday, all in `make test-faults`."""
+    everyday = BEGINNINGS[1]
+    return [
+        pytest.param(
+            *story,
+            marks=[] if story is everyday else pytest.mark.long,
+            id="-".join(story[:4]),
+        )
+        for story in BEGINNINGS
+    ]
+
+
+@pytest.mark.parametrize(("source", "target", "point", "victim", "chunk"), _beginnings())
+def test_killed_on_the_way_to_the_first_row(
+    tmp_path: Path, source: str, target: str, point: str, victim: str, chunk: str
+) -> None:
+    """The extractor at a point of the handover, then the bulk load with its sessions or without."""
+    with BankPipeline(tmp_path, 1, source=source, target=target) as pipeline:
+        extract, load = pipeline.extract, pipeline.load
+        assert pipeline.kill_at(extract, f"{point}:1")
+        pipeline.transactions_go_on()
+        extract.start()
+        load.start(f"{chunk}:1:{'kill' if victim == 'worker' else 'sleep'}")
+        pipeline.until(lambda: load.reached, f"{chunk} in the bulk load")
+        if victim == "both":
+            extract.kill()
+        if victim == "jvm":
+            assert load.kill_descendant("java")
+        elif victim != "worker":
+            load.kill()
+            pipeline.transactions_go_on()
+            load.start()
+        if victim == "both":
+            extract.start()
+        pipeline.until_read()
+        pipeline.finish()
+
+
+# Each engine in each role; one is everyday, all are in `make test-faults`.
+STORIES = (
+    (1, 4, "mysql", "mariadb"),
+    (2, 8, "mariadb", "mysql"),
+    (3, 8, "mysql", POSTGRES),
+    (4, 8, POSTGRES, "mariadb"),
+    (5, 8, "mariadb", POSTGRES),
+    (6, 8, POSTGRES, "mysql"),
+)
+
+
+@pytest.mark.parametrize(
+    ("seed", "count", "source", "target"),
+    [
+        pytest.param(
+            *story, marks=[] if story[0] == 1 else pytest.mark.long, id=f"{story[2]}-{story[3]}"
+        )
+        for story in STORIES
+    ],
+)
+def test_a_story_of_kills(tmp_path: Path, seed: int, count: int, source: str, target: str) -> None:
+    """Halves, the JVM, workers and both servers, at random moments and points drawn from a seed."""
+    story = Story(seed, tmp_path, source=source, target=target)
+    story.tell(list(draw(seed, count, source)))
