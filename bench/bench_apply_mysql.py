@@ -6,7 +6,10 @@ table (LOAD DATA, 3 us), deletes and upserts from there (two lookups, 8 to 10 us
 changes/s, with reading and folding on the second core.
 Limit: the replica's applier, its relay log fetched beforehand, from START to the last change being
 visible; with its threads as the server comes (`--workers` for more). Both sides have the same
-server, the same base rows, and write the server's own binlog.
+server, the same base rows, and write the server's own binlog (log_slave_updates).
+The replica works inside the server: its CPU and memory are the server's, ours are the processes of
+the load; `target_cpu_s` is what the target's server used in either case.
+Small, to see that it runs: `--rounds 1 --rows 220000 --changes 50000`.
 """
 
 from __future__ import annotations
@@ -51,9 +54,16 @@ def make_segments(url: str, directory: Path, made: Made) -> None:
     extractor.run()
 
 
-def penstock(sessions: SessionKeeper, target: Server, log: Path, expected: int) -> Measurement:
+def penstock(
+    sessions: SessionKeeper,
+    servers: tuple[Server, Server],
+    workload: MySQLWorkload,
+    log: Path,
+    expected: int,
+) -> Measurement:
     """Load every segment, as `penstock load` does, in batches of one segment."""
-    restore(target)
+    target = servers[1]
+    restore(workload, target)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch:
         options = LoaderOptions(
             url=target.url(DATABASE),
@@ -71,29 +81,47 @@ def penstock(sessions: SessionKeeper, target: Server, log: Path, expected: int) 
             stop=lambda: loader.state.applied_segment >= last,
             actions=Always(),
         )
-        with TreeSampler(os.getpid()) as sampler:
+        without = [server.pid for server in servers]
+        with (
+            TreeSampler(target.pid) as there,
+            TreeSampler(os.getpid(), without=without) as sampler,
+        ):
             began = time.monotonic()
             loader.run()
             elapsed_s = time.monotonic() - began
     check(target, expected)
-    return Measurement(elapsed_s=elapsed_s, cpu_s=sampler.cpu_s, peak_bytes=sampler.peak_bytes)
+    return Measurement(
+        elapsed_s=elapsed_s,
+        cpu_s=sampler.cpu_s,
+        peak_bytes=sampler.peak_bytes,
+        extra={"target_cpu_s": there.cpu_s},
+    )
 
 
-def replica(source: Server, target: Server, made: Made, expected: int, workers: int) -> Measurement:
+def replica(
+    servers: tuple[Server, Server], workload: MySQLWorkload, made: Made, expected: int, workers: int
+) -> Measurement:
     """The server's own applier."""
-    restore(target)
+    source, target = servers
+    restore(workload, target)
     with connect(target.url(), application_name="bench") as connection:
         follow(connection, source, made, workers)
         do(connection, "start slave io_thread")
         wait_until(connection, made, "Read_Master_Log_Pos", "Master_Log_File")
-        began = time.monotonic()
-        do(connection, "start slave sql_thread")
-        wait_until(connection, made, "Exec_Master_Log_Pos", "Relay_Master_Log_File")
-        elapsed_s = time.monotonic() - began
+        with TreeSampler(target.pid) as there:
+            began = time.monotonic()
+            do(connection, "start slave sql_thread")
+            wait_until(connection, made, "Exec_Master_Log_Pos", "Relay_Master_Log_File")
+            elapsed_s = time.monotonic() - began
         do(connection, "stop slave")
         do(connection, "reset slave all")
     check(target, expected)
-    return Measurement(elapsed_s=elapsed_s)
+    return Measurement(
+        elapsed_s=elapsed_s,
+        cpu_s=there.cpu_s,
+        peak_bytes=there.peak_bytes,
+        extra={"target_cpu_s": there.cpu_s},
+    )
 
 
 def follow(connection: Connection, source: Server, made: Made, workers: int) -> None:
@@ -128,11 +156,13 @@ def wait_until(connection: Connection, made: Made, offset: str, file: str) -> No
         time.sleep(POLL_INTERVAL_S)
 
 
-def restore(target: Server) -> None:
-    """The target as it was before the changes, with nothing of ours in it."""
-    MySQLWorkload().restore(target.url())
+def restore(workload: MySQLWorkload, target: Server) -> None:
+    """The target as it was before the changes, with nothing of ours or the source's in it."""
+    workload.restore(target.url())
     with connect(target.url(), application_name="bench") as connection:
         do(connection, "drop database if exists wirekite")
+        new = connection.server.mysql(8, 4)  # transactions of the round before would be skipped
+        do(connection, "reset binary logs and gtids" if new else "reset master")
 
 
 def check(target: Server, expected: int) -> None:
@@ -150,11 +180,14 @@ def do(connection: Connection, statement: str) -> None:
 def compare(kind: str, sessions: SessionKeeper, flags: argparse.Namespace, scratch: Path) -> None:
     """Make binlog and segments once, then let both sides apply them in turn."""
     settings = {**SETTINGS[kind], "innodb_buffer_pool_size": "1G"}
-    workload = MySQLWorkload(change_count=flags.changes)
+    follows = {"server_id": "2", "skip_slave_start": "ON", "log_slave_updates": "ON"}
+    workload = MySQLWorkload(base_row_count=flags.rows, change_count=flags.changes)
     with (
         KINDS[kind](settings=settings) as source,
-        KINDS[kind](settings={**settings, "server_id": "2", "skip_slave_start": "ON"}) as target,
+        KINDS[kind](settings={**settings, **follows}) as target,
     ):
+        servers = (source, target)
+        log = scratch / kind / "log"
         workload.create(source.url())
         workload.create(target.url())
         made = workload.change(source.url())
@@ -165,13 +198,13 @@ def compare(kind: str, sessions: SessionKeeper, flags: argparse.Namespace, scrat
             contenders=[
                 Contender(
                     name="the server's own replica",
-                    run=lambda: replica(source, target, made, expected, flags.workers),
+                    run=lambda: replica(servers, workload, made, expected, flags.workers),
                     unit_count=made.row_count,
                     unit="changes",
                 ),
                 Contender(
                     name="penstock load",
-                    run=lambda: penstock(sessions, target, scratch / kind / "log", expected),
+                    run=lambda: penstock(sessions, servers, workload, log, expected),
                     unit_count=made.row_count,
                     unit="changes",
                 ),
@@ -183,6 +216,7 @@ def main() -> None:
     """Both servers, or one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUND_COUNT)
+    parser.add_argument("--rows", type=int, default=500_000, help="rows before the changes")
     parser.add_argument("--changes", type=int, default=1_000_000)
     parser.add_argument("--workers", type=int, default=0, help="threads of the replica's applier")
     parser.add_argument("--server", choices=sorted(KINDS), action="append")

@@ -5,11 +5,13 @@ reads and sends it at some 300 MB/s, the kernel decodes at 0.4 to 0.6 us a row, 
 0.4 us: 1 M rows/s on a core of our own. W1 has a transaction of four events around each row: the
 server sends one packet per event, and each transaction costs the kernel 1 us more: 250 k rows/s.
 Ours ends when the last change is in a closed, fdatasync'ed segment. Beside it: `mariadb-binlog
---raw`, which copies the file and decodes nothing, `-vv` to /dev/null, which prints all rows, and
-mysql-replication (python), where `--reader-python` names an interpreter that has it; these can not
-all read MySQL's binlog, and none of them keeps anything durable.
-The two lines of orientation are other people's programs on another day of this machine, as the
-issue tells them; they were not measured here.
+--raw`, which copies the file and decodes nothing, `-vv` to /dev/null, which prints all rows,
+and mysql-replication (python), where `--reader-python` names an interpreter that has it. None of
+them keeps anything durable. Who is not there is printed as absent.
+The lines of orientation are other people's programs on another day of this machine; they were not
+measured here.
+Small, to see that it runs: `--rounds 1 --rows 220000 --changes 50000 --single-changes 5000`; the
+changes delete from row 200,001 on, eight rows in fifty.
 """
 
 from __future__ import annotations
@@ -17,10 +19,13 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -47,6 +52,7 @@ ORIENTATION = {
     "w": {"go-mysql, decoding alone": 322_000, "Debezium embedded": 33_000},
     "w1": {"go-mysql, decoding alone": 104_000, "Debezium embedded": 13_000},
 }
+OURS = "penstock"
 READER_ROWS = 50_000  # of a contender that would take minutes for all
 
 
@@ -134,30 +140,32 @@ def mysql_replication(python: str, url: str, made: Made, count: int) -> Measurem
     return Measurement(elapsed_s=told["elapsed_s"], cpu_s=told["cpu_s"], peak_bytes=peak_bytes)
 
 
-def contenders(server: Server, made: Made, reader_python: str) -> list[Contender]:
-    """Those that can read this server's binlog."""
+def contenders(server: Server, made: Made, flags: argparse.Namespace) -> list[Contender]:
+    """Those that are there, in the order of the table; who is not is printed."""
     url = server.url(DATABASE)
-    count = made.row_count
-    found = []
-    if isinstance(server, EmbeddedMariaDB):
-        for name, raw in (("mariadb-binlog -vv", False), ("mariadb-binlog --raw", True)):
-            found.append(
-                Contender(
-                    name=name,
-                    run=lambda raw=raw: mariadb_binlog(url, made, raw=raw),  # type: ignore[misc]
-                    unit_count=count,
-                )
-            )
-    ours = Contender(name="penstock", run=lambda: penstock(url, made), unit_count=count)
-    if reader_python:
-        few = min(READER_ROWS, count)
-        reader = Contender(
-            name="mysql-replication",
-            run=lambda: mysql_replication(reader_python, url, made, few),
-            unit_count=few,
-        )
-        found.append(reader)
-    return [*found, ours]
+    count, few = made.row_count, min(READER_ROWS, made.row_count)
+    found: list[Contender] = []
+
+    def add(
+        name: str, run: Callable[[], Measurement], absent: str = "", unit_count: int = count
+    ) -> None:
+        if absent:
+            print(json.dumps({"server": str(server.flavour), "absent": name, "why": absent}))
+        else:
+            found.append(Contender(name=name, run=run, unit_count=unit_count))
+
+    tool = "" if shutil.which("mariadb-binlog") else "mariadb-binlog is not installed"
+    add("mariadb-binlog -vv", lambda: mariadb_binlog(url, made, raw=False), tool)
+    add("mariadb-binlog --raw", lambda: mariadb_binlog(url, made, raw=True), tool)
+    python = flags.reader_python
+    add(
+        "mysql-replication",
+        lambda: mysql_replication(python, url, made, few),
+        "" if python else "no --reader-python",
+        few,
+    )
+    add(OURS, lambda: penstock(url, made))
+    return found
 
 
 def compare(kind: str, name: str, workload: MySQLWorkload, flags: argparse.Namespace) -> None:
@@ -165,25 +173,14 @@ def compare(kind: str, name: str, workload: MySQLWorkload, flags: argparse.Names
     with KINDS[kind](settings={**SETTINGS[kind], "innodb_buffer_pool_size": "1G"}) as server:
         workload.create(server.url())
         made = workload.change(server.url())
-        comparison = Comparison(
-            bench=f"extraction_{kind}_{name}",
-            contenders=contenders(server, made, flags.reader_python),
-        ).run(flags.rounds)
-        comparison.print_table()
-        ours = made.row_count / comparison.best_s("penstock")
-        for whose, rate in ORIENTATION[name].items():
-            print(
-                json.dumps(
-                    {
-                        "bench": comparison.bench,
-                        "orientation": whose,
-                        "published_rows_per_s": rate,
-                        "measured_here": False,
-                        "ours_to_it": round(ours / rate, 2),
-                    }
-                ),
-                flush=True,
-            )
+        sides = contenders(server, made, flags)
+        comparison = Comparison(bench=f"extraction_{kind}_{name}", contenders=sides)
+        comparison.run(flags.rounds).print_table()
+        best = {side.name: side.unit_count / comparison.best_s(side.name) for side in sides}
+        for measured, rates in ((True, best), (False, ORIENTATION[name])):
+            ours = {whose: round(best[OURS] / rate, 2) for whose, rate in rates.items()}
+            told = {"bench": comparison.bench, "measured_here": measured, "ours_to": ours}
+            print(json.dumps(told), flush=True)
 
 
 def main() -> None:
@@ -194,14 +191,16 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUND_COUNT)
+    parser.add_argument("--rows", type=int, default=500_000, help="rows before the changes")
     parser.add_argument("--changes", type=int, default=1_000_000)
     parser.add_argument("--single-changes", type=int, default=300_000)
     parser.add_argument("--server", choices=sorted(KINDS), action="append")
     parser.add_argument("--reader-python", default="", help="has mysql-replication installed")
     flags = parser.parse_args()
     for kind in flags.server or sorted(KINDS):
-        compare(kind, "w", MySQLWorkload(change_count=flags.changes), flags)
-        single = MySQLWorkload(change_count=flags.single_changes, rows_per_transaction=1)
+        base = MySQLWorkload(base_row_count=flags.rows, change_count=flags.changes)
+        compare(kind, "w", base, flags)
+        single = replace(base, change_count=flags.single_changes, rows_per_transaction=1)
         compare(kind, "w1", single, flags)
 
 
