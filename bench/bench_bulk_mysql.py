@@ -67,7 +67,7 @@ COPY_OUT = (
     " from public.w) to stdout"
 )
 LOAD_DATA = "load data local infile '/dev/stdin' into table w character set utf8mb4"
-ARGUMENTS = ("--no-defaults", "--default-character-set=utf8mb4", "--protocol=tcp")
+CHARACTER_SET = "--default-character-set=utf8mb4"
 
 
 def fill(url: str, count: int) -> None:
@@ -105,20 +105,21 @@ def fresh_target(server: EmbeddedPostgres, *, table: bool) -> str:
     return url
 
 
-def client(program: str, url: str) -> list[str]:
-    """A command-line tool with what it needs to log in."""
+def client(program: str, url: str, *arguments: str) -> list[str]:
+    """A command-line tool with what it needs to log in, and arguments."""
     parts = urlsplit(url)
     found = shutil.which(program)
     if found is None:
         raise FileNotFoundError(f"the benchmark compares with {program}: install mariadb-client")
     login = [f"-h{parts.hostname}", f"-P{parts.port}", f"-u{parts.username}", f"-p{parts.password}"]
-    return [found, *ARGUMENTS, *login]
+    return [found, "--no-defaults", "--protocol=tcp", *login, *arguments]
 
 
 def batch_pipe(bindir: Path, source: str, target: str, *, through_sed: bool) -> Measurement:
     """`mariadb --batch --quick | psql copy`, then the key."""
     name = urlsplit(source).path.lstrip("/")
-    mariadb = " ".join([*client("mariadb", source), "--batch", "--quick", "--skip-column-names"])
+    how = (CHARACTER_SET, "--batch", "--quick", "--skip-column-names")
+    mariadb = " ".join(client("mariadb", source, *how))
     sed = r"| sed -e 's/\tNULL/\t\\N/g' " if through_sed else ""
     null = "" if through_sed else "with (null 'NULL')"
     began = time.monotonic()
@@ -149,7 +150,8 @@ def dump_tab(bindir: Path, source: str, target: str, folder: Path) -> Measuremen
     file = folder / "w.txt"
     file.unlink(missing_ok=True)
     began = time.monotonic()
-    dump = [*client("mariadb-dump", source), "--no-create-info", f"--tab={folder}", name, "w"]
+    how = (CHARACTER_SET, "--no-create-info", f"--tab={folder}")
+    dump = client("mariadb-dump", source, *how, name, "w")
     contenders.run_process(dump)
     contenders.run_process(psql(bindir, target, f"\\copy public.w from '{file}'"))
     add_key(target)
@@ -160,7 +162,7 @@ def load_pipe(bindir: Path, source: str, target: str) -> Measurement:
     """`psql copy to stdout | mariadb load data`, into a table that has its key."""
     name = urlsplit(target).path.lstrip("/")
     copy = psql(bindir, source, COPY_OUT)
-    into = [*client("mariadb", target), "--local-infile=1", name, "-e", LOAD_DATA]
+    into = client("mariadb", target, CHARACTER_SET, "--local-infile=1", name, "-e", LOAD_DATA)
     return contenders.pipe(copy, into)
 
 

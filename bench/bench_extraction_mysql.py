@@ -122,7 +122,7 @@ def measured_child(arguments: list[str]) -> tuple[dict[str, float], int]:
 
 def mariadb_binlog(url: str, made: Made, *, raw: bool) -> Measurement:
     """The server's own tool as a reader over the network: copying files, or printing rows."""
-    reading = [*client("mariadb-binlog", url), "--read-from-remote-server", "--to-last-log"]
+    reading = client("mariadb-binlog", url, "--read-from-remote-server", "--to-last-log")
     if not raw:
         return run_process([*reading, "--base64-output=DECODE-ROWS", "-vv", made.begin.file])
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:

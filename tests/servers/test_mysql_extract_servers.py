@@ -165,6 +165,26 @@ def test_a_log_begins_where_it_is_told(own_mysql: Maker, tmp_path: Path) -> None
     assert mysqlwire.EVENT_HEAD_BYTES == 19
 
 
+def test_a_log_begins_at_every_place_that_is_told_between_transactions(
+    own_mysql: Maker, tmp_path: Path
+) -> None:
+    """Right behind FLUSH too, in front of a file's first transaction, behind DDL, before DDL."""
+    server, url = made(own_mysql)
+    server.execute("flush binary logs")
+    places = []
+    for statement in ("insert into t values (1)", "create table u (id int)", "drop table u"):
+        places.append(server.status())
+        server.execute(statement, "shop")
+    places.append(server.status())
+    server.execute("insert into t values (2); insert into t values (3)", "shop")
+    found = []
+    for number, (file, offset) in enumerate(places):
+        folder = tmp_path / str(number)
+        extractor_of(url, folder, at=BinlogPosition.at(file, offset)).run()
+        found.append(ids(folder))
+    assert found == [[1, 2, 3], [2, 3], [2, 3], [2, 3]]
+
+
 # -- another server ------------------------------------------------------------------------------
 
 

@@ -35,6 +35,7 @@ ATTEMPTS_MAX = 20
 PAUSE_S = 0.2
 WAIT_S = 0.5
 ROW_LIMIT = 1_000_000
+PACKET_HEAD_BYTES = 4
 
 
 class TablesInMotion(PenstockError):
@@ -142,6 +143,13 @@ def transactions_before(url: str, position: BinlogPosition) -> str:
                 end += stream.receive_into(view[end:], WAIT_S)
 
 
+def _packet_end(block: memoryview, start: int, end: int) -> int:
+    """Where the packet at `start` ends, or the block: events that pass make a decoder not stop."""
+    if end - start < PACKET_HEAD_BYTES:
+        return end
+    return min(start + PACKET_HEAD_BYTES + int.from_bytes(block[start : start + 3], "little"), end)
+
+
 class _Reader:
     """Walks over a file up to a place, with an eye on ids alone."""
 
@@ -155,8 +163,9 @@ class _Reader:
     def feed(self, block: memoryview, start: int, end: int) -> int:
         decoder, at = self._decoder, start
         while not self.is_done:
+            until = end if decoder.in_transaction else _packet_end(block, at, end)
             try:
-                at = decoder.feed(block, at, end, ROW_LIMIT, 0)
+                at = decoder.feed(block, at, until, ROW_LIMIT, 0)
             except BinlogBroken as error:
                 raise self._unfit(f"the file can not be read up to it: {error.message}") from error
             self._note()
@@ -165,7 +174,7 @@ class _Reader:
             elif decoder.stop is Stop.OTHER_FRAME:
                 self.payload = decoder.message
             self._look()
-            if decoder.stop in (Stop.MORE, Stop.OTHER_FRAME):
+            if decoder.stop is Stop.OTHER_FRAME or (decoder.stop is Stop.MORE and until == end):
                 return at
         return at
 
