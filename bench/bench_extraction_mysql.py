@@ -40,6 +40,7 @@ from bench.harness import (
 )
 from bench.workload_mysql import DATABASE, Made, MySQLWorkload
 from penstock.host.mysql.server import EmbeddedMariaDB, EmbeddedMySQL
+from penstock.host.mysql.version import Flavour
 from penstock.model import BinlogPosition
 
 Server = EmbeddedMariaDB | EmbeddedMySQL
@@ -154,7 +155,9 @@ def contenders(server: Server, made: Made, flags: argparse.Namespace) -> list[Co
         else:
             found.append(Contender(name=name, run=run, unit_count=unit_count))
 
-    tool = "" if shutil.which("mariadb-binlog") else "mariadb-binlog is not installed"
+    tool = "" if shutil.which("mariadb-binlog") else "it is not installed"
+    if server.flavour is not Flavour.MARIADB:
+        tool = "it can not read MySQL's binlog"
     add("mariadb-binlog -vv", lambda: mariadb_binlog(url, made, raw=False), tool)
     add("mariadb-binlog --raw", lambda: mariadb_binlog(url, made, raw=True), tool)
     python = flags.reader_python

@@ -200,7 +200,7 @@ class Comparison:
     def print_table(self) -> None:
         """Print one line per contender: best rate, ratio, spread, CPU and memory."""
         unit = self.contenders[0].unit
-        header = f"{'contender':<34}{unit + '/s':>12}{'ratio':>8}{'spread':>16}{'cpu s':>9}"
+        header = f"{'contender':<34}{unit + '/s':>12}{'ratio':>8}{'spread':>24}{'cpu s':>9}"
         print(
             f"\n{self.bench} ({describe_machine()})\n{header}{'us cpu/' + unit[:-1]:>14}{'MiB':>8}"
         )
@@ -211,7 +211,7 @@ class Comparison:
             spread = f"{times[0]:.2f}-{statistics.median(times):.2f}-{times[-1]:.2f} s"
             print(
                 f"{contender.name:<34}{contender.unit_count / times[0]:>12,.0f}"
-                f"{self.ratio(contender.name):>8.2f}{spread:>16}{cpu_s:>9.2f}"
+                f"{self.ratio(contender.name):>8.2f}{spread:>24}{cpu_s:>9.2f}"
                 f"{cpu_s / contender.unit_count * 1e6:>14.2f}"
                 f"{max(m.peak_bytes for m in runs) / 2**20:>8.0f}"
             )
