@@ -107,11 +107,11 @@ def replica(
     with connect(target.url(), application_name="bench") as connection:
         follow(connection, source, made, workers)
         do(connection, "start slave io_thread")
-        wait_until(connection, made, "Read_Master_Log_Pos", "Master_Log_File")
+        wait_until(connection, made, "read_master_log_pos", "master_log_file")
         with TreeSampler(target.pid) as there:
             began = time.monotonic()
             do(connection, "start slave sql_thread")
-            wait_until(connection, made, "Exec_Master_Log_Pos", "Relay_Master_Log_File")
+            wait_until(connection, made, "exec_master_log_pos", "relay_master_log_file")
             elapsed_s = time.monotonic() - began
         do(connection, "stop slave")
         do(connection, "reset slave all")
@@ -146,7 +146,7 @@ def wait_until(connection: Connection, made: Made, offset: str, file: str) -> No
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         state = rows(connection, "show slave status", doing="looking at the replica")[0]
-        failed = state["Last_SQL_Error"] or state["Last_IO_Error"]
+        failed = state["last_sql_error"] or state["last_io_error"]
         if failed:
             raise RuntimeError(failed)
         if (state[file], int(state[offset])) >= (made.end.file, made.end.offset):

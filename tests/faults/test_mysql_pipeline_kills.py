@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_kill_chains import EXTRACT_CHAIN, LOAD_CHAIN, SHORT, kill_along
+from fix_kill_chains import EXTRACT_CHAIN, LOAD_CHAIN, kill_along
 from fix_kills import POSTGRES, BankPipeline
 from fix_soak import Story, draw
 from penstock.control.handover import prepared
@@ -37,13 +37,18 @@ BINLOG_CHAIN = (
 OF_POSTGRES = ("extract.relations.", "stream.", "spill.", "slot.")
 ENGINE_FREE = tuple(point for point in EXTRACT_CHAIN if not point.startswith(OF_POSTGRES))
 WHOLE = ((*ENGINE_FREE, *BINLOG_CHAIN), LOAD_CHAIN)
+# For everyday: what these sources have of their own, and one place of each kind.
 SOME = (
     (
-        *(point for point in SHORT[0] if not point.startswith(OF_POSTGRES)),
-        "binlog.acknowledge.before:2",
+        "log.fdatasync.after:1",
+        "log.recovery.truncate.before:1",
+        "log.rename.after:1",
+        "extract.acknowledge.after:1",
+        "binlog.start.before:1",
+        "binlog.acknowledge.before:1",
         "prepared.keep.after:1",
     ),
-    SHORT[1],
+    ("load.copy.after:1", "load.apply.after:1", "load.commit.after:1"),
 )
 # A point on the way to the first row, only one kind of source has; what is killed in the bulk load.
 BEGINNINGS = (
@@ -99,20 +104,11 @@ def test_killed_at_named_points(
         assert missed == {"load": [], "extract": []}
 
 
-def _beginnings() -> list[object]:
-    """One for everyday, all in `make test-faults`."""
-    everyday = BEGINNINGS[1]
-    return [
-        pytest.param(
-            *story,
-            marks=[] if story is everyday else pytest.mark.long,
-            id="-".join(story[:4]),
-        )
-        for story in BEGINNINGS
-    ]
-
-
-@pytest.mark.parametrize(("source", "target", "point", "victim", "chunk"), _beginnings())
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("source", "target", "point", "victim", "chunk"),
+    [pytest.param(*story, id="-".join(story[:4])) for story in BEGINNINGS],
+)
 def test_killed_on_the_way_to_the_first_row(
     tmp_path: Path, source: str, target: str, point: str, victim: str, chunk: str
 ) -> None:
@@ -138,7 +134,7 @@ def test_killed_on_the_way_to_the_first_row(
         pipeline.finish()
 
 
-# Each engine in each role; one is everyday, all are in `make test-faults`.
+# Each engine in each role.
 STORIES = (
     (1, 4, "mysql", "mariadb"),
     (2, 8, "mariadb", "mysql"),
@@ -149,14 +145,10 @@ STORIES = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("seed", "count", "source", "target"),
-    [
-        pytest.param(
-            *story, marks=[] if story[0] == 1 else pytest.mark.long, id=f"{story[2]}-{story[3]}"
-        )
-        for story in STORIES
-    ],
+    [pytest.param(*story, id=f"{story[2]}-{story[3]}") for story in STORIES],
 )
 def test_a_story_of_kills(tmp_path: Path, seed: int, count: int, source: str, target: str) -> None:
     """Halves, the JVM, workers and both servers, at random moments and points drawn from a seed."""
