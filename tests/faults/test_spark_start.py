@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from pathlib import Path
 
 import psutil
 import pytest
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
+from penstock.load import session
 from penstock.load.session import SessionOptions, start_session
 
 pytestmark = [
@@ -40,7 +43,16 @@ def test_killed_while_spark_starts(tmp_path: Path, name: str) -> None:
     killed = threading.Event()
     killer = threading.Thread(target=_kill_first, args=(name, killed))
     killer.start()
-    with start_session(SessionOptions(work_directory=tmp_path, master="local[2]")) as session:
+    with start_session(SessionOptions(work_directory=tmp_path, master="local[2]")) as started:
         killer.join()
         assert killed.is_set()
-        assert session.run([[1], [2]], list) == [1, 2]
+        assert started.run([[1], [2]], list) == [1, 2]
+
+
+def test_a_jvm_that_is_dying_counts_as_dead() -> None:
+    """Its sockets are closed a moment before it can be waited for."""
+    with subprocess.Popen(["sleep", "0.3"]) as dying:
+        assert session._is_ending(dying, Py4JNetworkError("Error while sending or receiving"))
+    with subprocess.Popen(["sleep", "60"]) as alive:
+        assert not session._is_ending(alive, ValueError("a property that Spark refuses"))
+        alive.kill()

@@ -8,6 +8,7 @@ when this process dies, because its standard input closes. Not here: what the jo
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -23,7 +24,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
 import structlog
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 
@@ -39,6 +40,7 @@ STOP_WAIT_S = 10.0
 STOP_CHECK_S = 0.1
 LOCAL_JVM_FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 START_ATTEMPTS_MAX = 3
+DYING_TIMEOUT_S = 5.0
 # What the JVM says of a Python worker, or of the process that forks them, that is gone.
 _WORKER_GONE = (
     r"Python worker (exited unexpectedly|failed to connect)|crashed"
@@ -363,7 +365,7 @@ def _launch(conf: SparkConf, options: SessionOptions, start: Start, began: float
         _quieten(context)
         return Session(context, gateway, started_s=time.monotonic() - began)
     except (Py4JError, PySparkRuntimeError, OSError, ValueError) as error:
-        gone = gateway is None or gateway.proc.poll() is not None
+        gone = gateway is None or _is_ending(gateway.proc, error)
         if gateway is not None:
             end(gateway.proc)
         _forget_context()
@@ -373,6 +375,14 @@ def _launch(conf: SparkConf, options: SessionOptions, start: Start, began: float
             hint=f"Look at {messages} for Spark's own messages; check [spark] in the pipeline "
             "file.",
         ) from error
+
+
+def _is_ending(process: subprocess.Popen[bytes], error: Exception) -> bool:
+    """Whether the JVM has died, or is dying: its sockets close before it can be waited for."""
+    if isinstance(error, (Py4JNetworkError, OSError)):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(DYING_TIMEOUT_S)
+    return process.poll() is not None
 
 
 def _quieten(context: SparkContext) -> None:
