@@ -12,6 +12,7 @@ import trustme
 from fix_mysql import PASSWORD, MySQLServer, database_of
 from penstock.host import connect as c
 from penstock.host.mysql.connect import connect, literal, rows, run, server_errors, value
+from penstock.load.mysql.progress import transaction
 
 
 def test_the_session_is_the_same_whatever_the_server_is_set_to(mysql: MySQLServer) -> None:
@@ -182,3 +183,19 @@ def test_a_silent_server_is_not_waited_for_for_ever(mysql: MySQLServer) -> None:
         pytest.raises(c.ConnectionLost),
     ):
         value(connection, "select sleep(20)", doing="x")
+
+
+@pytest.mark.parametrize("when", ["begin", "commit"])
+def test_a_transaction_whose_connection_is_gone_says_so(
+    mysql: MySQLServer, mysql_url: str, when: str
+) -> None:
+    """At its first word and at its last, by a typed error that is tried again."""
+    with connect(mysql_url, application_name="test") as connection:
+
+        def die(at: str) -> None:
+            if at == when:
+                mysql.execute(f"kill {connection.thread_id()}")
+
+        die("begin")
+        with pytest.raises(c.ConnectionLost), transaction(connection):
+            die("commit")

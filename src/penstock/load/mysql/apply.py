@@ -162,7 +162,7 @@ class MySQLTarget:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """See `Target`."""
-        with server_errors("committing a batch"), transaction(self.connection):
+        with transaction(self.connection):
             yield
 
     def advance(self, *, log_id: str, before: Applied, after: Applied) -> None:

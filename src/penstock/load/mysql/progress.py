@@ -99,11 +99,14 @@ def transaction(connection: Connection) -> Iterator[None]:
     """A transaction, rolled back whole on any error.
 
     Also where the server has undone only the statement: a wait for a lock that took too long.
+    Raises what `server_errors` does where it can not be begun or committed.
     """
-    connection.begin()
+    with server_errors("beginning a transaction"):
+        connection.begin()
     try:
         yield
-        connection.commit()
+        with server_errors("committing"):
+            connection.commit()
     except BaseException:
         if connection.open:
             try:
