@@ -1,6 +1,7 @@
 """A network that breaks: forwards TCP to a server; cuts, stalls, slows and tears as told.
 
 What is cut is reset, not closed politely: both ends find out as from a broken cable behind them.
+What one end closes politely reaches the other so, behind all that was sent before.
 """
 
 from __future__ import annotations
@@ -24,6 +25,20 @@ class Link:
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.client = client
         self.server = server
+        self._ended: list[socket.socket] = []
+
+    def end(self, target: socket.socket) -> bool:
+        """One side has nothing more to say, politely: the other still gets all that was said.
+
+        target: the other side. True: both have nothing more to say, and the link is closed.
+        """
+        self._ended.append(target)
+        if len(self._ended) < 2:
+            target.shutdown(socket.SHUT_WR)
+            return False
+        self.client.close()
+        self.server.close()
+        return True
 
     def reset(self) -> None:
         """Cut it, whatever a thread of ours is doing with it."""
@@ -121,6 +136,7 @@ class Proxy:
         self, link: Link, source: socket.socket, target: socket.socket, to_server: bool
     ) -> None:
         left: int | None = None
+        over = True
         try:
             while data := source.recv(BLOCK_BYTES):
                 self._flowing.wait()
@@ -138,11 +154,14 @@ class Proxy:
                     break
                 if self._bytes_per_s:
                     time.sleep(len(data) / self._bytes_per_s)
+            else:
+                over = link.end(target)
         except OSError:
             pass
         finally:
-            link.reset()
-            if link in self._links:
+            if over:
+                link.reset()
+            if over and link in self._links:
                 self._links.remove(link)
 
     def _until_torn(self, data: bytes, to_server: bool, is_stream: bool) -> int:
