@@ -97,6 +97,11 @@ class LocalSession:
         self._after_job()
         return results
 
+    def named(self, jobs: str) -> LocalSession:
+        """As Session.named."""
+        del jobs
+        return self
+
     def cancel(self) -> None:
         """As Session.cancel: what runs here comes to its end."""
 

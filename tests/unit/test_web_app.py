@@ -12,6 +12,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from fix_readings import HOSTILE, reading, status, trouble, watch
+from penstock.control.table_wishes import read_wishes
+from penstock.model import TableName
 from penstock.web.access import Access, Hosts
 from penstock.web.app import Interface
 from penstock.web.reading import Reading, Watch
@@ -169,7 +171,7 @@ def form_of(client: TestClient) -> str:
 
 
 @pytest.mark.parametrize(
-    "path", ["tasks/doctor", "tasks/verify", "tasks/doctor/stop", "actions/pause"]
+    "path", ["tasks/doctor", "tasks/verify", "tasks/doctor/stop", "actions/pause", "tables/pause"]
 )
 @pytest.mark.parametrize(
     ("headers", "secret"),
@@ -208,6 +210,27 @@ def test_an_error_of_a_button_is_told_with_its_code(shown: tuple[TestClient, Wat
     assert "password" not in page.text + told.text
     assert client.post(f"{PAGE}/actions/explode", data={"secret": secret}).status_code == 404
     assert client.post(f"{PAGE}/tasks/explode", data={"secret": secret}).status_code == 404
+
+
+def test_a_table_is_paused_and_copied_by_its_buttons(shown: tuple[TestClient, Watch]) -> None:
+    """Each table has its own, named for a screen reader; what they wish is kept."""
+    client, made = shown
+    names = re.findall(r'<button aria-label="(\w+) ([^"]+)">', client.get(PAGE).text)
+    assert names
+    assert {word for word, _ in names} >= {"Pause", "Resync"}
+    table = TableName(*names[0][1].split(".", 1))
+    data = {"secret": form_of(client), "schema": table.schema, "table": table.name}
+    for action in ("pause", "resync"):
+        assert client.post(f"{PAGE}/tables/{action}", data=data).status_code == 200
+    wish = read_wishes(made.config).of(table)
+    assert wish.paused
+    assert wish.copy_id
+    client.post(f"{PAGE}/tables/resume", data=data)
+    assert not read_wishes(made.config).of(table).paused
+    assert client.post(f"{PAGE}/tables/explode", data=data).status_code == 404
+    stranger = client.post(f"{PAGE}/tables/pause", data={**data, "schema": "elsewhere"})
+    assert stranger.status_code == 409
+    assert "CT60" in stranger.text
 
 
 def test_a_form_without_end_is_refused(shown: tuple[TestClient, Watch]) -> None:

@@ -14,6 +14,7 @@ from penstock.cli.log import log
 from penstock.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, show_error
 from penstock.cli.reports import doctor, lag, plan, status, verify
 from penstock.cli.run import demo, extract, load, run
+from penstock.cli.table import table
 from penstock.cli.web import web
 from penstock.model import PenstockError
 
@@ -45,7 +46,7 @@ def cli() -> None:
     """  # noqa: D301 - click wants the character
 
 
-for command in (run, extract, load, status, lag, verify, doctor, plan, web, demo, log):
+for command in (run, extract, load, status, lag, verify, doctor, plan, table, web, demo, log):
     cli.add_command(command)
 
 

@@ -25,6 +25,7 @@ from penstock.codec.typemap import (
     parse_choices,
 )
 from penstock.control.config_text import ConfigText, Substituted, read_config_text
+from penstock.control.table_wishes import with_wishes
 from penstock.host.connect import UrlInvalid, mask
 from penstock.host.mysql.url import EXAMPLE, MySQLUrl
 from penstock.host.mysql.url import SCHEMES as MYSQL_SCHEMES
@@ -315,8 +316,9 @@ def _shown_property(key: str, value: str) -> str:
 
 
 def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Config:
-    """Read, check and complete a pipeline file; nothing else is read and nothing is changed.
+    """Read, check and complete a pipeline file; nothing is changed.
 
+    The tables are those of the file, with what `penstock table` has added and removed since.
     environment: where `${NAME}` is looked up; the process's own when None.
     Raises one of the CF errors, each naming section, key and (where it has one) line.
     """
@@ -328,7 +330,7 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
     parts = {_snake(name): _section(text, name) for name in SECTIONS}
     config = Config(path=text.path, **parts)
     _check_values(text, config)
-    return config
+    return with_wishes(config)
 
 
 def _section(text: ConfigText, name: str) -> Any:

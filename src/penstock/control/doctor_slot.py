@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from penstock.control.doctor_server import found, own_slot
 from penstock.control.findings import Finding, Probe, Severity, Side, check
 from penstock.control.identity import check_identity, read_identity, stored_identity
+from penstock.control.table_wishes import read_wishes
 from penstock.host.connect import literal, quoted
 from penstock.model import PenstockError, TableName
 from penstock.source.postgres.client import open_replication
@@ -256,8 +257,9 @@ def published_tables(probe: Probe) -> Iterator[Finding]:
             name=_publication(probe),
         )
     }
+    added = read_wishes(probe.config).copied()  # the extractor publishes them, or says why not
     for table in probe.tables:
-        if table.name not in published:
+        if table.name not in published and table.name not in added:
             yield found(
                 "PG13",
                 Severity.ERROR,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.control.findings import Finding, Probe, Severity, Side, check
+from penstock.control.table_wishes import read_wishes
 from penstock.host.connect import (
     PrivilegeMissing,
     StatementFailed,
@@ -250,7 +251,7 @@ def shapes(probe: Probe) -> Iterator[Finding]:
     present = read_target_tables(
         probe.connection, [mapped(probe, table.name) for table in probe.tables]
     )
-    following = _following(probe)
+    following = _following(probe) | read_wishes(probe.config).copied()
     for table in probe.tables:
         target = present.get(mapped(probe, table.name))
         if target is None or table.name in following:
@@ -272,12 +273,13 @@ def tables_there(probe: Probe) -> Iterator[Finding]:
     """Mode change makes no tables: each must be in the target already."""
     if probe.config.pipeline.mode.has_data:
         return
+    copied = read_wishes(probe.config).copied()  # those are made
     present = read_target_tables(
         probe.connection, [mapped(probe, table.name) for table in probe.tables]
     )
     for table in probe.tables:
         name = mapped(probe, table.name)
-        if name not in present:
+        if name not in present and table.name not in copied:
             yield _found(
                 "PK14",
                 Severity.ERROR,

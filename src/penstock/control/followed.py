@@ -21,6 +21,14 @@ def followed(layout: PipelineLayout, files: Files = REAL_FILES) -> WatchState | 
     return checkpoint.load(layout.state / WATCH_FILE, WatchState, files)
 
 
+def is_followed(config: Config, table: TableName) -> bool:
+    """Whether a table that the configuration takes is followed; before a first run all are."""
+    if config.source.is_mysql:
+        return True
+    state = followed(config.layout)
+    return state is None or table in state.names
+
+
 def followed_names(config: Config) -> frozenset[TableName]:
     """The tables that the change log follows, or did until they were dropped at the source.
 

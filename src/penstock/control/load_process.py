@@ -27,6 +27,8 @@ from penstock.control.plan import check as check_plan
 from penstock.control.running import LOAD_LOCK, check_not_running, take_lock
 from penstock.control.source_planner import data_planner
 from penstock.control.stopping import StopRequest, stop_on_signals
+from penstock.control.table_copy import TableCopier
+from penstock.control.table_wishes import read_wishes
 from penstock.host.files import REAL_FILES
 from penstock.load.bulk import BulkResult, BulkStopped, Planner, finish_foreign_keys
 from penstock.load.ledger import read_ledger
@@ -109,7 +111,9 @@ class _Load:
     def bulk(self) -> BulkResult | None:
         """Load what is not loaded yet; None when told to stop before all of it was."""
         config = self.config
-        tables = source_tables(config)
+        # Tables that are copied by wish are not the bulk load's any more.
+        copied = read_wishes(config).copied()
+        tables = [one for one in source_tables(config) if one.name not in copied]
         handed = config.pipeline.mode is Mode.DATA_CHANGE
         with bulk_planner(config) if handed else data_planner(config) as planner:
             try:
@@ -164,8 +168,11 @@ class _Load:
         )
         pending = bool(positions) and not read_ledger(config.layout.state).foreign_keys_done
         latest = max(positions.values(), default=0)
-        with _LateKeys(self, latest) if pending else nullcontext():
-            Loader(options, self.sessions, stop=self.stop, actions=self.actions).run()
+        keys = _LateKeys(self, latest) if pending else nullcontext()
+        with keys, TableCopier(config, self.sessions) as copier:
+            Loader(
+                options, self.sessions, stop=self.stop, actions=self.actions, copier=copier
+            ).run()
 
     def add_foreign_keys(self, tables: Sequence[TableDefinition]) -> None:
         """Add the foreign keys of tables that penstock made."""

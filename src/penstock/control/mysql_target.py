@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.host.mysql.connect import Connection, connect, rows
+from penstock.load.apart import Apart
 from penstock.load.bulk_target import ChunkCounts
 from penstock.load.ledger import TablePlan
 from penstock.load.mysql import progress
+from penstock.load.mysql.apart_rows import read_apart
 from penstock.load.target import SCHEMA, Applied
 from penstock.model import TableName
 
@@ -64,6 +66,10 @@ class MySQLReader:
     def applied(self) -> Applied:
         """See TargetReader."""
         return progress.read_applied(self._connection)
+
+    def apart(self) -> Mapping[TableName, Apart]:
+        """See TargetReader."""
+        return read_apart(self._connection)
 
     def close(self) -> None:
         """See TargetReader."""

@@ -28,6 +28,7 @@ from penstock.control.findings import Finding, Severity
 from penstock.control.lag import Lag
 from penstock.control.live import bulk_table, change_rows
 from penstock.control.status import Status
+from penstock.control.table_list import TableLine
 from penstock.control.verify import VerifyResult
 from penstock.log.reader import Finding as LogFinding
 
@@ -94,6 +95,9 @@ def show_status(status: Status, out: Console | None = None) -> None:
     out.print(pairs(head))
     for step in status.handover.steps if status.handover else ():
         out.print(Text(f"handover {step.number} of 4: {step.text} ({step.at})"))
+    apart = status.as_dict()["apart"]
+    for name, state in sorted(apart.items()):
+        out.print(Text(f"table {name}: {state}", style="yellow"))
     bulk = status.target.bulk
     if bulk is not None and bulk.phase == "done":
         out.print(f"bulk load done: {human_count(bulk.rows_done)} rows, {len(bulk.tables)} tables")
@@ -131,6 +135,25 @@ def show_segments(segments: Iterable[Mapping[str, Any]], out: Console | None = N
             ", ".join(segment["tables"]),
         )
     out.print(table)
+
+
+def show_tables(lines: Sequence[TableLine], out: Console | None = None) -> None:
+    """Print the tables that something was asked for."""
+    out = out or console()
+    if not lines:
+        out.print("every table follows with the others; nothing was asked for a single one")
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("table", "state", "on its way to", "behind the others"):
+        table.add_column(title, overflow="fold")
+    for line in lines:
+        behind = f"{human_count(line.behind)} changes" if line.behind else ""
+        table.add_row(str(line.table), line.state, line.wanted, behind)
+    out.print(table)
+    for line in lines:
+        if line.error:
+            out.print(Text(f"{line.table}: {line.code} {line.error}", style="red"))
+            out.print(Text(f"        > {line.hint}"))
 
 
 def show_log_findings(findings: Sequence[LogFinding], out: Console | None = None) -> None:
@@ -223,6 +246,8 @@ def show_verify(result: VerifyResult, out: Console | None = None) -> None:
         hidden = table.missing + table.surplus + table.different - len(table.named)
         if hidden > 0:
             out.print(f"  and {human_count(hidden)} more")
+    for name, state in result.left_out.items():
+        out.print(Text(f"{name}: not compared, it stands apart ({state})", style="yellow"))
     rows = sum(table.source_rows for table in result.tables)
     facts = f"{len(result.tables)} tables, {human_count(rows)} rows, at {result.place}"
     taken = f"in {human_seconds(result.seconds)}"

@@ -29,6 +29,7 @@ from penstock.control.target_state import (
     read_target_state,
 )
 from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.load.apart import ApartState
 from penstock.load.target import Applied
 from penstock.model import PenstockError
 
@@ -65,6 +66,11 @@ class Status:
             "restarts": self.target.restarts,
             "handover": self.handover.as_dict() if self.handover else None,
             "bulk": msgspec.to_builtins(self.target.bulk),
+            "apart": {
+                str(table): str(row.state)
+                for table, row in self.target.apart.items()
+                if row.state is not ApartState.FOLLOWING
+            },
             "log": {
                 "log_id": self.log.log_id,
                 "segments": self.log.segments,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from penstock.control.status import Status
+from penstock.load.apart import ApartState
 from penstock.load.bulk_progress import TableProgress
 from penstock.model import TableName
 
@@ -23,6 +24,17 @@ class TableState(StrEnum):
     FOLLOWED = "follows changes"
     STANDING = "stands still"
     PAUSED = "paused"
+    COPYING = "rows are copied"
+    JOINING = "catches up"
+    REMOVED = "removed"
+
+
+APART = {
+    ApartState.PAUSED: TableState.PAUSED,
+    ApartState.COPYING: TableState.COPYING,
+    ApartState.JOINING: TableState.JOINING,
+    ApartState.REMOVED: TableState.REMOVED,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +50,12 @@ def table_facts(status: Status, names: Iterable[TableName]) -> list[TableFacts]:
     """Tell of every table, by name. names: those that the log follows, or counts changes of."""
     bulk = status.target.bulk
     loading = {item.table: item for item in bulk.tables} if bulk is not None else {}
-    every = {*loading, *names, *_captured(status)}
+    apart = {t: APART[row.state] for t, row in status.target.apart.items() if row.state in APART}
+    every = {*loading, *names, *_captured(status), *apart}
     return [
         TableFacts(
             table=table,
-            state=_state(status, loading.get(table)),
+            state=apart.get(table) or _state(status, loading.get(table)),
             share=_share(loading.get(table)),
         )
         for table in sorted(every)

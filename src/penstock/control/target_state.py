@@ -6,20 +6,23 @@ tables themselves (`penstock.load.progress`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
 from penstock.control.config import Config
 from penstock.host.connect import connect, server_errors
+from penstock.load.apart import Apart
 from penstock.load.bulk_progress import BulkProgress, read_progress
 from penstock.load.bulk_target import ChunkCounts
 from penstock.load.bulk_types import is_mysql
 from penstock.load.ledger import read_ledger
+from penstock.load.postgres.apart_rows import read_apart
 from penstock.load.postgres.bulk import PostgresCounts
 from penstock.load.postgres.progress import read_action, read_applied
 from penstock.load.target import Applied
+from penstock.model import TableName
 
 # As document 000 prints them.
 CE_ROWS = """
@@ -62,6 +65,7 @@ class TargetState:
     extracted: tuple[ProgressRow, ...] = ()
     loaded: tuple[ProgressRow, ...] = ()
     bulk: BulkProgress | None = None
+    apart: Mapping[TableName, Apart] = field(default_factory=dict)
 
 
 class TargetReader(Protocol):
@@ -91,6 +95,10 @@ class TargetReader(Protocol):
 
     def applied(self) -> Applied:
         """How far the log is applied."""
+        ...
+
+    def apart(self) -> Mapping[TableName, Apart]:
+        """The tables that stand, or stood, apart from the flow."""
         ...
 
     def close(self) -> None:
@@ -134,6 +142,11 @@ class PostgresReader:
         with server_errors("reading the applied position"):
             return read_applied(self._connection)
 
+    def apart(self) -> Mapping[TableName, Apart]:
+        """See TargetReader."""
+        with server_errors("reading the tables that stand apart"):
+            return read_apart(self._connection)
+
     def close(self) -> None:
         """See TargetReader."""
         self._connection.close()
@@ -162,6 +175,7 @@ def read_target_state(reader: TargetReader, config: Config) -> TargetState:
         extracted=_progress_rows(reader, CE_ROWS),
         loaded=_progress_rows(reader, CL_ROWS),
         bulk=_bulk(reader, config, action) if bulk else None,
+        apart=reader.apart(),
     )
 
 

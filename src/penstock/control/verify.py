@@ -9,9 +9,9 @@ the comparison (`compare.py`) and the loader's side of the hold (`penstock.load.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 import structlog
@@ -32,6 +32,7 @@ from penstock.control.log_facts import read_log_end
 from penstock.control.positions import positions_of
 from penstock.control.repair import Repair, Repaired
 from penstock.control.running import processes
+from penstock.control.table_list import apart_tables
 from penstock.control.verify_source import (
     SourcePoint,
     nudge,
@@ -53,7 +54,7 @@ from penstock.load.hold import (
 from penstock.load.ledger import read_ledger
 from penstock.load.progress import open_progress
 from penstock.load.target import Applied, target_name
-from penstock.model import Lsn, PenstockError, Retry
+from penstock.model import Lsn, PenstockError, Retry, TableName
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock verify"
@@ -99,7 +100,8 @@ class VerifyResult:
 
     hold_seconds: for how long the loader was kept from applying; 0 without a loader. at: the
     position as the source writes it. way: how the sides were compared, for people. repaired: what
-    was done to the tables that were found not to be equal, and are now.
+    was done to the tables that were found not to be equal, and are now. left_out: tables that
+    stand apart from the others (`penstock table`), and what each is at.
     """
 
     position: int
@@ -109,6 +111,7 @@ class VerifyResult:
     at: str = ""
     way: str = ""
     repaired: tuple[Repaired, ...] = ()
+    left_out: Mapping[TableName, str] = field(default_factory=dict)
 
     @property
     def equal(self) -> bool:
@@ -128,6 +131,7 @@ class VerifyResult:
             "way": self.way,
             "seconds": round(self.seconds, 3),
             "hold_seconds": round(self.hold_seconds, 3),
+            "left_out": {str(table): state for table, state in self.left_out.items()},
             "tables": [
                 {**asdict(t), "table": str(t.table), "target": str(t.target), "equal": t.equal}
                 for t in self.tables
@@ -161,14 +165,16 @@ def verify(
     check_loaded(config)
     waiting = _Waiting(on_waiting or (lambda _text: None), stop, timeout_s)
     ends = ends_of(config)
+    left_out = apart_tables(config)
     with ExitStack() as stack:
         if _runs(config, "load") and config.pipeline.mode.has_change:
             opened = _sides_while_running(config, waiting, sessions, stack, keep=repair)
         else:
             opened = _sides_at_rest(config, waiting, sessions, stack, keep=repair)
         hasher = hasher_for(opened.source, opened.target)
+        left_out |= apart_tables(config)  # and what has left the others meanwhile
         compared = compare(
-            table_pairs(config),
+            [pair for pair in table_pairs(config) if pair.source.name not in left_out],
             opened.source,
             opened.target,
             hasher=hasher,
@@ -197,6 +203,7 @@ def verify(
         at=opened.point.text,
         way=hasher.way,
         repaired=repaired,
+        left_out=left_out,
     )
     logger.info("verify ended", equal=result.equal, tables=len(compared), repaired=len(repaired))
     return result

@@ -69,9 +69,15 @@ class Ahead:
     """Stages the batch that is wanted next, while the loader does something else."""
 
     def __init__(
-        self, options: BatchOptions, sessions: Sessions, *, clock: Clock = REAL_CLOCK
+        self,
+        options: BatchOptions,
+        sessions: Sessions,
+        *,
+        jobs: str = "",
+        clock: Clock = REAL_CLOCK,
     ) -> None:
-        """Nothing happens before the first request()."""
+        """Nothing happens before the first request(). jobs: a name for Spark's jobs of its own."""
+        self._jobs = jobs
         self._options = options
         self._sessions = sessions
         self._clock = clock
@@ -169,6 +175,8 @@ class Ahead:
         if applying is not None:
             faults.point("load.ahead.before")
         session = self._sessions.get()
+        if self._jobs:
+            session = session.named(self._jobs)
         if self._stager is None:
             self._stager = open_stager(self._options, clock=self._clock)
         errand.session = session

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.connect import StatementInterrupted
+from penstock.load.apart import Apart
 from penstock.load.refusals import ValueRefused
 from penstock.load.stage import Staged, Steps
-from penstock.load.target import Target
+from penstock.load.target import Applied, Target
 
 logger = structlog.get_logger(__name__)
 faults.declare(
@@ -44,20 +45,38 @@ class BatchResult:
 
 
 def apply_batch(
-    target: Target, staged: Staged, *, log_id: str, clock: Clock = REAL_CLOCK
+    target: Target,
+    staged: Staged,
+    *,
+    log_id: str,
+    apart: Apart | None = None,
+    at: Applied | None = None,
+    clock: Clock = REAL_CLOCK,
 ) -> BatchResult:
     """Apply a staged batch and commit it.
 
+    apart: the batch is of this table alone, which then stands behind it; at: where the target
+    stands and stays, which keeps every other loader out.
     Raises typed errors with nothing applied, or with all of it (a lost COMMIT): the target's
     applied position tells.
     """
-    return _Batch(target, staged, log_id, clock).run()
+    return _Batch(target, staged, log_id, apart, at or staged.before, clock).run()
 
 
 class _Batch:
     """One staged batch on its way into the target."""
 
-    def __init__(self, target: Target, staged: Staged, log_id: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        target: Target,
+        staged: Staged,
+        log_id: str,
+        apart: Apart | None,
+        at: Applied,
+        clock: Clock,
+    ) -> None:
+        self._apart = apart
+        self._at = at
         self._target = target
         self._staged = staged
         self._log_id = log_id
@@ -97,10 +116,10 @@ class _Batch:
     def _once(self) -> None:
         target, staged = self._target, self._staged
         faults.point("load.apply.before")
-        target.reshape(staged.phases, source_engine=staged.source_engine, before=staged.before)
+        target.reshape(staged.phases, source_engine=staged.source_engine, before=self._at)
         with target.transaction():
             # First of all, so that a second loader waits here and then finds itself refused.
-            target.advance(log_id=self._log_id, before=staged.before, after=staged.after)
+            self._advance()
             target.check_staged(self._expected)
             target.apply_phases(staged.phases)
             faults.point("load.apply.after")
@@ -110,3 +129,11 @@ class _Batch:
             faults.point("load.commit.before")
         faults.point("load.commit.after")
         self._steps.done("commit")
+
+    def _advance(self) -> None:
+        target, staged, at = self._target, self._staged, self._at
+        if self._apart is None:
+            target.advance(log_id=self._log_id, before=at, after=staged.after)
+            return
+        target.advance(log_id=self._log_id, before=at, after=at)
+        target.write_apart(replace(self._apart, applied=staged.after))

@@ -44,6 +44,7 @@ from penstock.load.ledger import (
     refused,
     write_ledger,
 )
+from penstock.load.refusals import TargetShapeDiffers
 from penstock.load.session import Session
 from penstock.load.target import target_name
 from penstock.model import BinlogPosition, Lsn, PenstockError, TableDefinition, TableName
@@ -124,7 +125,9 @@ class Planner(Protocol):
 class BulkOptions:
     """Where a bulk load reads, writes and keeps its state. namespaces: source to target schema.
 
-    ends: the two servers where not both are PostgreSQL.
+    ends: the two servers where not both are PostgreSQL. replaces: rows of a target table that no
+    plan of this load put there may go. adds_foreign_keys: False leaves them to
+    `finish_foreign_keys`, also where all tables stand at one position.
     """
 
     source_url: str = field(repr=False)
@@ -134,6 +137,8 @@ class BulkOptions:
     namespaces: Mapping[str, str] = field(default_factory=dict)
     max_threads: int = 5
     ends: Ends | None = None
+    replaces: bool = False
+    adds_foreign_keys: bool = True
 
     def open_target(self, application_name: str = APPLICATION_NAME) -> BulkTarget:
         """Connect to the target."""
@@ -283,15 +288,28 @@ class _Load:
             for name, target in targets.items()
         }
         for name, step in steps.items():
-            if step is Step.REFUSE:
+            if step is Step.REFUSE and not self.options.replaces:
                 raise refused(targets[name])
+            if step is Step.REFUSE:
+                steps[name] = Step.AFRESH
         for name, step in steps.items():
             if step is not Step.DONE and targets[name] in found.refusals:
                 raise found.refusals[targets[name]]
         # Not those that are done: their shape follows the log, which may be behind the source.
         due = [self.definitions[name] for name, step in steps.items() if step is not Step.DONE]
-        self.result.notes += self.target.create(due)
+        self.result.notes += self.create(due)
         return steps
+
+    def create(self, due: Sequence[TableDefinition]) -> list[str]:
+        """Make tables; one of ours that no longer fits is made anew, where its rows may go."""
+        try:
+            return self.target.create(due)
+        except TargetShapeDiffers:
+            if not self.options.replaces:
+                raise
+            for definition in due:
+                self.target.drop_if_made(target_name(definition.name, self.options.namespaces))
+            return self.target.create(due)
 
     # -- the rows ----------------------------------------------------------------------------------
 
@@ -514,7 +532,7 @@ class _Load:
         if self.stop():
             raise _stopped()
         positions = {plan.position for plan in self.ledger.plans}
-        if len(positions) <= 1:
+        if len(positions) <= 1 and self.options.adds_foreign_keys:
             self.result.notes += self.target.add_foreign_keys(definitions)
             self.ledger.foreign_keys_done = True
 

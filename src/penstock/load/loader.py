@@ -19,10 +19,12 @@ import msgspec
 import structlog
 
 from penstock.codec.typemap import NO_CHOICES, Choices
+from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.retry import Backoff
 from penstock.load.ahead import Ahead, Wanted
+from penstock.load.apart_flow import JOBS, ApartFlow, Copier, options_for
 from penstock.load.batch import BatchResult, apply_batch
 from penstock.load.hold import Held, Hold, read_held, read_hold, write_held
 from penstock.load.plan import POSITION_MAX
@@ -43,6 +45,8 @@ from penstock.log.state import load_state
 from penstock.model import PenstockError, TableName
 
 logger = structlog.get_logger(__name__)
+
+faults.declare("load.apart.before", "load.apart.after")
 
 POLL_S = 0.05
 PAUSE_CHECK_S = 5.0
@@ -122,10 +126,14 @@ class Loader:
         *,
         stop: Callable[[], bool],
         actions: Actions,
+        copier: Copier | None = None,
         clock: Clock = REAL_CLOCK,
         files: Files = REAL_FILES,
     ) -> None:
-        """Wire it. stop: whether to end at the next batch boundary. Nothing happens yet."""
+        """Wire it. stop: whether to end at the next batch boundary. Nothing happens yet.
+
+        copier: copies the rows of tables that are added or loaded again.
+        """
         self._options = options
         self._engine = engine_of(options.url)
         self._sessions = sessions
@@ -135,6 +143,10 @@ class Loader:
         self._files = files
         self._target: Target | None = None
         self._ahead: Ahead | None = None
+        self._ahead_options: BatchOptions | None = None
+        self._apart = ApartFlow(
+            options.state_directory, options.starts, copier, clock=clock, files=files
+        )
         self._applied = Applied()
         self._log_id = ""
         self._log_end = 0  # position up to which whole segments are applied
@@ -179,6 +191,8 @@ class Loader:
         closed = list_segments(directory, extension, self._files)
         if self._target is None and closed:
             return False
+        if self._target is not None and self._apart.is_busy:
+            return False
         return not any(file.number > self._applied.segment for file in closed)
 
     def _once(self) -> bool:
@@ -195,7 +209,16 @@ class Loader:
         hold = read_hold(self._options.state_directory)
         if hold is not None:
             self._abandon()
+            self._apart.abandon()
+            if self._is_outdated():
+                self._open_ahead()
             return self._once_held(hold)
+        self._move_tables()
+        if self._catch_up():
+            return True
+        if self._apart.is_near(self._applied):
+            self._wait(POLL_S)  # for one small batch the others let it catch up
+            return False
         return self._once_free()
 
     def _once_free(self) -> bool:
@@ -207,6 +230,8 @@ class Loader:
         if staged is None:
             self._show("applying" if self._ahead.is_staging else "waiting")
             return False
+        if self._is_outdated():
+            return False  # a table was added meanwhile: it must not be in this batch
         self._ahead.request(self._behind(staged.after), applying=staged)
         self._apply(staged)
         self._ahead.applied()
@@ -299,6 +324,8 @@ class Loader:
                 return False
             self._show("applying")
             staged = self._ahead.fetch(POLL_S)
+        if self._is_outdated():
+            return False
         self._apply(staged)
         return True
 
@@ -323,13 +350,76 @@ class Loader:
         self._show("applying")
 
     def _dispose(self, files: Sequence[SegmentFile]) -> None:
-        """Remove or move files that are applied and committed."""
+        """Remove or move files that are applied and committed, to every table."""
+        needed = self._apart.segment_needed(self._applied)
         for file in files:
+            if file.number > needed:
+                continue
             if self._options.remove_files:
                 self._files.unlink(file.path)
             elif self._options.done_directory is not None:
                 self._files.make_directory(self._options.done_directory)
                 self._files.rename(file.path, self._options.done_directory / file.path.name)
+
+    # --- tables apart -----------------------------------------------------------------------------
+
+    def _move_tables(self) -> None:
+        """Let tables leave the batches, and come back; see `apart.py`."""
+        assert self._target is not None
+        self._apart.look()
+        due = self._apart.due(self._applied)
+        if due:
+            self._abandon()
+            faults.point("load.apart.before")
+            with self._target.transaction():
+                self._target.advance(log_id=self._log_id, before=self._applied, after=self._applied)
+                for row in due:
+                    self._target.write_apart(row)
+            faults.point("load.apart.after")
+            self._apart.took(due)
+            self._target.forget()  # a copy may have made a table anew
+            self._tidy()
+        if self._is_outdated():
+            self._open_ahead()
+
+    def _is_outdated(self) -> bool:
+        """Whether other tables are in the batches now than in those that are staged."""
+        self._apart.look()
+        return self._batch_options() != self._ahead_options
+
+    def _catch_up(self) -> bool:
+        """Apply a batch of one table that comes back, when one is staged; whether it was."""
+        assert self._target is not None
+        found = self._apart.staged(self._applied, self._next_files, self._ahead_of)
+        if found is None:
+            return False
+        row, staged = found
+        self._show("applying")
+        result = apply_batch(
+            self._target,
+            staged,
+            log_id=self._log_id,
+            apart=row,
+            at=self._applied,
+            clock=self._clock,
+        )
+        self._apart.took([self._apart.caught_up(row, staged)])
+        self.state.row_count += result.staged.counts.changes
+        self._tidy()
+        return True
+
+    def _ahead_of(self, table: TableName) -> Ahead:
+        options = options_for(self._batch_options(), table)
+        return Ahead(options, self._sessions, jobs=JOBS, clock=self._clock)
+
+    def _tidy(self) -> None:
+        """Remove or move segments that a table apart was the last to need."""
+        if self._options.remove_files or self._options.done_directory is not None:
+            self._dispose(
+                list_segments(
+                    self._options.log_directory, self._options.change_file_extension, self._files
+                )
+            )
 
     # --- holds ------------------------------------------------------------------------------------
 
@@ -377,25 +467,25 @@ class Loader:
         )
         try:
             self._applied = target.bind(self._log_id)
+            self._apart.connected(target.read_apart())
         except BaseException:
             target.close()
             raise
         self._target = target
-        self._ahead = Ahead(self._batch_options(), self._sessions, clock=self._clock)
+        self._open_ahead()
         self._log_end = max(self._log_end, self._applied.position)
-        self._dispose(
-            [
-                file
-                for file in list_segments(
-                    self._options.log_directory, self._options.change_file_extension, self._files
-                )
-                if file.number <= self._applied.segment
-            ]
-        )
+        self._tidy()
         logger.info(
             "loader connected", gsn=self._applied.gsn, replica=target.replica, log=self._log_id
         )
         return True
+
+    def _open_ahead(self) -> None:
+        """Stage by the options that hold now."""
+        if self._ahead is not None:
+            self._ahead.close()
+        self._ahead_options = self._batch_options()
+        self._ahead = Ahead(self._ahead_options, self._sessions, clock=self._clock)
 
     def _batch_options(self) -> BatchOptions:
         return BatchOptions(
@@ -404,9 +494,10 @@ class Loader:
             namespaces=self._options.namespaces,
             threads_max=self._options.max_threads,
             extension=self._options.change_file_extension,
-            starts=self._options.starts,
             choices=self._options.choices,
             policies=self._options.policies,
+            starts=self._apart.starts,
+            left_out=self._apart.left_out,
         )
 
     def _find_log(self) -> bool:
@@ -417,7 +508,8 @@ class Loader:
         return True
 
     def _disconnect(self) -> None:
-        """Let go of the target; nothing is at work there afterwards."""
+        """Let go of the target; no batch is at work there afterwards."""
+        self._apart.abandon()
         if self._ahead is not None:
             self._ahead.close()
         if self._target is not None:

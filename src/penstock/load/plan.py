@@ -135,7 +135,8 @@ class Window:
 
     starts: per source table the position from which its rows count (from the bulk load).
     markers_before: position from which on a marker behind the last row counts no more. truncates:
-    whether TRUNCATE empties the target too.
+    whether TRUNCATE empties the target too. left_out:
+    tables that the window is not about; only: it is about this one alone.
     """
 
     gsn_after: int
@@ -144,6 +145,14 @@ class Window:
     markers_before: int = POSITION_MAX
     starts: Mapping[TableName, int] = field(default_factory=dict)
     truncates: bool = True
+    left_out: frozenset[TableName] = frozenset()
+    only: TableName | None = None
+
+    def takes(self, table: TableName) -> bool:
+        """Whether the window is about this table."""
+        if self.only is not None:
+            return table == self.only
+        return table not in self.left_out
 
     def start(self, table: TableName) -> int:
         """The position from which this table's rows count."""
@@ -230,7 +239,8 @@ def _stories(segments: Sequence[SegmentView], window: Window) -> dict[TableName,
 
 def _counts(entry: FrameEntry, table: TableName, window: Window) -> bool:
     return (
-        entry.gsn_last > window.gsn_after
+        window.takes(table)
+        and entry.gsn_last > window.gsn_after
         and entry.gsn_first <= window.gsn_upto
         and entry.position_first < window.position_before
         and entry.position_last >= window.start(table)
@@ -240,7 +250,7 @@ def _counts(entry: FrameEntry, table: TableName, window: Window) -> bool:
 def _is_news(use: RelationUse, segment: SegmentView, window: Window) -> bool:
     """Whether a shape without rows counts: only when it is certainly newer than the bulk load."""
     has_rows = any(entry.relation_id == use.id for entry in segment.frames)
-    if has_rows or window.position_before != POSITION_MAX:
+    if has_rows or window.position_before != POSITION_MAX or not window.takes(use.table):
         return False
     return segment.start.position >= window.start(use.table) and use.gsn >= window.gsn_after
 
@@ -251,7 +261,7 @@ def _empty(stories: dict[TableName, _Table], marker: Marker, window: Window) -> 
         return
     for schema, name in marker.tables:
         table = TableName(schema, name)
-        if marker.position >= window.start(table):
+        if window.takes(table) and marker.position >= window.start(table):
             story = stories.setdefault(table, _Table())
             story.emptied.append((marker.gsn, marker.kind))
             if marker.data.get("reason") == COLUMN_RENAMED:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from penstock.load.apart import Apart
 from penstock.load.target import Applied
+from penstock.model import TableName
 
 
 class Progress(Protocol):
@@ -33,6 +35,10 @@ class Progress(Protocol):
 
     def read_applied(self) -> Applied:
         """How far the log is applied; all zero when nothing is, or there is no table yet."""
+        ...
+
+    def read_apart(self) -> dict[TableName, Apart]:
+        """The tables that stand, or stood, apart from the flow; see `load/apart.py`."""
         ...
 
     def begin_segment(self, *, slot: str, file: str, mark: str) -> None:

@@ -96,7 +96,11 @@ class SessionOptions:
 class Session:
     """A running Spark context. Use as a context manager, or call close()."""
 
-    def __init__(self, context: SparkContext, gateway: Any, *, started_s: float) -> None:
+    def __init__(
+        self, context: SparkContext, gateway: Any, *, started_s: float, jobs: str = "changes"
+    ) -> None:
+        """jobs: the name under which its jobs run, and are cancelled."""
+        self._jobs = jobs
         self._context = context
         self._parallelism = int(context.defaultParallelism)  # asked while the JVM surely lives
         self._gateway = gateway
@@ -113,10 +117,14 @@ class Session:
         """How many tasks run at once."""
         return self._parallelism
 
+    def named(self, jobs: str) -> Session:
+        """The same session for other work, whose jobs are cancelled apart from these."""
+        return Session(self._context, self._gateway, started_s=self.started_s, jobs=jobs)
+
     def cancel(self) -> None:
         """Cancel the running job, if there is one; `run` then raises SparkJobFailed."""
         try:
-            self._context.cancelAllJobs()
+            self._context.cancelJobGroup(self._jobs)
         except (Py4JError, OSError) as error:
             logger.warning("spark job not cancelled", reason=type(error).__name__)
 
@@ -149,6 +157,7 @@ class Session:
             with warnings.catch_warnings():
                 # pyspark leaves the closing of its local sockets to the garbage collector.
                 warnings.simplefilter("ignore", ResourceWarning)
+                self._context.setJobGroup(self._jobs, self._jobs)  # of this thread
                 data = self._context.parallelize(list(partitions), len(partitions))
                 return list(data.mapPartitions(call).collect())
         except (Py4JError, PySparkRuntimeError, OSError, EOFError) as error:
@@ -277,6 +286,7 @@ class SessionKeeper:
     def __init__(self, options: SessionOptions, first: PendingSession | None = None) -> None:
         self._options = options
         self._pending = first
+        self._lock = threading.RLock()  # a copy beside the stream asks, too
         self.restart_count = 0
 
     def get(self) -> Session:
@@ -288,16 +298,18 @@ class SessionKeeper:
         return self._starting().wait(stop)
 
     def _starting(self) -> PendingSession:
-        if self._pending is None:
-            self._pending = PendingSession(self._options)
-        return self._pending
+        with self._lock:
+            if self._pending is None:
+                self._pending = PendingSession(self._options)
+            return self._pending
 
     def renew(self) -> None:
         """End the session; the next get() starts another."""
-        if self._pending is not None:
-            self._pending.close()
-            self._pending = None
-            self.restart_count += 1
+        with self._lock:
+            if self._pending is not None:
+                self._pending.close()
+                self._pending = None
+                self.restart_count += 1
 
     def close(self) -> None:
         """End the session."""

@@ -69,7 +69,7 @@ class LogForeign(PenstockError):
 class BatchOptions:
     """What a batch must know besides its segments.
 
-    starts: see `Window`. choices: of [target.types].
+    starts, left_out, only: see `Window`. choices: of [target.types].
     policies: of changes of shape.
     """
 
@@ -81,6 +81,8 @@ class BatchOptions:
     starts: Mapping[TableName, int]
     choices: Choices = NO_CHOICES
     policies: Policies = EVOLVE_ALL
+    left_out: frozenset[TableName] = frozenset()
+    only: TableName | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +181,8 @@ class Stager:
                 position_before=before,
                 starts=self._options.starts,
                 truncates=not self._options.policies.keeps_rows,
+                left_out=self._options.left_out,
+                only=self._options.only,
             )
             is_cut = before != POSITION_MAX
             plan = plan_batch(views, window, buckets_max=self._options.threads_max)
@@ -191,9 +195,10 @@ class Stager:
         steps.done("plan")
         faults.point("load.prepare.before")
         tasks, stamps, extra = self._prepare(plan, place)
-        # A file of which a batch has taken a part goes on: it has begun, and not again.
-        begun = [one.path.name for one in views if one.start.gsn >= applied.gsn]
-        self._staging.begin_files(begun)
+        if self._options.only is None:
+            # A file of which a batch has taken a part goes on: it has begun, and not again.
+            begun = [one.path.name for one in views if one.start.gsn >= applied.gsn]
+            self._staging.begin_files(begun)
         steps.done("prepare")
         faults.point("load.job.before")
         outcomes = self._job(tasks, stamps, session, source_engine)
@@ -203,7 +208,7 @@ class Stager:
             after=after,
             place=place,
             is_cut=is_cut,
-            files=tuple(_file_progress(segment, after) for segment in views),
+            files=self._progress(views, after),
             whole=tuple(file for file in files if file.number <= after.segment),
             phases=tuple(
                 self._phase(
@@ -217,6 +222,14 @@ class Stager:
             source_engine=source_engine,
             seconds=steps.seconds,
         )
+
+    def _progress(
+        self, segments: Sequence[SegmentView], after: Applied
+    ) -> tuple[FileProgress, ...]:
+        """The files' CL rows; none for a table that catches up: those are there."""
+        if self._options.only is not None:
+            return ()
+        return tuple(_file_progress(segment, after) for segment in segments)
 
     def _check(self, segments: Sequence[Segment], applied: Applied) -> None:
         for segment in segments:

@@ -22,6 +22,7 @@ from penstock.load.policies import EVOLVE_ALL, Policies
 from penstock.model import PenstockError, Relation, TableName
 
 if TYPE_CHECKING:
+    from penstock.load.apart import Apart
     from penstock.load.folded import Counts
 
 SCHEMA = "wirekite"
@@ -203,6 +204,14 @@ class Target(Protocol):
 
     def end_files(self, files: Iterable[FileProgress]) -> None:
         """Write the CL rows, inside the transaction."""
+        ...
+
+    def read_apart(self) -> dict[TableName, Apart]:
+        """The tables that stand, or stood, apart from the flow."""
+        ...
+
+    def write_apart(self, row: Apart) -> None:
+        """Insert or replace a table's row, inside a transaction."""
         ...
 
     def mend(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:

@@ -46,6 +46,11 @@ class PipelineLayout:
         return self.root / "state"
 
     @property
+    def copies(self) -> Path:
+        """Ledgers of tables that are copied while the others are followed, by number."""
+        return self.state / "copies"
+
+    @property
     def spill(self) -> Path:
         """Side files of transactions in progress; emptied at every connect."""
         return self.root / "spill"

@@ -24,8 +24,9 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
+from penstock.control import table_wishes
 from penstock.control.actions import give_action
-from penstock.model import PenstockError
+from penstock.model import PenstockError, TableName
 from penstock.web.access import Access, Hosts, same_origin
 from penstock.web.events import stream
 from penstock.web.guard import Guard
@@ -43,6 +44,11 @@ from penstock.web.tasks import Kind, Tasks
 logger = structlog.get_logger()
 FORM_BYTES_MAX = 10_000
 ACTIONS = {"pause": "PAUSE", "resume": "RUN"}
+TABLE_ACTIONS = {
+    "pause": (table_wishes.pause, "is being paused"),
+    "resume": (table_wishes.resume, "goes on"),
+    "resync": (table_wishes.resync, "is being copied again"),
+}
 STATIC = {
     "penstock.css": "text/css; charset=utf-8",
     "penstock.js": "text/javascript; charset=utf-8",
@@ -81,6 +87,7 @@ class Interface:
             Route(name + "/tasks/{kind}", self.begin_task, methods=["POST"]),
             Route(name + "/tasks/{kind}/stop", self.stop_task, methods=["POST"]),
             Route(name + "/actions/{action}", self.act, methods=["POST"]),
+            Route(name + "/tables/{action}", self.act_on_table, methods=["POST"]),
             Route("/api/pipelines", self.api_pipelines),
             Route("/api/pipelines/{name}", self.api_pipeline),
             Route("/metrics", self.metrics),
@@ -206,13 +213,28 @@ class Interface:
         told = "is asked to pause" if word == "PAUSE" else "is asked to go on"
         return self._back(request, "", f"the pipeline {told}")
 
-    async def _checked_form(self, request: Request) -> None:
-        """Refuse what does not come from one of our own pages."""
+    async def act_on_table(self, request: Request) -> Response:
+        """Pause one table, let it go on, or have its rows copied again."""
+        form = await self._checked_form(request)
+        watch = self._watch(request)
+        wish = TABLE_ACTIONS.get(request.path_params["action"])
+        table = TableName(form.get("schema", ""), form.get("table", ""))
+        if wish is None or not all(table):
+            raise HTTPException(HTTPStatus.NOT_FOUND)
+        make, told = wish
+        await asyncio.to_thread(make, watch.config, table)
+        logger.info("table wish made", pipeline=watch.config.pipeline.name, table=str(table))
+        watch.look_now()
+        return self._back(request, "tables", f"{table} {told}")
+
+    async def _checked_form(self, request: Request) -> dict[str, str]:
+        """The form's fields; refuse what does not come from one of our own pages."""
         form = await _form(request)
         given = request.headers.get("x-penstock-form") or form.get("secret", "")
         right = self.access.right_form(request.cookies.get(self._cookie, ""), given)
         if not right or not same_origin(request.headers):
             raise HTTPException(HTTPStatus.FORBIDDEN, "this form is not from this page: reload it")
+        return form
 
     def _back(self, request: Request, anchor: str, told: str) -> Response:
         """To the page again; with JavaScript the page is still there and is told in a word."""

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from penstock import __version__
 from penstock.control.status import Status
+from penstock.load.apart import ApartState
 from penstock.web.reading import Reading
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -72,13 +73,19 @@ def _processes(every: Sequence[tuple[str, Reading]], known: Known) -> Iterator[M
     running = _gauge("process_running", "1 while this process of the pipeline runs.", "process")
     paused = _gauge("paused", "1 while wirekite_action holds PAUSE.")
     restarts = _counter("restarts", "Restarts noted in wirekite_progress.")
+    apart = _gauge(
+        "table_apart", "1 for a table that does not follow with the others.", "table", "state"
+    )
     for name, reading in every:
         for process in reading.processes:
             running.add_metric([name, process.name], 1 if process.pid else 0)
     for name, _, status in known:
         paused.add_metric([name], 1 if status.target.action == "PAUSE" else 0)
         restarts.add_metric([name], status.target.restarts)
-    yield from (running, paused, restarts)
+        for table, row in sorted(status.target.apart.items()):
+            if row.state is not ApartState.FOLLOWING:
+                apart.add_metric([name, str(table), str(row.state)], 1)
+    yield from (running, paused, restarts, apart)
 
 
 def _log(known: Known) -> Iterator[Metric]:

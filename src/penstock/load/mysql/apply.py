@@ -29,7 +29,8 @@ from penstock.host.mysql.connect import (
     value,
 )
 from penstock.load import LOAD_AFRESH
-from penstock.load.mysql import progress
+from penstock.load.apart import Apart
+from penstock.load.mysql import apart_rows, progress
 from penstock.load.mysql.alter import Alterer
 from penstock.load.mysql.merge import Merge, MergeSql, Way
 from penstock.load.mysql.progress import Records, read_applied, transaction
@@ -176,6 +177,14 @@ class MySQLTarget:
     def end_files(self, files: Iterable[FileProgress]) -> None:
         """See `Target`."""
         progress.end_files(self.connection, files)
+
+    def read_apart(self) -> dict[TableName, Apart]:
+        """See `Target`."""
+        return apart_rows.read_apart(self.connection)
+
+    def write_apart(self, row: Apart) -> None:
+        """See `Target`."""
+        apart_rows.write_apart(self.connection, row)
 
     def mend(
         self,

@@ -80,6 +80,21 @@ TABLES: Mapping[str, str] = {
             primary key (source_schema, source_name)
         ) {_OPTIONS}
     """,
+    "wirekite_apart": f"""
+        create table if not exists {SCHEMA}.wirekite_apart (
+            source_schema    varchar(64) not null,
+            source_name      varchar(64) not null,
+            state            varchar(16) not null,
+            copy_id          bigint not null,
+            start_position   bigint unsigned not null,
+            applied_segment  bigint not null,
+            applied_gsn      bigint not null,
+            applied_trx      bigint not null,
+            applied_position bigint unsigned not null,
+            since            datetime(6) not null,
+            primary key (source_schema, source_name)
+        ) {_OPTIONS}
+    """,
     "wirekite_merge": f"""
         create table if not exists {SCHEMA}.wirekite_merge (
             merge_name varchar(64) not null primary key,
@@ -220,7 +235,7 @@ def bind_log(connection: Connection, log_id: str) -> Applied:
 def forget_log(connection: Connection) -> None:
     """Drop the binding and all progress rows and table shapes: before a load from scratch."""
     with transaction(connection):
-        for table in ("wirekite_log", "wirekite_progress", "wirekite_table"):
+        for table in ("wirekite_log", "wirekite_progress", "wirekite_table", "wirekite_apart"):
             run(connection, f"delete from {SCHEMA}.{table}", doing="forgetting the log")
 
 

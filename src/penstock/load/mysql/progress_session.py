@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from penstock.host.mysql.connect import connect
-from penstock.load.mysql import progress
+from penstock.load.apart import Apart
+from penstock.load.mysql import apart_rows, progress
 from penstock.load.target import Applied
+from penstock.model import TableName
 
 
 class MySQLProgress:
@@ -34,6 +36,10 @@ class MySQLProgress:
     def read_applied(self) -> Applied:
         """See `Progress`."""
         return progress.read_applied(self._connection)
+
+    def read_apart(self) -> dict[TableName, Apart]:
+        """See `Progress`."""
+        return apart_rows.read_apart(self._connection)
 
     def begin_segment(self, *, slot: str, file: str, mark: str) -> None:
         """See `Progress`."""

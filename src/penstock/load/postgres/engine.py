@@ -10,9 +10,10 @@ import psycopg
 from penstock.codec.typemap import NO_CHOICES, Choices, Engine, Server
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, server_errors, statement_error
 from penstock.load import target as port
+from penstock.load.apart import Apart
 from penstock.load.merge_rows import MergeLayout
 from penstock.load.policies import EVOLVE_ALL, Policies
-from penstock.load.postgres import apply, progress
+from penstock.load.postgres import apart_rows, apply, progress
 from penstock.load.postgres.enums import add_missing_labels
 from penstock.load.postgres.foreign import Foreign
 from penstock.load.postgres.nulls import drop_not_null
@@ -181,6 +182,15 @@ class PostgresTarget:
     def end_files(self, files: Iterable[FileProgress]) -> None:
         """See `Target`."""
         progress.end_files(self.connection, files)
+
+    def read_apart(self) -> dict[TableName, Apart]:
+        """See `Target`."""
+        with server_errors("reading the tables that stand apart"):
+            return apart_rows.read_apart(self.connection)
+
+    def write_apart(self, row: Apart) -> None:
+        """See `Target`."""
+        apart_rows.write_apart(self.connection, row)
 
     def mend(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
         """Give enums the labels that they lack, and columns of our tables room for NULL."""

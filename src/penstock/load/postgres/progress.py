@@ -1,8 +1,9 @@
 """Schema `wirekite` in the target: progress and action tables, and what the loader keeps there.
 
 `wirekite_progress` and `wirekite_action` are document 000's, with the choices it leaves open made
-as ARCHITECTURE.md says. Two tables are our own: `wirekite_log` binds the target to one change log
-and holds how far it is applied, `wirekite_table` holds the captured tables' shapes as applied.
+as ARCHITECTURE.md says. Three tables are our own: `wirekite_log` binds the target to one change log
+and holds how far it is applied, `wirekite_table` holds the captured tables' shapes as applied,
+`wirekite_apart` the tables that stand apart from the flow (`load/apart.py`).
 Times are UTC. Plain psycopg and no Spark, so that every process may import this.
 """
 
@@ -68,6 +69,21 @@ TABLES = (
         merge_name    varchar(63) not null unique,
         made          boolean not null,
         columns       text null,
+        primary key (source_schema, source_name)
+    )
+    """,
+    """
+    create table if not exists wirekite.wirekite_apart (
+        source_schema    varchar(63) not null,
+        source_name      varchar(63) not null,
+        state            varchar(16) not null,
+        copy_id          bigint not null,
+        start_position   numeric(20) not null,
+        applied_segment  bigint not null,
+        applied_gsn      bigint not null,
+        applied_trx      bigint not null,
+        applied_position numeric(20) not null,
+        since            timestamp not null,
         primary key (source_schema, source_name)
     )
     """,
@@ -158,6 +174,7 @@ def forget_log(connection: psycopg.Connection) -> None:
         connection.execute("delete from wirekite.wirekite_log")
         connection.execute("delete from wirekite.wirekite_progress")
         connection.execute("delete from wirekite.wirekite_table")
+        connection.execute("delete from wirekite.wirekite_apart")
 
 
 def read_applied(connection: psycopg.Connection) -> Applied:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from penstock.host.connect import connect, server_errors
-from penstock.load.postgres import progress
+from penstock.load.apart import Apart
+from penstock.load.postgres import apart_rows, progress
 from penstock.load.target import Applied
+from penstock.model import TableName
 
 
 class PostgresProgress:
@@ -38,6 +40,11 @@ class PostgresProgress:
         """See `Progress`."""
         with server_errors("reading the applied position"):
             return progress.read_applied(self._connection)
+
+    def read_apart(self) -> dict[TableName, Apart]:
+        """See `Progress`."""
+        with server_errors("reading the tables that stand apart"):
+            return apart_rows.read_apart(self._connection)
 
     def begin_segment(self, *, slot: str, file: str, mark: str) -> None:
         """See `Progress`."""

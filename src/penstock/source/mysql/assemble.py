@@ -177,7 +177,7 @@ class Assembler:
                 at = decoder.park(block, at, end, PARK_BYTES)
                 self._prepared.append(decoder.take_parked())
             else:
-                stops_always = bool(self._known_below) or self._cut_at_end
+                stops_always = bool(self._known_below) or self._cut_at_end or self._book.is_asked
                 limit = 0 if stops_always else None
                 at = decoder.feed(block, at, end, self._limits.row_count, limit)
             if not self._handle(decoder.stop):
@@ -192,12 +192,14 @@ class Assembler:
                 self._pass_known()
             if decoder.byte_count >= self._limits.byte_count:
                 self.cut()
+            self.take_asked()
             return False
         if stop is Stop.LIMIT:
             if not self._parks:
                 self.cut()
         elif stop is Stop.COMMIT:
             self._parks = False
+            self.take_asked()
             if self._known_below:
                 self._pass_known()
             elif self._cut_at_end or decoder.row_count >= self._limits.row_count:
@@ -210,6 +212,12 @@ class Assembler:
             self._on_other(decoder.message)
             return False
         return True
+
+    def take_asked(self) -> None:
+        """Take tables in, and let them go, unless a transaction is open."""
+        is_between = not self._decoder.in_transaction and not self._parks
+        if self._book.is_asked and is_between and self._book.take_asked():
+            self._decoder.unbind_all()
 
     @property
     def _is_known(self) -> bool:

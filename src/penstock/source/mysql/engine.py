@@ -25,6 +25,7 @@ from penstock.model.position import BINLOG_HEAD_BYTES, BINLOG_OFFSET_BITS
 from penstock.source.extract_options import ExtractOptions
 from penstock.source.mysql.assemble import Assembler, Limits, Mark
 from penstock.source.mysql.beginning import Beginning
+from penstock.source.mysql.captures import Captures
 from penstock.source.mysql.catalog import open_catalog
 from penstock.source.mysql.client import BinlogConnection, DumpOptions, Gtids, open_binlog
 from penstock.source.mysql.live_tables import LiveTables
@@ -93,6 +94,7 @@ class MySQLEngine:
         self._live: LiveTables | None = None
         self._stream: BinlogSource | None = None
         self._last_mark: Mark | None = None
+        self._captures: Captures | None = None
         self._sizes: dict[int, int] = {}
         self._fold = False
 
@@ -105,6 +107,7 @@ class MySQLEngine:
         """Ask the server who it is; keep where the log begins before it begins."""
         self._place = place
         place.files.make_directory(place.run)
+        self._captures = Captures(self._url, place.state, takes=self._takes, clock=place.clock)
         self._standings = Standings(place.state, place.run, place.files, place.clock)
         with open_catalog(self._url, application_name="penstock stream") as connection:
             self._identity = read_identity(connection)
@@ -146,9 +149,11 @@ class MySQLEngine:
             tables=self._tables,
             begin=begin,
             is_present=self._beginning is None or self._beginning.is_present,
-            takes=self._takes,
+            takes=self._captures.takes if self._captures is not None else self._takes,
             fold=self._fold,
         )
+        if self._captures is not None:
+            self._captures.begin(self._book)
 
     def server_position(self) -> int:
         """See SourceEngine: where the binlog ends, as the log counts.
@@ -348,7 +353,10 @@ class MySQLEngine:
         return False
 
     def tend(self, desk: Desk) -> None:
-        """Nothing to do: see `saw`."""
+        """Capture what was added, and no more what was removed."""
+        del desk
+        if self._captures is not None:
+            self._captures.tend(self._taken_book())
 
     def is_loss(self, error: PenstockError) -> bool:
         """Whether the server no longer has what the log does not hold."""

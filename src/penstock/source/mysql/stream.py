@@ -111,6 +111,8 @@ class BinlogSource:
         while not self._queue.closing.is_set():
             if end > start:
                 start = self._assembler.feed(memoryview(buffer), start, end)
+            else:
+                self._assembler.take_asked()
             buffer, start, end = make_room(buffer, start, end)
             wait_s = WAIT_S
             if untidy:

@@ -9,6 +9,7 @@ Not here: reading statements (`ddl_text.py`), the stream (`assemble.py`).
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -98,6 +99,7 @@ class TableBook:
         for one in notes.tables if notes is not None else ():
             self._notes[one.table] = one
         self._passed: set[TableName] = set()
+        self._asked: deque[tuple[TableName, bool]] = deque()
         # What holds at a place was made so in front of it.
         since = max(begin - 1, 0)
         for definition in tables if notes is None else ():
@@ -105,6 +107,37 @@ class TableBook:
             one.captured[since] = True
             one.definitions[since] = definition if is_present else None
             self._notes[definition.name] = one
+
+    # -- tables added and removed while the stream goes on -----------------------------------
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether something is asked for that the thread that decodes has not done yet."""
+        return bool(self._asked)
+
+    def ask(self, name: TableName, *, captured: bool) -> None:
+        """From any thread: capture a table from now on, or no more."""
+        self._asked.append((name, captured))
+
+    def take_asked(self) -> bool:
+        """Between two transactions: do what is asked for; whether bindings hold no more."""
+        is_changed = False
+        while self._asked:
+            name, captured = self._asked[0]
+            name = self.folded(*name)
+            old = self._notes.get(name)
+            if (old is not None and old.is_captured) != captured:
+                # Wherever the stream goes back to: its rows are copied at a later point.
+                self._notes[name] = TableNotes(
+                    schema=name.schema,
+                    name=name.name,
+                    captured={0: captured},
+                    version=old.version if old is not None else 0,
+                )
+                self._passed.discard(name)
+                self.changed = is_changed = True
+            self._asked.popleft()  # only now: whoever asked waits for this
+        return is_changed
 
     def notes(self) -> AllNotes:
         """Everything, to be stored."""

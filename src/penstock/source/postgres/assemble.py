@@ -398,6 +398,11 @@ class Assembler:
         self._arrival += 1
         self._bind(source_id, relation, self._arrival)
 
+    def unbind(self, source_id: int) -> None:
+        """Rows of source_id count no more, until the server tells a relation that does."""
+        self._arrival += 1
+        self._bind(source_id, None, self._arrival)
+
     def _bind(self, source_id: int, relation: Relation | None, arrival: int) -> None:
         while relation is not None and relation in self._widened:
             relation = self._widened[relation]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -164,8 +164,12 @@ class DdlWatch:
         publication: str,
         state: WatchState | None = None,
         takes: Callable[[TableName], bool] = lambda _: True,
+        as_is: Collection[TableName] = (),
     ) -> None:
-        """Begin with these tables. takes: whether the configuration stands for a name."""
+        """Begin with these tables. takes: whether the configuration stands for a name.
+
+        as_is: tables that were not followed before, whose rows nobody has to read.
+        """
         self.connection = connection
         self._publication = publication
         self._takes = takes
@@ -181,6 +185,7 @@ class DdlWatch:
         self._gone -= self._ids.keys()
         self._ids |= dict.fromkeys(self._gone, UNKNOWN_ID)  # they may be made again
         self._takes_as_is = state is None
+        self._as_is = set(as_is)
         self._position = state.position if state else 0
         self._looked_at = self._position
         self._pending: deque[_Pending] = deque()
@@ -189,6 +194,27 @@ class DdlWatch:
         self._told = {old for old, _ in state.renamed} if state else set()
 
     # -- what the extractor calls ----------------------------------------------------------------
+
+    def admit(self, name: TableName, source_id: int) -> None:
+        """Follow one more table from now on, as it stands. Raises why it can not be followed."""
+        with server_errors(f"looking at {name}"):
+            digest, text = self._query([source_id], [name], with_text=True)[source_id]
+        shape = _shape(digest, text or "")
+        stop = standing(shape)
+        if stop is not None:
+            raise stop
+        self._wanted.add(name)
+        self._gone.discard(name)
+        self._take(name, shape)
+
+    def release(self, name: TableName) -> bool:
+        """Follow a table no more; False, and nothing is done, while an action on it is pending."""
+        if any(pending.action.table == name for pending in self._pending):
+            return False
+        self._wanted.discard(name)
+        if name in self._ids:
+            self._forget(name)
+        return True
 
     @property
     def pending_count(self) -> int:
@@ -376,7 +402,9 @@ class DdlWatch:
             return Difference(stop=stop)
         if last is not None:
             return None
-        return Difference(reload=None if self._takes_as_is else Reason.NEW)
+        as_is = self._takes_as_is or shape.name in self._as_is
+        self._as_is.discard(shape.name)  # made anew later, it is read like any other
+        return Difference(reload=None if as_is else Reason.NEW)
 
     def _is_wanted(
         self, name: TableName, last: TableShape | None, difference: Difference | None

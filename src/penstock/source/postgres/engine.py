@@ -14,6 +14,7 @@ from penstock.model import FlushPoint, Lsn, PenstockError, Relation, Run, TableD
 from penstock.source.extract_options import ExtractOptions
 from penstock.source.port import RELATIONS_FILE, Desk, EnginePlace, Origin, Ranges, SourceStream
 from penstock.source.postgres import slot as slots
+from penstock.source.postgres.captures import Captures
 from penstock.source.postgres.catalog import RelationResolver, open_catalog
 from penstock.source.postgres.catchup import CatchUp
 from penstock.source.postgres.client import open_replication
@@ -55,6 +56,7 @@ class PostgresEngine:
         self._actions: TableActions | None = None
         self._shapes: CatalogShapes | None = None
         self._stream: PostgresSource | None = None
+        self._captures: Captures | None = None
 
     @property
     def name(self) -> str:
@@ -64,6 +66,13 @@ class PostgresEngine:
     def begin(self, place: EnginePlace) -> Origin:
         """Ask the server who it is, and from where on it can send."""
         self._place = place
+        self._captures = Captures(
+            self._url,
+            place.state,
+            publication=self._options.publication,
+            takes=self._takes,
+            clock=place.clock,
+        )
         with open_replication(self._url, application_name=slots.APPLICATION_NAME) as connection:
             slot = slots.read_slot(connection, self._options.slot)
             self._identity = identify(connection)
@@ -99,8 +108,13 @@ class PostgresEngine:
     def attempt(self) -> Iterator[None]:
         """Two connections to the catalogue; tables are looked at before anything is read."""
         with open_catalog(self._url) as catalog, open_catalog(self._url) as watched:
+            captures = self._taken_captures()
+            if self._resolver is None:
+                self._tables = captures.begin(self._tables)
             resolver = self._resolve_with(catalog)
             self._watch_tables(watched, resolver)
+            captures.begun()
+            captures.connected()
             try:
                 yield
             finally:
@@ -115,7 +129,8 @@ class PostgresEngine:
         known = self._place.state.load(RELATIONS_FILE, list[Relation]) or []
         state = self._place.state.load(WATCH_FILE, WatchState) or WatchState()
         named = {table.name for table in self._tables}
-        lost = [s for s in state.shapes if s.name not in named and self._takes(s.name)]
+        takes = self._taken_captures().takes
+        lost = [s for s in state.shapes if s.name not in named and takes(s.name)]
         tables = [*self._tables, *dropped_definitions(catalog, lost, known)]
         self._resolver = RelationResolver(catalog, tables, known=known)
         return self._resolver
@@ -127,7 +142,8 @@ class PostgresEngine:
                 self._tables,
                 publication=self._options.publication,
                 state=self._place.state.load(WATCH_FILE, WatchState),
-                takes=self._takes,
+                takes=self._taken_captures().takes,
+                as_is=self._taken_captures().awaited(),
             )
             self._actions = TableActions(
                 self._url,
@@ -139,6 +155,10 @@ class PostgresEngine:
             )
         self._actions.connected(connection)
         self._actions.look(at_once=True)
+
+    def _taken_captures(self) -> Captures:
+        assert self._captures is not None
+        return self._captures
 
     def _shapes_of_attempt(self) -> CatalogShapes:
         assert self._resolver is not None
@@ -232,7 +252,11 @@ class PostgresEngine:
     def tend(self, desk: Desk) -> None:
         """Carry out what has to be done about tables that changed without sending rows."""
         actions, stream = self._actions, self._stream
-        if actions is None or stream is None or not actions.look():
+        if actions is None or stream is None:
+            return
+        if self._resolver is not None:
+            self._taken_captures().tend(actions, self._resolver, stream)
+        if not actions.look():
             return
         while (action := actions.next_due(desk.durable)) is not None:
             desk.flush()

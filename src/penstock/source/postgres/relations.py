@@ -268,6 +268,29 @@ class RelationResolver:
             return None
         return self._settled(relation)
 
+    def capture(self, definition: TableDefinition) -> Relation | None:
+        """Rows of one more table belong into the log from where the stream is now.
+
+        Returns the relation of the server's last message about it, if there was one already: rows
+        may follow without another.
+        """
+        with self._lock:
+            self._replace_incarnation(definition)
+            self._definitions[definition.source_id] = definition
+            self._names.add(definition.name)
+            known = self._messages.pop(definition.source_id, None)
+            return None if known is None else self.resolve(known[0])
+
+    def release(self, name: TableName) -> list[int]:
+        """Rows of a table do not belong into the log from where the stream is now; its oids."""
+        with self._lock:
+            self._names.discard(name)
+            ids = [id_ for id_, one in self._definitions.items() if one.name == name]
+            for id_ in ids:
+                del self._definitions[id_]
+                self._messages.pop(id_, None)
+            return ids
+
     def reshaped(self, definition: TableDefinition) -> Relation:
         """The relation for reading the whole table as it is where the stream is now.
 

@@ -69,6 +69,15 @@ class TableActions:
         self._watch.connection = connection
         self._visit = None
 
+    @property
+    def watch(self) -> DdlWatch:
+        """The watch; who changes what it follows calls `keep` afterwards."""
+        return self._watch
+
+    def keep(self) -> None:
+        """Make durable what the watch follows now."""
+        self._keep()
+
     def saw(self, run: Run) -> None:
         """A run was written: TRUNCATEs explain new files of partitions."""
         for marker in run.markers:

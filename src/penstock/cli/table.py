@@ -1,0 +1,173 @@
+"""The commands for single tables of a pipeline: table ls, add, remove, pause, resume, resync."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.arguments import (
+    InOrder,
+    common,
+    diagnostics,
+    pipeline_config,
+    pipeline_file,
+    table_name,
+)
+from penstock.cli.output import say_json, say_text
+
+if TYPE_CHECKING:
+    from penstock.control.config import Config
+    from penstock.model import TableName
+
+
+def named(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The arguments FILE NAME..., and the common options."""
+    names = click.argument("names", metavar="NAME...", nargs=-1, required=True)
+    return common(pipeline_file(names(function)))
+
+
+@click.group(cls=InOrder)
+def table() -> None:
+    """Add, remove, pause, resume or copy again single tables while the others flow on.
+
+    Nothing is restarted. What is asked for is kept in the pipeline's directory and carried out
+    within a second or two, or at the next start where nothing runs. NAME is schema.table.
+    """
+
+
+@table.command("ls")
+@pipeline_file
+@common
+def table_ls(file: Path, as_json: bool, verbose: bool) -> None:
+    """List the tables that something was asked for, and what each is at.
+
+    \b
+    following   with all others             paused    its changes wait in the log
+    waiting     for the extractor           copying   its rows are copied from the source
+    joining     catches up with the others  removed   not captured, not applied
+    refused     can not be captured: the reason and the next command are printed
+    Example:     penstock table ls shop.toml --json
+    Exit codes:  0 listed, 1 an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.show import show_tables
+    from penstock.control.table_list import table_lines
+
+    config = pipeline_config(file)
+    diagnostics(verbose)
+    lines = table_lines(config)
+    if as_json:
+        for line in lines:
+            say_json(line.as_dict())
+    else:
+        show_tables(lines)
+
+
+@table.command("add")
+@named
+def table_add(file: Path, names: tuple[str, ...], as_json: bool, verbose: bool) -> None:
+    """Capture one more table: its rows are copied, then its changes followed.
+
+    On PostgreSQL the publication is altered. A target table is made where there is none; one
+    that holds rows of others is refused (`table resync` replaces them). The copy is of one moment
+    and runs beside the stream; changes behind that moment wait in the log meanwhile and are
+    applied after it, in their order. The file's [source] tables need not be changed.
+
+    \b
+    Example:     penstock table add shop.toml public.coupon
+    Exit codes:  0 asked for, 1 an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.table_wishes import add
+
+    _wish(file, names, as_json, verbose, add, "is being added")
+
+
+@table.command("remove")
+@named
+def table_remove(file: Path, names: tuple[str, ...], as_json: bool, verbose: bool) -> None:
+    """Capture and apply a table's changes no more; its table in the target stays.
+
+    On PostgreSQL the publication is altered. Added again, its rows are copied again.
+
+    \b
+    Example:     penstock table remove shop.toml public.audit
+    Exit codes:  0 asked for, 1 an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.table_wishes import remove
+
+    _wish(file, names, as_json, verbose, remove, "is being removed")
+
+
+@table.command("pause")
+@named
+def table_pause(file: Path, names: tuple[str, ...], as_json: bool, verbose: bool) -> None:
+    """Apply nothing more to a table; its changes go on into the log and wait there.
+
+    Segments that hold them are kept, also with removeFiles: the log grows while a table is paused.
+
+    \b
+    Example:     penstock table pause shop.toml public.item
+    Exit codes:  0 asked for, 1 an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.table_wishes import pause
+
+    _wish(file, names, as_json, verbose, pause, "is being paused")
+
+
+@table.command("resume")
+@named
+def table_resume(file: Path, names: tuple[str, ...], as_json: bool, verbose: bool) -> None:
+    """Apply what has waited since `table pause`, each change once and in order, beside the others.
+
+    \b
+    Example:     penstock table resume shop.toml public.item
+    Exit codes:  0 asked for, 1 an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.table_wishes import resume
+
+    _wish(file, names, as_json, verbose, resume, "goes on")
+
+
+@table.command("resync")
+@named
+def table_resync(file: Path, names: tuple[str, ...], as_json: bool, verbose: bool) -> None:
+    """Empty a table in the target and copy its rows again, then follow its changes.
+
+    The copy is of one moment of the source and runs beside the stream; the other tables flow on.
+    Whoever reads the table meanwhile sees it fill.
+
+    \b
+    Example:     penstock table resync shop.toml public.item
+    Exit codes:  0 asked for, 1 an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.table_wishes import resync
+
+    _wish(file, names, as_json, verbose, resync, "is being copied again")
+
+
+def _wish(
+    file: Path,
+    names: tuple[str, ...],
+    as_json: bool,
+    verbose: bool,
+    wish: Callable[[Config, TableName], object],
+    said: str,
+) -> None:
+    """Wish the same for each table, and say when it will be carried out."""
+    from penstock.control.running import processes
+
+    config = pipeline_config(file)
+    diagnostics(verbose)
+    running = {process.name for process in processes(config) if process.pid}
+    is_at_work = {"extract", "load"} <= running
+    when = "" if is_at_work else "; the pipeline does not run: it is carried out at its next start"
+    for name in [table_name(text, "NAME") for text in names]:
+        wish(config, name)
+        if as_json:
+            say_json({"table": str(name), "asked": True, "running": is_at_work})
+        else:
+            say_text(f"{name} {said}{when}")
+    if not as_json:
+        say_text(f"see: penstock table ls {file}")

@@ -1,0 +1,212 @@
+"""Copying one table's rows beside the stream: for `penstock table add` and `table resync`.
+
+The bulk load's own machinery, for one table, at a consistent point that is taken now: chunks with
+a ledger of their own below state/copies/, so that a copy that is killed goes on where it was. Each
+runs on a thread of the load process, and its jobs beside those of the changes. Not here: what
+happens to the table before and after (`penstock.load.apart`).
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import structlog
+
+from penstock.control.bulk_load import bulk_options, source_tables
+from penstock.control.config import Config, HandoverMode
+from penstock.control.handover import tell_blockers
+from penstock.control.mysql_source import stored_standing
+from penstock.control.source_planner import Planning, SourcePlanner, data_planner
+from penstock.control.standby import paused_point
+from penstock.host import faults
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.files import REAL_FILES, Files
+from penstock.host.retry import Backoff
+from penstock.load.bulk import finish_foreign_keys, load_in_bulk
+from penstock.load.session import SessionKeeper
+from penstock.model import PenstockError, TableName
+from penstock.model.position import BINLOG_OFFSET_BITS
+from penstock.source.postgres.patterns import as_pattern
+
+logger = structlog.get_logger()
+faults.declare("table.copy.before", "table.copy.after")
+
+NOTES_NAME = "copies.json"
+RETRIES = Backoff(first_s=0.5, longest_s=30.0, attempts=10_000)
+STOP_CHECK_S = 0.2
+
+
+class CopyNote(msgspec.Struct, frozen=True, kw_only=True):
+    """What is shown of a copy. code, error, hint: why it does not go on; empty when it does."""
+
+    table: TableName
+    copy_id: int
+    position: str = ""
+    code: str = ""
+    error: str = ""
+    hint: str = ""
+
+
+def narrowed(config: Config, table: TableName) -> Config:
+    """The same pipeline, for this table alone."""
+    return replace(config, source=replace(config.source, tables=(as_pattern(table),)))
+
+
+def read_notes(config: Config, files: Files = REAL_FILES) -> list[CopyNote]:
+    """What the load process said last of the copies that it makes; for displays only."""
+    path = config.layout.run / NOTES_NAME
+    if not files.exists(path):
+        return []
+    return msgspec.json.decode(files.read_whole(path), type=list[CopyNote])
+
+
+class TableCopier:
+    """The `Copier` of a configured pipeline. A context manager: leaving it ends all copies."""
+
+    def __init__(self, config: Config, sessions: SessionKeeper, *, clock: Clock = REAL_CLOCK):
+        """sessions: whose session is used, beside what else it does."""
+        self._config = config
+        self._sessions = sessions
+        self._clock = clock
+        self._copies: dict[tuple[TableName, int], _Copy] = {}
+        self._told: list[CopyNote] = []
+
+    def __enter__(self) -> TableCopier:
+        """Nothing runs yet."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End what runs; it goes on at the next start."""
+        for copy in self._copies.values():
+            copy.end()
+
+    def copy(self, table: TableName, copy_id: int, *, replaces: bool) -> int | None:
+        """See `Copier`."""
+        key = (table, copy_id)
+        if key not in self._copies:
+            self._copies[key] = _Copy(
+                self._config, self._sessions, table, copy_id, replaces, self._clock
+            )
+        self._tell()
+        return self._copies[key].position
+
+    def drop(self, table: TableName, copy_id: int) -> None:
+        """See `Copier`."""
+        copy = self._copies.pop((table, copy_id), None)
+        if copy is not None:
+            copy.end()
+        shutil.rmtree(self._config.layout.copies / str(copy_id), ignore_errors=True)
+        self._tell()
+
+    def _tell(self) -> None:
+        notes = [copy.note for copy in self._copies.values()]
+        if notes != self._told:
+            REAL_FILES.make_directory(self._config.layout.run)
+            REAL_FILES.replace(self._config.layout.run / NOTES_NAME, msgspec.json.encode(notes))
+            self._told = notes
+
+
+class _Copy:
+    """One copy, on a thread of its own. position: set when all rows are there."""
+
+    def __init__(
+        self,
+        config: Config,
+        sessions: SessionKeeper,
+        table: TableName,
+        copy_id: int,
+        replaces: bool,
+        clock: Clock,
+    ) -> None:
+        self.position: int | None = None
+        self.note = CopyNote(table=table, copy_id=copy_id)
+        self._config = narrowed(config, table)
+        self._sessions = sessions
+        self._replaces = replaces
+        self._clock = clock
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"copy {copy_id}", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop at once; what is committed stays."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        """Copy, and try again as long as it is wanted: the operator may have to mend something."""
+        waits = RETRIES.waits()
+        while not self._ended.is_set():
+            try:
+                position = self._once()
+            except PenstockError as error:
+                if self._ended.is_set():
+                    return
+                logger.warning(
+                    "table is not copied yet", table=str(self.note.table), error=error.message
+                )
+                self._note(code=error.code, error=error.message, hint=error.hint)
+                self._ended.wait(next(waits, RETRIES.longest_s))
+            except Exception as error:
+                # A defect: told where the operator looks, and the other tables flow on.
+                logger.exception("copy failed", table=str(self.note.table))
+                self._note(code="PS99", error=f"unexpected {type(error).__name__}: {error}")
+                return
+            else:
+                self._note()
+                faults.point("table.copy.after")
+                self.position = position
+                return
+
+    def _note(self, **said: Any) -> None:
+        known = self.note
+        self.note = CopyNote(table=known.table, copy_id=known.copy_id, **said)
+
+    def _once(self) -> int:
+        """Copy what is not copied yet; the position that the rows are of."""
+        config, table = self._config, self.note.table
+        place = str(self.note.copy_id)
+        options = replace(
+            bulk_options(config),
+            state_directory=config.layout.copies / place,
+            run_directory=config.layout.run / "copies" / place,
+            replaces=self._replaces,
+            adds_foreign_keys=False,
+        )
+        REAL_FILES.make_directory(options.run_directory)
+        definitions = source_tables(config)
+        session = self._sessions.get().named(f"copy {place}")
+        faults.point("table.copy.before")
+        with _planner(config) as planner:
+            result = load_in_bulk(session, options, definitions, planner, stop=self._ended.is_set)
+        logger.info("table copied", table=str(table), row_count=result.rows[table])
+        for note in (*result.notes, *self._foreign_keys(options, definitions)):
+            logger.warning("table copy", note=note)
+        return result.positions[table] + _shift(config)
+
+    def _foreign_keys(self, options: Any, definitions: Any) -> list[str]:
+        """Foreign keys of a table that penstock made; they may have to wait for other rows."""
+        try:
+            return finish_foreign_keys(options, definitions)
+        except PenstockError as error:
+            return [f"foreign keys of {self.note.table} are not made: {error.message}"]
+
+
+def _planner(config: Config) -> Planning:
+    if not config.source.is_mysql and config.pipeline.handover is HandoverMode.PAUSE:
+        return SourcePlanner(config, fresh=lambda kept: paused_point(config, kept))
+    if not config.source.is_mysql:
+        return SourcePlanner(config, on_blocked=tell_blockers)
+    return data_planner(config)
+
+
+def _shift(config: Config) -> int:
+    """What the log adds to the server's positions, since another one took over."""
+    if not config.source.is_mysql:
+        return 0
+    standing = stored_standing(config)
+    return 0 if standing is None else standing.mark.shift << BINLOG_OFFSET_BITS

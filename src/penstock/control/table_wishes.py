@@ -1,0 +1,250 @@
+"""`penstock table add | remove | pause | resume | resync`: what is wished for single tables.
+
+A wish is written into state/wishes.json, which is replaced whole, under a lock, and is carried out
+by the extract and the load process within a second, or when they are next started. Not here: what
+they make of it (`source.postgres.captures`, `penstock.load.apart`), and showing it
+(`table_list.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.host.files import REAL_FILES, DirectoryLock, DirectoryLocked, Files
+from penstock.log import checkpoint
+from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.model.wishes import (
+    CAPTURED_FILE,
+    WISHES_FILE,
+    Capture,
+    CaptureAnswers,
+    TableWish,
+    TableWishes,
+)
+from penstock.source.postgres.patterns import Selection, as_pattern, parse_pattern
+
+if TYPE_CHECKING:
+    from penstock.control.config import Config
+
+LOCK = "WISHES.LOCK"
+LOCK_WAIT_S = 10.0
+LOCK_CHECK_S = 0.05
+
+
+class TableNotTaken(PenstockError):
+    """A wish for a table that the pipeline does not have."""
+
+    code = "CT60"
+    retry = "never"
+
+
+class TableTaken(PenstockError):
+    """A table to be added is one of the pipeline's already."""
+
+    code = "CT61"
+    retry = "never"
+
+
+class WishRefused(PenstockError):
+    """A wish that can not be carried out as things are."""
+
+    code = "CT62"
+    retry = "never"
+
+
+class WishesBusy(PenstockError):
+    """Another command writes wishes for too long."""
+
+    code = "CT63"
+    retry = "backoff"
+
+
+# --- the files ------------------------------------------------------------------------------------
+
+
+def read_wishes(config: Config, files: Files = REAL_FILES) -> TableWishes:
+    """What is wished for the tables of a pipeline. Raises CheckpointCorrupt."""
+    return checkpoint.load(config.layout.state / WISHES_FILE, TableWishes, files) or TableWishes()
+
+
+def read_answers(config: Config, files: Files = REAL_FILES) -> CaptureAnswers:
+    """What the extractor made of the wishes. Raises CheckpointCorrupt."""
+    path = config.layout.state / CAPTURED_FILE
+    return checkpoint.load(path, CaptureAnswers, files) or CaptureAnswers()
+
+
+def _change(
+    config: Config, table: TableName, change: Callable[[TableWish, int], TableWish]
+) -> TableWish:
+    """Put another wish in place of a table's; change gets the last one and the new number."""
+    REAL_FILES.make_directory(config.layout.state)
+    deadline_s = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            lock = DirectoryLock(config.layout.state, LOCK)
+            break
+        except DirectoryLocked as error:
+            if time.monotonic() > deadline_s:
+                raise WishesBusy(
+                    f"another command changes the tables of {config.path.name}: {error.message}",
+                    hint="Run the same command again.",
+                ) from error
+            time.sleep(LOCK_CHECK_S)
+    try:
+        wishes = read_wishes(config)
+        last = wishes.of(table)
+        wish = change(last, wishes.serial + 1)
+        if wish != last:
+            checkpoint.save(config.layout.state / WISHES_FILE, wishes.with_wish(wish))
+        return wish
+    finally:
+        lock.release()
+
+
+# --- which tables a pipeline takes ----------------------------------------------------------------
+
+
+def wished_patterns(patterns: tuple[str, ...], wishes: TableWishes) -> tuple[str, ...]:
+    """The patterns of the pipeline file, with the tables that were added and removed since."""
+    for wish in sorted(wishes.tables, key=lambda one: one.table):
+        name = as_pattern(wish.table)
+        if wish.capture is Capture.ADDED:
+            kept = [text for text in patterns if not _is_alone(text, wish.table, excludes=True)]
+            patterns = (*kept, name)
+        elif wish.capture is Capture.REMOVED:
+            kept = [text for text in patterns if not _is_alone(text, wish.table, excludes=False)]
+            patterns = (*kept, f"!{name}")
+    return tuple(dict.fromkeys(patterns))
+
+
+def _is_alone(text: str, table: TableName, *, excludes: bool) -> bool:
+    """Whether a pattern names just this table, and takes it out or in."""
+    pattern = parse_pattern(text)
+    return pattern.exact and pattern.excludes is excludes and pattern.matches(table)
+
+
+def with_wishes(config: Config) -> Config:
+    """The configuration with the tables that `penstock table` added and removed."""
+    wishes = read_wishes(config)
+    if not any(wish.capture is not Capture.FILE for wish in wishes.tables):
+        return config
+    tables = wished_patterns(config.source.tables, wishes)
+    return replace(config, source=replace(config.source, tables=tables))
+
+
+# --- the commands ---------------------------------------------------------------------------------
+
+
+def add(config: Config, table: TableName) -> TableWish:
+    """Have a table captured, its rows copied, and its changes followed.
+
+    Raises TableTaken, WishRefused, NothingToFollow, and what reading the source's catalogue does.
+    """
+    _check_mode(config)
+    selection = Selection.parse(_patterns(config))
+    if selection.takes(table) and _is_captured(config, table):
+        raise TableTaken(
+            f"{table} is one of this pipeline's tables already",
+            hint=f"To copy its rows again: penstock table resync {config.path.name} {table}",
+        )
+    out = selection.excluded_by(table)
+    if out is not None and not out.exact:
+        raise WishRefused(
+            f"the pattern {out.text!r} of the pipeline file takes {table} out",
+            hint="Take the pattern out of [source] tables; the other tables stay as they are.",
+        )
+    definition = _captured(config, table)
+
+    def change(last: TableWish, number: int) -> TableWish:
+        return TableWish(
+            table=definition.name,
+            capture=Capture.ADDED,
+            capture_id=number,
+            copy_id=number,
+            replaces=last.capture is Capture.REMOVED,
+        )
+
+    return _change(config, table, change)
+
+
+def remove(config: Config, table: TableName) -> TableWish:
+    """Have a table captured and applied no more; the target's table stays as it is then.
+
+    Raises TableNotTaken, WishRefused.
+    """
+    _check_mode(config)
+    _check_taken(config, table)
+    patterns = wished_patterns(
+        _patterns(config),
+        TableWishes(tables=(TableWish(table=table, capture=Capture.REMOVED),)),
+    )
+    if all(parse_pattern(text).excludes for text in patterns):
+        raise WishRefused(
+            f"{table} is the last table of this pipeline",
+            hint="Add another one first, or stop the pipeline.",
+        )
+    return _change(
+        config,
+        table,
+        lambda _, number: TableWish(table=table, capture=Capture.REMOVED, capture_id=number),
+    )
+
+
+def pause(config: Config, table: TableName) -> TableWish:
+    """Have a table's changes wait in the log. Raises TableNotTaken."""
+    _check_mode(config)
+    _check_taken(config, table)
+    return _change(config, table, lambda last, _: replace(last, paused=True))
+
+
+def resume(config: Config, table: TableName) -> TableWish:
+    """Have them applied, in their order. Raises TableNotTaken."""
+    _check_mode(config)
+    _check_taken(config, table)
+    return _change(config, table, lambda last, _: replace(last, paused=False))
+
+
+def resync(config: Config, table: TableName) -> TableWish:
+    """Have a table's rows copied again, whatever the target holds. Raises TableNotTaken."""
+    _check_mode(config)
+    _check_taken(config, table)
+    return _change(config, table, lambda last, number: replace(last, copy_id=number, replaces=True))
+
+
+def _check_mode(config: Config) -> None:
+    if not config.pipeline.mode.has_change:
+        raise WishRefused(
+            "this pipeline is of mode data: it follows no table",
+            hint="Change [source] tables, and run it again.",
+        )
+
+
+def _patterns(config: Config) -> tuple[str, ...]:
+    """The patterns as they are wished now: a web server's configuration may be older."""
+    return wished_patterns(config.source.tables, read_wishes(config))
+
+
+def _check_taken(config: Config, table: TableName) -> None:
+    if not Selection.parse(_patterns(config)).takes(table):
+        raise TableNotTaken(
+            f"{table} is not one of this pipeline's tables",
+            hint=f"See which there are: penstock table ls {config.path.name}",
+        )
+
+
+def _is_captured(config: Config, table: TableName) -> bool:
+    """Whether the pipeline has begun with a table, rather than just standing for its name."""
+    from penstock.control.followed import is_followed
+
+    return is_followed(config, table)
+
+
+def _captured(config: Config, table: TableName) -> TableDefinition:
+    """The table's definition, which must be one that can be followed."""
+    from penstock.control.bulk_load import source_tables
+
+    only = replace(config, source=replace(config.source, tables=(as_pattern(table),)))
+    return source_tables(only)[0]

@@ -1,0 +1,245 @@
+"""The loader's tables that stand apart: what is wished for them, and their own batches.
+
+Asked by the loader between two of its batches. It reads the wishes, says which tables the batches
+of all leave out, has rows copied by the `Copier`, and stages batches of one table that catches up,
+on a thread of its own while the others flow on. Applying is the loader's, one batch after the
+other. Not here: which state follows which (`apart.py`), copying rows (`control.table_copy`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.files import REAL_FILES, Files
+from penstock.load.ahead import Ahead, Wanted
+from penstock.load.apart import Apart, ApartState, has_met, left_out, moves, segment_needed
+from penstock.load.stage import BatchOptions, Staged
+from penstock.load.target import Applied
+from penstock.log import checkpoint
+from penstock.log.layout import SegmentFile
+from penstock.model import TableName
+from penstock.model.wishes import (
+    CAPTURED_FILE,
+    WISHES_FILE,
+    CaptureAnswers,
+    TableWishes,
+)
+
+logger = structlog.get_logger(__name__)
+
+BUSY = (ApartState.COPYING, ApartState.JOINING)
+JOBS = "catching up"
+NEAR_SEGMENTS = 3
+
+
+class Copier(Protocol):
+    """Who copies a table's rows from the source into the target."""
+
+    def copy(self, table: TableName, copy_id: int, *, replaces: bool) -> int | None:
+        """The position of the copy once its rows are there; begun when first asked.
+
+        None while it is under way, or is tried again. The same copy_id is the same copy, also in
+        another process. replaces: rows that the target holds may go.
+        """
+        ...
+
+    def drop(self, table: TableName, copy_id: int) -> None:
+        """Forget a copy that is done, or that nobody wants any more; it writes no more then."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    """What tells whether a state file was replaced."""
+
+    inode: int = 0
+    changed_ns: int = 0
+
+
+class _Follower:
+    """A state file that somebody else replaces."""
+
+    def __init__(self, path: Path, empty: Any, files: Files) -> None:
+        self.value = empty
+        self._empty = empty
+        self._path = path
+        self._files = files
+        self._seen = _Signature()
+
+    def look(self) -> bool:
+        """Read it again if it was replaced; whether it was."""
+        try:
+            found = self._path.stat()
+            now = _Signature(found.st_ino, found.st_mtime_ns)
+        except FileNotFoundError:
+            now = _Signature()
+        if now == self._seen:
+            return False
+        self.value = checkpoint.load(self._path, type(self._empty), self._files) or self._empty
+        self._seen = now
+        return True
+
+
+class ApartFlow:
+    """What the loader knows of tables apart. Used by its thread alone."""
+
+    def __init__(
+        self,
+        state_directory: Path,
+        starts: Mapping[TableName, int],
+        copier: Copier | None,
+        *,
+        clock: Clock = REAL_CLOCK,
+        files: Files = REAL_FILES,
+    ) -> None:
+        """starts: of the bulk load. copier: None where nothing can be copied."""
+        self.rows: dict[TableName, Apart] = {}
+        self._starts = starts
+        self._copier = copier
+        self._clock = clock
+        self._wishes = _Follower(state_directory / WISHES_FILE, TableWishes(), files)
+        self._answers = _Follower(state_directory / CAPTURED_FILE, CaptureAnswers(), files)
+        self._ahead: Ahead | None = None
+        self._joining: TableName | None = None
+
+    # -- what batches of all tables are told -------------------------------------------------
+
+    def connected(self, rows: Mapping[TableName, Apart]) -> None:
+        """What the target says; read again after every failure."""
+        self.rows = dict(rows)
+        self.look()
+
+    def look(self) -> bool:
+        """See what is wished now; whether that is something else than before."""
+        wishes, answers = self._wishes.look(), self._answers.look()
+        return wishes or answers
+
+    @property
+    def left_out(self) -> frozenset[TableName]:
+        """Tables that the batches leave out."""
+        return left_out(self.rows.values(), self._wishes.value)
+
+    @property
+    def starts(self) -> dict[TableName, int]:
+        """Per table the position from which its changes count."""
+        later = {row.table: row.start for row in self.rows.values() if row.start}
+        return {**self._starts, **later}
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a table is on its way back to the others."""
+        apart = any(row.state in BUSY for row in self.rows.values())
+        return apart or bool(moves_open(self.rows, self._wishes.value, self._answers.value))
+
+    def segment_needed(self, applied: Applied) -> int:
+        """The last segment that nobody needs any more."""
+        return segment_needed(self.rows.values(), applied)
+
+    # -- moves -------------------------------------------------------------------------------
+
+    def due(self, applied: Applied) -> list[Apart]:
+        """The rows that have to be written before anything else."""
+        wishes: TableWishes = self._wishes.value
+        copied: dict[TableName, int] = {}
+        for row in self.rows.values():
+            if row.state is ApartState.COPYING and self._copier is not None:
+                wish = wishes.of(row.table)
+                if wish.copy_id > row.copy_id:
+                    continue  # it is to be copied once more
+                position = self._copier.copy(row.table, row.copy_id, replaces=wish.replaces)
+                if position is not None:
+                    copied[row.table] = position
+        return moves(self.rows, wishes, self._answers.value, applied, copied=copied)
+
+    def took(self, rows: Iterable[Apart]) -> None:
+        """These rows are in the target."""
+        for row in rows:
+            before = self.rows.get(row.table)
+            if before is not None and before.state is ApartState.COPYING and self._copier:
+                self._copier.drop(row.table, before.copy_id)
+            self.rows[row.table] = row
+            logger.info(
+                "table's state changed",
+                table=str(row.table),
+                state=str(row.state),
+                gsn=row.applied.gsn,
+                copy=row.copy_id,
+            )
+            if self._joining == row.table and row.state is not ApartState.JOINING:
+                self.abandon()
+
+    # -- catching up -------------------------------------------------------------------------
+
+    def staged(
+        self,
+        applied: Applied,
+        files_after: Callable[[Applied], Sequence[SegmentFile]],
+        open_ahead: Callable[[TableName], Ahead],
+    ) -> tuple[Apart, Staged] | None:
+        """A batch of one table that catches up, when one is ready to be applied.
+
+        applied: where the others are; nothing behind it is staged. files_after: the segments
+        that follow a place.
+        """
+        row = self._next_joining(applied)
+        if row is None:
+            return None
+        if self._ahead is None:
+            self._ahead, self._joining = open_ahead(row.table), row.table
+        if not self._ahead.is_asked:
+            files = [f for f in files_after(row.applied) if f.number <= applied.segment]
+            if not files:
+                return None
+            self._ahead.request(Wanted(applied=row.applied, look=lambda: files))
+        staged = self._ahead.fetch(0.0)
+        return None if staged is None else (row, staged)
+
+    def is_near(self, applied: Applied) -> bool:
+        """Whether a batch is being staged with which a table may meet the others, if they wait."""
+        row = self.rows.get(self._joining) if self._joining is not None else None
+        return (
+            row is not None
+            and self._ahead is not None
+            and self._ahead.is_asked
+            and applied.segment - row.applied.segment <= NEAR_SEGMENTS
+        )
+
+    def _next_joining(self, applied: Applied) -> Apart | None:
+        """The table whose batches are staged: one after the other, by name."""
+        waiting = [
+            row
+            for row in self.rows.values()
+            if row.state is ApartState.JOINING and not has_met(row, applied)
+        ]
+        row = next((row for row in waiting if row.table == self._joining), None)
+        if row is None and self._joining is not None:
+            self.abandon()
+        return row or min(waiting, key=lambda one: one.table, default=None)
+
+    def caught_up(self, row: Apart, staged: Staged) -> Apart:
+        """The table's row once its batch is applied."""
+        return replace(row, applied=staged.after)
+
+    def abandon(self) -> None:
+        """Give up what is staged, and close its connection."""
+        if self._ahead is not None:
+            self._ahead.close()
+        self._ahead, self._joining = None, None
+
+
+def moves_open(
+    rows: Mapping[TableName, Apart], wishes: TableWishes, answers: CaptureAnswers
+) -> list[Apart]:
+    """What is wished and not begun."""
+    return moves(rows, wishes, answers, Applied(), copied={})
+
+
+def options_for(options: BatchOptions, table: TableName) -> BatchOptions:
+    """How batches of one table alone are staged."""
+    return replace(options, only=table, left_out=frozenset())

@@ -1,0 +1,116 @@
+"""What the operator wants of single tables while a pipeline runs, and what capture made of it.
+
+Two files below state/, each replaced whole by one side alone: `wishes.json` by the commands
+`penstock table ...`, `captured.json` by the extractor, which answers the wishes that concern it.
+The loader's answer is in the target (`load.apart`). Wishes say how a table shall be, not what to
+do: to carry them out twice does no harm, and what nobody has carried out yet is found at the next
+start. Not here: making wishes (`control.table_wishes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from penstock.model.table import TableName
+
+WISHES_FILE = "wishes.json"
+CAPTURED_FILE = "captured.json"
+
+
+class Capture(StrEnum):
+    """Whether a table's changes go into the log. Values are kept in files."""
+
+    FILE = "file"  # as the pipeline file says
+    ADDED = "added"
+    REMOVED = "removed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableWish:
+    """How one table shall be.
+
+    capture_id: number of the wish that decided capture last. copy_id: number of the last wish to
+    have the table's rows copied again (add, resync); 0: none. replaces: rows that the target table
+    holds before that copy may go. paused: its changes wait in the log.
+    """
+
+    table: TableName
+    capture: Capture = Capture.FILE
+    capture_id: int = 0
+    copy_id: int = 0
+    replaces: bool = False
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableWishes:
+    """All wishes. serial: the number of the last one."""
+
+    serial: int = 0
+    tables: tuple[TableWish, ...] = ()
+
+    def of(self, table: TableName) -> TableWish:
+        """The wish for a table; where nobody has wished, that it be as the file says."""
+        return next((wish for wish in self.tables if wish.table == table), TableWish(table=table))
+
+    def with_wish(self, wish: TableWish) -> TableWishes:
+        """One more wish, in place of what was wished for its table before."""
+        others = tuple(other for other in self.tables if other.table != wish.table)
+        return replace(self, serial=self.serial + 1, tables=(*others, wish))
+
+    def copied(self) -> frozenset[TableName]:
+        """Tables whose rows are copied by wish, and not by the bulk load."""
+        return frozenset(wish.table for wish in self.tables if wish.copy_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureAnswer:
+    """What the extractor made of a wish. capture_id: of the wish.
+
+    error: why it can not be carried out (code, sentence, next command); all empty when it was.
+    """
+
+    table: TableName
+    capture_id: int
+    code: str = ""
+    error: str = ""
+    hint: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the wish was carried out."""
+        return not self.error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureAnswers:
+    """All answers, one per table."""
+
+    tables: tuple[CaptureAnswer, ...] = ()
+
+    def of(self, table: TableName) -> CaptureAnswer | None:
+        """The answer for a table, or None."""
+        return next((answer for answer in self.tables if answer.table == table), None)
+
+    def is_done(self, wish: TableWish) -> bool:
+        """Whether capture is as a wish has it; what the file says always is."""
+        answer = self.of(wish.table)
+        return wish.capture_id == 0 or (
+            answer is not None and answer.capture_id == wish.capture_id and answer.is_done
+        )
+
+    def with_answer(self, answer: CaptureAnswer) -> CaptureAnswers:
+        """One more answer, in place of the table's before."""
+        others = tuple(other for other in self.tables if other.table != answer.table)
+        return CaptureAnswers(tables=(*others, answer))
+
+    def open(self, wishes: Iterable[TableWish]) -> list[TableWish]:
+        """Wishes about capture that nobody has tried to carry out."""
+        return [
+            wish
+            for wish in wishes
+            if wish.capture_id
+            and ((answer := self.of(wish.table)) is None or answer.capture_id != wish.capture_id)
+        ]

@@ -1,0 +1,96 @@
+"""Capturing one more table, or one less, while the binlog is read.
+
+The binlog holds the rows of all tables: which of them go into the log is up to us. The thread that
+decodes takes a table in between two transactions, and then the wish is answered: whoever copies
+its rows at a later point finds every change behind that point in the log. Not here: the rows it
+has already (`control.table_copy`), the notes on tables (`table_book.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.model import PenstockError, TableName
+from penstock.model.wishes import Capture, TableWish
+from penstock.source.mysql.catalog import captured_tables, open_catalog
+from penstock.source.mysql.table_book import TableBook
+from penstock.source.port import StateFiles
+from penstock.source.postgres.patterns import as_pattern
+from penstock.source.wish_files import WishFiles
+
+LOOK_INTERVAL_S = 0.5
+
+
+class Captures:
+    """The wishes about capture, and their answers. Used by the extractor's thread."""
+
+    def __init__(
+        self,
+        url: str,
+        state: StateFiles,
+        *,
+        takes: Callable[[TableName], bool],
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """takes: what the configuration said when this process began."""
+        self._url = url
+        self._files = WishFiles(state)
+        self._given = takes
+        self._clock = clock
+        self._added: set[TableName] = set()
+        self._removed: set[TableName] = set()
+        self._under_way: list[TableWish] = []
+        self._next_look_s = float("-inf")
+
+    def takes(self, name: TableName) -> bool:
+        """Whether the configuration stands for a table's name, as things are now."""
+        return name not in self._removed and (self._given(name) or name in self._added)
+
+    def begin(self, book: TableBook) -> None:
+        """Before the first stream: the tables that were added and removed, whatever was noted."""
+        wishes, answers = self._files.read()
+        for wish in wishes.tables:
+            if wish.capture is not Capture.FILE:
+                self._ask(book, wish)
+        book.take_asked()
+        for wish in answers.open(wishes.tables):
+            self._files.answer(wish, None)
+
+    def tend(self, book: TableBook) -> None:
+        """Take a step with what is wished; cheap when nothing is."""
+        if self._under_way:
+            if not book.is_asked:
+                for wish in self._under_way:
+                    self._files.answer(wish, None)
+                self._under_way.clear()
+            return
+        now_s = self._clock.monotonic_s()
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + LOOK_INTERVAL_S
+        wishes, answers = self._files.read()
+        for wish in answers.open(wishes.tables):
+            error = self._look(wish) if wish.capture is Capture.ADDED else None
+            if error is not None:
+                self._files.answer(wish, error)
+                continue
+            self._ask(book, wish)
+            self._under_way.append(wish)
+
+    def _ask(self, book: TableBook, wish: TableWish) -> None:
+        is_added = wish.capture is Capture.ADDED
+        (self._added if is_added else self._removed).add(wish.table)
+        (self._removed if is_added else self._added).discard(wish.table)
+        book.ask(wish.table, captured=is_added)
+
+    def _look(self, wish: TableWish) -> PenstockError | None:
+        """Why a table can not be captured; a lost connection is raised, and tried again."""
+        try:
+            with open_catalog(self._url) as connection:
+                captured_tables(connection, [as_pattern(wish.table)])
+        except PenstockError as error:
+            if error.retry == "backoff":
+                raise
+            return error
+        return None

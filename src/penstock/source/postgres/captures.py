@@ -1,0 +1,272 @@
+"""Capturing one more table, or one less, while the stream goes on.
+
+What is wished is in a state file (`model.wishes`); each wish is tried once and answered in
+another. A table is added to the publication first; then the thread that decodes takes it in
+between two transactions, and only then the answer is given: whoever copies its rows at a later
+point finds every change behind that point in the log. A table that can not be taken in is
+answered with the reason, and the others never notice. Not here: the rows it has already
+(`control.table_copy`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import psycopg
+import structlog
+
+from penstock.host import faults
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.connect import PrivilegeMissing, literal, quoted, server_errors
+from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.model.wishes import Capture, TableWish
+from penstock.source.port import StateFiles
+from penstock.source.postgres.assemble import Assembler
+from penstock.source.postgres.assembly import Visit
+from penstock.source.postgres.catalog import captured_tables, open_catalog
+from penstock.source.postgres.patterns import as_pattern
+from penstock.source.postgres.relations import RelationResolver
+from penstock.source.postgres.slot import PUBLISHED
+from penstock.source.postgres.stream import PostgresSource
+from penstock.source.postgres.table_actions import TableActions
+from penstock.source.wish_files import WishFiles
+
+logger = structlog.get_logger()
+faults.declare("extract.capture.before", "extract.capture.bound", "extract.capture.after")
+
+LOOK_INTERVAL_S = 0.5
+
+NAMED = """
+    select 1
+      from pg_publication_rel as r
+      join pg_publication as p on p.oid = r.prpubid
+      join pg_class as c on c.oid = r.prrelid
+      join pg_namespace as n on n.oid = c.relnamespace
+     where p.pubname = %(publication)s
+       and n.nspname = %(schema)s
+       and c.relname = %(name)s
+"""
+
+
+class TableNotPublished(PenstockError):
+    """A table can not be put into the publication by us."""
+
+    code = "PG64"
+    retry = "operator"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Work:
+    """A wish under way. definition: of a table that is taken in."""
+
+    wish: TableWish
+    visit: Visit
+    definition: TableDefinition | None = None
+
+
+class Captures:
+    """The wishes about capture, and their answers. Used by the extractor's thread."""
+
+    def __init__(
+        self,
+        url: str,
+        state: StateFiles,
+        *,
+        publication: str,
+        takes: Callable[[TableName], bool],
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """takes: what the configuration said when this process began."""
+        self._url = url
+        self._files = WishFiles(state)
+        self._publication = publication
+        self._given = takes
+        self._clock = clock
+        self._added: set[TableName] = set()
+        self._removed: set[TableName] = set()
+        self._work: _Work | None = None
+        self._next_look_s = float("-inf")
+
+    def takes(self, name: TableName) -> bool:
+        """Whether a table of this name is captured, as things are now."""
+        return name not in self._removed and (self._given(name) or name in self._added)
+
+    def connected(self) -> None:
+        """Another stream: what was under way in the last one begins again."""
+        self._work = None
+
+    # -- before the first stream -------------------------------------------------------------
+
+    def begin(self, tables: Iterable[TableDefinition]) -> list[TableDefinition]:
+        """Have what was wished meanwhile published; returns the tables that can be captured.
+
+        tables: those of the configuration, which has the wishes in it.
+        """
+        wishes, answers = self._files.read()
+        left = {table.name: table for table in tables}
+        for wish in wishes.tables:
+            if wish.capture_id == 0 or answers.is_done(wish):
+                continue
+            if wish.capture is Capture.ADDED and wish.table in left:
+                error = self._try(lambda name=wish.table: self._publish(name))  # type: ignore[misc]
+                if error is not None:
+                    del left[wish.table]
+                    self._removed.add(wish.table)
+                    self._files.answer(wish, error)
+        return list(left.values())
+
+    def begun(self) -> None:
+        """The tables of `begin` are watched, and will be captured: answer for them."""
+        wishes, answers = self._files.read()
+        for wish in answers.open(wishes.tables):
+            if wish.capture is Capture.ADDED and self.takes(wish.table):
+                self._files.answer(wish, None)
+
+    def awaited(self) -> frozenset[TableName]:
+        """Tables that begin to be captured: their rows are copied, not read into the log."""
+        wishes, answers = self._files.read()
+        return frozenset(
+            wish.table
+            for wish in wishes.tables
+            if wish.capture is Capture.ADDED and not answers.is_done(wish)
+        )
+
+    # -- while the stream goes on ------------------------------------------------------------
+
+    def tend(
+        self, actions: TableActions, resolver: RelationResolver, stream: PostgresSource
+    ) -> None:
+        """Take a step with what is wished; cheap when nothing is."""
+        if self._work is not None:
+            if self._work.visit.finished:
+                self._finish(self._work, actions)
+            return
+        now_s = self._clock.monotonic_s()
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + LOOK_INTERVAL_S
+        wishes, answers = self._files.read()
+        for wish in answers.open(wishes.tables):
+            if wish.capture is Capture.ADDED:
+                self._take_in(wish, actions, resolver, stream)
+            else:
+                self._let_go(wish, actions, resolver, stream)
+            if self._work is not None:
+                return
+
+    def _take_in(
+        self,
+        wish: TableWish,
+        actions: TableActions,
+        resolver: RelationResolver,
+        stream: PostgresSource,
+    ) -> None:
+        found: list[TableDefinition] = []
+
+        def look() -> None:
+            with open_catalog(self._url) as catalog:
+                found.extend(captured_tables(catalog, [as_pattern(wish.table)]))
+            self._publish(wish.table)
+            actions.watch.admit(wish.table, found[0].source_id)
+
+        faults.point("extract.capture.before")
+        error = self._try(look)
+        if error is not None:
+            self._files.answer(wish, error)
+            return
+        definition = found[0]
+
+        def steps(assembler: Assembler) -> Iterator[int]:
+            relation = resolver.capture(definition)
+            if relation is not None:
+                assembler.bind(definition.source_id, relation)
+            yield from ()
+
+        self._added.add(wish.table)
+        self._removed.discard(wish.table)
+        self._work = _Work(wish=wish, visit=stream.visit(steps), definition=definition)
+        stream.ask_for_position()
+
+    def _let_go(
+        self,
+        wish: TableWish,
+        actions: TableActions,
+        resolver: RelationResolver,
+        stream: PostgresSource,
+    ) -> None:
+        if not actions.watch.release(wish.table):
+            return  # what happened to it before is carried out first
+        actions.keep()
+        self._removed.add(wish.table)
+        self._added.discard(wish.table)
+
+        def steps(assembler: Assembler) -> Iterator[int]:
+            for source_id in resolver.release(wish.table):
+                assembler.unbind(source_id)
+            yield from ()
+
+        self._work = _Work(wish=wish, visit=stream.visit(steps))
+        stream.ask_for_position()
+
+    def _finish(self, work: _Work, actions: TableActions) -> None:
+        self._work = None
+        faults.point("extract.capture.bound")
+        actions.keep()
+        if work.definition is None:
+            error = self._try(lambda: self._unpublish(work.wish.table))
+            if error is not None:
+                # Its rows are sent and ignored: that costs, and loses nothing.
+                logger.warning("table stays published", error=error.message)
+        self._files.answer(work.wish, None)
+        faults.point("extract.capture.after")
+
+    # -- the publication ---------------------------------------------------------------------
+
+    def _publish(self, table: TableName) -> None:
+        name = self._publication
+        statement = f"alter publication {quoted(name)} add table {quoted(*table)}"
+        with (
+            open_catalog(self._url) as connection,
+            server_errors(f"adding {table} to publication {name}"),
+        ):
+            rows = connection.execute(PUBLISHED.format(name=literal(name)).encode()).fetchall()
+            if tuple(table) in {tuple(row) for row in rows}:
+                return
+            self._alter(connection, statement, table)
+
+    def _unpublish(self, table: TableName) -> None:
+        name = self._publication
+        statement = f"alter publication {quoted(name)} drop table {quoted(*table)}"
+        keys = {"publication": name, "schema": table.schema, "name": table.name}
+        with (
+            open_catalog(self._url) as connection,
+            server_errors(f"taking {table} out of publication {name}"),
+        ):
+            if connection.execute(NAMED, keys).fetchone() is not None:
+                self._alter(connection, statement, table)
+
+    def _alter(self, connection: psycopg.Connection, statement: str, table: TableName) -> None:
+        try:
+            connection.execute(statement.encode())
+        except (
+            psycopg.errors.InsufficientPrivilege,
+            psycopg.errors.ReadOnlySqlTransaction,
+        ) as error:
+            raise TableNotPublished(
+                f"the publication can not be altered for {table}: {error.diag.message_primary}",
+                hint=f"On the primary, as an owner of both, run: {statement}; then give the same "
+                "penstock table command again.",
+                table=str(table),
+            ) from error
+
+    @staticmethod
+    def _try(work: Callable[[], None]) -> PenstockError | None:
+        """What stands against it; a lost connection is the stream's business, and raised."""
+        try:
+            work()
+        except PenstockError as error:
+            if error.retry == "backoff" and not isinstance(error, PrivilegeMissing):
+                raise
+            return error
+        return None
