@@ -5,6 +5,7 @@ Not here: the pipeline itself (`fix_end_to_end.py`).
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from typing import Any
@@ -14,6 +15,7 @@ import psycopg
 from fix_end_to_end import Pair
 from fix_pipeline import Ran, penstock
 
+NUMBERS = itertools.count(1)  # keys of new rows, over all tests of a process
 SETUP = """
     create table item (id int primary key, n int not null, t text);
     insert into item select g, 0, 'item ' || g from generate_series(1, 3000) as g;
@@ -41,9 +43,8 @@ class Customers:
 
     def _run(self) -> None:
         with psycopg.connect(self._url) as connection:
-            number = 0
             while not self._stop.wait(0.01):
-                number += 1
+                number = next(NUMBERS)
                 connection.execute("insert into other (at) values (now())")
                 connection.execute(f"insert into bag values ({number % 7}, 'new')".encode())
                 connection.execute(

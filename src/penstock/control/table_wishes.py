@@ -141,7 +141,7 @@ def with_wishes(config: Config) -> Config:
 def add(config: Config, table: TableName) -> TableWish:
     """Have a table captured, its rows copied, and its changes followed.
 
-    Raises TableTaken, WishRefused, NothingToFollow, and what reading the source's catalogue does.
+    Raises TableTaken, WishRefused, PreflightFailed, and what reading the source's catalogue does.
     """
     _check_mode(config)
     selection = Selection.parse(_patterns(config))
@@ -245,6 +245,17 @@ def _is_captured(config: Config, table: TableName) -> bool:
 def _captured(config: Config, table: TableName) -> TableDefinition:
     """The table's definition, which must be one that can be followed."""
     from penstock.control.bulk_load import source_tables
+    from penstock.control.doctor import examine
+    from penstock.control.findings import Side
 
     only = replace(config, source=replace(config.source, tables=(as_pattern(table),)))
-    return source_tables(only)[0]
+    found = source_tables(only)
+    if not found:
+        raise TableNotTaken(
+            f"there is no table {table} at the source",
+            hint="Write names as the catalogue has them: case counts.",
+        )
+    if config.source.is_mysql:
+        # What its binlog would not tell, as the cascades of a foreign key, is refused here.
+        examine(only, sides=(Side.SOURCE,)).require()
+    return found[0]

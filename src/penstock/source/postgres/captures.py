@@ -52,7 +52,7 @@ NAMED = """
 class TableNotPublished(PenstockError):
     """A table can not be put into the publication by us."""
 
-    code = "PG64"
+    code = "PG66"
     retry = "operator"
 
 
@@ -119,8 +119,12 @@ class Captures:
     def begun(self) -> None:
         """The tables of `begin` are watched, and will be captured: answer for them."""
         wishes, answers = self._files.read()
-        for wish in answers.open(wishes.tables):
-            if wish.capture is Capture.ADDED and self.takes(wish.table):
+        for wish in wishes.tables:
+            if (
+                wish.capture is Capture.ADDED
+                and not answers.is_done(wish)
+                and self.takes(wish.table)
+            ):
                 self._files.answer(wish, None)
 
     def awaited(self) -> frozenset[TableName]:
