@@ -21,7 +21,6 @@ KILLS = {
     ),
     "before and after a table is moved": (
         "load.apart.before:1:kill",
-        "load.apart.after:1:kill",
         "load.apart.before:3:kill",
         "load.apart.after:4:kill",
     ),

@@ -19,8 +19,8 @@ from fix_pipeline import penstock, write_pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-ITEM = "create table {name} (id int primary key, n int not null, t varchar(40))"
-FILL = "insert into {name} values " + ", ".join(f"({n}, 0, 'item {n}')" for n in range(500))
+ITEM = "create table {name} (id int primary key, n int not null, t int)"
+FILL = "insert into {name} values " + ", ".join(f"({n}, 0, {n})" for n in range(500))
 QUICK = {"changeExtractor": {"flushIntervalSeconds": 0.3}, "spark": {"master": "local[2]"}}
 QUERY = "select id, n, t from {name} order by id"
 
@@ -88,7 +88,7 @@ class Story:
             for name in ("item", "other", "late"):
                 self.source.run(
                     f"update {name} set n = n + 1 where id = {key}",
-                    f"insert into {name} values ({1000 + number}, 1, 'new')",
+                    f"insert into {name} values ({1000 + number}, 1, 7)",
                     f"delete from {name} where id = {key + 1}",
                 )
 

@@ -156,8 +156,11 @@ class Captures:
                 self._take_in(wish, actions, resolver, stream)
             else:
                 self._let_go(wish, actions, resolver, stream)
-            if self._work is not None:
+            if self._is_at_work():
                 return
+
+    def _is_at_work(self) -> bool:
+        return self._work is not None
 
     def _take_in(
         self,
