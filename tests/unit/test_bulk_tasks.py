@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.load import chunk
-from penstock.load.bulk_tasks import partitions, streams_per_task
+from penstock.load.bulk_tasks import partitions, partitions_beside, streams_per_task
 from penstock.load.chunk import ChunkOutcome, ChunkTask, Status
 from penstock.load.ledger import Chunk
 from penstock.model import TableName
@@ -90,6 +90,18 @@ def test_a_task_copies_chunks_side_by_side(monkeypatch: pytest.MonkeyPatch) -> N
     outcomes = list(chunk.copy_chunks(iter(tasks), streams=2))
     assert sorted(outcome.number for outcome in outcomes) == [1, 2, 3, 4, 5, 6]
     assert len(set(opened)) == len(opened) == 2
+
+
+@pytest.mark.parametrize(
+    ("slots", "threads", "groups"), [(4, 8, 3), (8, 2, 2), (2, 5, 1), (1, 5, 9)]
+)
+def test_a_copy_beside_the_changes_leaves_them_a_slot(
+    slots: int, threads: int, groups: int
+) -> None:
+    """It never has as many tasks as there are slots; of an only slot it takes one chunk a time."""
+    found = numbers(partitions_beside([task("t", n, MIB) for n in range(9)], slots, threads))
+    assert len(found) == groups
+    assert sorted(number for group in found for number in group) == list(range(9))
 
 
 @given(

@@ -2,8 +2,8 @@
 
 The bulk load's own machinery, for one table, at a consistent point that is taken now: chunks with
 a ledger of their own below state/copies/, so that a copy that is killed goes on where it was. Each
-runs on a thread of the load process, and its jobs beside those of the changes. Not here: what
-happens to the table before and after (`penstock.load.apart`).
+has a thread of the load process, works when it is its turn, and leaves a slot to the changes. Not
+here: what happens to the table before and after (`penstock.load.apart`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from penstock.control.mysql_source import stored_standing
 from penstock.control.source_planner import Planning, SourcePlanner, data_planner
 from penstock.control.standby import paused_point
 from penstock.host import faults
-from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.retry import Backoff
-from penstock.load.bulk import finish_foreign_keys, load_in_bulk
+from penstock.load.bulk import BulkStopped, finish_foreign_keys, load_in_bulk
 from penstock.load.session import SessionKeeper
 from penstock.model import PenstockError, TableName
 from penstock.model.position import BINLOG_OFFSET_BITS
@@ -67,13 +66,13 @@ def read_notes(config: Config, files: Files = REAL_FILES) -> list[CopyNote]:
 class TableCopier:
     """The `Copier` of a configured pipeline. A context manager: leaving it ends all copies."""
 
-    def __init__(self, config: Config, sessions: SessionKeeper, *, clock: Clock = REAL_CLOCK):
+    def __init__(self, config: Config, sessions: SessionKeeper):
         """sessions: whose session is used, beside what else it does."""
         self._config = config
         self._sessions = sessions
-        self._clock = clock
         self._copies: dict[tuple[TableName, int], _Copy] = {}
         self._told: list[CopyNote] = []
+        self._turn = threading.Lock()
 
     def __enter__(self) -> TableCopier:
         """Nothing runs yet."""
@@ -89,7 +88,7 @@ class TableCopier:
         key = (table, copy_id)
         if key not in self._copies:
             self._copies[key] = _Copy(
-                self._config, self._sessions, table, copy_id, replaces, self._clock
+                self._config, self._sessions, table, copy_id, replaces, self._turn
             )
         self._tell()
         return self._copies[key].position
@@ -120,14 +119,14 @@ class _Copy:
         table: TableName,
         copy_id: int,
         replaces: bool,
-        clock: Clock,
+        turn: threading.Lock,
     ) -> None:
         self.position: int | None = None
         self.note = CopyNote(table=table, copy_id=copy_id)
         self._config = narrowed(config, table)
         self._sessions = sessions
         self._replaces = replaces
-        self._clock = clock
+        self._turn = turn
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"copy {copy_id}", daemon=True)
         self._thread.start()
@@ -142,7 +141,7 @@ class _Copy:
         waits = RETRIES.waits()
         while not self._ended.is_set():
             try:
-                position = self._once()
+                position = self._in_turn()
             except PenstockError as error:
                 if self._ended.is_set():
                     return
@@ -166,6 +165,16 @@ class _Copy:
         known = self.note
         self.note = CopyNote(table=known.table, copy_id=known.copy_id, **said)
 
+    def _in_turn(self) -> int:
+        """Copies come one after the other: together they would take the changes' slot."""
+        while not self._turn.acquire(timeout=STOP_CHECK_S):
+            if self._ended.is_set():
+                raise BulkStopped(f"the copy of {self.note.table} is not wanted any more")
+        try:
+            return self._once()
+        finally:
+            self._turn.release()
+
     def _once(self) -> int:
         """Copy what is not copied yet; the position that the rows are of."""
         config, table = self._config, self.note.table
@@ -176,6 +185,7 @@ class _Copy:
             run_directory=config.layout.run / "copies" / place,
             replaces=self._replaces,
             adds_foreign_keys=False,
+            beside=True,
         )
         REAL_FILES.make_directory(options.run_directory)
         definitions = source_tables(config)

@@ -24,7 +24,7 @@ from penstock.host.mysql import loans
 from penstock.load.bulk_checks import check_names, goes_binary
 from penstock.load.bulk_progress import OnProgress, Teller, Watch
 from penstock.load.bulk_target import BulkTarget, open_bulk_target
-from penstock.load.bulk_tasks import partitions, streams_per_task
+from penstock.load.bulk_tasks import partitions, partitions_beside, streams_per_task
 from penstock.load.bulk_types import Ends, is_mysql, way_of
 from penstock.load.chunk import (
     ChunkOutcome,
@@ -127,7 +127,8 @@ class BulkOptions:
 
     ends: the two servers where not both are PostgreSQL. replaces: rows of a target table that no
     plan of this load put there may go. adds_foreign_keys: False leaves them to
-    `finish_foreign_keys`, also where all tables stand at one position.
+    `finish_foreign_keys`, also where all tables stand at one position. beside: changes are applied
+    meanwhile by the same session, and a slot is left to them.
     """
 
     source_url: str = field(repr=False)
@@ -139,6 +140,7 @@ class BulkOptions:
     ends: Ends | None = None
     replaces: bool = False
     adds_foreign_keys: bool = True
+    beside: bool = False
 
     def open_target(self, application_name: str = APPLICATION_NAME) -> BulkTarget:
         """Connect to the target."""
@@ -445,7 +447,8 @@ class _Load:
         plans = [plan for plan in self.ledger.plans if plan.source in set(tables)]
         tasks = [task for plan in plans for task in self.tasks(plan)]
         slots, threads = self.session.parallelism, self.options.max_threads
-        work, streams = partitions(tasks, slots, threads), streams_per_task(slots, threads)
+        share = partitions_beside if self.options.beside else partitions
+        work, streams = share(tasks, slots, threads), streams_per_task(slots, threads)
         logger.info(
             "bulk copy began",
             tables=len(plans),

@@ -56,6 +56,16 @@ def partitions(tasks: Sequence[ChunkTask], slots: int, max_threads: int) -> list
     return groups
 
 
+def partitions_beside(
+    tasks: Sequence[ChunkTask], slots: int, max_threads: int
+) -> list[list[ChunkTask]]:
+    """Group tasks so that other jobs always find a slot, or the only one after each chunk."""
+    ordered = sorted(tasks, key=lambda t: (t.table, t.chunk.number))
+    if slots == 1:
+        return [[task] for task in ordered]
+    return _evenly(ordered, min(slots - 1, max_threads))
+
+
 def _cost(task: ChunkTask) -> int:
     return task.chunk.size_bytes + CHUNK_COST_BYTES
 

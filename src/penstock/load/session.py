@@ -158,6 +158,8 @@ class Session:
                 # pyspark leaves the closing of its local sockets to the garbage collector.
                 warnings.simplefilter("ignore", ResourceWarning)
                 self._context.setJobGroup(self._jobs, self._jobs)  # of this thread
+                # Of two that wait for a slot the one with fewer tasks at work gets it.
+                self._context.setLocalProperty("spark.scheduler.pool", self._jobs)
                 data = self._context.parallelize(list(partitions), len(partitions))
                 return list(data.mapPartitions(call).collect())
         except (Py4JError, PySparkRuntimeError, OSError, EOFError) as error:
@@ -424,6 +426,7 @@ def _properties(options: SessionOptions) -> dict[str, str]:
     properties = {
         "spark.master": options.master,
         "spark.app.name": options.name,
+        "spark.scheduler.mode": "FAIR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.python.daemon.module": "penstock.load.daemon",

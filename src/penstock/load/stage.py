@@ -195,10 +195,7 @@ class Stager:
         steps.done("plan")
         faults.point("load.prepare.before")
         tasks, stamps, extra = self._prepare(plan, place)
-        if self._options.only is None:
-            # A file of which a batch has taken a part goes on: it has begun, and not again.
-            begun = [one.path.name for one in views if one.start.gsn >= applied.gsn]
-            self._staging.begin_files(begun)
+        self._begin_files(views, applied)
         steps.done("prepare")
         faults.point("load.job.before")
         outcomes = self._job(tasks, stamps, session, source_engine)
@@ -222,6 +219,12 @@ class Stager:
             source_engine=source_engine,
             seconds=steps.seconds,
         )
+
+    def _begin_files(self, segments: Sequence[SegmentView], applied: Applied) -> None:
+        if self._options.only is None:
+            # A file of which a batch has taken a part goes on: it has begun, and not again.
+            begun = [one.path.name for one in segments if one.start.gsn >= applied.gsn]
+            self._staging.begin_files(begun)
 
     def _progress(
         self, segments: Sequence[SegmentView], after: Applied

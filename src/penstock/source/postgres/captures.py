@@ -6,6 +6,11 @@ between two transactions, and only then the answer is given: whoever copies its 
 point finds every change behind that point in the log. A table that can not be taken in is
 answered with the reason, and the others never notice. Not here: the rows it has already
 (`control.table_copy`).
+
+Two things are waited for, neither by the stream. The table joins the publication under a lock that
+keeps its writers off for that moment, because servers before 15.13, 16.9 and 17.5 send nothing of
+it ever after when one of them was at work. And the answer waits for every transaction that was open
+when the table was taken in: the log may lack what those had done before.
 """
 
 from __future__ import annotations
@@ -18,9 +23,17 @@ import structlog
 
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.connect import PrivilegeMissing, literal, quoted, server_errors
+from penstock.host.connect import (
+    EXACT_TEXT_SETTINGS,
+    PrivilegeMissing,
+    StatementInterrupted,
+    connect,
+    literal,
+    quoted,
+    server_errors,
+)
 from penstock.model import PenstockError, TableDefinition, TableName
-from penstock.model.wishes import Capture, TableWish
+from penstock.model.wishes import Capture, TableWish, TableWishes
 from penstock.source.port import StateFiles
 from penstock.source.postgres.assemble import Assembler
 from penstock.source.postgres.assembly import Visit
@@ -36,6 +49,8 @@ logger = structlog.get_logger()
 faults.declare("extract.capture.before", "extract.capture.bound", "extract.capture.after")
 
 LOOK_INTERVAL_S = 0.5
+LOCK_TIMEOUT_MS = 200  # writers of the table wait for as long, and the extractor
+LOCKED_INTERVAL_S = 3.0
 
 NAMED = """
     select 1
@@ -49,10 +64,14 @@ NAMED = """
 """
 
 
+HORIZON = "select pg_snapshot_xmax(pg_current_snapshot())::text::numeric"
+OLDEST = "select pg_snapshot_xmin(pg_current_snapshot())::text::numeric"
+
+
 class TableNotPublished(PenstockError):
     """A table can not be put into the publication by us."""
 
-    code = "PG66"
+    code = "PG67"
     retry = "operator"
 
 
@@ -63,6 +82,14 @@ class _Work:
     wish: TableWish
     visit: Visit
     definition: TableDefinition | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Settling:
+    """A wish that is carried out, but for the transactions older than the horizon."""
+
+    wish: TableWish
+    horizon: int
 
 
 class Captures:
@@ -86,6 +113,8 @@ class Captures:
         self._added: set[TableName] = set()
         self._removed: set[TableName] = set()
         self._work: _Work | None = None
+        self._begun_with: list[TableWish] = []
+        self._settling: list[_Settling] = []
         self._next_look_s = float("-inf")
 
     def takes(self, name: TableName) -> bool:
@@ -105,36 +134,36 @@ class Captures:
         """
         wishes, answers = self._files.read()
         left = {table.name: table for table in tables}
+        self._begun_with = []
         for wish in wishes.tables:
             if wish.capture_id == 0 or answers.is_done(wish):
                 continue
             if wish.capture is Capture.ADDED and wish.table in left:
-                error = self._try(lambda name=wish.table: self._publish(name))  # type: ignore[misc]
-                if error is not None:
-                    del left[wish.table]
-                    self._removed.add(wish.table)
+                try:
+                    error = self._try(lambda name=wish.table: self._publish(name))  # type: ignore[misc]
+                except StatementInterrupted as locked:
+                    self._later(wish, locked)
+                else:
+                    if error is None:
+                        self._begun_with.append(wish)
+                        continue
                     self._files.answer(wish, error)
+                del left[wish.table]
+                self._removed.add(wish.table)
         return list(left.values())
 
     def begun(self) -> None:
-        """The tables of `begin` are watched, and will be captured: answer for them."""
-        wishes, answers = self._files.read()
-        for wish in wishes.tables:
-            if (
-                wish.capture is Capture.ADDED
-                and not answers.is_done(wish)
-                and self.takes(wish.table)
-            ):
-                self._files.answer(wish, None)
+        """The tables of `begin` are watched, and will be captured: answer for them.
+
+        And for no others: what is wished later, or between two streams, no stream has taken in.
+        """
+        for wish in self._begun_with:
+            self._settle(wish)
+        self._begun_with = []
 
     def awaited(self) -> frozenset[TableName]:
         """Tables that begin to be captured: their rows are copied, not read into the log."""
-        wishes, answers = self._files.read()
-        return frozenset(
-            wish.table
-            for wish in wishes.tables
-            if wish.capture is Capture.ADDED and not answers.is_done(wish)
-        )
+        return frozenset(wish.table for wish in self._begun_with)
 
     # -- while the stream goes on ------------------------------------------------------------
 
@@ -151,13 +180,46 @@ class Captures:
             return
         self._next_look_s = now_s + LOOK_INTERVAL_S
         wishes, answers = self._files.read()
+        self._answer_settled(wishes)
+        settling = {one.wish.capture_id for one in self._settling}
         for wish in answers.open(wishes.tables):
+            if wish.capture_id in settling:
+                continue
             if wish.capture is Capture.ADDED:
                 self._take_in(wish, actions, resolver, stream)
             else:
                 self._let_go(wish, actions, resolver, stream)
             if self._is_at_work():
                 return
+
+    def _settle(self, wish: TableWish) -> None:
+        """Answer once all transactions that are open now have ended."""
+        self._settling.append(_Settling(wish=wish, horizon=self._ask(HORIZON)))
+
+    def _answer_settled(self, wishes: TableWishes) -> None:
+        # Who has wished something else since does not wait for this.
+        self._settling = [
+            one
+            for one in self._settling
+            if wishes.of(one.wish.table).capture_id == one.wish.capture_id
+        ]
+        if not self._settling:
+            return
+        oldest = self._ask(OLDEST)
+        for one in list(self._settling):
+            if one.horizon <= oldest:
+                self._settling.remove(one)
+                self._files.answer(one.wish, None)
+                faults.point("extract.capture.after")
+
+    def _ask(self, query: str) -> int:
+        with (
+            open_catalog(self._url) as connection,
+            server_errors("asking for the transactions that are open"),
+        ):
+            row = connection.execute(query.encode()).fetchone()
+        assert row is not None
+        return int(row[0])
 
     def _is_at_work(self) -> bool:
         return self._work is not None
@@ -172,13 +234,17 @@ class Captures:
         found: list[TableDefinition] = []
 
         def look() -> None:
-            with open_catalog(self._url) as catalog:
+            with self._open() as catalog, server_errors(f"looking at {wish.table}"):
                 found.extend(captured_tables(catalog, [as_pattern(wish.table)]))
             self._publish(wish.table)
             actions.watch.admit(wish.table, found[0].source_id)
 
         faults.point("extract.capture.before")
-        error = self._try(look)
+        try:
+            error = self._try(look)
+        except StatementInterrupted as locked:
+            self._later(wish, locked)
+            return
         if error is not None:
             self._files.answer(wish, error)
             return
@@ -194,6 +260,11 @@ class Captures:
         self._removed.discard(wish.table)
         self._work = _Work(wish=wish, visit=stream.visit(steps), definition=definition)
         stream.ask_for_position()
+
+    def _later(self, wish: TableWish, locked: PenstockError) -> None:
+        """Somebody has locked the table, and nobody else waits for that."""
+        logger.info("table is locked, asking again", table=str(wish.table), said=locked.message)
+        self._next_look_s = self._clock.monotonic_s() + LOCKED_INTERVAL_S
 
     def _let_go(
         self,
@@ -220,41 +291,62 @@ class Captures:
         self._work = None
         faults.point("extract.capture.bound")
         actions.keep()
-        if work.definition is None:
+        if work.definition is not None:
+            self._settle(work.wish)
+            return
+        try:
             error = self._try(lambda: self._unpublish(work.wish.table))
-            if error is not None:
-                # Its rows are sent and ignored: that costs, and loses nothing.
-                logger.warning("table stays published", error=error.message)
+        except StatementInterrupted as locked:
+            error = locked
+        if error is not None:
+            # Its rows are sent and ignored: that costs, and loses nothing.
+            logger.warning("table stays published", error=error.message)
         self._files.answer(work.wish, None)
         faults.point("extract.capture.after")
 
     # -- the publication ---------------------------------------------------------------------
 
+    def _open(self) -> psycopg.Connection:
+        """A connection that does not wait for locks."""
+        settings = {**EXACT_TEXT_SETTINGS, "lock_timeout": str(LOCK_TIMEOUT_MS)}
+        return connect(self._url, application_name="penstock catalog", options=settings)
+
     def _publish(self, table: TableName) -> None:
         name = self._publication
         statement = f"alter publication {quoted(name)} add table {quoted(*table)}"
         with (
-            open_catalog(self._url) as connection,
+            self._open() as connection,
             server_errors(f"adding {table} to publication {name}"),
         ):
             rows = connection.execute(PUBLISHED.format(name=literal(name)).encode()).fetchall()
             if tuple(table) in {tuple(row) for row in rows}:
                 return
-            self._alter(connection, statement, table)
+            with connection.transaction():
+                self._alter(connection, statement, table, lock=True)
 
     def _unpublish(self, table: TableName) -> None:
         name = self._publication
         statement = f"alter publication {quoted(name)} drop table {quoted(*table)}"
         keys = {"publication": name, "schema": table.schema, "name": table.name}
         with (
-            open_catalog(self._url) as connection,
+            self._open() as connection,
             server_errors(f"taking {table} out of publication {name}"),
         ):
             if connection.execute(NAMED, keys).fetchone() is not None:
                 self._alter(connection, statement, table)
 
-    def _alter(self, connection: psycopg.Connection, statement: str, table: TableName) -> None:
+    def _alter(
+        self,
+        connection: psycopg.Connection,
+        statement: str,
+        table: TableName,
+        *,
+        lock: bool = False,
+    ) -> None:
         try:
+            if lock:
+                locking = f"lock table {quoted(*table)} in share row exclusive mode"
+                connection.execute(locking.encode())
             connection.execute(statement.encode())
         except (
             psycopg.errors.InsufficientPrivilege,

@@ -288,7 +288,8 @@ class RelationResolver:
             ids = [id_ for id_, one in self._definitions.items() if one.name == name]
             for id_ in ids:
                 del self._definitions[id_]
-                self._messages.pop(id_, None)
+                if id_ in self._messages:  # the server does not repeat it when it is captured again
+                    self._messages[id_] = (self._messages[id_][0], None)
             return ids
 
     def reshaped(self, definition: TableDefinition) -> Relation:

@@ -1,0 +1,169 @@
+"""One table more in the log, or one less, while the extractor is at work: nothing of it is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from fix_extract import QUICK, Stop, extractor_of, log_changes, running, set_up, until
+from penstock.host.connect import connect
+from penstock.log import checkpoint
+from penstock.log.layout import PipelineLayout
+from penstock.model import TableName
+from penstock.model.wishes import (
+    CAPTURED_FILE,
+    WISHES_FILE,
+    Capture,
+    CaptureAnswers,
+    TableWish,
+    TableWishes,
+)
+from penstock.source.extract import Extractor
+from penstock.source.postgres.catalog import captured_tables, open_catalog
+
+WATCHFUL = replace(QUICK, exit_when_idle=False, table_interval_s=0.1)
+LATE = TableName("public", "late")
+BEGIN = "create table t (id int primary key)"
+MAKE = "create table late (id int primary key, n int)"
+
+
+class Wisher:
+    """Writes wishes for the table `late`, and waits for the extractor's answers."""
+
+    def __init__(self, directory: Path) -> None:
+        self._state = PipelineLayout(root=directory).state
+        self._number = 0
+
+    def wish(self, capture: Capture) -> None:
+        """One more wish."""
+        self._number += 1
+        wish = TableWish(table=LATE, capture=capture, capture_id=self._number)
+        self._state.mkdir(parents=True, exist_ok=True)
+        path = self._state / WISHES_FILE
+        checkpoint.save(path, TableWishes(serial=self._number, tables=(wish,)))
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the last wish was carried out; a refusal fails the test."""
+        path = self._state / CAPTURED_FILE
+        answers = checkpoint.load(path, CaptureAnswers) or CaptureAnswers()
+        answer = answers.of(LATE)
+        if answer is None or answer.capture_id != self._number:
+            return False
+        assert answer.is_done, answer
+        return True
+
+
+@contextmanager
+def extracting(
+    url: str, directory: Path, takes: Callable[[TableName], bool]
+) -> Iterator[tuple[Extractor, psycopg.Connection]]:
+    """An extractor of table t alone, and somebody's connection; ended with the block."""
+    with open_catalog(url) as catalog:
+        tables = captured_tables(catalog, ["public.t"])
+    stop = Stop()
+    extractor = extractor_of(
+        url, directory, options=WATCHFUL, stop=stop, tables=tables, takes=takes
+    )
+    with connect(url, application_name="test") as sql, running(extractor):
+        try:
+            sql.execute("insert into t values (1)")
+            until(lambda: extractor.progress.segment_count >= 1)
+            yield extractor, sql
+        finally:
+            stop.asked.set()
+
+
+def seen(directory: Path) -> list[int]:
+    """Keys of the rows of `late` in the log, in order."""
+    return [c.after["id"] for c in log_changes(directory) if c.table == "late"]
+
+
+def flowed(extractor: Extractor, sql: psycopg.Connection, number: int) -> None:
+    """Wait until another table's row has come, and with it all before it."""
+    before = extractor.progress.segment_count
+    sql.execute("insert into t values (%s)", (number,))
+    until(lambda: extractor.progress.segment_count > before)
+
+
+def test_a_table_taken_in_has_every_row_from_the_answer_on(source_url: str, tmp_path: Path) -> None:
+    """Whoever copies its rows at a later point misses nothing."""
+    set_up(source_url, BEGIN)
+    wisher = Wisher(tmp_path)
+    with extracting(source_url, tmp_path, lambda name: name.name == "t") as (extractor, sql):
+        sql.execute(MAKE)
+        wisher.wish(Capture.ADDED)
+        until(lambda: wisher.is_answered)
+        sql.execute("insert into late select g from generate_series(1, 5) as g")
+        flowed(extractor, sql, 2)
+    assert seen(tmp_path) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("publication", ["of its own", "of all tables"])
+def test_a_table_let_go_and_taken_in_again_is_captured(
+    source_url: str, tmp_path: Path, publication: str
+) -> None:
+    """Also where the server told of its columns long ago, and does not repeat it."""
+    set_up(source_url, BEGIN)
+    wisher = Wisher(tmp_path)
+    if publication == "of all tables":
+        with connect(source_url, application_name="test") as sql:
+            sql.execute("drop publication p")
+            sql.execute("create publication p for all tables")
+    with extracting(source_url, tmp_path, lambda name: name.name == "t") as (extractor, sql):
+        sql.execute(MAKE)
+        sql.execute("insert into late values (1)")
+        for capture in (Capture.ADDED, Capture.REMOVED, Capture.ADDED):
+            wisher.wish(capture)
+            until(lambda: wisher.is_answered)
+            number = 10 * wisher._number
+            sql.execute("insert into late values (%s)", (number,))
+            flowed(extractor, sql, number)
+    assert seen(tmp_path) == [10, 30]
+
+
+def test_the_answer_waits_for_transactions_that_are_open(source_url: str, tmp_path: Path) -> None:
+    """Of what those had written before, the log may lack rows; other tables do not wait."""
+    set_up(source_url, BEGIN)
+    wisher = Wisher(tmp_path)
+    with extracting(source_url, tmp_path, lambda name: name.name == "t") as (extractor, sql):
+        sql.execute(MAKE)
+        with psycopg.connect(source_url) as other:
+            other.execute("create table elsewhere ()")
+            wisher.wish(Capture.ADDED)
+            flowed(extractor, sql, 2)
+            flowed(extractor, sql, 3)
+            flowed(extractor, sql, 4)
+            assert not wisher.is_answered
+        until(lambda: wisher.is_answered)
+
+
+def test_a_locked_table_is_waited_for_by_nobody_and_outlives_a_lost_stream(
+    source_url: str, tmp_path: Path
+) -> None:
+    """The stream that comes after it takes the table in, before anybody says it has."""
+    set_up(source_url, BEGIN)
+    wisher = Wisher(tmp_path)
+    # The configuration stands for the table: only its wish is younger than the extractor.
+    with extracting(source_url, tmp_path, lambda _: True) as (extractor, sql):
+        sql.execute(MAKE)
+        with psycopg.connect(source_url) as other:
+            other.execute("lock table late in access exclusive mode")
+            wisher.wish(Capture.ADDED)
+            flowed(extractor, sql, 2)
+            sql.execute(
+                "select pg_terminate_backend(pid) from pg_stat_replication"
+                " where application_name like 'penstock%'"
+            )
+            flowed(extractor, sql, 3)
+            flowed(extractor, sql, 4)
+            assert not wisher.is_answered
+        until(lambda: wisher.is_answered)
+        sql.execute("insert into late values (1)")
+        flowed(extractor, sql, 5)
+    assert seen(tmp_path) == [1]
