@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
+import psycopg
 import pytest
 
 from fix_end_to_end import Pair
@@ -48,6 +48,78 @@ def test_a_table_is_added_while_others_flow(pair: Pair) -> None:
     pair.check("late", "item", "bag", "other")
     assert pair.process is not None
     assert not any("again" in event for event in pair.process.events)
+
+
+def held(pair: Pair, table: str) -> bool:
+    """Whether a copy into the target waits for a lock that the test holds."""
+    return bool(
+        count(
+            pair,
+            "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+            f" and datname = current_database() and query like '%{table}%'",
+        )
+    )
+
+
+def test_no_table_waits_for_a_copy_and_newer_images_win(pair: Pair) -> None:
+    """Rows are changed while their older images are on their way; other tables flow meanwhile."""
+    pair.run(
+        "create table big (id int primary key, n int, t text);"
+        "insert into big select g, 0, repeat(md5(g::text), 10) from generate_series(1, 60000) as g"
+    )
+    pair.target.execute("create table big (id int primary key, n int, t text)")
+    assert pair.process is not None
+    with psycopg.connect(pair.target_url) as holder:
+        holder.execute("lock table big in share mode")
+        wish(pair, "add", "public.big")
+        pair.process.until(lambda: held(pair, "big"), "the copy waits for the lock")
+        pair.run("update big set n = n + 1 where id % 3 = 0")
+        pair.run("delete from big where id % 5 = 0")
+        pair.run("update big set id = -id where id % 7 = 0")
+        pair.run("insert into big values (0, 0, 'new'); update big set n = 9 where id = 0")
+        pair.run("update big set id = 70000 where id = 1; insert into big values (1, 5, 'again')")
+        for _ in range(3):
+            pair.run("update item set n = n + 1")
+            pair.settle()
+        assert held(pair, "big")
+        assert line(pair, "public.big")["state"] == "copying"
+        wrong = pair.differences("item")
+        assert not wrong, wrong[:5]
+    reach(pair, "public.big", "following")
+    pair.run("update big set n = n + 1 where id % 2 = 0")
+    pair.check("big", "item")
+
+
+def test_what_sends_no_rows_reaches_tables_that_stand_apart(pair: Pair) -> None:
+    """TRUNCATE, new columns and a rewrite, for one that is paused and one that is copied again."""
+    pair.run(
+        "create table shape (id int primary key, n int);"
+        "insert into shape select g, 0 from generate_series(1, 100) as g"
+    )
+    pair.run(LATE.format(name="swap"))
+    wish(pair, "add", "public.shape", "public.swap")
+    reach(pair, "public.shape", "following")
+    reach(pair, "public.swap", "following")
+    wish(pair, "pause", "public.shape", "public.swap")
+    reach(pair, "public.shape", "paused")
+    reach(pair, "public.swap", "paused")
+    for name in ("shape", "swap"):
+        pair.run(f"insert into {name} (id, n) values (-1, 1); truncate {name}")
+        pair.run(f"insert into {name} (id, n) select g, g from generate_series(1, 200) as g")
+        pair.run(f"alter table {name} add column more int default 7")
+        pair.run(f"update {name} set more = n where id % 2 = 0")
+        pair.run(f"alter table {name} alter column n type bigint using n * 2")
+        pair.run(f"delete from {name} where id % 10 = 0")
+    pair.settle()
+    wish(pair, "resync", "public.swap")
+    wish(pair, "resume", "public.shape", "public.swap")
+    pair.run("truncate swap; insert into swap (id, n) values (1, 1), (2, 2)")
+    pair.run("alter table swap add column last text default 'x'")
+    pair.run("insert into swap (id, n) values (3, 3)")
+    reach(pair, "public.shape", "following")
+    reach(pair, "public.swap", "following")
+    pair.run("insert into swap (id, n, last) values (4, 4, 'y')")
+    pair.check("shape", "swap", "item")
 
 
 def test_a_paused_table_waits_and_loses_nothing(pair: Pair) -> None:
@@ -119,6 +191,11 @@ def test_what_can_not_be_added_is_told_and_disturbs_nobody(pair: Pair) -> None:
     assert (ran.code, ran.error["code"]) == (1, "CT61")
     ran = penstock("table", "pause", pair.path, "public.nowhere", "--json")
     assert (ran.code, ran.error["code"]) == (1, "CT60")
+    pair.run("create table keyless (id int)")
+    ran = penstock("table", "add", pair.path, "public.keyless", "--json")
+    assert (ran.code, ran.error["code"]) == (1, "CT01")
+    assert "PG12" in ran.err
+    pair.run("insert into keyless values (1); update keyless set id = 2")  # it is not published
     pair.run("create table theirs (id int primary key)")
     pair.target.execute("create table theirs (id int primary key)")
     pair.target.execute("insert into theirs values (1)")
@@ -150,4 +227,5 @@ def test_wishes_of_a_stopped_pipeline_are_carried_out_at_its_start(pair: Pair) -
     wish(pair, "resume", "public.item")
     reach(pair, "public.item", "following")
     pair.check("meanwhile", "bag", "item", "other", "late")
-    assert Path(pair.path).exists()
+    told = penstock("verify", pair.path, "--json")
+    assert (told.code, told.result["equal"]) == (0, True), told.out + told.err

@@ -84,7 +84,7 @@ def line_of(
     """What is shown of a table. Pure."""
     state = row.state if row is not None else ApartState.FOLLOWING
     answer = answers.of(wish.table)
-    refused = answer is not None and answer.capture_id == wish.capture_id and not answer.is_done
+    refused = answers.refuses(wish)
     shown = str(state)
     if row is None and wish.capture is Capture.ADDED:
         shown = "refused" if refused else "waiting"

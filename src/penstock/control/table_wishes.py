@@ -29,6 +29,7 @@ from penstock.source.postgres.patterns import Selection, as_pattern, parse_patte
 if TYPE_CHECKING:
     from penstock.control.config import Config
 
+CHECKS_OF_TABLES = ("PK06", "PG12", "PG15", "PG21", "PG22")
 LOCK = "WISHES.LOCK"
 LOCK_WAIT_S = 10.0
 LOCK_CHECK_S = 0.05
@@ -145,7 +146,8 @@ def add(config: Config, table: TableName) -> TableWish:
     """
     _check_mode(config)
     selection = Selection.parse(_patterns(config))
-    if selection.takes(table) and _is_captured(config, table):
+    is_refused = read_answers(config).refuses(read_wishes(config).of(table))
+    if selection.takes(table) and not is_refused and _is_captured(config, table):
         raise TableTaken(
             f"{table} is one of this pipeline's tables already",
             hint=f"To copy its rows again: penstock table resync {config.path.name} {table}",
@@ -255,7 +257,8 @@ def _captured(config: Config, table: TableName) -> TableDefinition:
             f"there is no table {table} at the source",
             hint="Write names as the catalogue has them: case counts.",
         )
-    if config.source.is_mysql:
-        # What its binlog would not tell, as the cascades of a foreign key, is refused here.
-        examine(only, sides=(Side.SOURCE,)).require()
+    # What its binlog would not tell, as the cascades of a foreign key, is refused here; and what
+    # the source could not update any more once it is published.
+    checks = () if config.source.is_mysql else CHECKS_OF_TABLES
+    examine(only, only=checks, sides=(Side.SOURCE,)).require()
     return found[0]

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 
 import psycopg
 
+from penstock.host.connect import quoted
 from penstock.load.postgres.target import TargetTable
 from penstock.load.target import target_name
-from penstock.model import PenstockError, TableDefinition
+from penstock.model import PenstockError, TableDefinition, TableName
 
 # Types whose binary form is the same in every version and says everything; others go as text.
 # Not interval: what is the largest one up to 16 means infinity from 17 on.
@@ -32,6 +33,19 @@ class NamesCollide(PenstockError):
     """Two tables can not be told apart in wirekite_progress, or land on one target table."""
 
     code = "LD45"
+
+
+# Foreign keys of other tables to these that do something when a row goes.
+CASCADES = """
+    select conrelid::regclass::text, confrelid::regclass::text, conname
+      from pg_constraint
+     where contype = 'f'
+       and confrelid = any(%(names)s::text[]::regclass[])
+       and conrelid <> all(%(names)s::text[]::regclass[])
+       and confdeltype in ('c', 'n', 'd')
+     order by 1, 3
+     limit 1
+"""
 
 
 class TargetFires(PenstockError):
@@ -76,6 +90,21 @@ def check_quiet(table: TargetTable) -> None:
         hint="On 15 and later, as superuser: grant set on parameter session_replication_role to "
         "ROLE; or drop foreign keys and disable triggers until the load is done.",
         table=str(table.name),
+    )
+
+
+def check_no_cascade(connection: psycopg.Connection, tables: Sequence[TableName]) -> None:
+    """Refuse to empty tables when that would change or take rows of others that refer to them."""
+    names = [quoted(*table) for table in tables]
+    row = connection.execute(CASCADES, {"names": names}).fetchone()
+    if row is None:
+        return
+    raise TargetFires(
+        f"deleting the rows of target table {row[1]} would change rows of {row[0]} by its foreign "
+        f"key {row[2]}, and the role may not set session_replication_role",
+        hint="On 15 and later, as superuser: grant set on parameter session_replication_role to "
+        "ROLE; or drop the foreign key until the rows are copied.",
+        table=str(row[1]),
     )
 
 

@@ -20,6 +20,7 @@ import psycopg
 
 from penstock.host import files
 from penstock.host.connect import quoted
+from penstock.load.bulk_checks import check_no_cascade
 from penstock.load.bulk_types import Way
 from penstock.load.postgres import progress
 from penstock.model import BinlogPosition, Lsn, PenstockError, TableName
@@ -285,7 +286,11 @@ def _empty(connection: psycopg.Connection, tables: list[TableName]) -> None:
             connection.execute(f"truncate {names}")
     except psycopg.errors.FeatureNotSupported:
         # Of tables that foreign keys refer to; no cascade may take the rows that refer with it.
-        connection.execute("set local session_replication_role = replica")
+        try:
+            with connection.transaction():
+                connection.execute("set local session_replication_role = replica")
+        except psycopg.errors.InsufficientPrivilege:
+            check_no_cascade(connection, tables)
         for table in tables:
             connection.execute(f"delete from {quoted(*table)}")
 

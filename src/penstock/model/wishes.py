@@ -101,6 +101,11 @@ class CaptureAnswers:
             answer is not None and answer.capture_id == wish.capture_id and answer.is_done
         )
 
+    def refuses(self, wish: TableWish) -> bool:
+        """Whether this wish was tried and can not be carried out."""
+        answer = self.of(wish.table)
+        return answer is not None and answer.capture_id == wish.capture_id and not answer.is_done
+
     def with_answer(self, answer: CaptureAnswer) -> CaptureAnswers:
         """One more answer, in place of the table's before."""
         others = tuple(other for other in self.tables if other.table != answer.table)

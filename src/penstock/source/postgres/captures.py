@@ -33,7 +33,7 @@ from penstock.host.connect import (
     server_errors,
 )
 from penstock.model import PenstockError, TableDefinition, TableName
-from penstock.model.wishes import Capture, TableWish, TableWishes
+from penstock.model.wishes import Capture, TableWish
 from penstock.source.port import StateFiles
 from penstock.source.postgres.assemble import Assembler
 from penstock.source.postgres.assembly import Visit
@@ -179,8 +179,8 @@ class Captures:
         if now_s < self._next_look_s:
             return
         self._next_look_s = now_s + LOOK_INTERVAL_S
+        self._answer_settled()
         wishes, answers = self._files.read()
-        self._answer_settled(wishes)
         settling = {one.wish.capture_id for one in self._settling}
         for wish in answers.open(wishes.tables):
             if wish.capture_id in settling:
@@ -196,15 +196,16 @@ class Captures:
         """Answer once all transactions that are open now have ended."""
         self._settling.append(_Settling(wish=wish, horizon=self._ask(HORIZON)))
 
-    def _answer_settled(self, wishes: TableWishes) -> None:
+    def _answer_settled(self) -> None:
+        if not self._settling:
+            return
+        wishes, _ = self._files.read()
         # Who has wished something else since does not wait for this.
         self._settling = [
             one
             for one in self._settling
             if wishes.of(one.wish.table).capture_id == one.wish.capture_id
         ]
-        if not self._settling:
-            return
         oldest = self._ask(OLDEST)
         for one in list(self._settling):
             if one.horizon <= oldest:
