@@ -10,7 +10,7 @@ from fix_end_to_end import Pair
 from fix_postgres import Server
 from fix_tables import LATE, SETUP, Customers, reach, wish
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 
 # At most five deaths of a half in a run, which `penstock run` mends by itself.
 KILLS = {
