@@ -193,8 +193,7 @@ def test_what_can_not_be_added_is_told_and_disturbs_nobody(pair: Pair) -> None:
     assert (ran.code, ran.error["code"]) == (1, "CT60")
     pair.run("create table keyless (id int)")
     ran = penstock("table", "add", pair.path, "public.keyless", "--json")
-    assert (ran.code, ran.error["code"]) == (1, "CT01")
-    assert "PG12" in ran.err
+    assert (ran.code, ran.error["code"]) == (1, "PG12")
     pair.run("insert into keyless values (1); update keyless set id = 2")  # it is not published
     pair.run("create table theirs (id int primary key)")
     pair.target.execute("create table theirs (id int primary key)")
