@@ -95,7 +95,7 @@ class Stop:
         return self.asked.is_set()
 
 
-def until(condition: Any, limit_s: float = 15.0) -> None:
+def until(condition: Any, limit_s: float = 60.0) -> None:
     """Wait for a condition; fails when it does not come true in time."""
     deadline = time.monotonic() + limit_s
     while not condition():
