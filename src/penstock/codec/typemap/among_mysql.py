@@ -8,7 +8,7 @@ from dataclasses import replace
 from penstock.codec.typemap.forms import Form, Kind
 from penstock.codec.typemap.losses import ROUND
 from penstock.codec.typemap.mapping import AS_TEXT, Case, Held, Write
-from penstock.codec.typemap.mysql_text import by_bytes, known_collation
+from penstock.codec.typemap.mysql_text import WITHIN_FLOAT, by_bytes, known_collation
 from penstock.codec.typemap.sides import Engine, Server
 from penstock.codec.typemap.source_type import GEOMETRIES, SourceType
 
@@ -47,6 +47,7 @@ _GEOMETRY = (
 )
 _WRITES = {
     "bit": Write(name="the number", sql="cast({} as unsigned)"),
+    "float": Write(sql=WITHIN_FLOAT),
     "year": Write(name="four digits", sql="lpad({}, 4, '0')"),  # '0' would be 2000
 }
 

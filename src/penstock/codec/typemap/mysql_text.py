@@ -14,6 +14,11 @@ CHARACTER_BYTES = 4  # of utf8mb4
 KEY_BYTES_MAX = 3072  # of InnoDB's index, all columns together
 ROW_BYTES_MAX = 65_535  # of all columns but blobs and long texts
 VARCHAR_MAX = 16_383
+# The shortest digits of the greatest float are a little more than it is, and out of its range.
+_FLOAT_MAX = "3.4028234663852886e38"
+WITHIN_FLOAT = (
+    f"case when abs({{}} + 0e0) > {_FLOAT_MAX} then sign({{}} + 0e0) * {_FLOAT_MAX} else {{}} end"
+)
 CHAR_MAX = 255
 _MARIADB_ALONE = ("uca1400", "nopad", "_520_w2", "croatian_mysql561")
 _SINCE_8_0_30 = ("_bg_0900", "_bs_0900", "_gl_0900", "_mn_cyrl_0900", "_nb_0900", "_nn_0900",

@@ -9,7 +9,13 @@ from dataclasses import replace
 from penstock.codec.typemap.forms import Form, Kind
 from penstock.codec.typemap.losses import ROUND
 from penstock.codec.typemap.mapping import AS_TEXT, Case, Held, Write
-from penstock.codec.typemap.mysql_text import CHAR_MAX, by_bytes, bytes_type, text_type
+from penstock.codec.typemap.mysql_text import (
+    CHAR_MAX,
+    WITHIN_FLOAT,
+    by_bytes,
+    bytes_type,
+    text_type,
+)
 from penstock.codec.typemap.sides import Engine, Server
 from penstock.codec.typemap.source_type import SourceType
 
@@ -99,13 +105,6 @@ _NOT_A_NUMBER = Case(
 )
 
 
-# The shortest digits of the greatest float are a little more than it is, and out of its range.
-_FLOAT_MAX = "3.4028234663852886e38"
-_WITHIN_FLOAT = (
-    f"case when abs({{}} + 0e0) > {_FLOAT_MAX} then sign({{}} + 0e0) * {_FLOAT_MAX} else {{}} end"
-)
-
-
 def _float(target: str) -> Callable[[SourceType, Server, int | None], Held]:
     def make(_: SourceType, __: Server, ___: int | None) -> Held:
         form = Form(kind=Kind.FLOAT)
@@ -113,7 +112,7 @@ def _float(target: str) -> Callable[[SourceType, Server, int | None], Held]:
             target_type=target,
             source_form=form,
             target_form=form,
-            write=Write(sql=_WITHIN_FLOAT if target == "float" else "{}"),
+            write=Write(sql=WITHIN_FLOAT if target == "float" else "{}"),
             cases=(_NOT_A_NUMBER,),
         )
 

@@ -444,6 +444,8 @@ class _TableApply:
         fill = self._merge.fill_absent()
         if fill is None:
             return 0
+        for statement in self._merge.fill_labels():
+            self._run(statement)
         row = self._row(self._merge.count_absent())
         if int(row["filled"]):
             self._expect(fill, int(row["filled"]))

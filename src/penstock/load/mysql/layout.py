@@ -3,7 +3,8 @@
 As `load/merge_rows.py` has it for PostgreSQL: the table's columns under their own names, all
 nullable, behind a few of ours, whose names begin with `wk$`. Values wait as what their neutral type
 is, or as text where the servers' own types hold less of it (dates of any era, floats that are no
-number), and get the target column's type where they are applied. Pure.
+number), and get the target column's type where they are applied. Labels wait in an ENUM of their
+own: the value 0, which strict mode takes from no expression, goes from one ENUM into another. Pure.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.codec.columns import arrow_type
+from penstock.codec.mysql_types import parse_type
 from penstock.host.mysql.connect import quoted
 from penstock.model import Column, Relation
 
-TEXT = "longtext character set utf8mb4 collate utf8mb4_bin"
-SHORT_TEXT = "varchar(40) character set utf8mb4 collate utf8mb4_bin"
+_BY_CODE = "character set utf8mb4 collate utf8mb4_bin"
+TEXT = f"longtext {_BY_CODE}"
+SHORT_TEXT = f"varchar(40) {_BY_CODE}"
 DECIMAL_PRECISION_MAX, DECIMAL_SCALE_MAX = 65, 30
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)\Z")
 _SQL = {
@@ -42,6 +45,24 @@ _SQL = {
 }
 
 
+ENUM = "enum("
+_LABELS_MAX = 4096  # characters of all labels of an ENUM that is made anew
+
+
+def enum_sql(column: Column) -> str:
+    """The ENUM that the labels of an ENUM of the source wait in; empty where there is none."""
+    kind = parse_type(column.source_type) if column.neutral == "string" else None
+    if kind is None or kind.base != "enum" or not kind.labels:
+        return ""
+    if len({label.rstrip(" ") for label in kind.labels}) < len(kind.labels):
+        return ""  # strict mode makes no ENUM with one label twice
+    # As `parse_type` reads them.
+    labels = ",".join(
+        "'" + label.replace("\\", "\\\\").replace("'", "''") + "'" for label in kind.labels
+    )
+    return f"{ENUM}{labels}) {_BY_CODE}" if len(labels) <= _LABELS_MAX else ""
+
+
 def staged_sql(column: Column, *, identifies: bool = False) -> str:
     """The type that a column's values wait as.
 
@@ -51,10 +72,16 @@ def staged_sql(column: Column, *, identifies: bool = False) -> str:
         return "float"
     match = _DECIMAL.match(column.neutral)
     if match is None:
-        return _SQL[column.neutral]
+        return enum_sql(column) or _SQL[column.neutral]
     precision, scale = int(match[1]), int(match[2])
     fits = precision <= DECIMAL_PRECISION_MAX and scale <= DECIMAL_SCALE_MAX
     return f"decimal({precision},{scale})" if fits else TEXT
+
+
+def _labels_of(sql: str) -> tuple[str, ...]:
+    kind = parse_type(sql.removesuffix(f" {_BY_CODE}"))
+    assert kind is not None, "we have written it"
+    return kind.labels
 
 
 class MergeLayout:
@@ -92,6 +119,14 @@ class MergeLayout:
         """The type that the relation's column of this index waits as."""
         key = self.relation.key
         return staged_sql(self.relation.columns[index], identifies=not key or index in key)
+
+    def without_label(self) -> tuple[str, ...]:
+        """The columns in which an empty text is the value 0 of an ENUM, and no label."""
+        return tuple(
+            name
+            for name, sql in self.sql_columns
+            if sql.startswith(ENUM) and "" not in _labels_of(sql)
+        )
 
     def reference(self, index: int, alias: str = "m") -> str:
         """The relation's column of this index, quoted."""

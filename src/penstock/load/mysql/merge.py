@@ -23,7 +23,7 @@ from enum import Enum
 from penstock.codec.typemap import filled
 from penstock.host.mysql.connect import quoted
 from penstock.load.folded import Counts
-from penstock.load.mysql.layout import SHORT_TEXT, TEXT, MergeLayout
+from penstock.load.mysql.layout import ENUM, SHORT_TEXT, TEXT, MergeLayout
 from penstock.load.mysql.target import BYTES, TargetColumn, TargetIndex, TargetTable
 from penstock.load.refusals import KeyNotInTarget
 from penstock.load.target import SCHEMA
@@ -134,10 +134,15 @@ class MergeSql:
         is_float = self.layout.staged_sql(index) == "float"
         if template != "{}" and not is_float:
             return filled(template, value)
+        if self._is_label(index) and target.data_type != "enum":
+            value = f"convert({value} using utf8mb4)"  # its number is nothing to other types
         return _assigned(value, column, target, is_text=self._waits_as_text(index))
 
     def _waits_as_text(self, index: int) -> bool:
-        return self.layout.staged_sql(index) in (TEXT, SHORT_TEXT)
+        return self.layout.staged_sql(index) in (TEXT, SHORT_TEXT) or self._is_label(index)
+
+    def _is_label(self, index: int) -> bool:
+        return self.layout.staged_sql(index).startswith(ENUM)
 
     def _on_key(self, values: Iterable[str]) -> str:
         parts = []
@@ -199,15 +204,32 @@ class MergeSql:
             return None
         parts = []
         for index in self._absent_columns:
+            if self._is_label(index):
+                continue
             own = self.layout.reference(index)
             is_text = self._waits_as_text(index)
             there = _staged(f"t.{self._name(index)}", *self._columns[index], is_text=is_text)
             parts.append(f"{own} = if({self._is_absent(index)}, {there}, {own})")
+        if not parts:  # touches each row all the same, and so tells whether it is there
+            parts = [f"{self._n} = {self._n}"]
         only = f" and not {self._stays}" if self._in_place else ""
         return (
             f"update {self._joined(self._match_origin())}\n   set {', '.join(parts)}"
             f"\n where {self._absent} is not null{only}"
         )
+
+    def fill_labels(self) -> list[str]:
+        """Fill unsent labels from the target, of all rows: as columns, and in no expression.
+
+        What an expression says may not be the value 0 of an ENUM.
+        """
+        return [
+            f"update {self._joined(self._match_origin())}\n"
+            f"   set {self.layout.reference(index)} = t.{self._name(index)}\n"
+            f" where {self._absent} is not null and {self._is_absent(index)}"
+            for index in self._absent_columns
+            if self._is_label(index)
+        ]
 
     def count_absent(self) -> str:
         """How many rows fill_absent() must fill, and how many update_in_place() must change."""
@@ -224,7 +246,7 @@ class MergeSql:
         parts = []
         for index in self._written():
             own, value = f"t.{self._name(index)}", self._value(index)
-            if index in self._absent_columns:
+            if index in self._absent_columns and not self._is_label(index):
                 value = f"if({self._is_absent(index)}, {own}, {value})"
             parts.append(f"{own} = {value}")
         return (

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pymysql
 import structlog
 from pymysql.constants import COMMAND
@@ -21,11 +22,12 @@ from penstock.host.mysql.connect import (
     Connection,
     connect,
     quoted,
-    server_errors,
     statement_error,
     value,
 )
+from penstock.host.mysql.connect import rows as rows_of
 from penstock.load import LOAD_AFRESH
+from penstock.load.mysql.layout import MergeLayout
 from penstock.load.mysql.rows import FIELDS, lines, tuples
 from penstock.load.refusals import StagingChanged, StagingFailed, StagingLost, ValueRefused
 from penstock.load.target import SCHEMA, Outgoing
@@ -40,9 +42,14 @@ PACKET_BYTES = 2**20
 INSERT_BYTES_MAX = 8 * 2**20
 FILE_NAME = "penstock"
 NOT_ALLOWED = 1227
+TRUNCATED = 1265
 
 # Merge tables hold nothing that a replica of the target needs. Silently left, where not allowed.
 WITHOUT_LOG = "set session sql_log_bin = 0"
+
+
+# As `connect` has it, but not strict: as in LOAD DATA LOCAL, warnings are counted instead.
+COUNTING = "'NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +83,13 @@ def _send(session: _Session, rows: Outgoing) -> None:
     table = quoted(SCHEMA, rows.staging)
     connection.begin()
     _check_stamp(connection, rows)
-    counted = _Counted(rows.reader)
+    counted = _Counted(rows.reader, MergeLayout(rows.relation).without_label())
     if session.takes_files:
         statement = f"load data local infile '{FILE_NAME}' into table {table} character set binary"
         result = load_local(connection, f"{statement} {FIELDS} ({names})", map(lines, counted))
         taken, warnings = result
+        if warnings and counted.without_label:
+            warnings = all_warnings(connection)
     else:
         taken = warnings = 0
         room = min(INSERT_BYTES_MAX, session.packet_bytes - 2**16)
@@ -88,23 +97,33 @@ def _send(session: _Session, rows: Outgoing) -> None:
             for piece in tuples(batch, bytes_max=room):
                 head = f"insert into {table} ({names}) values ".encode()
                 taken += int(connection.query(head + piece))
-                warnings += connection._result.warning_count
-    if warnings or taken != counted.rows:
+                if connection._result.warning_count:
+                    warnings += all_warnings(connection)
+    if warnings != counted.without_label or taken != counted.rows:
         raise _refused(connection, rows, taken, counted.rows)
     connection.commit()
 
 
 class _Counted:
-    """The batches of a reader, counted as they go by."""
+    """The batches of a reader, counted as they go by.
 
-    def __init__(self, reader: pa.RecordBatchReader) -> None:
+    without_label: values that are the 0 of an ENUM. The server warns of each of them, once, and
+    stores it; a warning more is about another value.
+    """
+
+    def __init__(self, reader: pa.RecordBatchReader, labels: tuple[str, ...]) -> None:
         self._reader = reader
+        self._labels = labels
         self.rows = 0
+        self.without_label = 0
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for batch in self._reader:
             if batch.num_rows:
                 self.rows += batch.num_rows
+                for name in self._labels:
+                    empty = pc.equal(batch.column(name), "")
+                    self.without_label += pc.sum(empty).as_py() or 0
                 yield batch
 
 
@@ -134,6 +153,11 @@ def load_local(connection: Connection, sql: str, pieces: Iterator[bytes]) -> tup
     return int(taken), int(warnings)
 
 
+def all_warnings(connection: Connection) -> int:
+    """How many warnings the last statement had: packets count no further than 65,535."""
+    return int(value(connection, "select @@warning_count", doing="counting warnings"))
+
+
 def _check_stamp(connection: Connection, rows: Outgoing) -> None:
     """Lock the merge table's stamp until the commit, and see that it is ours."""
     found = value(
@@ -149,18 +173,29 @@ def _check_stamp(connection: Connection, rows: Outgoing) -> None:
         )
 
 
+def first_warning(connection: Connection, labels: tuple[str, ...]) -> tuple[int, str] | None:
+    """The last statement's first warning, number and text, that is not about the 0 of an ENUM."""
+    found = rows_of(connection, "show warnings", doing="reading warnings")
+    said = [(int(row["code"]), str(row["message"])) for row in found]
+    other = [
+        (number, text)
+        for number, text in said
+        if number != TRUNCATED or text.partition(" for column '")[2].partition("'")[0] not in labels
+    ]
+    return next(iter(other or said), None)
+
+
 def _refused(connection: Connection, rows: Outgoing, taken: int, sent: int) -> PenstockError:
     """What the server's warnings say, without the values that they name."""
-    with server_errors("reading warnings"), connection.cursor() as cursor:
-        cursor.execute("show warnings limit 1")
-        found = cursor.fetchone()
+    labels = MergeLayout(rows.relation).without_label()
+    found = first_warning(connection, labels)
     if found is None:
         return StagingFailed(
             f"staging {rows.table}: the server took {taken} rows of {sent}",
             hint=f"Please report it. {LOAD_AFRESH}",
             table=str(rows.table),
         )
-    number, said = int(found[1]), str(found[2])
+    number, said = found
     column = said.partition(" for column '")[2].partition("'")[0]
     which = f"a value of column {column}" if column else "a value"
     return ValueRefused(
@@ -198,7 +233,11 @@ def _session(url: str) -> _Session:
 
 
 def _open(url: str) -> _Session:
-    options = {"innodb_lock_wait_timeout": str(LOCK_WAIT_S), "lock_wait_timeout": str(LOCK_WAIT_S)}
+    options = {
+        "innodb_lock_wait_timeout": str(LOCK_WAIT_S),
+        "lock_wait_timeout": str(LOCK_WAIT_S),
+        "sql_mode": COUNTING,
+    }
     connection = connect(url, application_name=WORKER_NAME, local_infile=True, options=options)
     try:
         facts = value(connection, "select @@local_infile", doing="looking at the target")
