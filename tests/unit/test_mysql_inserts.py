@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.load.bulk_types import AS_IS, RAW
+from penstock.load.bulk_types import AS_IS
 from penstock.load.mysql.inserts import insert_statements
 
 HEAD = "insert into t (a, b)"
@@ -29,12 +29,12 @@ def test_quotes_nulls_and_escapes() -> None:
 
 
 def test_what_is_computed() -> None:
-    """Templates stand around the value, as text or as bytes; a NULL stays one in them."""
-    templates = ("cast({} as unsigned)", f"if({RAW} = '', 0, {RAW})")
+    """Templates stand around the value as text; a NULL stays one in them."""
+    templates = ("cast({} as unsigned)", "trim({})")
     assert statements(b"5\tx'\n\\N\t\n", templates=templates) == [
-        b"(cast(convert(_binary'5' using utf8mb4) as unsigned),if(_binary'x\\'' = '', 0, "
-        b"_binary'x\\'')),(cast(convert(NULL using utf8mb4) as unsigned),"
-        b"if(_binary'' = '', 0, _binary''))"
+        b"(cast(convert(_binary'5' using utf8mb4) as unsigned),"
+        b"trim(convert(_binary'x\\'' using utf8mb4))),"
+        b"(cast(convert(NULL using utf8mb4) as unsigned),trim(convert(_binary'' using utf8mb4)))"
     ]
 
 

@@ -19,6 +19,7 @@ import msgspec
 from penstock.codec import typemap
 from penstock.codec.copytext import LineCell, LineForm
 from penstock.codec.mysql_charsets import charset_named
+from penstock.codec.mysql_types import parse_type
 from penstock.codec.mysqltext import Form, TextCell
 from penstock.codec.typemap import Choices, Mapping, Server, SourceType
 from penstock.host.connect import quoted as postgres_quoted
@@ -32,7 +33,6 @@ from penstock.load.carried import (
 from penstock.model import ColumnDefinition, TableDefinition, UniqueKey
 
 AS_IS = "{}"  # the value as text in utf8mb4, where anything is computed of it
-RAW = "{raw}"  # its bytes as they came
 _DATES = frozenset({"date", "datetime", "timestamp"})
 _BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
 _LABELS = frozenset({"enum", "set"})
@@ -65,6 +65,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
     expressions: what a SELECT of MySQL lists. cells: how those are written; lines: how the columns
     of a COPY are. templates: what LOAD DATA computes of each value, `{}` for the value itself.
+    enums: columns of MySQL's in which an empty text is the value 0 of an ENUM, and no label.
     """
 
     columns: tuple[str, ...]
@@ -72,6 +73,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[TextCell, ...] = ()
     lines: tuple[LineCell, ...] = ()
     templates: tuple[str, ...] = ()
+    enums: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,7 @@ def way_of(definition: TableDefinition, ends: Ends) -> Way:
         expressions=tuple(expression for expression, _, _ in read),
         cells=tuple(cell for _, cell, _ in read),
         templates=_with_keys(definition, columns, [template for _, _, template in read]),
+        enums=tuple(column.name for column in columns if _without_label(column)),
     )
 
 
@@ -187,15 +190,15 @@ def _into_mysql(column: ColumnDefinition, mapping: Mapping) -> tuple[str, TextCe
         found = _TARGET_CHARSET.search(mapping.target_type)
         target = charset_named(found[1]) if found else charset
         if target == charset or {target, charset} <= {"utf8mb3", "utf8mb4"}:
-            return name, TextCell(form=Form.RAW), _label(base, RAW) if base == "enum" else AS_IS
-        return name, _text_cell(charset), _label(base, mapping.write.sql)
-    template = AS_IS if base == "year" else mapping.write.sql
+            return name, TextCell(form=Form.RAW), AS_IS
+        return name, _text_cell(charset), mapping.write.sql
+    template = AS_IS if base in ("year", "float") else mapping.write.sql
     return _number(column) or name, TextCell(form=Form.PLAIN), template
 
 
-def _label(base: str, template: str) -> str:
-    """The empty label is the value 0 of an ENUM: as a text LOAD DATA would warn of it."""
-    return f"if({template} = '', 0, {template})" if base == "enum" else template
+def _without_label(column: ColumnDefinition) -> bool:
+    kind = parse_type(column.type_text)
+    return kind is not None and kind.base == "enum" and "" not in kind.labels
 
 
 # -- from PostgreSQL -------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
 """A chunk's rows into MySQL or MariaDB: its lines and its DL row, in one transaction.
 
 The rows go by LOAD DATA LOCAL from memory, which only warns of what it could not store; so a
-single warning is an error. Where the server takes none (`local_infile = 0`) they go by INSERT of
-many rows a statement. Not here: where lines come from (`load/bulk_mysql.py`,
-`load/bulk_postgres.py`), trying again (`load/chunk.py`).
+single warning is an error, but for those of the 0 of an ENUM, which are counted. Where the server
+takes none (`local_infile = 0`) they go by INSERT of many rows a statement, with warnings alike.
+Not here: where lines come from (`load/bulk_mysql.py`, `load/bulk_postgres.py`), trying again
+(`load/chunk.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import psycopg
 import pymysql
 import structlog
 
-from penstock.codec.mysqltext import Dialect
+from penstock.codec.mysqltext import Dialect, Form, TextCell
 from penstock.host import faults
 from penstock.host.connect import ConnectionLost
 from penstock.host.mysql.connect import (
@@ -27,14 +28,21 @@ from penstock.host.mysql.connect import (
 from penstock.load.borrowing import BorrowedSession
 from penstock.load.bulk_mysql import RowsOfChunk
 from penstock.load.bulk_postgres import LinesOfCopy
-from penstock.load.bulk_types import AS_IS, RAW
+from penstock.load.bulk_types import AS_IS
 from penstock.load.chunk import APPLICATION_NAME, ChunkTask, Reader, Status
 from penstock.load.mysql import progress
 from penstock.load.mysql.bulk import SETTINGS
 from penstock.load.mysql.inserts import insert_statements
 from penstock.load.mysql.progress import transaction
 from penstock.load.mysql.rows import FIELDS
-from penstock.load.mysql.send import FILE_NAME, INSERT_BYTES_MAX, load_local
+from penstock.load.mysql.send import (
+    COUNTING,
+    FILE_NAME,
+    INSERT_BYTES_MAX,
+    all_warnings,
+    first_warning,
+    load_local,
+)
 from penstock.load.pipe import CopyCountsDiffer
 from penstock.load.refusals import ValueRefused
 from penstock.load.target import SCHEMA
@@ -66,8 +74,12 @@ class MySQLWriter:
 
     def __init__(self, url: str) -> None:
         self._connection: Connection = connect(
-            url, application_name=APPLICATION_NAME, options=SETTINGS, local_infile=True
+            url,
+            application_name=APPLICATION_NAME,
+            options={**SETTINGS, "sql_mode": COUNTING},
+            local_infile=True,
         )
+        self._said = (0, "")
         doing = "looking at the target"
         self._takes_files = bool(value(self._connection, "select @@local_infile", doing=doing))
         packet = int(value(self._connection, "select @@max_allowed_packet", doing=doing))
@@ -111,11 +123,12 @@ class MySQLWriter:
         lines = _lines(task, reader)
         if self._takes_files:
             taken, warnings = load_local(self._connection, load_sql(task), iter(lines))
+            if warnings:
+                warnings = self._warnings(task)
         else:
             taken, warnings = self._insert(task, lines)
-        if warnings:
-            said = rows(self._connection, "show warnings limit 1", doing="reading warnings")
-            raise _refused(task, int(said[0]["code"]), str(said[0]["message"]))
+        if warnings and warnings != _without_label(task, reader):
+            raise _refused(task, *self._said)
         if taken != lines.row_count:
             raise CopyCountsDiffer(
                 f"the source sent {lines.row_count} rows and the target took in {taken}",
@@ -125,6 +138,13 @@ class MySQLWriter:
                 taken=taken,
             )
         return taken
+
+    def _warnings(self, task: ChunkTask) -> int:
+        """How many there were; the first is remembered that need not be the 0 of an ENUM."""
+        assert task.way is not None, "the plan of a table that goes into MySQL has one"
+        count = all_warnings(self._connection)
+        self._said = first_warning(self._connection, task.way.enums) or self._said
+        return count
 
     def _insert(self, task: ChunkTask, lines: RowsOfChunk | LinesOfCopy) -> tuple[int, int]:
         """Send the rows as statements; rows taken, and warnings."""
@@ -137,9 +157,8 @@ class MySQLWriter:
                 head, task.way.templates, lines, bytes_max=self._insert_bytes
             ):
                 taken += int(self._connection.query(statement))
-                warnings += self._connection._result.warning_count
-                if warnings:
-                    break
+                if self._connection._result.warning_count:
+                    warnings += self._warnings(task)
         except pymysql.Error as error:
             number = error.args[0] if error.args else 0
             if number in UNFIT:
@@ -170,6 +189,20 @@ def _lines(task: ChunkTask, reader: Reader) -> RowsOfChunk | LinesOfCopy:
     return LinesOfCopy(reader, task.chunk.copy_out, task.way.lines)
 
 
+def _without_label(task: ChunkTask, reader: Reader) -> int:
+    """How many values of a chunk are the 0 of an ENUM: each is stored, with one warning.
+
+    Asked of the source, in the snapshot of the chunk itself.
+    """
+    assert task.way is not None, "the plan of a table that goes into MySQL has one"
+    if not task.way.enums or not isinstance(reader, BorrowedSession):
+        return 0
+    empty = " + ".join(f"coalesce(sum(length(c.{quoted(name)}) = 0), 0)" for name in task.way.enums)
+    counted = f"select {empty} from ({task.chunk.copy_out}) as c"
+    cells = [TextCell(form=Form.PLAIN)]
+    return int(b"".join(RowsOfChunk(reader, counted, cells, Dialect.LOAD_DATA)))
+
+
 def load_sql(task: ChunkTask) -> str:
     """The LOAD DATA of a chunk. What is computed goes through variables, as text."""
     assert task.way is not None, "the plan of a table that goes into MySQL has one"
@@ -182,8 +215,7 @@ def load_sql(task: ChunkTask) -> str:
             continue
         listed.append(f"@v{place}")
         text = f"convert(@v{place} using utf8mb4)"
-        value = template.replace(RAW, f"@v{place}").replace(AS_IS, text)
-        computed.append(f"{quoted(name)} = {value}")
+        computed.append(f"{quoted(name)} = {template.replace(AS_IS, text)}")
     settings = f" set {', '.join(computed)}" if computed else ""
     return (
         f"load data local infile '{FILE_NAME}' into table {quoted(*task.target)} "

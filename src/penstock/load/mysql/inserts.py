@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from penstock.load.bulk_types import AS_IS, RAW
+from penstock.load.bulk_types import AS_IS
 
 _NULL = b"_binary'\\N'"  # a quote within a value has a backslash before it: this is none of those
 
@@ -63,6 +63,4 @@ def _value(template: bytes, text: bytes) -> bytes:
     if template == AS_IS.encode():
         return raw
     converted = b"convert(" + raw + b" using utf8mb4)"
-    return converted.join(
-        raw.join(piece.split(RAW.encode())) for piece in template.split(AS_IS.encode())
-    )
+    return template.replace(AS_IS.encode(), converted)
