@@ -58,6 +58,8 @@ def test_postgresql_into_mysql(
         "null, null), (3, false, 0, -0.0, '-1e-300', '', '', '', '', '[]', "
         "'00000000-0000-0000-0000-000000000000', '0001-01-01', '9999-12-31 23:59:59.999', "
         "'1970-01-01 00:00:00+00', '00:00', B'00000', '{}')",
+        "create table public.ids as select format('12345678-9abc-%sdef-%s123-456789abcdef', "
+        "to_hex(v), to_hex(n))::uuid as u from generate_series(0, 15) v, generate_series(0, 15) n",
         "create table public.orders as select i as id, repeat(md5(i::text), 3) as note, "
         "i / 7.0 as total from generate_series(1, 60000) as i",
     )
@@ -81,6 +83,10 @@ def test_postgresql_into_mysql(
     assert set(got[1][1:]) == {None}
     assert got[2][4] == -1e-300
     assert str(got[2][12]) == "9999-12-31 23:59:59.999000"
+    uuids = [f"12345678-9abc-{v:x}def-{n:x}123-456789abcdef" for v in range(16) for n in range(16)]
+    assert mysql.execute("select cast(u as char) from public.ids order by 1") == [
+        (text,) for text in uuids
+    ]
     sums = mysql.execute("select count(*), sum(id), sum(total) from public.orders")[0]
     assert sums[:2] == (60_000, 60_000 * 60_001 // 2)
     done = mysql.execute(

@@ -153,6 +153,24 @@ def test_a_pipelines_target_is_examined(
     assert [(f.code, f.side) for f in found.findings] == [("MY037", Side.TARGET)]
 
 
+@pytest.mark.server("mariadb")
+def test_my038_uuid_columns(
+    mysql: MySQLServer, mysql_url: str, source_url: str, tmp_path: Path
+) -> None:
+    """A UUID of MariaDB refuses values of PostgreSQL's uuid; the statement mends it."""
+    name = database_of(mysql_url)
+    with psycopg.connect(source_url, autocommit=True) as sql:
+        sql.execute("create table public.t (id uuid primary key, other uuid)")
+    mysql.execute("create table t (id uuid primary key, other char(36))", name)
+    mapped = {"target.map": {"public": name}}
+    config = pipeline(tmp_path, source_url, mysql_url, mode="data", sections=mapped)
+    found = one(list(doctor.examine(config, only=("MY038",)).findings), "MY038", W, "column id of")
+    mysql.execute(found.command, name)
+    assert doctor.examine(config, only=("MY038",)).findings == ()
+    kind = mysql.execute("show columns from t like 'id'", name)[0]
+    assert kind[1:4] == ("char(36)", "NO", "PRI")
+
+
 def test_a_target_that_is_away_is_one_finding(source_url: str, tmp_path: Path) -> None:
     """With the code of the connection's error."""
     config = pipeline(tmp_path, source_url, "mysql://root:x@127.0.0.1:1/x", mode="data")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,8 @@ from fix_changes import relation
 from fix_loader import LogMaker
 from fix_merge import CHILD, ITEM, PARENT, delete, insert, update
 from fix_mysql_loader import ITEMS, MyApplying, MyStart, Target
+from penstock.codec.typemap import Engine, Server, map_column
+from penstock.control.bulk_load import server_of
 from penstock.host.connect import StatementInterrupted
 from penstock.load.mysql import apply as applying
 from penstock.load.mysql import send as sending
@@ -494,6 +497,27 @@ def test_uuid_takes_the_form_of_the_column(my_start: MyStart, log: LogMaker) -> 
         (b.hex().upper(), "00010203-0405-0607-0809-0a0b0c0d0e0f", 3),
         ("FF" * 16, "10111213-1415-1617-1819-1a1b1c1d1e1f", 4),
     ]
+
+
+EVERY_UUID = [f"12345678-9abc-{v:x}def-{n:x}123-456789abcdef" for v in range(16) for n in range(16)]
+
+
+def test_uuids_of_every_version_and_variant_arrive(my_start: MyStart, log: LogMaker) -> None:
+    """Those as well that MariaDB's own type refuses; as key and as value, by the table of types."""
+    shape = relation(("k", "uuid", "uuid"), ("u", "uuid", "uuid"))
+    target = my_start("create table other (id int)")
+    source = Server(engine=Engine.POSTGRESQL, version=(18,))
+    held = map_column(shape.columns[0], source, server_of(target.place.url)).target_type
+    target.execute(f"create table t (k {held} primary key, u {held})")
+    values = [UUID(text).bytes for text in EVERY_UUID]
+    log.transaction(*(insert(shape, value, value) for value in values))
+    log.close_segment()
+    target.batch()
+    log.transaction(*(update(shape, value, values[0]) for value in values))
+    log.close_segment()
+    target.batch()
+    rows = target.rows("select cast(k as char), cast(u as char) from t order by 1")
+    assert rows == [(text, EVERY_UUID[0]) for text in EVERY_UUID]
 
 
 # --- merge tables ---------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def odd(mysql: MySQLServer, tmp_path: Path) -> Iterator[Odd]:
         mysql.drop_database(url)
 
 
-@pytest.fixture(params=["FULL", "none"])
+@pytest.fixture(params=["FULL", pytest.param("none", marks=pytest.mark.long)])
 def metadata(mysql: MySQLServer, request: pytest.FixtureRequest) -> Iterator[str]:
     """With the log's own names and with the catalogue's alone."""
     least = "'NO_LOG'" if mysql.is_mariadb else "'MINIMAL'"
@@ -111,6 +111,7 @@ CHARSETS = {
 }
 
 
+@pytest.mark.long
 def test_character_sets_as_values_and_as_keys(odd: Odd, metadata: str) -> None:
     """Rows are found by keys in every character set, and are changed in it."""
     known = {row[0] for row in odd.server.execute("show character set")}
@@ -169,6 +170,66 @@ def test_values_at_the_edge_of_their_types(odd: Odd, metadata: str) -> None:
         "update edges set s = 'm0,m63', y = y + 0 where id = 0",
     )
     odd.check()
+
+
+def test_the_value_0_of_an_enum_as_a_key(odd: Odd) -> None:
+    """Rows are found by it, alone and beside others, also where a label is called 0."""
+    kinds = {
+        "letters": "enum('a','b')",
+        "wide": "enum('a','b') character set utf16",
+        "digits": "enum('0','1')",
+        "cased": "enum('a','B') character set latin1 collate latin1_bin",
+    }
+    alone, beside = ([f"{prefix}_{name}" for name in kinds] for prefix in ("alone", "beside"))
+    odd.make(
+        *(
+            statement
+            for name, kind in kinds.items()
+            for statement in (
+                f"create table alone_{name} (e {kind} primary key, v int, b text)",
+                f"create table beside_{name} (n int, e {kind}, v int, b text, primary key (e, n))",
+                f"create table free_{name} (e {kind}, v int, b text)",
+            )
+        )
+    )
+
+    def check() -> None:
+        odd.check()
+        for table in (*alone, *beside, *(f"free_{name}" for name in kinds)):
+            read = f"select e + 0, v from {table} order by 1, 2"
+            source, target = (
+                odd.server.execute(read, database_of(url)) for url in (odd.source, odd.target)
+            )
+            assert source == target, table
+
+    for image in ("FULL", "MINIMAL"):
+        loose = ("set sql_mode = ''", f"set binlog_row_image = '{image}'")
+        every = [*alone, *beside, *(f"free_{name}" for name in kinds if image == "FULL")]
+        odd.session(
+            *loose,
+            *(f"insert into {table} (e, v, b) values (0, 1, 'x'), (1, 2, 'y')" for table in alone),
+            *(
+                f"insert into {table} values (1, 0, 1, 'x'), (2, 0, 2, 'y'), (1, 1, 3, 'z')"
+                for table in beside
+            ),
+            *(
+                f"insert into {table} values (0, 1, 'x'), (0, 1, 'x'), (1, 1, 'z'), (null, 1, 'z')"
+                for table in every
+                if table.startswith("free")
+            ),
+        )
+        check()
+        odd.session(*loose, *(f"update {table} set v = 10 where e + 0 = 0" for table in every))
+        check()
+        # The value goes and comes; what is not sent goes with the row.
+        odd.session(*loose, *(f"update {table} set e = 2 where e + 0 = 0" for table in every))
+        check()
+        odd.session(*loose, *(f"update {table} set e = 0 where e + 0 = 2" for table in every))
+        check()
+        odd.session(*loose, *(f"delete from {table} where e + 0 = 0" for table in every))
+        check()
+        odd.session(*(f"delete from {table}" for table in every))
+        check()
 
 
 def test_many_columns_and_names_of_all_letters(odd: Odd, metadata: str) -> None:
@@ -316,6 +377,7 @@ def test_nothing_in_other_databases_stops_the_pipeline(odd: Odd) -> None:
     odd.check()
 
 
+@pytest.mark.long
 def test_rows_over_16_mb_without_checksums_over_several_files(odd: Odd) -> None:
     """Packets of several pieces, a log without checksums, and files that end in between."""
     server = odd.server

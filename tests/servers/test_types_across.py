@@ -60,6 +60,7 @@ POSTGRES_MORE = {
     "char(300)": ["x"],
     "varchar(20000)": ["x"],
     "text": ["a\x01b", "trailing  ", "Å"],
+    "uuid": ["00112233-4455-6677-8899-aabbccddeeff", "00112233-4455-7677-0899-aabbccddeeff"],
 }  # fmt: skip
 FAR = ("date", "timestamp", "timestamptz")
 MORE_LOST = {

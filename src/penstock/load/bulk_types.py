@@ -228,8 +228,9 @@ def _from_postgres(column: ColumnDefinition, mapping: Mapping, ends: Ends) -> tu
     cell = LineCell(form=form, unfit_is_null=mapping.chosen.get(loss) == "null")
     # What LOAD DATA need not compute is refused by the walk or, with a warning, by the server.
     is_computed = kind.base in ("real", "bit") or "digits" in mapping.chosen
-    if mapping.target_type == "uuid":
-        return cell, "convert({} using utf8mb4)"  # 36 bytes are no UUID, 36 characters are
+    if kind.base == "uuid" and ends.target.engine is typemap.Engine.MARIADB:
+        # A column that is there already may be a UUID: 36 bytes are none, 36 characters are.
+        return cell, "convert({} using utf8mb4)"
     return cell, mapping.write.sql if is_computed else AS_IS
 
 

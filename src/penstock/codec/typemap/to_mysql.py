@@ -254,9 +254,8 @@ def _time(kind: SourceType, _: Server, __: int | None) -> Held:
     return _same(f"time({kind.fraction})", Kind.TIME)
 
 
-def _uuid(_: SourceType, server: Server, __: int | None) -> Held:
-    if server.mariadb(10, 7):
-        return _same("uuid", Kind.TEXT)
+def _uuid(_: SourceType, __: Server, ___: int | None) -> Held:
+    """As text in MariaDB, too: its UUID refuses some that PostgreSQL holds."""
     return _same("char(36) character set ascii collate ascii_bin", Kind.TEXT)
 
 

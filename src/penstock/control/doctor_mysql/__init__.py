@@ -1,4 +1,4 @@
-"""Doctor for MySQL and MariaDB: the checks MY001 to MY037, as source and as target.
+"""Doctor for MySQL and MariaDB: the checks MY001 to MY038, as source and as target.
 
 Each module holds the checks of one subject and registers them when it is imported.
 """

@@ -158,3 +158,26 @@ def triggers(probe: MySQLProbe) -> Iterator[Finding]:
                 "what it did at the source arrives as rows; it would do it once more",
                 f"drop trigger {trigger};",
             )
+
+
+@check("MY038", "columns of type UUID", side=Side.TARGET)
+def uuid_columns(probe: MySQLProbe) -> Iterator[Finding]:
+    """MariaDB's UUID does not take every one that PostgreSQL has."""
+    if probe.source is not None:
+        return
+    present = present_tables(probe)
+    for table in probe.tables:
+        there = present.get(table.name)
+        held = {column.name: column for column in there.columns} if there is not None else {}
+        for column in table.columns:
+            ours = held.get(column.name)
+            if column.neutral == "uuid" and ours is not None and ours.type_text == "uuid":
+                yield probe.found(
+                    "MY038",
+                    Severity.WARNING,
+                    f"the column {column.name} of {table.name} is a UUID of MariaDB in the target",
+                    "MariaDB refuses some values of PostgreSQL's uuid, and the load stops at the "
+                    "first of them",
+                    f"alter table {quoted(*table.name)} modify {quoted(column.name)} char(36) "
+                    f"character set ascii collate ascii_bin{' not null' if ours.not_null else ''};",
+                )

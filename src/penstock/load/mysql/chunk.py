@@ -40,8 +40,10 @@ from penstock.load.mysql.send import (
     FILE_NAME,
     INSERT_BYTES_MAX,
     all_warnings,
-    first_warning,
+    column_said,
     load_local,
+    not_of_labels,
+    warnings_said,
 )
 from penstock.load.pipe import CopyCountsDiffer
 from penstock.load.refusals import ValueRefused
@@ -79,7 +81,8 @@ class MySQLWriter:
             options={**SETTINGS, "sql_mode": COUNTING},
             local_infile=True,
         )
-        self._said = (0, "")
+        self._said: tuple[int, str] | None = None  # the chunk's first warning
+        self._other: tuple[int, str] | None = None  # the first not about the 0 of an ENUM
         doing = "looking at the target"
         self._takes_files = bool(value(self._connection, "select @@local_infile", doing=doing))
         packet = int(value(self._connection, "select @@max_allowed_packet", doing=doing))
@@ -121,14 +124,15 @@ class MySQLWriter:
 
     def _load(self, task: ChunkTask, reader: Reader) -> int:
         lines = _lines(task, reader)
+        self._said = self._other = None
         if self._takes_files:
             taken, warnings = load_local(self._connection, load_sql(task), iter(lines))
             if warnings:
                 warnings = self._warnings(task)
         else:
             taken, warnings = self._insert(task, lines)
-        if warnings and warnings != _without_label(task, reader):
-            raise _refused(task, *self._said)
+        if warnings and (self._other or warnings != _without_label(task, reader)):
+            raise _refused(task, *(self._other or self._said or (0, "")))
         if taken != lines.row_count:
             raise CopyCountsDiffer(
                 f"the source sent {lines.row_count} rows and the target took in {taken}",
@@ -140,10 +144,12 @@ class MySQLWriter:
         return taken
 
     def _warnings(self, task: ChunkTask) -> int:
-        """How many there were; the first is remembered that need not be the 0 of an ENUM."""
+        """How many the last statement had; the first ones are remembered."""
         assert task.way is not None, "the plan of a table that goes into MySQL has one"
         count = all_warnings(self._connection)
-        self._said = first_warning(self._connection, task.way.enums) or self._said
+        said = warnings_said(self._connection)
+        self._said = self._said or next(iter(said), None)
+        self._other = self._other or next(iter(not_of_labels(said, task.way.enums)), None)
         return count
 
     def _insert(self, task: ChunkTask, lines: RowsOfChunk | LinesOfCopy) -> tuple[int, int]:
@@ -168,8 +174,8 @@ class MySQLWriter:
 
 
 def _refused(task: ChunkTask, number: int, text: str) -> PenstockError:
-    """What the server's first warning says, without the value that it names."""
-    column = text.partition(" for column '")[2].partition("'")[0]
+    """What a warning of the server says, without the value that it names."""
+    column = column_said(text)
     which = f"a value of column {column}" if column else "a row"
     return ValueRefused(
         f"chunk {task.chunk.number} of {task.table}: the target has no place for {which} "

@@ -173,30 +173,38 @@ def _check_stamp(connection: Connection, rows: Outgoing) -> None:
         )
 
 
-def first_warning(connection: Connection, labels: tuple[str, ...]) -> tuple[int, str] | None:
-    """The last statement's first warning, number and text, that is not about the 0 of an ENUM."""
+def warnings_said(connection: Connection) -> list[tuple[int, str]]:
+    """The last statement's warnings, numbers and texts: as many as the server has kept."""
     found = rows_of(connection, "show warnings", doing="reading warnings")
-    said = [(int(row["code"]), str(row["message"])) for row in found]
-    other = [
+    return [(int(row["code"]), str(row["message"])) for row in found]
+
+
+def column_said(text: str) -> str:
+    """The column that a warning names; empty where it names none (or not in English)."""
+    return text.partition(" for column '")[2].rpartition("' at row ")[0]
+
+
+def not_of_labels(said: list[tuple[int, str]], labels: tuple[str, ...]) -> list[tuple[int, str]]:
+    """The warnings that are not about the 0 of an ENUM."""
+    return [
         (number, text)
         for number, text in said
-        if number != TRUNCATED or text.partition(" for column '")[2].partition("'")[0] not in labels
+        if number != TRUNCATED or column_said(text) not in ("", *labels)
     ]
-    return next(iter(other or said), None)
 
 
 def _refused(connection: Connection, rows: Outgoing, taken: int, sent: int) -> PenstockError:
     """What the server's warnings say, without the values that they name."""
     labels = MergeLayout(rows.relation).without_label()
-    found = first_warning(connection, labels)
-    if found is None:
+    said = warnings_said(connection)
+    if not said:
         return StagingFailed(
             f"staging {rows.table}: the server took {taken} rows of {sent}",
             hint=f"Please report it. {LOAD_AFRESH}",
             table=str(rows.table),
         )
-    number, said = found
-    column = said.partition(" for column '")[2].partition("'")[0]
+    number, text = (not_of_labels(said, labels) or said)[0]
+    column = column_said(text)
     which = f"a value of column {column}" if column else "a value"
     return ValueRefused(
         f"staging {rows.table}: the server has no place for {which} (error {number})",
