@@ -25,7 +25,7 @@ from fix_loader import Applying, LogMaker
 from fix_merge import insert
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_types import NUL_TEXTS
-from penstock.codec.mysqltext import Dialect
+from penstock.codec.mysqltext import Dialect, Form, TextCell
 from penstock.codec.typemap import Engine, parse_choices
 from penstock.codec.typemap import Server as TypedServer
 from penstock.control.bulk_load import server_of
@@ -212,6 +212,24 @@ def copy_table(
         select = KeyChunk(table=table.name, number=1).query(way.expressions)
         rows = RowsOfChunk(session, select, way.cells, Dialect.COPY)
         return into_postgres(rows, target, f"copy {quoted(*name)} from stdin")
+
+
+@pytest.mark.parametrize(
+    "statement", ["select 1", "select 1 union select exp(1 + sleep(0) + 5000)"]
+)
+def test_who_can_not_use_the_last_rows_gives_the_session_back(
+    mysql: MySQLServer, mysql_url: str
+) -> None:
+    """The end came with them, and is not waited for again."""
+    mysql.execute("create table t (id int primary key)", database_of(mysql_url))
+    with open_catalog(mysql_url) as connection:
+        (table,) = captured_tables(connection, [f"{database_of(mysql_url)}.*"])
+    with lent(mysql, table) as session:
+        session._socket.settimeout(10)
+        rows = iter(RowsOfChunk(session, "select 1", [TextCell(form=Form.PLAIN)], Dialect.COPY))
+        assert next(rows) == b"1\n"
+        rows.close()  # type: ignore[attr-defined]
+        session.run("do 1", doing="going on")
 
 
 def test_nul_characters_are_removed_by_both_paths(

@@ -45,16 +45,21 @@ class RowsOfChunk:
         """Blocks of whole lines. Raises the typed errors of `host.connect`."""
         session, lines = self._session, self._lines
         session.select(self._select, doing=READ)
-        while True:
+        ended = False
+        while not ended:
             session.start = lines.feed(session.block, session.start, session.end)
+            # What ends a result is noted before its last rows are given away: who can not use
+            # them gives the session back, and must not wait for the end a second time.
+            if ended := lines.stop is Stop.END:
+                session.finished()
+            is_error = lines.stop is Stop.ERROR
+            failed = session.failed(lines.message, doing=READ) if is_error else None
             if block := lines.take():
                 yield block
-            if lines.stop is Stop.ERROR:
-                raise session.failed(lines.message, doing=READ)
-            if lines.stop is Stop.END:
-                break
-            session.receive()
-        session.finished()
+            if failed is not None:
+                raise failed
+            if not ended:
+                session.receive()
         session.let_go()
 
 

@@ -181,7 +181,8 @@ def warnings_said(connection: Connection) -> list[tuple[int, str]]:
 
 def column_said(text: str) -> str:
     """The column that a warning names; empty where it names none (or not in English)."""
-    return text.partition(" for column '")[2].rpartition("' at row ")[0]
+    _, named, rest = text.rpartition(" for column '")
+    return rest.rpartition("' at row ")[0] if named else ""
 
 
 def not_of_labels(said: list[tuple[int, str]], labels: tuple[str, ...]) -> list[tuple[int, str]]:
