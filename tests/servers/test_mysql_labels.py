@@ -142,19 +142,19 @@ def test_another_warning_is_not_taken_for_one_of_them(
     loose(
         mysql,
         mysql_url,
-        "create table t (id int primary key, e enum('a'), v varchar(5) character set utf8mb4)",
-        "insert into t values (1, 0, 'x'), (2, 'a', 'é')",
+        "create table t (id int primary key, e enum('a'), v varchar(5))",
+        "insert into t values (1, 0, 'x'), (2, 'a', null)",
     )
     copied = mysql.make_database("copied")
     try:
         sql(
             mysql,
             copied,
-            "create table t (id int primary key, e enum('a'), v varchar(5) character set ascii)",
+            "create table t (id int primary key, e enum('a'), v varchar(5) not null)",
         )
         with (
             mysql.globals(local_infile=str(int(takes_files))),
-            pytest.raises(ValueRefused, match="error 1366"),
+            pytest.raises(ValueRefused, match=r"error (1048|1263|1566)"),
         ):
             bulk(mysql_url, copied, tmp_path / "bulk")
         assert mysql.value("select count(*) from t", database_of(copied)) == 0

@@ -154,8 +154,11 @@ def load_local(connection: Connection, sql: str, pieces: Iterator[bytes]) -> tup
 
 
 def all_warnings(connection: Connection) -> int:
-    """How many warnings the last statement had: packets count no further than 65,535."""
-    return int(value(connection, "select @@warning_count", doing="counting warnings"))
+    """How many warnings the last statement had: packets count no further than 65,535.
+
+    They are kept: to select their number as a variable would have the server forget them.
+    """
+    return int(value(connection, "show count(*) warnings", doing="counting warnings"))
 
 
 def _check_stamp(connection: Connection, rows: Outgoing) -> None:
