@@ -73,12 +73,13 @@ def numbers(server: MySQLServer, url: str) -> list[tuple[Any, ...]]:
     return server.execute(f"select id, {listed} from t order by id", database_of(url))
 
 
-@pytest.fixture(params=["itself", "the other kind"])
+@pytest.fixture(params=["the other kind", pytest.param("itself", marks=pytest.mark.long)])
 def target(mysql: MySQLServer, request: pytest.FixtureRequest) -> Iterator[MySQLServer]:
     """The server that is loaded into."""
     if request.param == "itself":
         mysql.execute("drop database if exists wirekite")
         yield mysql
+        mysql.execute("drop database if exists wirekite")
         return
     other = next(kind for kind in ("mysql", "mariadb") if (kind == "mysql") == mysql.is_mariadb)
     assert other in kinds() or len(kinds()) == 1
