@@ -214,9 +214,6 @@ def copy_table(
         return into_postgres(rows, target, f"copy {quoted(*name)} from stdin")
 
 
-@pytest.mark.parametrize(
-    "statement", ["select 1", "select 1 union select exp(1 + sleep(0) + 5000)"]
-)
 def test_who_can_not_use_the_last_rows_gives_the_session_back(
     mysql: MySQLServer, mysql_url: str
 ) -> None:

@@ -172,13 +172,9 @@ def test_values_at_the_edge_of_their_types(odd: Odd, metadata: str) -> None:
     odd.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "kind",
-    [
-        "enum('a','b')",
-        pytest.param("enum('a','b') character set utf16", marks=pytest.mark.long),
-        pytest.param("enum('0','1')", marks=pytest.mark.long),
-    ],
+    "kind", ["enum('a','b')", "enum('a','b') character set utf16", "enum('0','1')"]
 )
 def test_the_value_0_of_an_enum_as_a_key(odd: Odd, kind: str) -> None:
     """Rows are found by it, alone, beside others and without a key."""
