@@ -480,3 +480,9 @@ def test_unknown_oids_are_kept_as_text(catalog: psycopg.Connection) -> None:
     assert relation.identity is Identity.FULL
     assert (relation.columns[0].neutral, relation.key) == ("string", ())
     assert "type 4000000000" in relation.notes[0]
+
+
+def test_queries_of_the_catalogue_are_not_compiled(source_url: str) -> None:
+    """Where the server could: compiling them takes a hundred times as long as running them."""
+    with open_catalog(source_url) as connection:
+        assert connection.execute("show jit").fetchone() == ("off",)

@@ -47,6 +47,10 @@ EXACT_TEXT_SETTINGS: Mapping[str, str] = MappingProxyType(
 `connect` sets it to 0 afterwards where there is one.
 """
 
+# Compiling a query of the catalogue takes the server seconds, running it milliseconds; the planner
+# guesses so high on a fresh catalogue that it compiles nearly all of them.
+_ALWAYS = {"jit": "off"}
+
 _KEEPALIVE = {
     "keepalives": 1,
     "keepalives_idle": 30,
@@ -141,12 +145,12 @@ def connect(
 
     url: `postgresql://user:password@host:port/database?...`; every libpq parameter is understood.
     options: server settings for the session, such as EXACT_TEXT_SETTINGS; they win over what the
-    role, the database or the URL's own `options` set. Statements are never prepared by
-    themselves: penstock changes tables, and a cached plan would fail afterwards.
+    role, the database or the URL's own `options` set. Statements are not compiled, and never
+    prepared by themselves: penstock changes tables, and a cached plan would fail afterwards.
     Raises a subclass of ConnectFailed; messages never hold the password.
     """
     parameters = _parameters(url)
-    settings = dict(options)
+    settings = {**_ALWAYS, **options}
     encoding = settings.pop("client_encoding", None)
     if encoding is not None:
         parameters["client_encoding"] = encoding
