@@ -37,6 +37,12 @@ BEGINNINGS = (
     ("handover.captured", "load", "bulk.chunk.committed"),
 )
 ELSEWHERE = {
+    # Moments of single tables, in test_tables_kills.py.
+    "extract.capture.before",
+    "extract.capture.bound",
+    "extract.capture.after",
+    "load.apart.before",
+    "load.apart.after",
     "extract.done.before",  # here: test_killed_before_it_says_done
     "handover.resumed",  # here: test_killed_at_the_end_of_the_handover
     "handover.paused",  # mode pause: tests/servers/test_handover.py
