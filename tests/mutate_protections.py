@@ -43,7 +43,7 @@ class Mutation:
         return text
 
 
-ADVANCE = "target.advance(log_id=self._log_id, before=staged.before, after=staged.after)\n"
+ADVANCE = "self._advance()\n"
 END_CHUNK = "        progress.end_chunk(writer, table=task.table, number=number, row_count=rows)\n"
 COMMITTED = '        faults.point("bulk.chunk.committed")\n'
 
@@ -154,8 +154,8 @@ MUTATIONS = (
     Mutation(
         name="a hold abandons what is staged ahead",
         file="load/loader.py",
-        old="            self._abandon()\n            return self._once_held(hold)\n",
-        new="            return self._once_held(hold)\n",
+        old="            self._abandon()\n            self._apart.abandon()\n",
+        new="            self._apart.abandon()\n",
         tests="tests/servers/test_loader_ahead.py",
     ),
     Mutation(

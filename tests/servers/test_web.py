@@ -199,6 +199,7 @@ def test_doctor_and_verify_run_by_their_buttons(looked: Looked) -> None:
 def test_pause_and_resume_by_their_button(looked: Looked) -> None:
     """Nothing arrives between the two, and everything after."""
     pair, seen = looked.shop.pair, looked.show("replication")
+    seen.until_text("[data-region=actions]", "Pause pipeline")  # once the target has been asked
     seen.click("#pause")
     seen.until_text("[data-region=summary]", "paused")
     action = "select action from wirekite.wirekite_action"
