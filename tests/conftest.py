@@ -104,7 +104,10 @@ def _with_one_server(items: list[pytest.Item]) -> set[pytest.Item]:
             others = [part for part in case.removesuffix("]").split("-") if part not in servers]
             name = f"{test}[{'-'.join(others)}]"
         cases[name].append(item)
-    return {same[crc32(name.encode()) % len(same)] for name, same in cases.items()}
+    return {
+        sorted(same, key=lambda item: item.nodeid)[crc32(name.encode()) % len(same)]
+        for name, same in cases.items()
+    }
 
 
 def _applies(spec: str, params: Mapping[str, Any]) -> bool:

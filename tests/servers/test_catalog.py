@@ -483,6 +483,6 @@ def test_unknown_oids_are_kept_as_text(catalog: psycopg.Connection) -> None:
 
 
 def test_queries_of_the_catalogue_are_not_compiled(source_url: str) -> None:
-    """Where the server could: compiling them takes a hundred times as long as running them."""
+    """Where the server could: compiling them takes far longer than running them."""
     with open_catalog(source_url) as connection:
         assert connection.execute("show jit").fetchone() == ("off",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from penstock.load.bulk import BulkResult
 from penstock.load.session import Session
 from penstock.model import BinlogPosition, TableName
 from penstock.source.extract import Ended, Extractor
-from penstock.source.mysql.beginning import Beginning
+from penstock.source.mysql.beginning import Beginning, find_beginning
 
 pytestmark = pytest.mark.spark
 TIMEOUT_S = 60.0
@@ -68,9 +68,13 @@ def config(mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path) 
         "create table t (id int primary key, v varchar(9));; insert into t values (1, 'a'), "
         "(2, 'b'), (3, 'c')",
     )
-    path = tmp_path / "shop.toml"
-    text = FILE.format(source=mysql_url, target=target_url, database=database_of(mysql_url))
-    path.write_text(text)
+    return configured(tmp_path, mysql_url, target_url)
+
+
+def configured(directory: Path, source: str, target: str) -> Config:
+    """A pipeline of all tables of a database."""
+    path = directory / "shop.toml"
+    path.write_text(FILE.format(source=source, target=target, database=database_of(source)))
     return load_config(path)
 
 
@@ -140,6 +144,26 @@ def test_a_start_behind_a_killed_handover_begins_at_its_place(
     assert [c.after["id"] for c in log_changes(config.directory)] == [5]
     assert results[0].positions[TableName(name, "t")] >= beginning.position.ordinal
     assert rows(config.target.url, f'select count(*) from "{name}".t') == [(4,)]
+
+
+@pytest.mark.server("mariadb")
+def test_transactions_before_the_point_are_known_behind_an_event_of_any_length(
+    own_mysql: Callable[..., MySQLServer], target_url: str, tmp_path: Path
+) -> None:
+    """MariaDB can not say them where its file holds an event over max_allowed_packet."""
+    server = own_mysql()
+    source = server.make_database()
+    sql(server, source, "create table t (id int primary key, a longblob, b longblob)")
+    packet = int(server.value("select @@global.max_allowed_packet"))
+    half = packet * 3 // 4
+    sql(server, source, f"insert into t values (1, repeat('a', {half}), repeat('b', {half}))")
+    file, offset = server.status()
+    assert server.value(f"select binlog_gtid_pos('{file}', {offset})") is None
+    config = configured(tmp_path, source, target_url)
+    with prepared(config, has_begun=False, stop=lambda: True) as beginning:
+        assert beginning is not None
+        assert beginning.gtids == server.value("select @@global.gtid_binlog_pos")
+    assert find_beginning(source, config.source.tables).gtids == beginning.gtids
 
 
 def test_snapshots_are_given_back_when_the_rows_are_there(

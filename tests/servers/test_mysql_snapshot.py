@@ -250,8 +250,9 @@ def test_rights_decide_on_mariadb(
             point = taken.status.position
             # What an earlier test's session leaves behind at its end may still come in.
             assert before <= point <= BinlogPosition.at(*mysql.status())
+            # Null where an earlier test's event is longer than max_allowed_packet: empty, then.
             at_point = f"select binlog_gtid_pos('{point.file}', {point.offset})"
-            assert taken.status.gtids == mysql.value(at_point)
+            assert taken.status.gtids == (mysql.value(at_point) or "")
 
 
 def test_tables_that_can_not_be_caught_up_or_read_at_one_point(

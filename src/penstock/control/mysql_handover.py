@@ -29,7 +29,7 @@ from penstock.host.connect import PrivilegeMissing
 from penstock.host.mysql.connect import Connection, run
 from penstock.load.ledger import read_ledger
 from penstock.model import BinlogPosition, PenstockError, TableDefinition
-from penstock.source.mysql.beginning import Beginning, shapes_of
+from penstock.source.mysql.beginning import Beginning, gtids_at, shapes_of
 from penstock.source.mysql.catalog import captured_tables, open_catalog
 from penstock.source.mysql.recipes import Choice, Recipe
 
@@ -129,11 +129,14 @@ def _tell(config: Config, choice: Choice) -> None:
 def _capture(config: Config, planner: MySQLPlanner) -> None:
     """Take the point and write it down."""
     point = planner.fresh_point()
-    with open_catalog(config.source.url, application_name=APPLICATION_NAME) as connection:
-        _rotate(connection)
     taken, state = planner.taken, read_handover(config)
     assert taken is not None, "a point was made just now"
     assert state is not None, "the first step was written down"
+    gtids = taken.status.gtids
+    with open_catalog(config.source.url, application_name=APPLICATION_NAME) as connection:
+        if connection.server.is_mariadb and not gtids:
+            gtids = gtids_at(config.source.url, connection, taken.status.position)
+        _rotate(connection)
     position = str(point.position)
     how = taken.choice.recipe.value
     if taken.settled > taken.status.position:
@@ -143,7 +146,7 @@ def _capture(config: Config, planner: MySQLPlanner) -> None:
         phase=Phase.CAPTURED,
         slot_position=position,
         position=position,
-        gtids=taken.status.gtids,
+        gtids=gtids,
         snapshot_id=point.snapshot_id,
         snapshot_text=point.snapshot_text,
         keeper_pid=os.getpid(),

@@ -77,7 +77,7 @@ def find_beginning(
         else:
             position, tables = _present(connection, patterns)
         if connection.server.is_mariadb:
-            read = _gtids_at(connection, position)
+            read = gtids_at(url, connection, position)
         elif has_gtids and at is None:
             read = transactions_before(url, position)
     return Beginning(
@@ -88,15 +88,19 @@ def find_beginning(
     )
 
 
-def _gtids_at(connection: Connection, position: BinlogPosition) -> str:
-    """MariaDB: the last transaction of each domain before a place; its files name more than one."""
+def gtids_at(url: str, connection: Connection, position: BinlogPosition) -> str:
+    """MariaDB: the last transaction of each domain before a place where a transaction begins.
+
+    The server answers null where its file holds an event longer than max_allowed_packet (an
+    UPDATE's two images suffice): then we read the file. Raises what a dump does.
+    """
     found = value(
         connection,
         "select binlog_gtid_pos(%s, %s)",
         (position.file, position.offset),
         doing=f"asking for the transactions before {position}",
     )
-    return str(found or "")
+    return str(found) if found is not None else transactions_before(url, position)
 
 
 def _present(
