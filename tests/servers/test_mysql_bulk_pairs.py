@@ -11,6 +11,7 @@ from fix_bulk import run, two_slots
 from fix_mysql import MySQLServer, database_of, running
 from fix_mysql_bulk import between, fill_orders, load
 from penstock.load.ledger import TargetHoldsRows, read_ledger
+from penstock.load.refusals import TargetShapeDiffers
 from penstock.load.session import Session
 from penstock.model import TableName
 
@@ -103,6 +104,29 @@ def test_postgresql_into_mysql(
 
 
 @pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("charset", ["ascii", "latin1", "utf8mb3"])
+def test_text_is_not_written_into_a_column_of_another_character_set(
+    mysql: MySQLServer, landing: str, source_url: str, tmp_path: Path, spark: Session, charset: str
+) -> None:
+    """The server takes bytes as they are: they would be other characters there."""
+    run(source_url, "create table public.s (id int primary key, v varchar(9))",
+        "insert into public.s values (1, 'é')")  # fmt: skip
+    name = database_of(landing)
+    mysql.execute(
+        f"create table s (id int primary key, v varchar(9) character set {charset})", name
+    )
+    more = f'[target.map]\npublic = "{name}"'
+    config = between(source_url, landing, tmp_path, tables="public.*", more=more)
+    if charset == "utf8mb3":
+        load(config, spark)
+        assert mysql.execute("select v from s", name) == [("é",)]
+        return
+    with pytest.raises(TargetShapeDiffers, match=f"v is in character set {charset}"):
+        load(config, spark)
+    assert mysql.execute("select * from s", name) == []
+
+
 def test_an_infinity_is_refused_by_name(
     landing: str, source_url: str, tmp_path: Path, spark: Session
 ) -> None:

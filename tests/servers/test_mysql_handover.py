@@ -22,7 +22,7 @@ from penstock.control.config import Config, load_config
 from penstock.control.extract_process import extract_changes, extract_options
 from penstock.control.handover import bulk_planner
 from penstock.control.handover_state import Phase, read_handover, write_handover
-from penstock.control.mysql_handover import prepared
+from penstock.control.mysql_handover import LogWithoutBulkLoad, prepared
 from penstock.control.mysql_planner import MySQLPlanner
 from penstock.control.mysql_source import make_engine
 from penstock.host.mysql.loans import is_alive
@@ -164,6 +164,25 @@ def test_transactions_before_the_point_are_known_behind_an_event_of_any_length(
         assert beginning is not None
         assert beginning.gtids == server.value("select @@global.gtid_binlog_pos")
     assert find_beginning(source, config.source.tables).gtids == beginning.gtids
+
+
+def test_a_log_of_mode_change_is_not_handed_over_to(config: Config, mysql: MySQLServer) -> None:
+    """Its beginning is not the point of any bulk load; what it holds stays as it is."""
+    path = config.directory.parent / "shop.toml"
+    both = path.read_text()
+
+    def extracted(text: str) -> Ended:
+        path.write_text(text)
+        (config.layout.log / "LOCK").unlink(missing_ok=True)  # of a process that has ended
+        return extract_changes(load_config(path)).ended
+
+    change = both.replace('"data+change"', '"change"')
+    assert extracted(change) is Ended.IDLE
+    sql(mysql, config.source.url, "insert into t values (4, 'd')")
+    with pytest.raises(LogWithoutBulkLoad, match="was begun without a bulk load"):
+        extracted(both)
+    assert extracted(change) is Ended.IDLE
+    assert [c.after["id"] for c in log_changes(config.directory)] == [4]
 
 
 def test_snapshots_are_given_back_when_the_rows_are_there(

@@ -37,6 +37,13 @@ logger = structlog.get_logger()
 POLL_INTERVAL_S = 0.2
 APPLICATION_NAME = "penstock handover"
 
+
+class LogWithoutBulkLoad(PenstockError):
+    """A directory of mode change is to go on in mode data+change."""
+
+    code = "CT64"
+
+
 faults.declare("handover.paused", "handover.captured", "handover.resumed")
 
 
@@ -53,7 +60,12 @@ def prepared(
     state = read_handover(config)
     if has_begun or (state is not None and state.position):
         # The snapshots of an earlier process are gone with it: the load takes its own, later ones.
-        assert state is not None, "a log that has begun in this mode has a handover"
+        if state is None:
+            raise LogWithoutBulkLoad(
+                f"the change log in {config.layout.log} was begun without a bulk load",
+                hint='Set mode = "change" again, or choose a new directory: there the bulk load '
+                "and the changes begin at one place.",
+            )
         _resume(config)
         _forget_snapshot(config)
         _started(config)

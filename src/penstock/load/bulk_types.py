@@ -179,6 +179,12 @@ def _into_postgres(column: ColumnDefinition, mapping: Mapping) -> tuple[str, Tex
     return _number(column) or name, TextCell(form=Form.PLAIN), AS_IS
 
 
+def target_charset(column: ColumnDefinition, mapping: Mapping) -> str:
+    """The character set in which a bulk load writes the text of a column into MySQL or MariaDB."""
+    found = _TARGET_CHARSET.search(mapping.target_type)
+    return charset_named(found[1] if found else column.charset) or "utf8mb4"
+
+
 def _into_mysql(column: ColumnDefinition, mapping: Mapping) -> tuple[str, TextCell, str]:
     name, base = _quoted(column.name), _base(column)
     if base in _BYTES or base in _GEOMETRIES:
@@ -187,8 +193,7 @@ def _into_mysql(column: ColumnDefinition, mapping: Mapping) -> tuple[str, TextCe
         return name, TextCell(form=Form.RAW), "convert({} using utf8mb4)"
     if base in _TEXTS or base == "json":
         charset = charset_named(column.charset) or "utf8mb4"
-        found = _TARGET_CHARSET.search(mapping.target_type)
-        target = charset_named(found[1]) if found else charset
+        target = target_charset(column, mapping)
         if target == charset or {target, charset} <= {"utf8mb3", "utf8mb4"}:
             return name, TextCell(form=Form.RAW), AS_IS
         return name, _text_cell(charset), mapping.write.sql

@@ -8,14 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from penstock.codec.mysql_charsets import charset_named
 from penstock.codec.typemap import Mapping
 from penstock.host.mysql.connect import quoted
-from penstock.load.bulk_types import Ends, carried
+from penstock.load.bulk_types import Ends, carried, target_charset
 from penstock.load.carried import Extras, extras_of, mysql_foreign_key, mysql_index
 from penstock.load.mysql.target import TargetTable
 from penstock.load.mysql.types import same_type
 from penstock.load.refusals import TargetShapeDiffers, TargetTypeMissing
 from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableName
+
+_UTF8 = frozenset({"utf8mb3", "utf8mb4"})  # what only the greater one holds is refused by itself
+_NOT_ASCII = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 
 
 def create_sql(definition: TableDefinition, name: TableName, ends: Ends) -> tuple[str, list[str]]:
@@ -128,6 +132,18 @@ def foreign_key_statement(key: ForeignKey, name: TableName, parent: TableName, e
     return f"alter table {quoted(*name)} {mysql_foreign_key(key, parent, quoted)}"
 
 
+def _takes(charset: str, written: str) -> bool:
+    """Whether bytes of a character set mean the same in a column of another.
+
+    A bulk load sends bytes, which the server takes as they are: of another set they would be other
+    characters, silently.
+    """
+    found = charset_named(charset) or charset
+    if found == written or {found, written} <= _UTF8:
+        return True
+    return written == "ascii" and found not in _NOT_ASCII
+
+
 def check_shape(definition: TableDefinition, table: TargetTable, ends: Ends) -> None:
     """Compare a target table with the definition. Raises TargetShapeDiffers naming the columns.
 
@@ -143,11 +159,17 @@ def check_shape(definition: TableDefinition, table: TargetTable, ends: Ends) -> 
             differing.append(f"{column.name} is missing, expected {expected}")
         elif not same_type(found.type_text, expected.partition(" character set")[0]):
             differing.append(f"{column.name} is {found.type_text}, expected {expected}")
-    wanted = {column.name.lower() for column in definition.columns}
+        elif found.is_text and not _takes(
+            found.charset, wanted := target_charset(column, mappings[column.name])
+        ):
+            differing.append(
+                f"{column.name} is in character set {found.charset}, expected {wanted}"
+            )
+    named = {column.name.lower() for column in definition.columns}
     differing += [
         f"{extra.name} is not null, has no default and is not in the source"
         for extra in table.columns
-        if extra.name.lower() not in wanted
+        if extra.name.lower() not in named
         and extra.not_null
         and not extra.has_default
         and not extra.generated
