@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pymysql
 import pytest
 from structlog.testing import capture_logs
 
-from fix_bulk import rows, two_slots
+from fix_bulk import rows, run, two_slots
 from fix_extract import log_changes
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_extract import sql
 from penstock.codec.binlog_tables import ShapeMismatch
-from penstock.control.bulk_load import bulk_load
+from penstock.control.bulk_load import bulk_load, bulk_options
 from penstock.control.config import Config, load_config
 from penstock.control.extract_process import extract_changes, extract_options
 from penstock.control.handover import bulk_planner
@@ -27,11 +28,12 @@ from penstock.control.mysql_planner import MySQLPlanner
 from penstock.control.mysql_source import make_engine
 from penstock.host.mysql.loans import is_alive
 from penstock.load.borrowing import borrow
-from penstock.load.bulk import BulkResult
+from penstock.load.bulk import BulkResult, finish_foreign_keys
 from penstock.load.session import Session
 from penstock.model import BinlogPosition, TableName
 from penstock.source.extract import Ended, Extractor
 from penstock.source.mysql.beginning import Beginning, find_beginning
+from penstock.source.mysql.catalog import captured_tables, open_catalog
 
 pytestmark = pytest.mark.spark
 TIMEOUT_S = 60.0
@@ -183,6 +185,32 @@ def test_a_log_of_mode_change_is_not_handed_over_to(config: Config, mysql: MySQL
         extracted(both)
     assert extracted(change) is Ended.IDLE
     assert [c.after["id"] for c in log_changes(config.directory)] == [4]
+
+
+def test_foreign_keys_wait_for_changes_where_snapshots_are_of_several_moments(
+    mysql: MySQLServer, config: Config, spark: Session
+) -> None:
+    """Until then a row may be there whose parent, of another snapshot, is not."""
+    url, name = config.source.url, database_of(config.source.url)
+    sql(mysql, url, "create table c (id int primary key, t_id int, foreign key (t_id) references "
+        "t (id));; set foreign_key_checks = 0; insert into c values (1, 4)")  # fmt: skip
+    with prepared(config, has_begun=False, stop=lambda: True):
+        sql(mysql, url, "insert into t values (4, 'd')")
+        settled = BinlogPosition.at(*mysql.status())
+        state = read_handover(config)
+        assert state is not None
+        write_handover(config, msgspec.structs.replace(state, settled=str(settled)))
+        with bulk_planner(config) as planner:
+            result = bulk_load(config, spark, planner)
+    assert result.foreign_keys_pending
+    assert not result.stands_at_one_position
+    assert result.settled == settled.ordinal > max(result.positions.values())
+    keys = "select conname from pg_constraint where contype = 'f'"
+    assert rows(config.target.url, keys) == []
+    run(config.target.url, f"""insert into "{name}".t values (4, 'd')""")
+    with open_catalog(url) as connection:
+        finish_foreign_keys(bulk_options(config), captured_tables(connection, [f"{name}.*"]))
+    assert len(rows(config.target.url, keys)) == 1
 
 
 def test_snapshots_are_given_back_when_the_rows_are_there(

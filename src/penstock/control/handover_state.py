@@ -65,7 +65,8 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
     slot_position: where the slot's changes begin. position: what the bulk load reads stands here;
     equal to slot_position in mode snapshot. Both as text, empty until captured. snapshot_id: of
     the exported snapshot, empty when there is none (any more); snapshot_text: what it holds. gtids:
-    the transactions before the position (MySQL and MariaDB). stopped: what of a replica is paused.
+    the transactions before the position (MySQL and MariaDB). settled: see `Point`, empty where it
+    is the position. stopped: what of a replica is paused.
     """
 
     version: int = FORMAT_VERSION
@@ -78,6 +79,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_text: str = ""
     keeper_pid: int = 0
     gtids: str = ""
+    settled: str = ""
     paused: bool = False
     stopped: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
@@ -92,6 +94,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
             position=position_of(self.position),
             snapshot_id=self.snapshot_id,
             snapshot_text=self.snapshot_text,
+            settled=position_of(self.settled) if self.settled else None,
         )
 
     def with_step(self, number: int, text: str) -> Handover:

@@ -7,7 +7,7 @@ Wires configuration, Spark, handover and action to the loaders. Not here: copyin
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing, nullcontext
 from types import TracebackType
 from typing import Self
@@ -35,7 +35,7 @@ from penstock.load.ledger import read_ledger
 from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.progress import open_progress
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions, SparkLost
-from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.model import PenstockError, TableDefinition
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock load"
@@ -93,16 +93,16 @@ class _Load:
     def run(self) -> None:
         """Bulk load and changes, as the mode says, until done or told to stop."""
         mode = self.config.pipeline.mode
-        positions: Mapping[TableName, int] = {}
+        loaded = BulkResult()
         if mode is Mode.DATA_CHANGE and wait_for_point(self.config, stop=self.ended) is None:
             return
         if mode.has_data:
             done = self.bulk()
             if done is None:
                 return
-            positions = done.positions
+            loaded = done
         if mode.has_change:
-            self.follow(positions)
+            self.follow(loaded)
 
     def ended(self) -> bool:
         """Whether an end was asked for, by signal or by the action STOP."""
@@ -124,7 +124,8 @@ class _Load:
         for note in result.notes:
             logger.warning("bulk load", note=note)
         # At one position the foreign keys hold already; else once the changes are applied.
-        if result.foreign_keys_pending and len(set(result.positions.values())) <= 1:
+        waits = config.pipeline.mode.has_change and not result.stands_at_one_position
+        if result.foreign_keys_pending and not waits:
             self.add_foreign_keys(tables)
         return result
 
@@ -145,8 +146,8 @@ class _Load:
         session = self.sessions.get()
         return bulk_load(self.config, session, planner, definitions=tables, stop=self.ended)
 
-    def follow(self, positions: Mapping[TableName, int]) -> None:
-        """Apply the change log until it is done or told to stop."""
+    def follow(self, loaded: BulkResult) -> None:
+        """Apply the change log behind a bulk load until it is done or told to stop."""
         config, section = self.config, self.config.change_loader
         done = section.done_directory
         options = LoaderOptions(
@@ -155,7 +156,7 @@ class _Load:
             state_directory=config.layout.state,
             run_directory=config.layout.run,
             namespaces=config.target.map,
-            starts=positions,
+            starts=loaded.positions,
             max_files_per_batch=section.max_files_per_batch,
             max_threads=section.max_threads,
             remove_files=section.remove_files,
@@ -166,9 +167,8 @@ class _Load:
             policies=config.schema_changes.policies,
             on_note=lambda note: keep_error(config, "load", note),
         )
-        pending = bool(positions) and not read_ledger(config.layout.state).foreign_keys_done
-        latest = max(positions.values(), default=0)
-        keys = _LateKeys(self, latest) if pending else nullcontext()
+        pending = bool(loaded.positions) and not read_ledger(config.layout.state).foreign_keys_done
+        keys = _LateKeys(self, loaded.settled) if pending else nullcontext()
         with keys, TableCopier(config, self.sessions) as copier:
             Loader(
                 options, self.sessions, stop=self.stop, actions=self.actions, copier=copier
@@ -183,7 +183,8 @@ class _Load:
 class _LateKeys:
     """Adds foreign keys beside the loader, once every table stands at one position.
 
-    That is when everything before the latest table's consistent point is applied.
+    That is when everything before the latest table's consistent point is applied, or up to where
+    snapshots of several moments are settled.
     """
 
     def __init__(self, load: _Load, latest: int) -> None:

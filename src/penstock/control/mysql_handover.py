@@ -159,6 +159,7 @@ def _capture(config: Config, planner: MySQLPlanner) -> None:
         slot_position=position,
         position=position,
         gtids=gtids,
+        settled=str(point.settled or ""),
         snapshot_id=point.snapshot_id,
         snapshot_text=point.snapshot_text,
         keeper_pid=os.getpid(),

@@ -91,7 +91,10 @@ class MySQLPlanner:
         # Not before: what was altered in between is to be seen when a table is planned.
         self._at_point = {one.name: one for one in self._captured()}
         return Point(
-            position=taken.status.position, snapshot_id=lender.snapshot_id, snapshot_text=text
+            position=taken.status.position,
+            snapshot_id=lender.snapshot_id,
+            snapshot_text=text,
+            settled=taken.settled,
         )
 
     def release(self) -> None:

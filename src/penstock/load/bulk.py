@@ -83,12 +83,15 @@ class Point:
     """A consistent point of the source: an exported snapshot and the position it stands at.
 
     Rows of transactions whose commit record starts before `position` are in the snapshot, all
-    others are not. snapshot_text: what the snapshot holds, see `chunk.snapshot_text`.
+    others are not. snapshot_text: what the snapshot holds, see `chunk.snapshot_text`. settled:
+    where snapshots of several moments hold later rows, too, the position up to which changes have
+    to be applied before the tables are equal to the source.
     """
 
     position: Lsn | BinlogPosition
     snapshot_id: str
     snapshot_text: str
+    settled: Lsn | BinlogPosition | None = None
 
 
 class Planner(Protocol):
@@ -158,13 +161,20 @@ class BulkResult:
 
     positions: per source table its consistent point as an ordered number. notes: sentences for
     the user: what was begun afresh and why, what the target lacks. foreign_keys_pending: tables
-    stand at different positions, so their foreign keys have to wait (`finish_foreign_keys`).
+    stand at different positions, so their foreign keys have to wait (`finish_foreign_keys`), until
+    changes are applied up to `settled`.
     """
 
     rows: dict[TableName, int] = field(default_factory=dict)
     positions: dict[TableName, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     foreign_keys_pending: bool = False
+    settled: int = 0
+
+    @property
+    def stands_at_one_position(self) -> bool:
+        """Whether all tables are as the source was at one moment."""
+        return all(position == self.settled for position in self.positions.values())
 
 
 def load_in_bulk(
@@ -246,7 +256,10 @@ class _Load:
             self.tell("done")
         marks = self.target.marks()
         for plan in self.ledger.plans:
-            self.result.positions[plan.source] = position_of(plan.position).ordinal
+            position = position_of(plan.position).ordinal
+            settled = position_of(plan.settled).ordinal if plan.settled else position
+            self.result.positions[plan.source] = position
+            self.result.settled = max(self.result.settled, settled)
             self.result.rows[plan.source] = marks[plan.source].row_count or 0
         self.result.foreign_keys_pending = not self.ledger.foreign_keys_done
         return self.result
@@ -431,6 +444,7 @@ class _Load:
             columns=columns,
             binary=binary,
             position=str(point.position),
+            settled=str(point.settled) if point.settled is not None else "",
             snapshot_id=point.snapshot_id,
             snapshot_text=point.snapshot_text,
             chunks=tuple(self.planner.chunks(point, definition, listed, binary=binary)),
@@ -534,7 +548,8 @@ class _Load:
         self.target.add_keys(definitions, threads=self.options.max_threads, stop=self.stop)
         if self.stop():
             raise _stopped()
-        positions = {plan.position for plan in self.ledger.plans}
+        positions = {plan.settled or plan.position for plan in self.ledger.plans}
+        positions |= {plan.position for plan in self.ledger.plans}
         if len(positions) <= 1 and self.options.adds_foreign_keys:
             self.result.notes += self.target.add_foreign_keys(definitions)
             self.ledger.foreign_keys_done = True

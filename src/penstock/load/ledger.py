@@ -112,7 +112,8 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
     """How one table is loaded. Also what bulk.json holds of it.
 
     name: of the plan, random. given_up: names of earlier plans whose rows the target may hold.
-    position: the consistent point as text; the rows are the state before it. snapshot_id: an
+    position: the consistent point as text; the rows are the state before it, unless `settled` says
+    up to where changes have to be applied until they are some one state. snapshot_id: an
     exported snapshot of the source at that point; snapshot_text: what it holds. columns: those
     that are copied, in order; binary: in COPY's binary format; way: how rows go between
     engines.
@@ -129,6 +130,7 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     given_up: tuple[str, ...] = ()
     way: Way | None = None
+    settled: str = ""
 
     def renamed(self, earlier: TablePlan | None) -> TablePlan:
         """This plan under a new name, remembering those that it replaces."""
