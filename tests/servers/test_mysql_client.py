@@ -25,7 +25,7 @@ from penstock.source.mysql.status import check_continues, parse_gtids, read_stat
 
 pytestmark = pytest.mark.each_server
 
-QUERY, ROTATE, HEARTBEAT, ANNOTATE = 2, 4, 27, 160
+QUERY, ROTATE, FORMAT_DESCRIPTION, HEARTBEAT, ANNOTATE = 2, 4, 15, 27, 160
 ROW_EVENTS = {23, 24, 25, 30, 31, 32}
 FIRST = BinlogPosition.at("binlog.000001", 4)
 
@@ -431,3 +431,26 @@ def test_a_dump_begins_at_one_place() -> None:
     assert server_id_for("a") == server_id_for("a") != server_id_for("b")
     assert replica_uuid_for("a") == replica_uuid_for("a") != replica_uuid_for("b")
     assert quote(replica_uuid_for("a")) == replica_uuid_for("a")
+
+
+def test_statements_are_read_as_events_one_by_one_are(mysql: MySQLServer, mysql_url: str) -> None:
+    """Rows and the BEGIN of transactions are passed over, in whatever pieces they come."""
+    name = database_of(mysql_url)
+    start = here(mysql)
+    with mysql.globals(max_allowed_packet=str(128 * 2**20)):
+        mysql.execute(f"create table `{name}`.t (id int primary key, b longblob)")
+        for number in range(300):
+            mysql.execute(f"insert into `{name}`.t values ({number}, 'x')")
+        mysql.execute(f"insert into `{name}`.t values (1000, repeat('x', 40000000))")
+        mysql.execute("flush binary logs")
+        mysql.execute(f"alter table `{name}`.t add c int")
+        mysql.execute(f"insert into `{name}`.t values (1001, 'x', 1)")
+        chosen = options(is_bounded=True)
+        with open_binlog(mysql.url(), position=start, options=chosen) as stream:
+            every = [event for event in stream.events() if event is not None]
+        with open_binlog(mysql.url(), position=start, options=chosen) as stream:
+            told = list(stream.statements())
+    kept = (QUERY, ROTATE, FORMAT_DESCRIPTION)
+    expected = [event for event in every if mysqlwire.event_head(event).kind in kept]
+    assert told == [event for event in expected if b"\0BEGIN" not in event[-10:]]
+    assert len(told) < len(every) / 3

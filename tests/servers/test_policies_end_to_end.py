@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,14 @@ def run_by_policies(
             (2, "b", 20, None),
             (3, None, 30, 300),
         ]
+    ignoring = file.read_text().replace('"try_evolve"', '"ignore"')
+    file.write_text(ignoring)
+    alter("alter table item add column other int")
+    alter("insert into item (id, n, more, other) values (4, 40, 400, 4000)")
+    assert penstock("run", file, timeout_s=240).code == 0
+    found = penstock("verify", file, "--json", timeout_s=120)
+    assert found.code == 0, found.out + found.err
+    assert json.loads(found.out)["columns_left_out"] == {f"{schema}.item": ["other"]}
 
 
 def test_a_postgresql_source(source_url: str, target_url: str, tmp_path: Path) -> None:

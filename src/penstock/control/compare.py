@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -103,6 +103,13 @@ class TablePair:
 
     source: TableDefinition
     target: TableName
+
+    def without(self, names: Collection[str]) -> TablePair:
+        """The same without some columns of the source, which the target need not have."""
+        columns = tuple(one for one in self.source.columns if one.name not in names)
+        identity = tuple(name for name in self.source.identity_columns if name not in names)
+        source = replace(self.source, columns=columns, identity_columns=identity)
+        return replace(self, source=source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

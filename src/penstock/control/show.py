@@ -248,6 +248,10 @@ def show_verify(result: VerifyResult, out: Console | None = None) -> None:
             out.print(f"  and {human_count(hidden)} more")
     for name, state in result.left_out.items():
         out.print(Text(f"{name}: not compared, it stands apart ({state})", style="yellow"))
+    for name, columns in result.columns_left_out.items():
+        listed = ", ".join(sorted(columns))
+        text = f"{name}: not compared, the target is without by [schemaChanges]: {listed}"
+        out.print(Text(text, style="yellow"))
     rows = sum(table.source_rows for table in result.tables)
     facts = f"{len(result.tables)} tables, {human_count(rows)} rows, at {result.place}"
     taken = f"in {human_seconds(result.seconds)}"

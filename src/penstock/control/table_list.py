@@ -126,6 +126,12 @@ def states(wishes: TableWishes, rows: dict[TableName, Apart]) -> dict[TableName,
     return {**waiting, **apart}
 
 
+def columns_left_out(config: Config) -> dict[TableName, frozenset[str]]:
+    """Columns that the target does not have, by policy. Raises as `table_lines` does."""
+    with closing(open_progress(config.target.url, application_name=APPLICATION_NAME)) as target:
+        return target.read_left_out()
+
+
 def apart_tables(config: Config) -> dict[TableName, str]:
     """Tables that do not stand with the others, and their state. Raises as `table_lines` does."""
     with closing(open_progress(config.target.url, application_name=APPLICATION_NAME)) as target:

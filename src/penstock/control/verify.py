@@ -9,7 +9,7 @@ the comparison (`compare.py`) and the loader's side of the hold (`penstock.load.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
@@ -32,7 +32,7 @@ from penstock.control.log_facts import read_log_end
 from penstock.control.positions import positions_of
 from penstock.control.repair import Repair, Repaired
 from penstock.control.running import processes
-from penstock.control.table_list import apart_tables
+from penstock.control.table_list import apart_tables, columns_left_out
 from penstock.control.verify_source import (
     SourcePoint,
     nudge,
@@ -101,7 +101,8 @@ class VerifyResult:
     hold_seconds: for how long the loader was kept from applying; 0 without a loader. at: the
     position as the source writes it. way: how the sides were compared, for people. repaired: what
     was done to the tables that were found not to be equal, and are now. left_out: tables that
-    stand apart from the others (`penstock table`), and what each is at.
+    stand apart from the others (`penstock table`), and what each is at. columns_left_out: by table,
+    columns of the source that the target does not have, by policy: they are not compared.
     """
 
     position: int
@@ -112,6 +113,7 @@ class VerifyResult:
     way: str = ""
     repaired: tuple[Repaired, ...] = ()
     left_out: Mapping[TableName, str] = field(default_factory=dict)
+    columns_left_out: Mapping[TableName, Collection[str]] = field(default_factory=dict)
 
     @property
     def equal(self) -> bool:
@@ -132,6 +134,9 @@ class VerifyResult:
             "seconds": round(self.seconds, 3),
             "hold_seconds": round(self.hold_seconds, 3),
             "left_out": {str(table): state for table, state in self.left_out.items()},
+            "columns_left_out": {
+                str(table): sorted(names) for table, names in self.columns_left_out.items()
+            },
             "tables": [
                 {**asdict(t), "table": str(t.table), "target": str(t.target), "equal": t.equal}
                 for t in self.tables
@@ -173,8 +178,10 @@ def verify(
             opened = _sides_at_rest(config, waiting, sessions, stack, keep=repair)
         hasher = hasher_for(opened.source, opened.target)
         left_out |= apart_tables(config)  # and what has left the others meanwhile
+        without = columns_left_out(config)
+        pairs = [pair for pair in table_pairs(config) if pair.source.name not in left_out]
         compared = compare(
-            [pair for pair in table_pairs(config) if pair.source.name not in left_out],
+            [pair.without(without.get(pair.source.name, ())) for pair in pairs],
             opened.source,
             opened.target,
             hasher=hasher,
@@ -204,6 +211,11 @@ def verify(
         way=hasher.way,
         repaired=repaired,
         left_out=left_out,
+        columns_left_out={
+            pair.source.name: without[pair.source.name]
+            for pair in pairs
+            if pair.source.name in without
+        },
     )
     logger.info("verify ended", equal=result.equal, tables=len(compared), repaired=len(repaired))
     return result

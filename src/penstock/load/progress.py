@@ -41,6 +41,10 @@ class Progress(Protocol):
         """The tables that stand, or stood, apart from the flow; see `load/apart.py`."""
         ...
 
+    def read_left_out(self) -> dict[TableName, frozenset[str]]:
+        """By source table the columns that the target does not have, by [schemaChanges]."""
+        ...
+
     def begin_segment(self, *, slot: str, file: str, mark: str) -> None:
         """Insert the CE row of a segment that opens; mark: from where it can be rebuilt."""
         ...

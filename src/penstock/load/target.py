@@ -83,6 +83,13 @@ class TableRecord:
     notes: tuple[str, ...] = ()
 
 
+def left_out_columns(records: Mapping[TableName, TableRecord]) -> dict[TableName, frozenset[str]]:
+    """Of the tables that have such: columns that the target does not have, by policy."""
+    return {
+        source: frozenset(record.left_out) for source, record in records.items() if record.left_out
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeSpec:
     """One filled merge table. table: the target's name; stamp: see `StagingArea`; see `Merge`."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from penstock.host.connect import StatementFailed
 from penstock.host.mysql.connect import connect
 from penstock.load.apart import Apart
 from penstock.load.mysql import apart_rows, progress
-from penstock.load.target import Applied
+from penstock.load.target import Applied, left_out_columns
 from penstock.model import TableName
 
 
@@ -40,6 +41,16 @@ class MySQLProgress:
     def read_apart(self) -> dict[TableName, Apart]:
         """See `Progress`."""
         return apart_rows.read_apart(self._connection)
+
+    def read_left_out(self) -> dict[TableName, frozenset[str]]:
+        """See `Progress`."""
+        try:
+            records = progress.read_tables(self._connection)
+        except StatementFailed as error:
+            if error.fields.get("errno") not in progress.NOT_THERE:
+                raise
+            return {}
+        return left_out_columns(records)
 
     def begin_segment(self, *, slot: str, file: str, mark: str) -> None:
         """See `Progress`."""

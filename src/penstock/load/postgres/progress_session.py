@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import psycopg
+
 from penstock.host.connect import connect, server_errors
 from penstock.load.apart import Apart
 from penstock.load.postgres import apart_rows, progress
-from penstock.load.target import Applied
+from penstock.load.target import Applied, left_out_columns
 from penstock.model import TableName
 
 
@@ -45,6 +47,15 @@ class PostgresProgress:
         """See `Progress`."""
         with server_errors("reading the tables that stand apart"):
             return apart_rows.read_apart(self._connection)
+
+    def read_left_out(self) -> dict[TableName, frozenset[str]]:
+        """See `Progress`."""
+        with server_errors("reading the captured tables"):
+            try:
+                records = progress.read_tables(self._connection)
+            except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+                return {}
+        return left_out_columns(records)
 
     def begin_segment(self, *, slot: str, file: str, mark: str) -> None:
         """See `Progress`."""

@@ -18,6 +18,7 @@ from typing import Self
 import structlog
 
 from penstock.codec import mysqlwire
+from penstock.codec.binlog_events import CHECKSUM_BYTES, EventKind
 from penstock.codec.mysql_gtids import GtidSet, MariaGtids
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.connect import ConnectionLost, PrivilegeMissing
@@ -51,6 +52,18 @@ BEHIND_BYTES = 32 * 1024  # one read gave this much: more is on its way, let the
 NAP_S = 0.001
 SILENT_HEARTBEATS = 3
 WAIT_S = 0.25
+_STATEMENTS = frozenset(
+    {
+        EventKind.QUERY,
+        EventKind.QUERY_COMPRESSED,
+        EventKind.FORMAT_DESCRIPTION,
+        EventKind.ROTATE,
+    }
+)
+# In a packet, behind its first byte: the kind of an event; of a statement the sizes of its schema's
+# name and of its variables, and where these begin.
+_KIND_AT, _SCHEMA_SIZE_AT, _STATUS_SIZE_AT, _STATUS_AT = 5, 28, 31, 33
+_BEGIN = b"BEGIN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,10 +217,52 @@ class BinlogConnection:
                 return
             yield payload
 
+    def statements(self) -> Iterator[bytes]:
+        """The events that tell of statements (QUERY) and of files (ROTATE, FORMAT_DESCRIPTION).
+
+        Rows are passed over by their heads, and so is the BEGIN of a transaction. Ends with a
+        bounded dump. Raises what `end` does.
+        """
+        buffer = bytearray(BUFFER_BYTES)
+        start = end = 0
+        wanted: bytes | None = None  # of an event that goes on in the next packet
+        is_continued = False
+        while True:
+            while end - start >= mysqlwire.HEAD_BYTES:
+                length = buffer[start] | buffer[start + 1] << 8 | buffer[start + 2] << 16
+                begin = start + mysqlwire.HEAD_BYTES
+                stop = begin + length
+                if stop > end:
+                    break
+                if is_continued:
+                    wanted = None if wanted is None else wanted + buffer[begin:stop]
+                elif buffer[begin] != mysqlwire.OK:
+                    self.end(bytes(buffer[begin:stop]))
+                    return
+                elif buffer[begin + _KIND_AT] in _STATEMENTS and not _begins(buffer, begin, stop):
+                    wanted = bytes(buffer[begin + 1 : stop])
+                start, is_continued = stop, length == mysqlwire.PIECE_BYTES_MAX
+                if wanted is not None and not is_continued:
+                    yield wanted
+                    wanted = None
+            buffer, start, end = _make_room(buffer, start, end)
+            with memoryview(buffer) as view:
+                end += self.receive_into(view[end:], WAIT_S)
+
     def events(self, *, wait_s: float = WAIT_S) -> Iterator[bytes | None]:
         """The events in those packets, each with its header and checksum as it came."""
         for payload in self.packets(wait_s=wait_s):
             yield payload if payload is None else payload[1:]
+
+
+def _begins(buffer: bytearray, begin: int, stop: int) -> bool:
+    """Whether a packet is the statement BEGIN, which most transactions of MySQL begin with."""
+    if buffer[begin + _KIND_AT] != EventKind.QUERY or stop - begin < _STATUS_AT:
+        return False
+    status_size = buffer[begin + _STATUS_SIZE_AT] | buffer[begin + _STATUS_SIZE_AT + 1] << 8
+    text = begin + _STATUS_AT + status_size + buffer[begin + _SCHEMA_SIZE_AT] + 1
+    has_its_length = stop - text in (len(_BEGIN), len(_BEGIN) + CHECKSUM_BYTES)
+    return has_its_length and buffer[text : text + len(_BEGIN)] == _BEGIN
 
 
 def _make_room(buffer: bytearray, start: int, end: int) -> tuple[bytearray, int, int]:

@@ -9,6 +9,7 @@ read ahead for statements, on a connection of its own. Not here: what is made of
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import structlog
 
@@ -24,13 +25,13 @@ from penstock.host.mysql.connect import Connection, rows
 from penstock.model import BinlogPosition, TableDefinition, TableName
 from penstock.source.mysql.catalog import open_catalog
 from penstock.source.mysql.client import DumpOptions, open_binlog
-from penstock.source.mysql.ddl_text import effects_of
+from penstock.source.mysql.ddl_text import Effect, effects_of
 from penstock.source.mysql.definitions import definitions_of
 from penstock.source.mysql.login import probe_server_id
-from penstock.source.mysql.status import read_status
+from penstock.source.mysql.status import binlog_files, read_status
 
 logger = structlog.get_logger()
-AHEAD_BYTES_MAX = 512 * 2**20  # more than that is not read ahead
+AHEAD_BYTES_MAX = 2 * 2**30  # more than that is not read ahead: some ten seconds
 
 TABLE = """
     select table_schema, table_name, table_type, engine, create_options, table_rows, data_length
@@ -48,10 +49,11 @@ class LiveTables:
         self._url = url
         self._fold = fold
         self._connection: Connection | None = None
-        self._next: dict[TableName, BinlogPosition] = {}  # the next statement that was found
+        self._ahead: _Ahead | None = None
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Let go of the connection, and of what was read: the next one may be to another server."""
+        self._ahead = None
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -73,35 +75,46 @@ class LiveTables:
 
     def _is_quiet(self, name: TableName, behind: BinlogPosition) -> bool:
         """Whether no statement on this table lies between that place and the present."""
-        found = self._next.get(name)
-        if found is not None and found > behind:
-            return False
         end = read_status(self._connected()).position
         if end <= behind:
             return True
-        if _distance_bytes(behind, end) > AHEAD_BYTES_MAX:
+        ahead = self._ahead
+        if ahead is None or not ahead.begin <= behind <= ahead.end:
+            ahead = _Ahead(begin=behind, end=behind)
+        if self._distance_bytes(ahead.end, end) > AHEAD_BYTES_MAX:
             logger.info("definition is not looked up: too far behind", table=str(name))
             return False
+        if ahead.end < end:
+            ahead = self._read_on(ahead, end)
+        self._ahead = ahead
+        return not any(place > behind and _touches(effect, name) for place, effect in ahead.effects)
+
+    def _distance_bytes(self, behind: BinlogPosition, end: BinlogPosition) -> int:
+        """How much binlog lies between."""
+        numbers = range(behind.number, end.number)
+        files = binlog_files(self._connected()) if numbers else []
+        sizes = {BinlogPosition.at(one.name, 0).number: one.size_bytes for one in files}
+        return sum(sizes.get(number, 0) for number in numbers) + end.offset - behind.offset
+
+    def _read_on(self, ahead: _Ahead, end: BinlogPosition) -> _Ahead:
+        """What statements did up to a place, at least, where the binlog ended just now."""
         options = DumpOptions(server_id=probe_server_id(), is_bounded=True)
         server = self._connected().server
-        sealed, file = 0, behind.file
-        with open_binlog(self._url, position=behind, options=options) as stream:
-            for event in stream.events():
-                kind = event_head(event).kind if event is not None else 0
-                if event is not None and kind == EventKind.FORMAT_DESCRIPTION:
+        effects = list(ahead.effects)
+        sealed, file = 0, ahead.end.file
+        with open_binlog(self._url, position=ahead.end, options=options) as stream:
+            for event in stream.statements():
+                kind = event_head(event).kind
+                if kind == EventKind.FORMAT_DESCRIPTION:
                     sealed = CHECKSUM_BYTES if format_description(event).has_checksums else 0
-                if event is not None and kind == EventKind.ROTATE:
+                elif kind == EventKind.ROTATE:
                     file = rotate_file(event) or file
-                if event is None or kind not in _STATEMENTS:
-                    continue
-                said = query(event[: len(event) - sealed])
-                for effect in effects_of(said, server=server, fold=self._fold):
-                    touched = (effect.table, effect.to)
-                    if name in touched or effect.table is None or _is_schema_of(effect.table, name):
-                        offset = event_head(event).end_position
-                        self._next[name] = BinlogPosition.at(file, offset)
-                        return False
-        return True
+                else:
+                    place = BinlogPosition.at(file, event_head(event).end_position)
+                    said = query(event[: len(event) - sealed])
+                    found = effects_of(said, server=server, fold=self._fold)
+                    effects += [(place, effect) for effect in found]
+        return _Ahead(begin=ahead.begin, end=end, effects=tuple(effects))
 
     def _connected(self) -> Connection:
         if self._connection is None:
@@ -109,19 +122,26 @@ class LiveTables:
         return self._connection
 
 
-_STATEMENTS = (EventKind.QUERY, EventKind.QUERY_COMPRESSED)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ahead:
+    """What was read ahead, for all tables: what statements did between two places, and where."""
+
+    begin: BinlogPosition
+    end: BinlogPosition
+    effects: tuple[tuple[BinlogPosition, Effect], ...] = ()
+
+
+def _touches(effect: Effect, name: TableName) -> bool:
+    """Whether a table may be another one behind what a statement did."""
+    dropped = effect.table
+    return (
+        name in (dropped, effect.to)
+        or dropped is None
+        or (dropped.name == "" and dropped.schema == name.schema)
+    )
 
 
 def rotate_file(event: bytes) -> str:
     """The file that a ROTATE event leads to; it may have a checksum behind the name."""
     match = re.match(rb"[!-~]+?\.[0-9]{6,10}", event[HEAD_BYTES + 8 :])
     return match[0].decode() if match is not None else ""
-
-
-def _is_schema_of(dropped: TableName, name: TableName) -> bool:
-    return dropped.name == "" and dropped.schema == name.schema
-
-
-def _distance_bytes(behind: BinlogPosition, end: BinlogPosition) -> int:
-    """About how much binlog lies between: files count as full ones of a gigabyte."""
-    return (end.number - behind.number) * 2**30 + end.offset - behind.offset
