@@ -178,10 +178,9 @@ def verify(
             opened = _sides_at_rest(config, waiting, sessions, stack, keep=repair)
         hasher = hasher_for(opened.source, opened.target)
         left_out |= apart_tables(config)  # and what has left the others meanwhile
-        without = columns_left_out(config)
-        pairs = [pair for pair in table_pairs(config) if pair.source.name not in left_out]
+        pairs, without = _pairs(config, left_out)
         compared = compare(
-            [pair.without(without.get(pair.source.name, ())) for pair in pairs],
+            pairs,
             opened.source,
             opened.target,
             hasher=hasher,
@@ -211,14 +210,20 @@ def verify(
         way=hasher.way,
         repaired=repaired,
         left_out=left_out,
-        columns_left_out={
-            pair.source.name: without[pair.source.name]
-            for pair in pairs
-            if pair.source.name in without
-        },
+        columns_left_out=without,
     )
     logger.info("verify ended", equal=result.equal, tables=len(compared), repaired=len(repaired))
     return result
+
+
+def _pairs(
+    config: Config, left_out: Collection[TableName]
+) -> tuple[list[TablePair], dict[TableName, frozenset[str]]]:
+    """What is compared, and the columns of those tables that are not."""
+    pairs = [pair for pair in table_pairs(config) if pair.source.name not in left_out]
+    lacking = columns_left_out(config)
+    without = {p.source.name: lacking[p.source.name] for p in pairs if p.source.name in lacking}
+    return [pair.without(without.get(pair.source.name, ())) for pair in pairs], without
 
 
 def table_pairs(config: Config) -> list[TablePair]:
