@@ -16,6 +16,7 @@ from penstock.control.config import Config, load_config
 from penstock.control.extract_process import extract_changes
 from penstock.control.load_process import _Load
 from penstock.control.stopping import StopRequest
+from penstock.load.bulk import BulkResult
 from penstock.source.extract import Outcome
 
 
@@ -98,7 +99,7 @@ class Pipe:
         actions = ActionWatch(config.target.url, name="test")
         try:
             loading: Any = keeper
-            _Load(config, loading, actions, stop).follow({})
+            _Load(config, loading, actions, stop).follow(BulkResult())
         finally:
             actions.close()
         state: dict[str, Any] = json.loads((config.layout.run / "load.json").read_text())
