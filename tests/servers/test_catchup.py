@@ -11,6 +11,7 @@ import pytest
 from fix_extract import QUICK, SLOT, extractor_of, log_changes, segments_of, set_up
 from fix_stream import run_sql
 from penstock.host.connect import connect
+from penstock.log.layout import list_open_segments
 from penstock.model import Lsn
 from penstock.source.extract import ExtractOptions
 from penstock.source.postgres.assembly import PublicationLost
@@ -119,6 +120,8 @@ def test_the_slot_was_moved_by_ranges(
         (row,) = self._connection.query("select pg_current_wal_flush_lsn() as lsn", doing="looking")
         assert self.end.position <= Lsn.parse(row["lsn"] or "").ordinal
         assert state.confirmed_flush == self.end.position
+        # What a range gave is for others to read while the server decodes the next one.
+        assert not list_open_segments(tmp_path / "copy" / "log")
 
     monkeypatch.setattr(catchup.CatchUp, "advance", counted)
     both = replace(BY_COPY, catch_up_range_bytes=1024 * 1024)
@@ -134,11 +137,11 @@ def test_old_open_transaction_ends_the_catching_up(
     """It holds restart_lsn back: each range would decode everything since; streaming does not."""
     from penstock.source.postgres import catchup
 
-    ranges: list[int] = []
+    ends: list[int] = []
     monkeypatch.setattr(
         catchup.CatchUp,
         "advance",
-        lambda self, a=catchup.CatchUp.advance: (ranges.append(1), a(self)),
+        lambda self, a=catchup.CatchUp.advance: (ends.append(self.end.position), a(self)),
     )
     set_up(source_url, DDL)
     with (
@@ -151,7 +154,12 @@ def test_old_open_transaction_ends_the_catching_up(
             if number % 50 == 0:
                 sql.execute("checkpoint")
         extractor_of(source_url, tmp_path, options=BY_COPY).run()
-        assert len(ranges) <= 4
+        bound = catchup.RANGE_GROWTH * BY_COPY.catch_up_range_bytes
+        assert len(ends) >= 3
+        # Ranges as long as what is decoded before them, up to the bound: twice that in all.
+        assert ends[-1] - ends[0] <= 2 * bound
+        with segments_of(tmp_path) as segments:
+            assert segments[-1].end.position - ends[0] > 2.5 * bound  # the rest was streamed
         old.commit()
         extractor_of(source_url, tmp_path, options=BY_COPY).run()
     ids = [c.after["id"] for c in log_changes(tmp_path) if c.after]

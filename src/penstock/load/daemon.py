@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import sys
 
 PRELOADED = (
@@ -28,6 +29,9 @@ PRELOADED = (
 
 def prepare() -> None:
     """Clean `sys.path` and import what every task needs."""
+    # Arrow's own allocator takes huge pages, and to touch those of a task's few rows first costs
+    # more than the rows do: a tenth of a worker's time, and half of its first task's.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     archives = (".jar", ".zip")
     sys.path[:] = [entry for entry in sys.path if not entry.endswith(archives)]
     for entry in [e for e in sys.path_importer_cache if e.endswith(archives)]:

@@ -26,6 +26,7 @@ from penstock.host.retry import Backoff
 from penstock.load.ahead import Ahead, Wanted
 from penstock.load.apart_flow import JOBS, ApartFlow, Copier, options_for
 from penstock.load.batch import BatchResult, apply_batch
+from penstock.load.batch_size import FIRST_BYTES, MAX_BYTES, next_batch_bytes
 from penstock.load.hold import Held, Hold, read_held, read_hold, write_held
 from penstock.load.plan import POSITION_MAX
 from penstock.load.policies import EVOLVE_ALL, Policies, SchemaChangeNotCarried
@@ -51,7 +52,6 @@ faults.declare("load.apart.before", "load.apart.after")
 POLL_S = 0.05
 PAUSE_CHECK_S = 5.0
 STATE_INTERVAL_S = 1.0
-BATCH_BYTES_MAX = 512 * 2**20
 STATE_NAME = "load.json"
 
 
@@ -149,6 +149,7 @@ class Loader:
         )
         self._applied = Applied()
         self._log_id = ""
+        self._batch_bytes = FIRST_BYTES
         self._log_end = 0  # position up to which whole segments are applied
         self.state = LoaderState(pid=os.getpid())
         self._written_s = float("-inf")
@@ -267,9 +268,10 @@ class Loader:
 
     def _behind(self, applied: Applied) -> Wanted:
         """The batch that follows, of segments that are there or still to come."""
-        return Wanted(applied=applied, look=lambda: self._next_files(applied))
+        size_max = self._batch_bytes
+        return Wanted(applied=applied, look=lambda: self._next_files(applied, size_max))
 
-    def _next_files(self, applied: Applied) -> list[SegmentFile]:
+    def _next_files(self, applied: Applied, size_max: int = MAX_BYTES) -> list[SegmentFile]:
         found = next_segments(
             self._options.log_directory,
             after=applied.segment,
@@ -281,7 +283,7 @@ class Loader:
         size = 0
         for file in found:
             size += file.path.stat().st_size
-            if chosen and size > BATCH_BYTES_MAX:
+            if chosen and size > size_max:
                 break
             chosen.append(file)
         return chosen
@@ -296,6 +298,8 @@ class Loader:
         if not staged.is_cut:
             self._log_end = staged.after.position
         self._note(result)
+        size = sum(file.path.stat().st_size for file in staged.whole)
+        self._batch_bytes = next_batch_bytes(size, result.seconds)
         self._dispose(staged.whole)
 
     def _batch_until(self, files: list[SegmentFile], until: int) -> bool:

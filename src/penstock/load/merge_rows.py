@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.host.connect import quoted
-from penstock.load.postgres.types import Staged, staged
+from penstock.load.postgres.types import AS_TEXT, Staged, staged
 from penstock.model import Column, Relation
 
 # What the count column of a table with a key says.
@@ -76,12 +77,12 @@ class MergeLayout:
         self.absent = f"{prefix}absent"
         self.origin = tuple(f"{prefix}key{place}" for place in range(1, len(relation.key) + 1))
         kinds = [staged(column) for column in relation.columns]
-        own: list[tuple[str, pa.DataType, str]] = [(self.count, pa.int64(), "bigint")]
+        own = [(self.count, Staged(pa.int64(), "bigint", needs_cast=False))]
         if relation.key:
-            own.append((self.absent, pa.binary(), "bytea"))
+            own.append((self.absent, Staged(pa.binary(), "bytea", needs_cast=False)))
         for name, index in zip(self.origin, relation.key, strict=True):
-            own.append((name, kinds[index].arrow, kinds[index].sql))
-        types = [*(sql for _, _, sql in own), *(kind.sql for kind in kinds)]
+            own.append((name, kinds[index]))
+        types = [*(kind.sql for _, kind in own), *(kind.sql for kind in kinds)]
         self.is_packed = len(types) > COLUMNS_MAX or _longest_row(types) > ROW_BYTES_MAX
         plain = set(relation.key) if self.is_packed else set(range(len(kinds)))
         self._plain = sorted(plain)
@@ -94,11 +95,12 @@ class MergeLayout:
                 self._packed[index] = (pack.name, place)
         columns = [
             *own,
-            *((relation.columns[i].name, kinds[i].arrow, kinds[i].sql) for i in self._plain),
-            *((pack.name, pa.list_(pack.kind.arrow), f"{pack.kind.sql}[]") for pack in self._packs),
+            *((relation.columns[index].name, kinds[index]) for index in self._plain),
+            *((pack.name, _array_of(pack.kind)) for pack in self._packs),
         ]
-        self.schema = pa.schema([(name, arrow) for name, arrow, _ in columns])
-        self.sql_columns = tuple((name, sql) for name, _, sql in columns)
+        self.schema = pa.schema([(name, kind.arrow) for name, kind in columns])
+        self.sql_columns = tuple((name, kind.sql) for name, kind in columns)
+        self._heads = tuple(kind.head for _, kind in columns)
 
     # --- for statements ---------------------------------------------------------------------------
 
@@ -150,8 +152,8 @@ class MergeLayout:
         arrays += [_pack([columns[index] for index in p.indexes], p.kind) for p in self._packs]
         return pa.RecordBatch.from_arrays(
             [
-                pa.nulls(size, kind.type) if values is None else _as(values, kind.type)
-                for values, kind in zip(arrays, self.schema, strict=True)
+                pa.nulls(size, kind.type) if values is None else _as(values, kind.type, head)
+                for values, kind, head in zip(arrays, self.schema, self._heads, strict=True)
             ],
             schema=self.schema,
         )
@@ -163,8 +165,8 @@ def _packs(columns: tuple[Column, ...], plain: set[int], prefix: str) -> Iterabl
     for index, column in enumerate(columns):
         if index not in plain:
             kind = staged(column)
-            if kind.sql == "numeric":  # of many precisions in Arrow
-                kind = Staged(pa.string(), "text", needs_cast=True)
+            if kind.sql in ("numeric", "jsonb"):  # of many precisions in Arrow; not in an array
+                kind = AS_TEXT
             by_kind.setdefault(kind.sql, (kind, []))[1].append(index)
     number = 0
     for kind, indexes in by_kind.values():
@@ -215,5 +217,11 @@ def _pack(columns: list[Any], kind: Staged) -> Any:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), whole.take(pa.array(by_row)))
 
 
-def _as(values: Any, kind: pa.DataType) -> Any:
-    return values if values.type == kind else values.cast(kind)
+def _array_of(kind: Staged) -> Staged:
+    return Staged(pa.list_(kind.arrow), f"{kind.sql}[]", needs_cast=False)
+
+
+def _as(values: Any, kind: pa.DataType, head: bytes = b"") -> Any:
+    if values.type != kind:
+        values = values.cast(kind)
+    return pc.binary_join_element_wise(pa.scalar(head), values, b"") if head else values

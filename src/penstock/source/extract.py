@@ -249,6 +249,7 @@ class Extractor:
                     if self._asked_to_stop():
                         return True
                 self._flush(writer, None)
+                self._rotate(writer, None)  # the server is silent while it decodes the next range
                 behind.advance()
         return self._asked_to_stop()
 

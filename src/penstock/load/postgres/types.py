@@ -71,13 +71,20 @@ class Staged:
     """How a column waits in a merge table.
 
     arrow: the type its values are sent as. sql: the column's type there. needs_cast: whether the
-    apply statement must cast it to the target column's type.
+    apply statement must cast it to the target column's type. head: bytes that the server's binary
+    form has before each value.
     """
 
     arrow: pa.DataType
     sql: str
     needs_cast: bool
+    head: bytes = b""
 
+
+AS_TEXT = Staged(pa.string(), "text", needs_cast=True)
+# The version of the binary form, then the text. The backends that stage parse it: they are several,
+# the one that applies is what all wait for. Source: PostgreSQL, src/backend/utils/adt/jsonb.c.
+AS_JSONB = Staged(pa.binary(), "jsonb", needs_cast=True, head=b"\x01")
 
 _STAGED_SQL = {
     "bool": "boolean",
@@ -99,9 +106,11 @@ def staged(column: Column) -> Staged:
     """The staging of a column by its neutral type.
 
     Text-kept values and unsigned numbers (the bulk protocol would wrap the latter) wait as text
-    and are cast when applied; decimals wait as numeric; all others as their own type.
+    and are cast when applied, but PostgreSQL's own jsonb, which is valid; decimals wait as numeric;
+    all others as their own type.
     """
     if column.neutral in ("string", "uint32", "uint64"):
-        return Staged(pa.string(), "text", needs_cast=True)
+        is_jsonb = (column.base_type or column.source_type) == "jsonb"
+        return AS_JSONB if is_jsonb else AS_TEXT
     sql = _STAGED_SQL.get(column.neutral, "numeric")
     return Staged(arrow_type(column.neutral), sql, needs_cast=False)

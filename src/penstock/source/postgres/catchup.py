@@ -41,7 +41,8 @@ from penstock.source.postgres.stream import BUFFER_BYTES, StreamOptions, make_ro
 logger = structlog.get_logger()
 RANGE_BYTES = 64 * 1024 * 1024  # of WAL in one answer, RANGE_GROWTH times as much at most
 RANGE_GROWTH = 8
-REDECODED_PART = 4  # a range is this many times as long as what is decoded again before it
+FIRST_PART = 4  # the first range is shorter, lest those who wait for rows do so for long
+REDECODED_PART = 1  # a range is at least so many times as long as what is decoded again before it
 WAIT_S = 3600.0
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _HEADER_BYTES = len(_SIGNATURE) + 8
@@ -86,6 +87,7 @@ class CatchUp:
         self._before_run = before_run
         self._range_bytes = range_bytes
         self._files = files
+        self._has_read = False
         self._connection = open_replication(url, application_name=slot.APPLICATION_NAME)
 
     def __enter__(self) -> Self:
@@ -132,13 +134,16 @@ class CatchUp:
         """Where the next range begins and ends; None when ranges would cost too much.
 
         The server decodes from restart, which moves every 15 seconds at most and not beyond the
-        oldest open transaction: the longer that way, the longer the range, up to a bound, so that
-        at most a fifth of the decoding is done for nothing.
+        oldest open transaction: the longer that way, the longer the range, up to a bound. What
+        was given out before costs a quarter of what is given out, the advancing included, so that
+        at most a fifth of the work is done for nothing.
         """
         begin = max(self.end.position, state.confirmed_flush)
         length = max(self._range_bytes, REDECODED_PART * (begin - state.restart))
         if length > RANGE_GROWTH * self._range_bytes:
             return None
+        if not self._has_read:
+            length = min(length, self._range_bytes // FIRST_PART)
         return begin, begin + length
 
     def read_range(self) -> Iterator[Run]:
@@ -151,6 +156,7 @@ class CatchUp:
         found = self._range_from(state) if state is not None else None
         if found is None:
             return
+        self._has_read = True
         # Never behind what the server has: what it writes later would be taken for read.
         upto = min(found[1], self._server_end())
         runs: list[Run] = []

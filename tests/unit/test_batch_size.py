@@ -1,0 +1,31 @@
+"""How much a batch takes in: as much as can be staged while the one before is applied."""
+
+from __future__ import annotations
+
+from penstock.load.batch_size import FIRST_BYTES, GROWTH, MAX_BYTES, next_batch_bytes
+
+MIB = 2**20
+
+
+def test_nothing_is_known_yet() -> None:
+    """The first batch is short, so that applying begins soon."""
+    assert next_batch_bytes(0, {}) == FIRST_BYTES
+    assert next_batch_bytes(0, {"stage": 1.0, "apply": 1.0}) == FIRST_BYTES
+    assert next_batch_bytes(100 * MIB, {"apply": 1.0}) == FIRST_BYTES
+
+
+def test_it_follows_what_can_be_staged_meanwhile() -> None:
+    """Slow applying lets it grow, slow staging shrinks it; within bounds."""
+    assert next_batch_bytes(40 * MIB, {"stage": 1.0, "apply": 2.0}) == int(80 * GROWTH * MIB)
+    assert next_batch_bytes(40 * MIB, {"stage": 2.0, "apply": 1.0}) == int(20 * GROWTH * MIB)
+    assert next_batch_bytes(40 * MIB, {"stage": 2.0, "apply": 0.001}) == FIRST_BYTES
+    assert next_batch_bytes(400 * MIB, {"stage": 1.0, "apply": 9.0}) == MAX_BYTES
+
+
+def test_many_small_files_come_to_large_batches() -> None:
+    """Where both steps take as long whatever the size, it grows to all there is."""
+    size, steps = 1 * MIB, 0
+    while size < MAX_BYTES:
+        size = next_batch_bytes(size, {"stage": 0.4, "apply": 0.4})
+        steps += 1
+    assert steps < 25
