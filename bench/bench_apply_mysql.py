@@ -94,7 +94,8 @@ def penstock(
         elapsed_s=elapsed_s,
         cpu_s=sampler.cpu_s,
         peak_bytes=sampler.peak_bytes,
-        extra={"target_cpu_s": there.cpu_s},
+        server_cpu_s=there.cpu_s,
+        server_peak_bytes=there.peak_bytes,
     )
 
 
@@ -118,9 +119,8 @@ def replica(
     check(target, expected)
     return Measurement(
         elapsed_s=elapsed_s,
-        cpu_s=there.cpu_s,
-        peak_bytes=there.peak_bytes,
-        extra={"target_cpu_s": there.cpu_s},
+        server_cpu_s=there.cpu_s,
+        server_peak_bytes=there.peak_bytes,
     )
 
 

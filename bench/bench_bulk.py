@@ -21,7 +21,14 @@ from pathlib import Path
 import psycopg
 
 from bench import contenders
-from bench.harness import Comparison, Contender, Measurement, TreeSampler, arguments
+from bench.harness import (
+    Comparison,
+    Contender,
+    Measurement,
+    TreeSampler,
+    arguments,
+    beside_servers,
+)
 from bench.pipeline import read_config, spark
 from bench.workload import CREATE_TABLE, Workload
 from penstock.control.bulk_load import bulk_load, source_tables
@@ -48,11 +55,6 @@ def fresh_target(server: EmbeddedPostgres, *, table: str = "") -> str:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(CREATE_TABLE.format(table=table).replace(" primary key", ""))
     return url
-
-
-def postmaster(server: EmbeddedPostgres) -> int:
-    """The process id of a server."""
-    return int((server.directory / "postmaster.pid").read_text().splitlines()[0])
 
 
 def penstock(
@@ -105,33 +107,37 @@ def main() -> None:
             connection.execute(f"create publication {PUBLICATION} for table {table}")
             connection.execute(f"vacuum analyze {table}")
         bindir = origin.bindir
-        postmasters = [postmaster(server) for server in (origin, destination)]
+        servers = [contenders.postmaster(server) for server in (origin, destination)]
 
-        def side(name: str, run: Callable[[], Measurement]) -> Contender:
-            return Contender(name=name, run=run, unit_count=flags.rows)
+        def side(
+            name: str, run: Callable[[str], Measurement], *, has_table: bool = True
+        ) -> Contender:
+            """run: gets the URL of an empty target; has_table: with the table, without its key."""
 
-        def empty(with_table: bool = True) -> str:
-            return fresh_target(destination, table=table if with_table else "")
+            def measured() -> Measurement:
+                target = fresh_target(destination, table=table if has_table else "")
+                return beside_servers(lambda: run(target), *servers)
+
+            return Contender(name=name, run=measured, unit_count=flags.rows)
+
+        def piped(*, binary: bool) -> Callable[[str], Measurement]:
+            return lambda target: contenders.copy_pipe(bindir, source, target, table, binary=binary)
 
         Comparison(
             bench="bulk",
             contenders=[
-                side(
-                    "psql COPY binary pipe",
-                    lambda: contenders.copy_pipe(bindir, source, empty(), table, binary=True),
-                ),
-                side(
-                    "psql COPY text pipe",
-                    lambda: contenders.copy_pipe(bindir, source, empty(), table, binary=False),
-                ),
+                side("psql COPY binary pipe", piped(binary=True)),
+                side("psql COPY text pipe", piped(binary=False)),
                 side(
                     "pg_dump | psql",
-                    lambda: contenders.dump_pipe(bindir, source, empty(with_table=False), table),
+                    lambda target: contenders.dump_pipe(bindir, source, target, table),
+                    has_table=False,
                 ),
-                side("CREATE SUBSCRIPTION", lambda: subscribe(source, empty(), flags.rows)),
+                side("CREATE SUBSCRIPTION", lambda target: subscribe(source, target, flags.rows)),
                 side(
                     "penstock",
-                    lambda: penstock(session, source, empty(with_table=False), servers=postmasters),
+                    lambda target: penstock(session, source, target, servers=servers),
+                    has_table=False,
                 ),
             ],
         ).run(flags.rounds).print_table()

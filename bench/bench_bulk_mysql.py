@@ -21,14 +21,22 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import psycopg
 
 from bench import contenders
-from bench.bench_bulk import postmaster
-from bench.harness import Comparison, Contender, Measurement, TreeSampler, arguments
+from bench.contenders import postmaster
+from bench.harness import (
+    Comparison,
+    Contender,
+    Measurement,
+    TreeSampler,
+    arguments,
+    beside_servers,
+)
 from bench.pipeline import spark, write_config
 from penstock.control.bulk_load import bulk_load, source_tables
 from penstock.control.config import load_config
@@ -232,7 +240,7 @@ def into_postgres(
             session, source, fresh_target(destination, table=False), tables="bench.*", servers=ours
         ),
     }
-    return compared(f"bulk_{origin.flavour}_postgresql", contestants, flags)
+    return compared(f"bulk_{origin.flavour}_postgresql", contestants, flags, ours)
 
 
 def into_mysql(
@@ -253,15 +261,18 @@ def into_mysql(
             session, source, empty(False), tables="public.*", servers=ours
         ),
     }
-    return compared(f"bulk_postgresql_{destination.flavour}", contestants, flags)
+    return compared(f"bulk_postgresql_{destination.flavour}", contestants, flags, ours)
 
 
 def compared(
-    bench: str, contestants: Mapping[str, Callable[[], Measurement]], flags: Namespace
+    bench: str,
+    contestants: Mapping[str, Callable[[], Measurement]],
+    flags: Namespace,
+    servers: Collection[int],
 ) -> Comparison:
-    """The rounds of one direction."""
+    """The rounds of one direction. What servers use includes the making of an empty database."""
     contenders_ = [
-        Contender(name=name, run=run_once, unit_count=flags.rows)
+        Contender(name=name, run=partial(beside_servers, run_once, *servers), unit_count=flags.rows)
         for name, run_once in contestants.items()
     ]
     return Comparison(bench=bench, contenders=contenders_).run(flags.rounds)

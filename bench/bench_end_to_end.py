@@ -24,7 +24,14 @@ from pathlib import Path
 import psycopg
 
 from bench import contenders
-from bench.harness import Comparison, Contender, Measurement, TreeSampler, arguments
+from bench.harness import (
+    Comparison,
+    Contender,
+    Measurement,
+    ServerSampler,
+    TreeSampler,
+    arguments,
+)
 from bench.pipeline import Half, Running, write_config
 from bench.roles import RoleSampler
 from bench.workload import Workload
@@ -76,10 +83,18 @@ class Live:
                 options="copy_data = false, streaming = on",
             ):
                 self.warm(source, target)
-                with RoleSampler({"source": source, "target": target}) as roles:
+                with (
+                    ServerSampler(*map(contenders.postmaster, (origin, destination))) as servers,
+                    RoleSampler({"source": source, "target": target}) as roles,
+                ):
                     total_s, behind_s = self.measure(source, target)
         roles.print_table(self.row_count)
-        return Measurement(elapsed_s=total_s, extra={"behind_last_commit_s": behind_s})
+        return Measurement(
+            elapsed_s=total_s,
+            server_cpu_s=servers.cpu_s,
+            server_peak_bytes=servers.peak_bytes,
+            extra={"behind_last_commit_s": behind_s},
+        )
 
     def penstock(self) -> Measurement:
         """`penstock run` in mode change."""
@@ -101,6 +116,7 @@ class Live:
             with Running(file) as running:
                 self.warm(source, target)
                 with (
+                    ServerSampler(*map(contenders.postmaster, (origin, destination))) as servers,
                     TreeSampler(running.pid, interval_s=SAMPLE_INTERVAL_S) as sampler,
                     RoleSampler({"source": source, "target": target}, running.pid) as roles,
                 ):
@@ -110,6 +126,8 @@ class Live:
             elapsed_s=total_s,
             cpu_s=sampler.cpu_s,
             peak_bytes=sampler.peak_bytes,
+            server_cpu_s=servers.cpu_s,
+            server_peak_bytes=servers.peak_bytes,
             extra={"behind_last_commit_s": behind_s},
         )
 
@@ -117,10 +135,11 @@ class Live:
 class SameWal:
     """A source whose WAL holds W's changes; every run reads them into a target made anew."""
 
-    def __init__(self, workload: Workload, source: str, row_count: int) -> None:
-        """source: prepared by `with_wal`."""
+    def __init__(self, workload: Workload, origin: EmbeddedPostgres, row_count: int) -> None:
+        """origin: prepared by `made`."""
         self._workload = workload
-        self._source = source
+        self._origin = origin
+        self._source = origin.url("postgres")
         self._row_count = row_count
 
     @classmethod
@@ -138,7 +157,7 @@ class SameWal:
                 )
                 count = workload.change(source)
                 connection.execute("insert into w (id) values (-1)")
-            yield cls(workload, source, count)
+            yield cls(workload, origin, count)
 
     def subscription(self) -> Measurement:
         """PostgreSQL's own."""
@@ -155,6 +174,7 @@ class SameWal:
                     self._source, target, publication=PUBLICATION, name="bench", options=options
                 ),
                 psycopg.connect(target, autocommit=True) as connection,
+                self._servers(destination) as servers,
                 RoleSampler({"source": self._source, "target": target}) as roles,
             ):
                 began = time.monotonic()
@@ -162,7 +182,12 @@ class SameWal:
                 contenders.wait_for_value(target, LAST_ROW, 1)
                 elapsed_s = time.monotonic() - began
         roles.print_table(self._row_count)
-        return Measurement(elapsed_s=elapsed_s)
+        return Measurement(
+            elapsed_s=elapsed_s, server_cpu_s=servers.cpu_s, server_peak_bytes=servers.peak_bytes
+        )
+
+    def _servers(self, destination: EmbeddedPostgres) -> ServerSampler:
+        return ServerSampler(*map(contenders.postmaster, (self._origin, destination)))
 
     def penstock(self) -> Measurement:
         """`penstock load` waits; an extractor that has imported what it needs is told to go."""
@@ -194,6 +219,7 @@ class SameWal:
                 load.until_waiting()
                 extract.until_said("ready")
                 with (
+                    self._servers(destination) as servers,
                     TreeSampler(load.pid, interval_s=SAMPLE_INTERVAL_S) as sampler,
                     TreeSampler(extract.pid, interval_s=SAMPLE_INTERVAL_S) as other,
                     RoleSampler({"source": self._source, "target": target}, load.pid) as roles,
@@ -208,6 +234,8 @@ class SameWal:
             elapsed_s=elapsed_s,
             cpu_s=sampler.cpu_s + other.cpu_s,
             peak_bytes=sampler.peak_bytes + other.peak_bytes,
+            server_cpu_s=servers.cpu_s,
+            server_peak_bytes=servers.peak_bytes,
         )
 
 

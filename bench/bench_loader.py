@@ -13,13 +13,22 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import psycopg
 import pyarrow as pa
 
-from bench.harness import Comparison, Contender, Measurement, TreeSampler, arguments, run_process
+from bench import contenders
+from bench.harness import (
+    Comparison,
+    Contender,
+    Measurement,
+    TreeSampler,
+    arguments,
+    beside_servers,
+    run_process,
+)
 from bench.workload import Workload
 from penstock.host.embedded import EmbeddedPostgres
 from penstock.load.loader import Loader, LoaderOptions
@@ -103,8 +112,18 @@ def make_script(directory: Path, log: Path) -> Path:
     return path
 
 
-def penstock(sessions: SessionKeeper, url: str, log: Path, files_per_batch: int) -> Measurement:
-    """Load every segment, as `penstock load` does, in batches of one segment."""
+def penstock(
+    sessions: SessionKeeper,
+    url: str,
+    log: Path,
+    files_per_batch: int,
+    *,
+    servers: Collection[int] = (),
+) -> Measurement:
+    """Load every segment, as `penstock load` does, in batches of one segment.
+
+    servers: processes that are not ours and do not count.
+    """
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch:
         options = LoaderOptions(
             url=url,
@@ -122,7 +141,7 @@ def penstock(sessions: SessionKeeper, url: str, log: Path, files_per_batch: int)
             stop=lambda: loader.state.applied_segment >= last,
             actions=Always(),
         )
-        with TreeSampler(os.getpid()) as sampler:
+        with TreeSampler(os.getpid(), without=servers) as sampler:
             began = time.monotonic()
             loader.run()
             elapsed_s = time.monotonic() - began
@@ -175,23 +194,28 @@ def main() -> None:
         psql = str(target.bindir / "psql")
         sessions.get()
         subprocess.run([psql, "--version"], check=True)
+        servers = [contenders.postmaster(server) for server in (source, target)]
+
+        def side(name: str, run: Callable[[str], Measurement]) -> Contender:
+            """run: gets the URL of a fresh target."""
+
+            def measured() -> Measurement:
+                fresh = targets.fresh()
+                return beside_servers(lambda: run(fresh), servers[1])
+
+            return Contender(name=name, run=measured, unit_count=row_count, unit="changes")
+
+        def ours(fresh: str) -> Measurement:
+            return penstock(sessions, fresh, log, flags.files_per_batch, servers=servers)
+
         Comparison(
             bench="loader",
             contenders=[
-                Contender(
-                    name="psql copy, delete, upsert",
-                    run=lambda: run_process(
-                        [psql, "-X", "-q", "-d", targets.fresh(), "-f", str(script)]
-                    ),
-                    unit_count=row_count,
-                    unit="changes",
+                side(
+                    "psql copy, delete, upsert",
+                    lambda fresh: run_process([psql, "-X", "-q", "-d", fresh, "-f", str(script)]),
                 ),
-                Contender(
-                    name="penstock load",
-                    run=lambda: penstock(sessions, targets.fresh(), log, flags.files_per_batch),
-                    unit_count=row_count,
-                    unit="changes",
-                ),
+                side("penstock load", ours),
             ],
         ).run(flags.rounds).print_table()
         sessions.close()

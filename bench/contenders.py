@@ -15,6 +15,7 @@ from pathlib import Path
 import psycopg
 
 from bench.harness import Measurement, run_process
+from penstock.host.embedded import EmbeddedPostgres
 
 PLUGIN_OPTIONS = ("proto_version=2",)
 POLL_INTERVAL_S = 0.005
@@ -153,3 +154,8 @@ def wait_for_value(url: str, query: str, expected: object, *, timeout_s: float =
             if time.monotonic() - started > timeout_s:
                 raise TimeoutError(f"{query!r} did not become {expected!r} in {timeout_s} s")
             time.sleep(POLL_INTERVAL_S)
+
+
+def postmaster(server: EmbeddedPostgres) -> int:
+    """The process id of a server."""
+    return int((server.directory / "postmaster.pid").read_text().splitlines()[0])

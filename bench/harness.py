@@ -8,6 +8,7 @@ rounds is the figure, the spread stands beside it. Nothing here asserts a time.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -17,12 +18,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import psutil
 
 ROUND_COUNT = 5
 MEMORY_SAMPLE_INTERVAL_S = 0.05
+SERVER_SAMPLE_INTERVAL_S = 1.0  # a look costs the servers some milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +33,16 @@ class Measurement:
 
     elapsed_s: wall time of the part that counts (set-up excluded). cpu_s: user + system seconds
     of the client processes, servers excluded. peak_bytes: the largest sum of resident memory of
-    the client processes seen at once. extra: further figures to print, with units in their names.
+    the client processes seen at once. server_cpu_s, server_peak_bytes: the same of all processes of
+    the servers, memory that they share counted once; 0 where nobody looked. extra: further figures
+    to print, with units in their names.
     """
 
     elapsed_s: float
     cpu_s: float = 0.0
     peak_bytes: int = 0
+    server_cpu_s: float = 0.0
+    server_peak_bytes: int = 0
     extra: dict[str, float] = field(default_factory=dict)
 
 
@@ -128,6 +134,64 @@ class TreeSampler:
         self.peak_bytes = max(self.peak_bytes, total)
 
 
+class ServerSampler:
+    """Watches servers: CPU seconds used meanwhile, and peak memory together.
+
+    postmasters: a process id of each server; it reaps its backends, so that the time of those that
+    ended is known. Memory is the proportional share (PSS): pages that several map count once.
+    """
+
+    def __init__(self, *postmasters: int) -> None:
+        self._roots = [psutil.Process(pid) for pid in postmasters]
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._began_s = 0.0
+        self._ended_s = 0.0
+        self.peak_bytes = 0
+
+    def __enter__(self) -> ServerSampler:
+        self._began_s = self._used_s()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended_s = self._used_s()
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def cpu_s(self) -> float:
+        """User and system seconds between the with block's beginning and its end."""
+        return self._ended_s - self._began_s
+
+    def _used_s(self) -> float:
+        total = 0.0
+        for root in self._roots:
+            times = root.cpu_times()
+            total += times.children_user + times.children_system
+            for process in (root, *root.children()):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    own = process.cpu_times()
+                    total += own.user + own.system
+        return total
+
+    def _watch(self) -> None:
+        while not self._stop.wait(SERVER_SAMPLE_INTERVAL_S):
+            total = 0
+            for root in self._roots:
+                for process in (root, *root.children()):
+                    with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                        total += process.memory_full_info().pss
+            self.peak_bytes = max(self.peak_bytes, total)
+
+
+def beside_servers(run: Callable[[], Measurement], *postmasters: int) -> Measurement:
+    """Run something, and have in its measurement what these servers used meanwhile."""
+    with ServerSampler(*postmasters) as sampler:
+        found = run()
+    return replace(found, server_cpu_s=sampler.cpu_s, server_peak_bytes=sampler.peak_bytes)
+
+
 def run_process(arguments: Sequence[str], *, stdin: str | None = None, **env: str) -> Measurement:
     """Run a command to its end and measure it; raises CalledProcessError when it fails."""
     started = time.monotonic()
@@ -182,6 +246,8 @@ class Comparison:
                             "elapsed_s": round(measured.elapsed_s, 4),
                             "cpu_s": round(measured.cpu_s, 3),
                             "peak_mib": round(measured.peak_bytes / 2**20, 1),
+                            "server_cpu_s": round(measured.server_cpu_s, 3),
+                            "server_peak_mib": round(measured.server_peak_bytes / 2**20, 1),
                             **{k: round(v, 4) for k, v in measured.extra.items()},
                         }
                     ),
@@ -198,11 +264,12 @@ class Comparison:
         return self.best_s(self.contenders[0].name) / self.best_s(name)
 
     def print_table(self) -> None:
-        """Print one line per contender: best rate, ratio, spread, CPU and memory."""
+        """Print one line per contender: best rate, ratio, spread, CPU and memory of both ends."""
         unit = self.contenders[0].unit
         header = f"{'contender':<34}{unit + '/s':>12}{'ratio':>8}{'spread':>24}{'cpu s':>9}"
         print(
             f"\n{self.bench} ({describe_machine()})\n{header}{'us cpu/' + unit[:-1]:>14}{'MiB':>8}"
+            f"{'servers: cpu s':>17}{'MiB':>8}"
         )
         for contender in self.contenders:
             runs = self.results[contender.name]
@@ -214,6 +281,8 @@ class Comparison:
                 f"{self.ratio(contender.name):>8.2f}{spread:>24}{cpu_s:>9.2f}"
                 f"{cpu_s / contender.unit_count * 1e6:>14.2f}"
                 f"{max(m.peak_bytes for m in runs) / 2**20:>8.0f}"
+                f"{min(m.server_cpu_s for m in runs):>17.2f}"
+                f"{max(m.server_peak_bytes for m in runs) / 2**20:>8.0f}"
             )
         print(flush=True)
 
