@@ -10,11 +10,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from fix_postgres import Server
+from penstock.host import server_process
 from penstock.host.binaries import (
     Account,
     BinariesMissing,
@@ -149,3 +151,23 @@ def test_binaries_that_can_be_reached_are_run_in_place(tmp_path: Path) -> None:
     """Debian's folder is open to all: nothing is copied."""
     debian = find_installation(15)
     assert installation_for(debian, STRANGER, tmp_path / "copy") is debian
+
+
+@pytest.mark.parametrize("call", ["mkdir", "chmod"])
+def test_an_interrupt_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Ctrl-C comes behind the call that makes the server's folder, before anybody knows it."""
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(server_process, "enterable", lambda *_: True)
+    done = getattr(Path, call)
+
+    def interrupted(self: Path, *given: Any, **more: Any) -> None:
+        done(self, *given, **more)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, call, interrupted)
+    with pytest.raises(KeyboardInterrupt), EmbeddedPostgres():
+        pass
+    assert list(tmp_path.iterdir()) == []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -26,7 +27,7 @@ STOP_TIMEOUT_S = 30.0
 REMOVE_ATTEMPTS_MAX = 10
 LOG_TAIL_LINES = 15
 # Where everybody may make a private folder, should TMPDIR be closed to the server's user.
-TEMPORARY_FOLDERS = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - only mkdtemp below them
+TEMPORARY_FOLDERS = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - new folders below them
 
 # Reads one line: "done" when the server was stopped by us. End of file means that we are dead.
 _WATCHER = """
@@ -63,9 +64,7 @@ class ServerFolder:
     def __init__(self, given: Path | None, *, prefix: str) -> None:
         self.account: Account | None = unprivileged_account()
         self.is_kept = given is not None
-        if given is None:
-            self.root = Path(tempfile.mkdtemp(prefix=prefix, dir=self._temporary()))
-        else:
+        if given is not None:
             self.root = given.absolute()
             self.root.mkdir(parents=True, exist_ok=True)
             if not enterable(self.root.parent, self.account):
@@ -74,7 +73,16 @@ class ServerFolder:
                     f"{self.root.parent}",
                     hint="Name a folder below /tmp or /var/tmp, or run without root.",
                 )
-        self.own(self.root, 0o700)
+            self.own(self.root, 0o700)
+            return
+        # Named before it is made: a Ctrl-C inside mkdtemp would leave a folder without a name.
+        self.root = self._temporary() / f"{prefix}{secrets.token_hex(8)}"
+        try:
+            self.root.mkdir(mode=0o700)
+            self.own(self.root, 0o700)
+        except BaseException:
+            self.remove()
+            raise
 
     def _temporary(self) -> Path:
         for path in (Path(tempfile.gettempdir()), *TEMPORARY_FOLDERS):
