@@ -422,3 +422,115 @@ class Leniently:
         settle(target, log)
         assert target.rows("select name, n from t order by n") == [("b", 11), ("c", 20)]
         assert column_fact(target, "is_nullable", "id") == "YES"
+
+
+TITLE = replace(NAME, name="title", was=("name",))
+IN_PLACE = shaped(ID, TITLE, N, version=2)
+IN_PLACE_SHOWN: dict[Policy, list[tuple[Any, ...]]] = {
+    Policy.EVOLVE: [(1, "a", 10), (2, "b", 20)],
+    Policy.TRY_EVOLVE: [(1, "a", 10), (2, "b", 20)],
+    Policy.LENIENT: [(1, "a", 10, "a"), (2, None, 20, "b")],
+    Policy.IGNORE: [(1, "a", 10), (2, None, 20)],
+}
+
+
+class InPlace:
+    """Columns renamed without a reload: the rows that are there have their values already."""
+
+    @pytest.mark.parametrize("policy", list(IN_PLACE_SHOWN), ids=str)
+    def test_values_stay(
+        self, begin: Begin, log: LogMaker, policy: Policy, again: Callable[..., Applying]
+    ) -> None:
+        """Under each policy; rows go on behind it, in a process started since, too."""
+        target = begun(begin, log, Policies(default=policy))
+        log.transaction(insert(IN_PLACE, 2, "b", 20))
+        log.close_segment()
+        settle(target, log)
+        assert target.rows("select * from t order by id") == IN_PLACE_SHOWN[policy]
+        assert record_of(target).notes == ()
+        log.transaction(update(IN_PLACE, 2, "c", 21), delete(IN_PLACE, 1, None, None))
+        log.close_segment()
+        later = again(target, policies=Policies(default=policy))
+        settle(later, log)
+        name = "title" if policy is not Policy.IGNORE else "null"
+        assert later.rows(f"select id, n, {name} from t") == [
+            (2, 21, "c" if policy is not Policy.IGNORE else None)
+        ]
+
+    def test_exception_stops_before_it(
+        self, begin: Begin, log: LogMaker, again: Callable[..., Applying]
+    ) -> None:
+        """The change is named; with evolve it is done."""
+        target = begun(begin, log, Policies(kinds={Kind.RENAME_COLUMN: Policy.EXCEPTION}))
+        log.transaction(insert(IN_PLACE, 2, "b", 20))
+        log.close_segment()
+        with pytest.raises(SchemaChangeRefused, match="name was renamed to title"):
+            settle(target, log)
+        assert target.rows("select id, name, n from t") == [(1, "a", 10)]
+        later = again(target, policies=Policies())
+        settle(later, log)
+        assert later.rows("select id, title, n from t order by id") == [(1, "a", 10), (2, "b", 20)]
+
+    @pytest.mark.parametrize("policy", [Policy.EVOLVE, Policy.LENIENT], ids=str)
+    def test_with_another_type(self, begin: Begin, log: LogMaker, policy: Policy) -> None:
+        """Renamed and widened by one statement, twice before a row came."""
+        target = begun(begin, log, Policies(default=policy))
+        wide = replace(BIG, name="m", was=("k", "n"))
+        log.transaction(insert(shaped(ID, NAME, wide, version=3), 2, "b", 2**40))
+        log.close_segment()
+        settle(target, log)
+        assert target.rows("select id, m from t order by id") == [(1, 10), (2, 2**40)]
+
+    @pytest.mark.parametrize("policy", list(IN_PLACE_SHOWN)[:3], ids=str)
+    def test_the_keys_column(self, begin: Begin, log: LogMaker, policy: Policy) -> None:
+        """Rows are found by its new name."""
+        target = begun(begin, log, Policies(default=policy))
+        renamed = shaped(replace(ID, name="key", was=("id",)), NAME, N, version=2)
+        log.transaction(update(renamed, 1, "b", 11), insert(renamed, 2, "c", 20))
+        log.close_segment()
+        settle(target, log)
+        log.transaction(update(renamed, 2, "d", 21))
+        log.close_segment()
+        settle(target, log)
+        assert target.rows("select name, n from t order by n") == [("b", 11), ("d", 21)]
+        assert found(target, "key") == ["key"]
+
+    def test_a_column_that_the_target_never_had(self, begin: Begin, log: LogMaker) -> None:
+        """It is left out under its new name."""
+        kinds = {Kind.ADD_COLUMN: Policy.IGNORE}
+        target = begun(begin, log, Policies(kinds=kinds))
+        log.transaction(insert(shaped(ID, NAME, N, MORE, version=2), 2, "b", 20, 5))
+        log.close_segment()
+        settle(target, log)
+        other = replace(MORE, name="other", was=("more",))
+        log.transaction(insert(shaped(ID, NAME, N, other, version=3), 3, "c", 30, 6))
+        log.close_segment()
+        settle(target, log)
+        assert target.rows("select * from t order by id") == [
+            (1, "a", 10),
+            (2, "b", 20),
+            (3, "c", 30),
+        ]
+        assert record_of(target).left_out == ("other",)
+
+    def test_both_names_are_there(
+        self, begin: Begin, log: LogMaker, again: Callable[..., Applying]
+    ) -> None:
+        """Somebody's own column: which one is meant is not guessed."""
+        target = begun(begin, log)
+        target.execute("alter table t add column title int")
+        log.transaction(insert(IN_PLACE, 2, "b", 20))
+        log.close_segment()
+        later = again(target, policies=Policies(default=Policy.EVOLVE))
+        with pytest.raises(RelationNotCarried, match="has both"):
+            settle(later, log)
+        assert later.rows("select id, name from t") == [(1, "a")]
+
+    def test_another_column_has_the_old_name(self, begin: Begin, log: LogMaker) -> None:
+        """Two shapes were passed over: not guessed either."""
+        target = begun(begin, log)
+        both = shaped(ID, TITLE, NAME, N, version=3)
+        log.transaction(insert(both, 2, "b", "x", 20))
+        log.close_segment()
+        with pytest.raises(RelationNotCarried, match="another column of the old name"):
+            settle(target, log)

@@ -241,12 +241,60 @@ def test_tools_for_schema_changes_swap_a_table(
     assert last.columns[2].missing == "9"
 
 
+RENAMES = {
+    "rename": (["alter table t rename column v to w"], ["v"]),
+    "change": (["alter table t change v w varchar(30)"], ["v"]),
+    "twice": (
+        ["alter table t rename column v to x", "alter table t change column x w varchar(20)"],
+        ["v"],
+    ),
+    "another case": (["alter table t change v V varchar(20)"], ["v"]),
+    "back": (["alter table t rename column v to w", "alter table t rename column w to v"], []),
+}
+
+
+@pytest.mark.parametrize("how", list(RENAMES))
+def test_a_renamed_column_keeps_its_history(
+    mysql: MySQLServer, mysql_url: str, tmp_path: Path, how: str
+) -> None:
+    """The new shape says what the column was called; what old rows hold in it goes with it."""
+    statements, was = RENAMES[how]
+    sql(mysql, mysql_url, "create table t (id int primary key);; insert into t values (1)")
+    begun(mysql_url, tmp_path)
+    sql(mysql, mysql_url, "alter table t add column v varchar(20) default 'nine'")
+    sql(mysql, mysql_url, "insert into t values (2, 'b')")
+    sql(mysql, mysql_url, ";; ".join(statements))
+    sql(mysql, mysql_url, "insert into t values (3, 'c');; update t set id = 4 where id = 1")
+    extractor_of(mysql_url, tmp_path).run()
+    name = {"back": "v", "another case": "V"}.get(how, "w")
+    assert [(c.op, c.after) for c in log_changes(tmp_path)] == [
+        ("I", {"id": 2, "v": "b"}),
+        ("I", {"id": 3, name: "c"}),
+        ("U", {"id": 4, name: "nine"}),
+    ]
+    with segments_of(tmp_path) as segments:
+        last = [r for s in segments for _, r in s.relations()][-1]
+    assert last.columns[1].name == name
+    assert last.columns[1].missing == "nine"
+    assert list(last.columns[1].was) == was
+
+
 @pytest.mark.parametrize(
     ("statement", "error", "said"),
     [
         ("rename table t to u", TableMoved, "renamed to"),
         ("rename table t to u, fresh to t", TableMoved, "is what"),
-        ("alter table t change v w text", RowsChangedUnseen, "rename column"),
+        ("alter table t change v w text, add v int", RowsChangedUnseen, "had the other name"),
+        (
+            "alter table t rename column v to w;; alter table t rename column id to v",
+            RowsChangedUnseen,
+            "had the other name",
+        ),
+        (
+            "alter table t modify v int;; alter table t rename column v to w",
+            RowsChangedUnseen,
+            "became int",
+        ),
         ("alter table t modify id bigint, modify v int", RowsChangedUnseen, "became int"),
         ("alter table t add column at datetime default now()", RowsChangedUnseen, "plain value"),
         (

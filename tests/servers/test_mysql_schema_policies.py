@@ -10,7 +10,19 @@ import pytest
 from fix_loader import Applying, LogMaker
 from fix_merge import insert
 from fix_mysql_loader import MyApplying, MyStart
-from fix_policies import ID, NAME, Begin, EveryKind, Leniently, N, begun, settle, shaped
+from fix_policies import (
+    ID,
+    IN_PLACE,
+    NAME,
+    Begin,
+    EveryKind,
+    InPlace,
+    Leniently,
+    N,
+    begun,
+    settle,
+    shaped,
+)
 from penstock.host.faults import FaultInjected, armed
 from penstock.load.policies import Policies, Policy
 from penstock.model import Column
@@ -39,6 +51,30 @@ def again() -> Iterator[Callable[..., Applying]]:
 
 class TestEveryKind(EveryKind):
     """Each kind of change under each policy."""
+
+
+class TestInPlace(InPlace):
+    """Columns renamed without a reload."""
+
+    @pytest.mark.parametrize("place", ["load.alter.between", "load.alter.after"])
+    @pytest.mark.parametrize("policy", [Policy.EVOLVE, Policy.LENIENT], ids=str)
+    def test_cut_off_and_repeated(
+        self,
+        begin: Begin,
+        log: LogMaker,
+        place: str,
+        policy: Policy,
+        again: Callable[..., Applying],
+    ) -> None:
+        """The second time finds it done, and values where they belong."""
+        target = begun(begin, log, Policies(default=policy))
+        log.transaction(insert(IN_PLACE, 2, "b", 20))
+        log.close_segment()
+        with armed(f"{place}:1:error"), pytest.raises(FaultInjected):
+            settle(target, log)
+        later = again(target, policies=Policies(default=policy))
+        settle(later, log)
+        assert later.rows("select id, title, n from t order by id") == [(1, "a", 10), (2, "b", 20)]
 
 
 class TestLeniently(Leniently):

@@ -72,6 +72,15 @@ def run_by_policies(
     found = penstock("verify", file, "--json", timeout_s=120)
     assert found.code == 0, found.out + found.err
     assert json.loads(found.out)["columns_left_out"] == {f"{schema}.item": ["other"]}
+    alter("alter table item rename column n to number")
+    alter("update item set number = 31 where id = 3")
+    renamed = penstock("run", file, timeout_s=240)
+    assert renamed.code == 0, renamed.err
+    found = penstock("verify", file, "--json", timeout_s=120)
+    assert found.code == 0, found.out + found.err
+    with psycopg.connect(target, autocommit=True) as connection:
+        query = f'select id, number from "{schema}".item order by id'
+        assert connection.execute(query).fetchall() == [(1, 10), (2, 20), (3, 31), (4, 40)]
 
 
 def test_a_postgresql_source(source_url: str, target_url: str, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from fix_policies import (
     NAME,
     Begin,
     EveryKind,
+    InPlace,
     Leniently,
     N,
     begun,
@@ -75,6 +76,10 @@ def again(opened: list[PgApplying]) -> Callable[..., Applying]:
 
 class TestEveryKind(EveryKind):
     """Each kind of change under each policy."""
+
+
+class TestInPlace(InPlace):
+    """Columns renamed without a reload."""
 
 
 class TestLeniently(Leniently):

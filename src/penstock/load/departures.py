@@ -47,6 +47,14 @@ class Departures:
             else:
                 self.left_out.discard(change.column.name)
 
+    def never_there(self, change: Change) -> bool:
+        """Whether a renamed column is one that the target never had; it still has not."""
+        if change.name not in self.left_out or change.column is None:
+            return False
+        self.left_out.discard(change.name)
+        self.left_out.add(change.column.name)
+        return True
+
     def note(self, change: Change, reason: str) -> str:
         """A change could not be carried out; the sentence that is kept of it."""
         said = f"{change.what}, which could not be carried out: {reason}"

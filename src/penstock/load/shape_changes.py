@@ -6,10 +6,12 @@ what becomes of a change (`policies.py`), and what was applied last (`TableRecor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
+from penstock.load import LOAD_AFRESH
 from penstock.load.policies import Kind
+from penstock.load.refusals import RelationNotCarried
 from penstock.load.target import TableRecord
 from penstock.model import Column, Relation
 
@@ -31,13 +33,15 @@ class Change:
     """One difference. what: the sentence for messages, without a stop.
 
     column: the column as it is now, None where it is gone or the key is meant. name: of a column
-    that is gone, or was renamed: what it was called.
+    that is gone, or was renamed: what it was called. keeps_rows: the rows that are there have their
+    values already, under the other name.
     """
 
     kind: Kind
     what: str
     column: Column | None = None
     name: str = ""
+    keeps_rows: bool = False
 
 
 def shape_of(relation: Relation) -> tuple[tuple[str, str], ...]:
@@ -62,6 +66,58 @@ def is_applied(record: TableRecord, relation: Relation) -> bool:
         and record.key is not None
         and set(record.key) == set(key_of(relation))
         and set(record.not_null) == set(not_null_of(relation))
+    )
+
+
+def column_renames(record: TableRecord, relation: Relation, there: Collection[str]) -> list[Change]:
+    """Columns that have another name than when the table was last brought to a shape.
+
+    there: the target table's columns, for a table that was not brought to any. To be carried out
+    before what `shape_changes` finds with `under_new_names`. Raises RelationNotCarried where a name
+    went from one column to another meanwhile.
+    """
+    before = {name for name, _ in record.columns} if record.columns is not None else {*there}
+    now = {column.name for column in relation.columns}
+    found = []
+    for column in relation.columns:
+        old = next((name for name in column.was if name in before), None)
+        if column.name in before or old is None:
+            continue
+        if old in now:
+            raise RelationNotCarried(
+                f"column {old} of {relation.full_name} was renamed to {column.name}, and there is "
+                "another column of the old name since",
+                hint=LOAD_AFRESH,
+                table=relation.full_name,
+            )
+        what = f"column {old} was renamed to {column.name}"
+        found.append(
+            Change(kind=Kind.RENAME_COLUMN, what=what, column=column, name=old, keeps_rows=True)
+        )
+    return found
+
+
+def under_new_names(
+    record: TableRecord, renames: Iterable[Change], *, is_key_kept: bool
+) -> TableRecord:
+    """The record as if its columns had had these names then.
+
+    is_key_kept: the target's columns were renamed, so that its key is the one that it was.
+    """
+    names = {change.name: change.column.name for change in renames if change.column is not None}
+    if not names:
+        return record
+
+    def renamed(given: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(names.get(name, name) for name in given)
+
+    columns = record.columns
+    return replace(
+        record,
+        columns=columns and tuple((names.get(name, name), kind) for name, kind in columns),
+        key=renamed(record.key) if record.key and is_key_kept else record.key,
+        not_null=renamed(record.not_null),
+        left_out=renamed(record.left_out),
     )
 
 

@@ -31,6 +31,7 @@ class Column:
     the column to `string` in a new relation version: the text form is always exact.
     base_type: the type below a domain, same as source_type otherwise.
     missing: text of the value that rows written before the column was added have; None: NULL.
+    was: names that the column had in earlier versions, the last one first; its values stayed.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Column:
     typmod: int = -1
     nullable: bool = True
     missing: str | None = None
+    was: tuple[str, ...] = ()
 
     def as_text(self) -> Self:
         """The same column, kept as exact text."""

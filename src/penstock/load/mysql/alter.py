@@ -97,6 +97,9 @@ class Alterer:
 
     def _evolve(self, change: Change) -> Iterator[Clause]:
         column = change.column
+        if change.keeps_rows and column is not None:
+            yield from self._renamed(column, change)
+            return
         if change.kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN):
             found = self._leaving(change.name)
             if found is not None and not found.generated:
@@ -116,6 +119,23 @@ class Alterer:
             if not found.generated and not same_type(found.type_text, kind):
                 more = "" if change.kind is Kind.CHANGE_TYPE else found.more_sql
                 yield _retyped(column, kind, found, more)
+
+    def _renamed(self, column: Column, change: Change) -> Iterator[Clause]:
+        """Nothing where it has its new name already: cut off before it was remembered."""
+        found = self.table.column(change.name)
+        if found is None or found.name == column.name:
+            return
+        other = self.table.column(column.name)
+        if other is not None and other.name != found.name:
+            table = self.table.sql_name
+            raise RelationNotCarried(
+                f"{change.what}, and target table {self.table.name} has both",
+                hint=f"Run: alter table {table} drop column ...; for the one that is not wanted; "
+                "then `penstock run` again, and `penstock verify`.",
+                table=str(self.table.name),
+            )
+        sql = f"rename column {quoted(found.name)} to {quoted(column.name)}"
+        yield Clause(sql, change.what)
 
     def _leaving(self, name: str) -> TargetColumn | None:
         """A column that the source has no more: not one whose name got other letters' case."""
@@ -183,12 +203,22 @@ class Alterer:
                 if found.name in self._primary:
                     yield Clause("drop primary key", f"column {found.name} is not of the key")
                 yield _loosened(found, f"{change.what}, and stays")
-        if change.kind in (Kind.ADD_COLUMN, Kind.RENAME_COLUMN) and column is not None:
+        if change.keeps_rows and column is not None:
+            yield from self._added_beside(column, change)
+        elif change.kind in (Kind.ADD_COLUMN, Kind.RENAME_COLUMN) and column is not None:
             yield from self._added_somehow(column)
         if change.kind in (Kind.NULLABILITY, Kind.CHANGE_KEY, Kind.WIDEN_TYPE):
             yield from self._evolve(change)
         if change.kind is Kind.CHANGE_TYPE and column is not None:
             yield from self._made_wide(column, change)
+
+    def _added_beside(self, column: Column, change: Change) -> Iterator[Clause]:
+        """The column under its new name, with the values that rows have under the old one."""
+        if self.table.column(change.name) is None:
+            return
+        fill = f"{quoted(column.name)} = {quoted(change.name)}"
+        added = list(self._added_somehow(column)) or [Clause("", change.what)]
+        yield from (replace(clause, fill=fill) for clause in added)
 
     def _added_somehow(self, column: Column) -> Iterator[Clause]:
         """Nullable, and as text where its own type can not be had or nobody has chosen for it."""

@@ -35,7 +35,7 @@ from penstock.load.mysql.alter import Alterer
 from penstock.load.mysql.merge import Merge, MergeSql, Way
 from penstock.load.mysql.progress import Records, read_applied, transaction
 from penstock.load.mysql.refusals import HARMLESS, apply_error, refused
-from penstock.load.mysql.reshape import Reshaping, may_keep, types_of
+from penstock.load.mysql.reshape import Changes, Reshaping, may_keep, types_of
 from penstock.load.mysql.staging import check_staged, drop_merge_tables
 from penstock.load.mysql.target import TargetTable, read_target_tables, require
 from penstock.load.mysql.types import mapping_of, target_server, template_for
@@ -45,7 +45,7 @@ from penstock.load.refusals import (
     TargetRowMissing,
     TriggersWouldFire,
 )
-from penstock.load.shape_changes import Change, is_applied
+from penstock.load.shape_changes import is_applied
 from penstock.load.target import (
     Applied,
     FileProgress,
@@ -283,10 +283,17 @@ class MySQLTarget:
             emptied=name in emptied,
         )
 
-    def _alter(self, source: TableName, changes: Sequence[Change], alterer: Alterer) -> None:
+    def _alter(self, source: TableName, changes: Changes, alterer: Alterer) -> None:
+        name = self._target_name(source)
+
+        def look_again() -> TargetTable:
+            del self._tables[name]
+            self.need([name])
+            return self._tables[name]
+
         faults.point("load.alter.before")
-        record = self._reshaping(source).carry_out(changes, alterer)
-        del self._tables[self._target_name(source)]
+        record = self._reshaping(source).carry_out(changes, alterer, look_again)
+        del self._tables[name]
         faults.point("load.alter.between")
         self._records.put(record)
         faults.point("load.alter.after")

@@ -7,6 +7,7 @@ a change becomes in SQL (`alter.py`), and when it is done (`apply.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -19,7 +20,13 @@ from penstock.load.mysql.target import TargetTable
 from penstock.load.mysql.types import same_type
 from penstock.load.policies import Kind, Policies, Policy
 from penstock.load.refusals import RelationNotCarried, ValueRefused
-from penstock.load.shape_changes import Change, TypeRules, shape_changes
+from penstock.load.shape_changes import (
+    Change,
+    TypeRules,
+    column_renames,
+    shape_changes,
+    under_new_names,
+)
 from penstock.load.target import TableRecord
 from penstock.model import PenstockError, Relation, TableName
 
@@ -34,6 +41,14 @@ def types_of(source_engine: str) -> TypeRules:
         holds=lambda wider, narrower: mysql_retyping.keeps_values(narrower, wider, strict=False),
         same=same_type,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What a table's new shape changes. names: columns renamed in place, to be done first."""
+
+    names: tuple[Change, ...]
+    others: tuple[Change, ...]
 
 
 class Reshaping:
@@ -54,21 +69,63 @@ class Reshaping:
 
     def changes(
         self, record: TableRecord, relation: Relation, table: TargetTable, *, renamed: bool
-    ) -> list[Change]:
-        """What is to be done. Raises SchemaChangeRefused."""
+    ) -> Changes:
+        """What is to be done. Raises SchemaChangeRefused, RelationNotCarried."""
         computed = [column.name for column in table.columns if column.generated]
-        changes = shape_changes(record, relation, self._types, computed=computed, renamed=renamed)
-        for change in changes:
+        names = column_renames(record, relation, [column.name for column in table.columns])
+        known = self._under_new_names(record, names)
+        changes = shape_changes(known, relation, self._types, computed=computed, renamed=renamed)
+        for change in (*names, *changes):
             self._policies.check(change.kind, change.what, table=str(record.target))
-        return changes
+        return Changes(names=tuple(names), others=tuple(changes))
 
-    def carry_out(self, changes: Sequence[Change], alterer: Alterer) -> TableRecord:
+    def _under_new_names(self, record: TableRecord, names: Sequence[Change]) -> TableRecord:
+        policy = self._policies.of(Kind.RENAME_COLUMN)
+        is_key_kept = policy in (Policy.EVOLVE, Policy.TRY_EVOLVE)
+        return under_new_names(record, names, is_key_kept=is_key_kept)
+
+    def carry_out(
+        self, found: Changes, alterer: Alterer, look_again: Callable[[], TargetTable]
+    ) -> TableRecord:
         """Alter the table; the record to write. Safe to repeat.
 
-        Raises RelationNotCarried and what the server refuses.
+        look_again: the table as it is. Raises RelationNotCarried and what the server refuses.
         """
-        alterer.check()
         departures = Departures.of(alterer.record)
+        before = alterer.record
+        for change in found.names:
+            if not departures.never_there(change):
+                self._rename(change, alterer, departures)
+                alterer = replace(alterer, table=look_again())
+        known = replace(
+            self._under_new_names(before, found.names),
+            left_out=tuple(departures.left_out),
+            kept=tuple(departures.kept),
+        )
+        self._others(found.others, replace(alterer, record=known), departures)
+        return departures.record(before, alterer.relation)
+
+    def _rename(self, change: Change, alterer: Alterer, departures: Departures) -> None:
+        """A statement of its own: in one with others, columns have their old names."""
+        policy = self._policies.of(change.kind)
+        if policy is Policy.TRY_EVOLVE:
+            try:
+                self._alter(alterer.evolve(change), alterer)
+            except PenstockError as error:
+                if error.retry == "backoff" or change.name in (alterer.record.key or ()):
+                    raise
+                policy = Policy.LENIENT
+                self._note(departures, alterer, change, error)
+                self._alter(alterer.lenient(change), alterer)
+            else:
+                policy = Policy.EVOLVE
+        else:
+            self._alter(_clauses(alterer, change, policy), alterer)
+        departures.went(change, policy)
+
+    def _others(self, changes: Sequence[Change], alterer: Alterer, departures: Departures) -> None:
+        """All changes but new names, in one ALTER TABLE."""
+        alterer.check()
         ways: dict[int, Policy] = {}
         clauses = alterer.ungenerated()
         for place, change in enumerate(changes):
@@ -98,7 +155,6 @@ class Reshaping:
         for place, change in enumerate(changes):
             way = ways[place]
             departures.went(change, Policy.EVOLVE if way is Policy.TRY_EVOLVE else way)
-        return departures.record(alterer.record, alterer.relation)
 
     def _note(
         self, departures: Departures, alterer: Alterer, change: Change, error: PenstockError

@@ -90,6 +90,9 @@ class Alterer:
 
     def _evolve(self, change: Change) -> Iterator[Alteration]:
         column = change.column
+        if change.keeps_rows and column is not None:
+            yield from self._renamed(column, change)
+            return
         if change.kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN):
             found = self.table.column(change.name)
             if found is not None and not found.generated:
@@ -106,6 +109,19 @@ class Alterer:
             kind = self._kind(column)
             if not same_type(found.type_text, kind):
                 yield self._retyped(found, kind, change)
+
+    def _renamed(self, column: Column, change: Change) -> Iterator[Alteration]:
+        if self.table.column(change.name) is None:
+            return
+        if self._is_there(column):
+            raise RelationNotCarried(
+                f"{change.what}, and target table {self.table.name} has both",
+                hint=f"Run: {self._alter} drop column ...; for the one that is not wanted; then "
+                "`penstock run` again, and `penstock verify`.",
+                table=str(self.table.name),
+            )
+        sql = f"{self._alter} rename column {quoted(change.name)} to {quoted(column.name)}"
+        yield Alteration(sql, change.what)
 
     def _added(self, column: Column, change: Change, *, strict: bool) -> Iterator[Alteration]:
         if self._is_there(column):
@@ -171,6 +187,10 @@ class Alterer:
             yield from self._optional(change.name, change)
         if change.kind in (Kind.ADD_COLUMN, Kind.RENAME_COLUMN) and column is not None:
             yield from self._added(column, change, strict=False)
+        if change.keeps_rows and column is not None and self.table.column(change.name):
+            kind, old, new = self._kind(column), quoted(change.name), quoted(column.name)
+            sql = f"update {self.table.sql_name} set {new} = {old}::"
+            yield Alteration(f"{sql}{kind}", f"{change.what}, and has its values", f"{sql}text")
         if change.kind in (Kind.NULLABILITY, Kind.CHANGE_KEY, Kind.WIDEN_TYPE):
             yield from self._evolve(change)
         if change.kind is Kind.CHANGE_TYPE and column is not None:

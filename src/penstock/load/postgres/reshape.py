@@ -14,11 +14,17 @@ import structlog
 
 from penstock.codec.pg_retyping import holds
 from penstock.load.departures import Departures
-from penstock.load.policies import Policies, Policy
+from penstock.load.policies import Kind, Policies, Policy
 from penstock.load.postgres.alter import Alteration, Alterer
 from penstock.load.postgres.target import TargetTable, read_target_tables, require
 from penstock.load.postgres.types import same_type
-from penstock.load.shape_changes import Change, TypeRules, shape_changes
+from penstock.load.shape_changes import (
+    Change,
+    TypeRules,
+    column_renames,
+    shape_changes,
+    under_new_names,
+)
 from penstock.load.target import TableRecord
 from penstock.model import PenstockError, Relation, TableName
 
@@ -54,8 +60,11 @@ class Reshaping:
         Raises SchemaChangeRefused, RelationNotCarried and what the server refuses.
         """
         computed = [column.name for column in table.columns if column.generated]
-        changes = shape_changes(record, relation, TYPES, computed=computed, renamed=renamed)
-        for change in changes:
+        names = column_renames(record, relation, [column.name for column in table.columns])
+        is_key_kept = self.policies.of(Kind.RENAME_COLUMN) in (Policy.EVOLVE, Policy.TRY_EVOLVE)
+        known = under_new_names(record, names, is_key_kept=is_key_kept)
+        changes = shape_changes(known, relation, TYPES, computed=computed, renamed=renamed)
+        for change in (*names, *changes):
             self.policies.check(change.kind, change.what, table=str(table.name))
         alterer = Alterer(
             record=record,
@@ -65,16 +74,25 @@ class Reshaping:
             emptied=emptied,
             replaced=replaced,
         )
+        departures = Departures.of(record)
+        for change in names:
+            if not departures.never_there(change):
+                self._one(change, alterer, departures)
+                alterer = self._looked_again(alterer)
+        left_out, kept = tuple(departures.left_out), tuple(departures.kept)
+        alterer = replace(alterer, record=replace(known, left_out=left_out, kept=kept))
         alterer.check()
         for alteration in alterer.ungenerated():
             self._execute(alteration, table.name)
-        departures = Departures.of(record)
         for place, change in enumerate(changes):
-            if place:  # columns went and came: look again
-                found = read_target_tables(self.connection, [table.name])
-                alterer = replace(alterer, table=require(found, table.name))
+            if place:  # columns went and came
+                alterer = self._looked_again(alterer)
             self._one(change, alterer, departures)
         return departures.record(record, relation)
+
+    def _looked_again(self, alterer: Alterer) -> Alterer:
+        found = read_target_tables(self.connection, [alterer.table.name])
+        return replace(alterer, table=require(found, alterer.table.name))
 
     def _one(self, change: Change, alterer: Alterer, departures: Departures) -> None:
         policy, name = self.policies.of(change.kind), alterer.table.name
@@ -94,7 +112,8 @@ class Reshaping:
             with self.connection.transaction():
                 self._execute_all(alterer.evolve(change), name)
         except PenstockError as error:
-            if error.retry == "backoff":
+            is_key = change.keeps_rows and change.name in (alterer.record.key or ())
+            if error.retry == "backoff" or is_key:
                 raise
             note = departures.note(change, error.message)
             self.noted.append((name, note))

@@ -63,7 +63,8 @@ class Effect:
     """One thing a statement does.
 
     table: to which; None: to any. to: a renamed table's new name. if_absent: CREATE TABLE IF NOT
-    EXISTS. added: columns that ALTER adds. what: of CHANGED_UNSEEN, in words. names: in a
+    EXISTS. added: columns that ALTER adds. columns: old and new names of those that it renames, all
+    at once. what: of CHANGED_UNSEEN, in words. names: in a
     WRITTEN or UNKNOWN one, what may be a table's name, alone or as `schema.name`.
     """
 
@@ -72,6 +73,7 @@ class Effect:
     to: TableName | None = None
     if_absent: bool = False
     added: tuple[Added, ...] = ()
+    columns: tuple[tuple[str, str], ...] = ()
     what: str = ""
     names: frozenset[str] = field(default=frozenset())
 
@@ -298,6 +300,7 @@ def _alter(reader: _Reader) -> list[Effect]:
         reader.at += 1
     reader.accept("NOWAIT")
     added: list[Added] = []
+    columns: list[tuple[str, str]] = []
     unseen: list[str] = []
     to: TableName | None = None
     for clause in clauses(reader.rest()):
@@ -306,8 +309,9 @@ def _alter(reader: _Reader) -> list[Effect]:
             to = _renamed_to(part)
             continue
         added += _added(part)
+        columns += _columns_renamed(part)
         unseen += _unseen(part)
-    effects = [Effect(doing=Doing.ALTERED, table=table, added=tuple(added))]
+    effects = [Effect(doing=Doing.ALTERED, table=table, added=tuple(added), columns=tuple(columns))]
     effects += [Effect(doing=Doing.CHANGED_UNSEEN, table=table, what=what) for what in unseen]
     effects += [
         Effect(doing=Doing.CHANGED_UNSEEN, table=other, what="exchange partition")
@@ -359,6 +363,24 @@ def _added(part: _Reader) -> list[Added]:
     return [added_column(part.rest())]
 
 
+def _columns_renamed(part: _Reader) -> list[tuple[str, str]]:
+    """Old and new name, where an ALTER's clause gives a column another one."""
+    part.at = 0
+    if part.accept("RENAME"):
+        if not part.accept("COLUMN"):
+            return []
+        part.if_exists()
+        old = part.name()
+        part.accept("TO")
+        return [(old, part.name())]
+    if not part.accept("CHANGE"):
+        return []
+    part.accept("COLUMN")
+    part.if_exists()
+    old, new = part.name(), part.name()
+    return [(old, new)] if new != old else []
+
+
 def _unseen(part: _Reader) -> list[str]:
     """What rows of the log do not tell of an ALTER's clause."""
     part.at = 0
@@ -373,8 +395,6 @@ def _unseen(part: _Reader) -> list[str]:
             (w.text.upper() for w in part.words[2:] if not w.is_word(*_CHARSET_WORDS)), ""
         )
         return [] if charset in _UNICODE else [f"convert to character set {charset.lower()}"]
-    if verb == "RENAME" and second.is_word("COLUMN"):
-        return ["rename column"]
     if verb in ("CHANGE", "MODIFY"):
         return _redefined(part, renames=verb == "CHANGE")
     return []
@@ -385,9 +405,9 @@ def _redefined(part: _Reader, *, renames: bool) -> list[str]:
     part.at = 1
     part.accept("COLUMN")
     part.if_exists()
-    old = part.name()
-    if renames and part.name().lower() != old.lower():
-        return ["rename column"]
+    part.name()
+    if renames:
+        part.name()
     rest = part.rest()
     if any(word.is_word("AS", "GENERATED") and word.depth == 0 for word in rest):
         return ["a computed column was changed"]

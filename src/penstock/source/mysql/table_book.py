@@ -2,7 +2,7 @@
 
 Column names and types come from the binlog itself where it tells them (full metadata), otherwise
 from the catalogue, and only where that surely holds at this place (`live_tables.py`). What rows can
-not tell (a column renamed, values converted, a partition dropped) stops the extraction by name.
+not tell (values converted, a partition dropped) stops the extraction by name.
 Not here: reading statements (`ddl_text.py`), the stream (`assemble.py`).
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -19,7 +19,7 @@ import structlog
 from penstock.codec.binlog_query import Query
 from penstock.codec.binlog_tables import ShapeMismatch, TableMap, check_relation
 from penstock.codec.mysql_retyping import keeps_values
-from penstock.model import BinlogPosition, Relation, TableDefinition, TableName
+from penstock.model import BinlogPosition, Column, Relation, TableDefinition, TableName
 from penstock.source.mysql.catalog import OWN_SCHEMA, SYSTEM_SCHEMAS
 from penstock.source.mysql.ddl_text import Doing, Effect
 from penstock.source.mysql.relations import (
@@ -210,27 +210,30 @@ class TableBook:
         last = notes.relation
         if last is not None:
             began_anew = any(since > notes.settled for since in notes.fresh)
-            relation = _carried_on(last, relation, began_anew)
+            before = {} if began_anew else _columns_before(notes, last, relation)
+            relation = _carried_on(relation, before)
             if relation.same_shape(last):
                 return last
             if not began_anew:
-                relation = self._explained(notes, last, relation)
+                relation = self._explained(notes, before, relation)
         relation = replace(relation, version=notes.version + 1)
         self.changed = True
         notes.version = relation.version
         notes.relations[place.since] = relation
         return relation
 
-    def _explained(self, notes: TableNotes, last: Relation, relation: Relation) -> Relation:
+    def _explained(
+        self, notes: TableNotes, before: Mapping[str, Column], relation: Relation
+    ) -> Relation:
         """A new shape of a table with rows: what they hold in it must be known."""
-        before = {column.name: column for column in last.columns}
         added = notes.added_since(notes.settled)
+        names = notes.names_since(notes.settled)
         strict = not any(since > notes.settled for since in notes.loose)
         columns = []
         for column in relation.columns:
             old = before.get(column.name)
             if old is None:
-                note = added.get(column.name)
+                note = added.get(names.get(column.name, column.name))
                 columns.append(replace(column, missing=_value_of(note, relation, column.name)))
                 continue
             if not keeps_values(
@@ -314,6 +317,8 @@ class TableBook:
                     AddedNote(name=one.name, value=one.value, unclear=one.unclear)
                     for one in effect.added
                 ]
+                if effect.columns:
+                    notes.columns[since] = list(effect.columns)
             return []
         if notes is None or not notes.is_captured:
             return []
@@ -329,6 +334,7 @@ class TableBook:
         elif not self._wants(table):
             if notes is not None:
                 notes.added.clear()
+                notes.columns.clear()
                 notes.loose.clear()
             return []
         is_known = notes is not None and notes.is_captured
@@ -430,14 +436,35 @@ class TableBook:
         return relation if notes.version != before else None
 
 
-def _carried_on(last: Relation, relation: Relation, began_anew: bool) -> Relation:
-    """What earlier versions know of columns that are still there: text forms, old rows' values."""
+def _columns_before(notes: TableNotes, last: Relation, relation: Relation) -> dict[str, Column]:
+    """By the name now, the columns of the last version that are still there.
+
+    Raises RowsChangedUnseen where a name went from one column to another: the two would be taken
+    for each other by whoever has seen the last version alone.
+    """
     before = {column.name: column for column in last.columns}
+    known = {name.lower(): column for name, column in before.items()}
+    now = {column.name.lower() for column in relation.columns}
+    for new, name in notes.names_since(notes.settled).items():
+        old = known.get(name.lower())
+        if old is None or new.lower() not in now or old.name == new:
+            continue  # added behind the last version, gone since, or what it was called before
+        taken = name.lower() != new.lower() and (new.lower() in known or name.lower() in now)
+        if taken:
+            what = f"column {old.name} was renamed to {new}, and a column has or had the other name"
+            raise _unseen(notes.table, what)
+        before[new] = before.pop(old.name)
+    return before
+
+
+def _carried_on(relation: Relation, before: Mapping[str, Column]) -> Relation:
+    """What earlier versions know of columns that are still there: text forms, old rows' values."""
     columns = []
     for column in relation.columns:
         old = before.get(column.name)
-        if old is not None and not began_anew:
-            column = replace(column, missing=old.missing)
+        if old is not None:
+            names = old.was if old.name == column.name else (old.name, *old.was)
+            column = replace(column, missing=old.missing, was=names)
             if old.neutral == "string" and old.source_type == column.source_type:
                 column = column.as_text()
         columns.append(column)

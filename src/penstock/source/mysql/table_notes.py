@@ -26,9 +26,9 @@ class TableNotes:
     """One table. All keys are places since which something holds.
 
     captured: rows go to the log. there: whether the table exists. definitions: None: changed since,
-    and not known. relations: as the log has them. added: columns that statements added. fresh: the
-    table began empty there. loose: a session changed it that was not strict. version: the highest
-    that any relation had.
+    and not known. relations: as the log has them. added: columns that statements added. columns:
+    old and new names of those that they renamed. fresh: the table began empty there. loose: a
+    session changed it that was not strict. version: the highest that any relation had.
     """
 
     schema: str
@@ -38,6 +38,7 @@ class TableNotes:
     definitions: dict[int, TableDefinition | None] = field(default_factory=dict)
     relations: dict[int, Relation] = field(default_factory=dict)
     added: dict[int, list[AddedNote]] = field(default_factory=dict)
+    columns: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
     fresh: list[int] = field(default_factory=list)
     loose: list[int] = field(default_factory=list)
     version: int = 0
@@ -81,9 +82,26 @@ class TableNotes:
             for note in self.added[since]
         }
 
+    def names_since(self, place: int) -> dict[str, str]:
+        """Columns that were renamed behind a place: the name now to what it was there."""
+        found: dict[str, str] = {}
+        for since in sorted(self.columns):
+            if since > place:
+                # One statement gives all its names at once.
+                pairs = [(found.pop(old, old), new) for old, new in self.columns[since]]
+                found |= {new: old for old, new in pairs}
+        return found
+
     def forget_ahead(self, position: int) -> None:
         """Forget what holds since that position or later; versions are never used twice."""
-        for notes in (self.captured, self.there, self.definitions, self.relations, self.added):
+        for notes in (
+            self.captured,
+            self.there,
+            self.definitions,
+            self.relations,
+            self.added,
+            self.columns,
+        ):
             for since in [one for one in notes if one >= position]:
                 del notes[since]
         self.fresh = [since for since in self.fresh if since < position]
@@ -97,6 +115,7 @@ class TableNotes:
                 del notes[since]
         settled = min(self.relations, default=-1)
         self.added = {since: notes for since, notes in self.added.items() if since > settled}
+        self.columns = {since: pairs for since, pairs in self.columns.items() if since > settled}
         self.fresh = [since for since in self.fresh if since > settled]
         self.loose = [since for since in self.loose if since > settled]
 
