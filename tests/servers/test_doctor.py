@@ -347,6 +347,8 @@ def test_pg20_spilling(config: Config, run: Callable[[str], None]) -> None:
     make_slot(config)
     assert found(config, "PG20") == []
     with psycopg.connect(config.source.url, autocommit=True) as connection:
+        # The slot is read up to what is flushed: a commit that is not yet would not be there.
+        connection.execute("set synchronous_commit = on")
         connection.execute(
             "insert into a select g, repeat('x', 200) from generate_series(1,5000) g"
         )
