@@ -24,6 +24,7 @@ import psutil
 
 ROUND_COUNT = 5
 MEMORY_SAMPLE_INTERVAL_S = 0.05
+REAPING_S = 0.3  # a backend that has just ended is counted nowhere until it is reaped
 SERVER_SAMPLE_INTERVAL_S = 1.0  # a look costs the servers some milliseconds
 
 
@@ -155,9 +156,10 @@ class ServerSampler:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended_s = self._used_s()
         self._stop.set()
         self._thread.join()
+        time.sleep(REAPING_S)
+        self._ended_s = self._used_s()
 
     @property
     def cpu_s(self) -> float:
