@@ -29,7 +29,10 @@ from penstock.control.source_planner import data_planner
 from penstock.control.stopping import StopRequest, stop_on_signals
 from penstock.control.table_copy import TableCopier
 from penstock.control.table_wishes import read_wishes
+from penstock.host.clock import REAL_CLOCK
+from penstock.host.connect import ConnectionLost, ServerUnreachable
 from penstock.host.files import REAL_FILES
+from penstock.host.retry import Backoff
 from penstock.load.bulk import BulkResult, BulkStopped, Planner, finish_foreign_keys
 from penstock.load.ledger import read_ledger
 from penstock.load.loader import Loader, LoaderOptions
@@ -40,7 +43,7 @@ from penstock.model import PenstockError, TableDefinition
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock load"
 KEYS_INTERVAL_S = 2.0
-BULK_SESSIONS_MAX = 5
+BULK_ATTEMPTS_MAX = 8
 
 
 def session_options(config: Config) -> SessionOptions:
@@ -130,14 +133,23 @@ class _Load:
         return result
 
     def bulk_load(self, planner: Planner, tables: Sequence[TableDefinition]) -> BulkResult:
-        """Load, and go on with another session where one was lost with its JVM."""
-        for _ in range(BULK_SESSIONS_MAX - 1):
+        """Load, and go on where a session was lost with its JVM, or a connection with its network.
+
+        As a process that is started again would: by the ledger, and by what the target has.
+        """
+        waits = Backoff(attempts=BULK_ATTEMPTS_MAX).waits()
+        while True:
             try:
                 return self.bulk_load_once(planner, tables)
-            except SparkLost as error:
-                logger.warning("bulk load goes on with a new session", reason=error.message)
-                self.sessions.renew()
-        return self.bulk_load_once(planner, tables)
+            except (SparkLost, ConnectionLost, ServerUnreachable) as error:
+                wait_s = next(waits, None)
+                if wait_s is None:
+                    raise
+                logger.warning("bulk load goes on", reason=error.message, wait_s=round(wait_s, 1))
+                if isinstance(error, SparkLost):
+                    self.sessions.renew()
+                else:
+                    REAL_CLOCK.sleep(wait_s)
 
     def bulk_load_once(self, planner: Planner, tables: Sequence[TableDefinition]) -> BulkResult:
         """One session's part of it; safe to repeat."""
