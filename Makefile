@@ -74,7 +74,7 @@ test-servers: setup ## each test on every server of kind S=postgres (of versions
 	@test "$(S)" = postgres -o "$(S)" = mysql || { echo "S=postgres or S=mysql"; exit 1; }
 	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -n $(JOBS) --dist worksteal $(SERVER_TESTS_$(S))
 
-test-faults: setup ## processes killed, connections cut, disks full, on servers of kind S: about ten minutes, S=mysql 30
+test-faults: setup ## processes killed, connections cut, disks full, on servers of kind S: ten to fifteen minutes, S=mysql 30
 	@test "$(S)" = postgres -o "$(S)" = mysql || { echo "S=postgres or S=mysql"; exit 1; }
 	$(PYTEST) -n $(JOBS) --dist worksteal tests/faults --ignore tests/faults/test_demo.py -k "$(FAULTS_$(S))"
 
