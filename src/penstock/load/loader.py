@@ -298,8 +298,7 @@ class Loader:
         if not staged.is_cut:
             self._log_end = staged.after.position
         self._note(result)
-        size = sum(file.path.stat().st_size for file in staged.whole)
-        self._batch_bytes = next_batch_bytes(size, result.seconds)
+        self._batch_bytes = next_batch_bytes(staged.size_bytes, result.seconds)
         self._dispose(staged.whole)
 
     def _batch_until(self, files: list[SegmentFile], until: int) -> bool:

@@ -91,8 +91,8 @@ class Staged:
 
     before, after: where the target must stand and will stand. place: which set of merge tables
     holds it; extra: those of them that no other batch needs. is_cut: it ends inside its last file
-    (a hold). whole: files that are done with once it is applied. source_engine: whose types the
-    relations have. seconds: per step.
+    (a hold). whole: files that are done with once it is applied; size_bytes: theirs.
+    source_engine: whose types the relations have. seconds: per step.
     """
 
     before: Applied
@@ -101,6 +101,7 @@ class Staged:
     is_cut: bool = False
     files: tuple[FileProgress, ...] = ()
     whole: tuple[SegmentFile, ...] = ()
+    size_bytes: int = 0
     phases: tuple[PhaseSpec, ...] = ()
     extra: tuple[str, ...] = ()
     counts: Counts = field(default_factory=Counts)
@@ -200,6 +201,7 @@ class Stager:
         faults.point("load.job.before")
         outcomes = self._job(tasks, stamps, session, source_engine)
         steps.done("stage")
+        sizes = zip(files, (segment.size_bytes for segment in segments), strict=True)
         return Staged(
             before=applied,
             after=after,
@@ -207,6 +209,7 @@ class Stager:
             is_cut=is_cut,
             files=self._progress(views, after),
             whole=tuple(file for file in files if file.number <= after.segment),
+            size_bytes=sum(size for file, size in sizes if file.number <= after.segment),
             phases=tuple(
                 self._phase(
                     phase, [task for task in tasks if task.phase == number], outcomes, stamps
