@@ -123,6 +123,7 @@ class Applying:
         )
         self.policies = more.get("policies", EVOLVE_ALL)
         self.choices = more.get("choices", NO_CHOICES)
+        self.rows_directory = more.get("rows_directory", directory.parent / "rows")
         self.applied = self.target.bind("test-log")
         self._stager: Stager | None = None
 
@@ -147,6 +148,7 @@ class Applying:
                     starts=self.starts,
                     choices=self.choices,
                     policies=self.policies,
+                    rows_directory=self.rows_directory,
                 )
             )
         session: Any = LocalSession(lambda: self.execute(after_job))
@@ -195,6 +197,7 @@ class LocalKeeper:
     def __init__(self) -> None:
         self.session = LocalSession()
         self.renewed = 0
+        self.is_local = True
 
     def get(self) -> LocalSession:
         """The session."""

@@ -84,8 +84,7 @@ class _Batch:
         self._steps = Steps(clock)
         self._merges = [spec for phase in staged.phases for spec in phase.merges]
         self._expected = {
-            spec.staging: (spec.stamp, spec.counts.upserts + spec.counts.deletes)
-            for spec in self._merges
+            spec.staging: (spec.stamp, spec.staged_row_count) for spec in self._merges
         }
 
     def run(self) -> BatchResult:

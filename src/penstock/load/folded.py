@@ -146,13 +146,29 @@ class Folded:
         key does not look at them. in_key_order: all rows of the part may be in memory at once.
         Raises LogInconsistent when the frames are not the same.
         """
+        yield from self.deletes(bucket=bucket, buckets=buckets)
+        yield from self.upserts(frames, bucket=bucket, buckets=buckets, in_key_order=in_key_order)
+
+    def deletes(self, *, bucket: int = 0, buckets: int = 1) -> Iterator[pa.RecordBatch]:
+        """Of `merge_rows` the keys that are gone; all of it where a table has no key."""
         if self._copies is not None:
             yield from self._counted(bucket, buckets)
             return
         gone = self._net.gone
         order = self._keys.order(gone)
-        gone = _part(gone if order is None else gone[order], bucket, buckets)
-        yield from self._deletes(gone)
+        yield from self._deletes(_part(gone if order is None else gone[order], bucket, buckets))
+
+    def upserts(
+        self,
+        frames: Iterable[pa.RecordBatch],
+        *,
+        bucket: int = 0,
+        buckets: int = 1,
+        in_key_order: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """Of `merge_rows` the rows behind the deletes."""
+        if self._copies is not None:
+            return
         order = self._keys.order(self._net.codes) if in_key_order else None
         if order is None:
             yield from self._upserts(frames, bucket, buckets)

@@ -21,7 +21,7 @@ from penstock.load.fold import Fold
 from penstock.load.folded import Counts, Folded
 from penstock.load.plan import FrameRef, Task
 from penstock.load.prepare import prepared_batch
-from penstock.load.target import Outgoing, engine_of
+from penstock.load.target import Outgoing, RowsFile, engine_of
 from penstock.log.segment import Segment, open_segment
 from penstock.model import PenstockError
 
@@ -39,11 +39,12 @@ class Work:
     """A task with what its worker must know.
 
     stamp: its merge table's. extension: of segments. prepare: by column what is done to its values,
-    see `preparations`.
+    see `preparations`. rows_path: where upserts may wait that need no merge table; None: nowhere.
     """
 
     task: Task
     url: str
+    rows_path: Path | None = None
     stamp: int = 0
     extension: str = "ckt"
     prepare: Mapping[str, str] = field(default_factory=dict)
@@ -51,7 +52,10 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a task did. counts: of the whole table, not of the bucket. error: instead of all."""
+    """What a task did. counts: of the whole table, not of the bucket. error: instead of all.
+
+    file: upserts that are not among the staged rows.
+    """
 
     phase: int
     staging: str
@@ -59,6 +63,7 @@ class Outcome:
     counts: Counts = field(default_factory=Counts)
     absent_columns: frozenset[int] = frozenset()
     staged_rows: int = 0
+    file: RowsFile | None = None
     seconds: float = 0.0
     error: PenstockError | None = None
 
@@ -106,16 +111,21 @@ def _run(work: Work, segments: dict[Path, Segment], began: float) -> Outcome:
     for frame in frames:
         fold.add(frame)
     folded = fold.finish()
+    counts = folded.counts()
+    file = None
+    if work.rows_path is not None and counts.upserts and not counts.absent:
+        file = _write(work.rows_path, work, folded, frames)
     staged = 0
-    if folded.counts().upserts or folded.counts().deletes:
-        staged = _stage(work, fold, folded, frames)
+    if counts.deletes or (counts.upserts and file is None):
+        staged = _stage(work, fold, folded, frames, deletes_only=file is not None)
     return Outcome(
         phase=task.phase,
         staging=task.staging,
         bucket=task.bucket,
-        counts=folded.counts(),
+        counts=counts,
         absent_columns=folded.absent_columns(),
         staged_rows=staged,
+        file=file,
         seconds=time.monotonic() - began,
     )
 
@@ -179,12 +189,24 @@ def cut(
 # --- staging --------------------------------------------------------------------------------------
 
 
-def _stage(work: Work, fold: Fold, folded: Folded, frames: _Frames) -> int:
-    """Send the merge rows into the merge table; how many."""
-    task, count = work.task, 0
-    batches = folded.merge_rows(
+def _write(path: Path, work: Work, folded: Folded, frames: _Frames) -> RowsFile | None:
+    """Write the upserts into a file, if all of them can go that way."""
+    task = work.task
+    batches = folded.upserts(
         frames, bucket=task.bucket, buckets=task.buckets, in_key_order=frames.are_few
     )
+    return engine_of(work.url).write_rows(path, task.relation, batches)
+
+
+def _stage(work: Work, fold: Fold, folded: Folded, frames: _Frames, *, deletes_only: bool) -> int:
+    """Send the merge rows into the merge table; how many."""
+    task, count = work.task, 0
+    if deletes_only:
+        batches = folded.deletes(bucket=task.bucket, buckets=task.buckets)
+    else:
+        batches = folded.merge_rows(
+            frames, bucket=task.bucket, buckets=task.buckets, in_key_order=frames.are_few
+        )
 
     def counted() -> Iterator[pa.RecordBatch]:
         nonlocal count

@@ -30,6 +30,7 @@ from penstock.load.batch_size import FIRST_BYTES, MAX_BYTES, next_batch_bytes
 from penstock.load.hold import Held, Hold, read_held, read_hold, write_held
 from penstock.load.plan import POSITION_MAX
 from penstock.load.policies import EVOLVE_ALL, Policies, SchemaChangeNotCarried
+from penstock.load.rows_files import sweep
 from penstock.load.session import SessionKeeper, SparkJobFailed, SparkLost
 from penstock.load.stage import BatchOptions, Staged
 from penstock.load.target import Applied, Target, engine_of
@@ -53,6 +54,7 @@ POLL_S = 0.05
 PAUSE_CHECK_S = 5.0
 STATE_INTERVAL_S = 1.0
 STATE_NAME = "load.json"
+ROWS_NAME = "rows"
 
 
 class Actions(Protocol):
@@ -153,6 +155,7 @@ class Loader:
         self._log_end = 0  # position up to which whole segments are applied
         self.state = LoaderState(pid=os.getpid())
         self._written_s = float("-inf")
+        self._rows_directory = options.run_directory / ROWS_NAME if sessions.is_local else None
 
     @property
     def applied(self) -> Applied:
@@ -165,6 +168,8 @@ class Loader:
         Raises what can not be tried again, and what was tried too often.
         """
         waits = self._options.backoff.waits()
+        if self._rows_directory is not None:
+            sweep(self._rows_directory)
         try:
             while not self._ended():
                 try:
@@ -501,6 +506,7 @@ class Loader:
             policies=self._options.policies,
             starts=self._apart.starts,
             left_out=self._apart.left_out,
+            rows_directory=self._rows_directory,
         )
 
     def _find_log(self) -> bool:

@@ -291,6 +291,11 @@ class SessionKeeper:
         self._lock = threading.RLock()  # a copy beside the stream asks, too
         self.restart_count = 0
 
+    @property
+    def is_local(self) -> bool:
+        """Whether this process and the workers share this machine."""
+        return self._options.is_local
+
     def get(self) -> Session:
         """The session, started now if it was not. Raises what the start raises."""
         return self._starting().result()

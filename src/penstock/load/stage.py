@@ -35,6 +35,7 @@ from penstock.load.plan import (
 )
 from penstock.load.policies import EVOLVE_ALL, Policies
 from penstock.load.prepare import preparations
+from penstock.load.rows_files import RowsFiles
 from penstock.load.session import Session, SparkJobFailed
 from penstock.load.target import (
     Applied,
@@ -70,7 +71,8 @@ class BatchOptions:
     """What a batch must know besides its segments.
 
     starts, left_out, only: see `Window`. choices: of [target.types].
-    policies: of changes of shape.
+    policies: of changes of shape. rows_directory: where rows may wait that need no merge table,
+    on a disk that the workers and the loader share; None where there is none.
     """
 
     url: str
@@ -83,6 +85,7 @@ class BatchOptions:
     policies: Policies = EVOLVE_ALL
     left_out: frozenset[TableName] = frozenset()
     only: TableName | None = None
+    rows_directory: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,10 +150,12 @@ class Stager:
         self._engine = engine
         self._options = options
         self._clock = clock
+        self._rows = RowsFiles(options.rows_directory)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, and remove what waits in files."""
         self._staging.close()
+        self._rows.close()
 
     def stage(
         self,
@@ -196,10 +201,11 @@ class Stager:
         steps.done("plan")
         faults.point("load.prepare.before")
         tasks, stamps, extra = self._prepare(plan, place)
+        paths = self._rows_paths(plan, tasks, place, source_engine)
         self._begin_files(views, applied)
         steps.done("prepare")
         faults.point("load.job.before")
-        outcomes = self._job(tasks, stamps, session, source_engine)
+        outcomes = self._job(tasks, stamps, paths, session, source_engine)
         steps.done("stage")
         sizes = zip(files, (segment.size_bytes for segment in segments), strict=True)
         return Staged(
@@ -217,7 +223,7 @@ class Stager:
                 for number, phase in enumerate(plan.phases)
             ),
             extra=tuple(extra),
-            counts=sum((outcome.counts for outcome in outcomes.values()), Counts()),
+            counts=sum((buckets[0].counts for buckets in outcomes.values()), Counts()),
             tables=len({task.table for task in tasks}),
             source_engine=source_engine,
             seconds=steps.seconds,
@@ -279,6 +285,30 @@ class Stager:
         self._staging.forget(extra)
         return tasks, stamps, extra
 
+    def _rows_paths(
+        self, plan: Plan, tasks: Sequence[Task], place: int, source_engine: str
+    ) -> dict[tuple[str, int], Path]:
+        """By merge table and bucket, where its upserts may wait instead.
+
+        Nowhere in a batch that alters tables: these are not yet what they will be.
+        """
+        directory = self._rows.begin(place)
+        if directory is None or len(plan.phases) > 1:
+            return {}
+        again = {table for phase in plan.phases for table in phase.reloaded}
+        wanted = {task.table: task.relation for task in tasks if task.table not in again}
+        direct = self._staging.direct(
+            wanted,
+            {table: target_name(table, self._options.namespaces) for table in wanted},
+            source_engine=source_engine,
+            choices=self._options.choices,
+        )
+        return {
+            (task.staging, task.bucket): directory / str(number)
+            for number, task in enumerate(tasks)
+            if task.table in direct
+        }
+
     def _merge_name(self, table: TableName) -> str:
         return self._staging.merge_name(table, target_name(table, self._options.namespaces))
 
@@ -286,9 +316,11 @@ class Stager:
         self,
         tasks: list[Task],
         stamps: Mapping[str, int],
+        paths: Mapping[tuple[str, int], Path],
         session: Session,
         source_engine: str,
-    ) -> dict[str, Outcome]:
+    ) -> dict[str, list[Outcome]]:
+        """Do the tasks; per merge table its buckets, in order."""
         target = TypedEngine.of_url(self._options.url)
         works = [
             [
@@ -296,6 +328,7 @@ class Stager:
                     task=task,
                     url=self._options.url,
                     stamp=stamps[task.staging],
+                    rows_path=paths.get((task.staging, task.bucket)),
                     extension=self._options.extension,
                     prepare=preparations(
                         task.relation,
@@ -318,23 +351,26 @@ class Stager:
                 f"the Spark job did {len(done)} of {len(tasks)} tasks",
                 hint="Look at spark.log in the run directory.",
             )
-        staged: dict[str, int] = {}
-        for outcome in outcomes:
-            staged[outcome.staging] = staged.get(outcome.staging, 0) + outcome.staged_rows
-        for outcome in outcomes:
-            if staged[outcome.staging] != outcome.counts.upserts + outcome.counts.deletes:
+        found: dict[str, list[Outcome]] = {}
+        for outcome in sorted(outcomes, key=lambda one: one.bucket):
+            found.setdefault(outcome.staging, []).append(outcome)
+        for name, buckets in found.items():
+            staged = sum(one.staged_rows for one in buckets)
+            staged += sum(one.file.row_count for one in buckets if one.file is not None)
+            counts = buckets[0].counts
+            if staged != counts.upserts + counts.deletes:
                 raise SparkJobFailed(
-                    f"{staged[outcome.staging]} rows were staged in {outcome.staging}, expected "
-                    f"{outcome.counts.upserts + outcome.counts.deletes}",
+                    f"{staged} rows were staged in {name}, expected "
+                    f"{counts.upserts + counts.deletes}",
                     hint="This is a defect: nothing was applied. Please report it.",
                 )
-        return {outcome.staging: outcome for outcome in outcomes}
+        return found
 
     def _phase(
         self,
         phase: Phase,
         tasks: Sequence[Task],
-        outcomes: Mapping[str, Outcome],
+        outcomes: Mapping[str, Sequence[Outcome]],
         stamps: Mapping[str, int],
     ) -> PhaseSpec:
         names = self._options.namespaces
@@ -349,8 +385,9 @@ class Stager:
                     table=target_name(task.table, names),
                     staging=task.staging,
                     stamp=stamps[task.staging],
-                    counts=outcomes[task.staging].counts,
-                    absent_columns=outcomes[task.staging].absent_columns,
+                    counts=outcomes[task.staging][0].counts,
+                    absent_columns=outcomes[task.staging][0].absent_columns,
+                    files=tuple(one.file for one in outcomes[task.staging] if one.file is not None),
                 )
                 for task in tasks
                 if task.bucket == 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -91,8 +92,20 @@ def left_out_columns(records: Mapping[TableName, TableRecord]) -> dict[TableName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowsFile:
+    """Upserts that wait in a file of this machine, for the target to read by itself."""
+
+    path: Path
+    row_count: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MergeSpec:
-    """One filled merge table. table: the target's name; stamp: see `StagingArea`; see `Merge`."""
+    """One filled merge table. table: the target's name; stamp: see `StagingArea`; see `Merge`.
+
+    files: upserts that wait outside of it, in this order.
+    """
 
     relation: Relation
     table: TableName
@@ -100,6 +113,13 @@ class MergeSpec:
     stamp: int
     counts: Counts
     absent_columns: frozenset[int] = frozenset()
+    files: tuple[RowsFile, ...] = ()
+
+    @property
+    def staged_row_count(self) -> int:
+        """How many rows the merge table must hold."""
+        outside = sum(file.row_count for file in self.files)
+        return self.counts.upserts + self.counts.deletes - outside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +170,20 @@ class Staging(Protocol):
 
     def forget(self, names: Iterable[str]) -> None:
         """Somebody drops these: look at the catalogue again when they are next wanted."""
+        ...
+
+    def direct(
+        self,
+        wanted: Mapping[TableName, Relation],
+        tables: Mapping[TableName, TableName],
+        *,
+        source_engine: str,
+        choices: Choices,
+    ) -> frozenset[TableName]:
+        """Those of these source tables whose upserts need no merge table: see `write_rows`.
+
+        tables: the target's name of each. Whoever applies them looks once more.
+        """
         ...
 
     def begin_files(self, files: Iterable[str]) -> None:
@@ -287,6 +321,15 @@ class Engine(Protocol):
         """Append rows to a merge table, over the connection that this worker keeps.
 
         Raises StagingFailed, StagingLost, StagingChanged, or what the rows' iterator does.
+        """
+        ...
+
+    def write_rows(
+        self, path: Path, relation: Relation, batches: Iterable[pa.RecordBatch]
+    ) -> RowsFile | None:
+        """Write upserts into a file, as the applying connection has the target read them.
+
+        batches: of the layout. None where one of them must go through the merge table.
         """
         ...
 

@@ -177,6 +177,9 @@ def connect(
         if context is not None:
             connection.ctx = context
         connection.connect()
+        # Who answers in the server's place could ask for any file, in answer to any statement:
+        # PyMySQL sends none, and `load_local` what it is given.
+        connection._local_infile = False
     except (pymysql.Error, OSError, ssl.SSLError, RuntimeError, ValueError) as error:
         raise connect_error(url, error) from error
     try:

@@ -32,15 +32,18 @@ from penstock.load import LOAD_AFRESH
 from penstock.load.apart import Apart
 from penstock.load.mysql import apart_rows, progress
 from penstock.load.mysql.alter import Alterer
-from penstock.load.mysql.merge import Merge, MergeSql, Way
+from penstock.load.mysql.direct import direct_load, pieces_of
+from penstock.load.mysql.merge import Merge, MergeSql, Way, writes_of
 from penstock.load.mysql.progress import Records, read_applied, transaction
 from penstock.load.mysql.refusals import HARMLESS, apply_error, refused
 from penstock.load.mysql.reshape import Changes, Reshaping, may_keep, types_of
+from penstock.load.mysql.send import PACKET_BYTES, load_local
 from penstock.load.mysql.staging import check_staged, drop_merge_tables
 from penstock.load.mysql.target import TargetTable, read_target_tables, require
-from penstock.load.mysql.types import mapping_of, target_server, template_for
+from penstock.load.mysql.types import mapping_of, target_server
 from penstock.load.policies import EVOLVE_ALL, Kind, Policies
 from penstock.load.refusals import (
+    StagingChanged,
     TargetNotTransactional,
     TargetRowMissing,
     TriggersWouldFire,
@@ -51,6 +54,7 @@ from penstock.load.target import (
     FileProgress,
     MergeSpec,
     PhaseSpec,
+    RowsFile,
     TableRecord,
     target_name,
 )
@@ -94,7 +98,11 @@ class MySQLTarget:
         self._source_engine = ""
         settings = {**lock_timeouts(LOCK_TIMEOUT_S), "foreign_key_checks": "0"}
         self.connection: Connection = connect(
-            url, application_name=APPLICATION_NAME, options=settings, found_rows=True
+            url,
+            application_name=APPLICATION_NAME,
+            options=settings,
+            found_rows=True,
+            local_infile=True,
         )
         self._server = target_server(self.connection.server)
         self._records = Records(self.connection)
@@ -380,18 +388,9 @@ class MySQLTarget:
             counts=spec.counts,
             absent_columns=spec.absent_columns,
             dropped=frozenset(dropped),
-            writes=self._writes(spec.relation, table),
+            writes=writes_of(spec.relation, table, lambda column: self._mapping(source, column)),
+            files=spec.files,
         )
-
-    def _writes(self, relation: Relation, table: TargetTable) -> dict[str, str]:
-        """How the values of each column are written into the target's, where not as they are."""
-        source = TableName(relation.schema, relation.name)
-        found = {column.name: table.column(column.name) for column in relation.columns}
-        return {
-            column.name: template_for(self._mapping(source, column), target)
-            for column in relation.columns
-            if (target := found[column.name]) is not None
-        }
 
     def run(self, sql: str, table: TableName) -> int:
         """Run a statement that changes this table; how many rows. Warnings count as refusals."""
@@ -403,6 +402,23 @@ class MySQLTarget:
                 return count
         except StatementFailed as error:
             raise apply_error(error, table) from error
+
+    def load(self, sql: str, file: RowsFile, table: TableName) -> None:
+        """Run a `direct_load` statement with this file. Warnings count as refusals."""
+        doing = f"applying to {table}"
+        try:
+            with server_errors(doing), self.connection.cursor(Cursor) as cursor:
+                pieces = pieces_of(file.path, size_bytes=PACKET_BYTES)
+                loaded = load_local(self.connection, sql, pieces)
+                if loaded.warning_count:
+                    self._refuse_warnings(cursor, table)
+        except StatementFailed as error:
+            raise apply_error(error, table) from error
+        if loaded.row_count != file.row_count or loaded.size_bytes != file.size_bytes:
+            raise StagingChanged(
+                f"{file.path} held {loaded.row_count} rows, {file.row_count} were written",
+                hint="The batch is staged again by itself.",
+            )
 
     def _refuse_warnings(self, cursor: Cursor, table: TableName) -> None:
         """The server has changed a value to have it fit: then it is not the source's."""
@@ -426,6 +442,9 @@ class _TableApply:
         if merge.way is Way.COUNT:
             self._count()
             return
+        if merge.merge.files:
+            self._load_files()
+            return
         in_place = self._fill()
         if merge.way is Way.REPLACE:
             self._run(merge.delete_affected())
@@ -445,6 +464,20 @@ class _TableApply:
             found = self._run(merge.update_known())
             if found < wanted:
                 self._expect(merge.insert_missing(), wanted - found)
+
+    def _load_files(self) -> None:
+        """The upserts wait in files, all of them: the table reads them itself."""
+        merge = self._merge
+        load = direct_load(merge)
+        if load is None:
+            raise StagingChanged(
+                f"target table {self._name} was altered: its rows can not go into it directly",
+                hint="The batch is staged again by itself.",
+            )
+        if merge.merge.counts.deletes:
+            self._run(merge.delete_gone())
+        for file in merge.merge.files:
+            self._target.load(load, file, self._name)
 
     def _fill(self) -> int:
         """Fill unsent columns; how many rows are left to be updated in place."""

@@ -11,6 +11,7 @@ from penstock.host.mysql.connect import Connection, connect, run, statement_erro
 from penstock.load import target as port
 from penstock.load.mysql import progress
 from penstock.load.mysql.apply import LOCK_TIMEOUT_S, MySQLTarget, lock_timeouts
+from penstock.load.mysql.direct import DirectTables, write_rows
 from penstock.load.mysql.layout import MergeLayout
 from penstock.load.mysql.progress import NAME_LENGTH_MAX, Records
 from penstock.load.mysql.send import NOT_ALLOWED, send, without_log
@@ -27,6 +28,7 @@ __all__ = [
     "send",
     "staging_name",
     "typed",
+    "write_rows",
 ]
 
 STAGER_NAME = "penstock stager"
@@ -96,6 +98,7 @@ class MySQLStaging:
             self.close()
             raise
         self._area = StagingArea(self._silent)
+        self._direct = DirectTables(connection, self._records)
 
     def _relax(self) -> None:
         """Let a merge table have as many columns as fit in the base table's rows, if we may."""
@@ -116,6 +119,17 @@ class MySQLStaging:
     def forget(self, names: Iterable[str]) -> None:
         """See `Staging`."""
         self._area.forget(names)
+
+    def direct(
+        self,
+        wanted: Mapping[TableName, Relation],
+        tables: Mapping[TableName, TableName],
+        *,
+        source_engine: str,
+        choices: Choices,
+    ) -> frozenset[TableName]:
+        """See `Staging`."""
+        return self._direct.among(wanted, tables, source_engine=source_engine, choices=choices)
 
     def begin_files(self, files: Iterable[str]) -> None:
         """See `Staging`."""

@@ -16,17 +16,19 @@ Not here: the order of tables and the transaction (`apply.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from penstock.codec.typemap import Mapping as Mapped
 from penstock.codec.typemap import filled
 from penstock.host.mysql.connect import quoted
 from penstock.load.folded import Counts
 from penstock.load.mysql.layout import ENUM, SHORT_TEXT, TEXT, MergeLayout
 from penstock.load.mysql.target import BYTES, TargetColumn, TargetIndex, TargetTable
+from penstock.load.mysql.types import template_for
 from penstock.load.refusals import KeyNotInTarget
-from penstock.load.target import SCHEMA
+from penstock.load.target import SCHEMA, RowsFile
 from penstock.model import Column, Relation
 
 _SIGNED = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year"})
@@ -63,7 +65,7 @@ class Merge:
     that some row leaves to the target. dropped: columns of the rows that the target has no more,
     since the same transaction takes them away, or never had by policy. writes: by column the
     template that makes the value that waits the target's (`codec.typemap`); as it is, where there
-    is none.
+    is, where there is none. files: upserts that are not in the merge table.
     """
 
     relation: Relation
@@ -73,6 +75,19 @@ class Merge:
     absent_columns: frozenset[int] = frozenset()
     dropped: frozenset[str] = frozenset()
     writes: Mapping[str, str] = field(default_factory=dict)
+    files: tuple[RowsFile, ...] = ()
+
+
+def writes_of(
+    relation: Relation, table: TargetTable, mapping_of: Callable[[Column], Mapped]
+) -> dict[str, str]:
+    """How the values of each column are written into the target's, where not as they are."""
+    found = {column.name: table.column(column.name) for column in relation.columns}
+    return {
+        column.name: template_for(mapping_of(column), target)
+        for column in relation.columns
+        if (target := found[column.name]) is not None
+    }
 
 
 class MergeSql:
@@ -84,13 +99,14 @@ class MergeSql:
         self.layout = MergeLayout(merge.relation)
         self.staging = quoted(SCHEMA, merge.staging)
         self.key = merge.relation.key
-        self._columns: dict[int, tuple[Column, TargetColumn]] = {
+        # By index the columns of the relation that the target has.
+        self.columns: dict[int, tuple[Column, TargetColumn]] = {
             index: (column, self._target(column.name))
             for index, column in enumerate(merge.relation.columns)
             if column.name not in merge.dropped
         }
-        self._absent_columns = sorted(merge.absent_columns & self._columns.keys())
-        self.arbiter = _arbiter(self.table, [self._columns[i][1].name for i in self.key])
+        self._absent_columns = sorted(merge.absent_columns & self.columns.keys())
+        self.arbiter = _arbiter(self.table, [self.columns[i][1].name for i in self.key])
         self.way = self._way()
 
     def _target(self, name: str) -> TargetColumn:
@@ -110,7 +126,7 @@ class MergeSql:
         others = any(index is not self.arbiter for index in self.table.unique)
         if self.arbiter is not None and not others:
             return Way.UPSERT
-        known = {target.name for _, target in self._columns.values()}
+        known = {target.name for _, target in self.columns.values()}
         own = any(not c.generated and c.name not in known for c in self.table.columns)
         return Way.PLACE if own else Way.REPLACE
 
@@ -118,18 +134,22 @@ class MergeSql:
 
     def _written(self) -> list[int]:
         """Indexes of the columns that may be written: all but those the target computes."""
-        return [i for i, (_, target) in self._columns.items() if not target.generated]
+        return [i for i, (_, target) in self.columns.items() if not target.generated]
 
     def _name(self, index: int) -> str:
-        return quoted(self._columns[index][1].name)
+        return quoted(self.columns[index][1].name)
 
     def _value(self, index: int) -> str:
         """The merge table's value of a column, as it is assigned to the target's."""
         return self._written_as(self.layout.reference(index), index)
 
+    def template(self, index: int) -> str:
+        """What makes a column's value the target's; see `Merge.writes`."""
+        return self.merge.writes.get(self.columns[index][0].name, "{}")
+
     def _written_as(self, value: str, index: int) -> str:
-        column, target = self._columns[index]
-        template = self.merge.writes.get(column.name, "{}")
+        column, target = self.columns[index]
+        template = self.template(index)
         # What a FLOAT is found by waits as FLOAT: any expression makes it another number.
         is_float = self.layout.staged_sql(index) == "float"
         if template != "{}" and not is_float:
@@ -147,7 +167,7 @@ class MergeSql:
     def _on_key(self, values: Iterable[str]) -> str:
         parts = []
         for index, raw in zip(self.key, values, strict=True):
-            _, target = self._columns[index]
+            _, target = self.columns[index]
             own = f"t.{self._name(index)}"
             value = self._written_as(raw, index)
             same = _compared(value, target, is_text=self._waits_as_text(index))
@@ -208,7 +228,7 @@ class MergeSql:
                 continue
             own = self.layout.reference(index)
             is_text = self._waits_as_text(index)
-            there = _staged(f"t.{self._name(index)}", *self._columns[index], is_text=is_text)
+            there = _staged(f"t.{self._name(index)}", *self.columns[index], is_text=is_text)
             parts.append(f"{own} = if({self._is_absent(index)}, {there}, {own})")
         if not parts:  # touches each row all the same, and so tells whether it is there
             parts = [f"{self._n} = {self._n}"]
@@ -315,11 +335,11 @@ class MergeSql:
 
     def delete_copies(self, number: int, copies: int) -> str:
         """COUNT: delete so many copies of the row of this number, compared by all its columns."""
-        same = " and ".join(self._same(index, number) for index in self._columns)
+        same = " and ".join(self._same(index, number) for index in self.columns)
         return f"delete from {self.table.sql_name}\n where {same}\n limit {copies}"
 
     def _same(self, index: int, number: int) -> str:
-        _, target = self._columns[index]
+        _, target = self.columns[index]
         own, is_text = self._name(index), self._waits_as_text(index)
         value = _compared_whole(self._value(index), target, is_text=is_text)
         row = (

@@ -8,7 +8,8 @@ a batch that was given up sends late, is refused.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -86,8 +87,8 @@ def _send(session: _Session, rows: Outgoing) -> None:
     counted = _Counted(rows.reader, MergeLayout(rows.relation).without_label())
     if session.takes_files:
         statement = f"load data local infile '{FILE_NAME}' into table {table} character set binary"
-        result = load_local(connection, f"{statement} {FIELDS} ({names})", map(lines, counted))
-        taken, warnings = result
+        loaded = load_local(connection, f"{statement} {FIELDS} ({names})", map(lines, counted))
+        taken, warnings = loaded.row_count, loaded.warning_count
         if warnings and counted.without_label:
             warnings = all_warnings(connection)
     else:
@@ -127,8 +128,20 @@ class _Counted:
                 yield batch
 
 
-def load_local(connection: Connection, sql: str, pieces: Iterator[bytes]) -> tuple[int, int]:
-    """Run a LOAD DATA LOCAL statement and send it this; rows taken, and warnings.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What came of a LOAD DATA: rows read and not skipped, warnings, and bytes sent."""
+
+    row_count: int
+    warning_count: int
+    size_bytes: int
+
+
+_LOADED = re.compile(rb"Records: (\d+) +Deleted: \d+ +Skipped: (\d+)")
+
+
+def load_local(connection: Connection, sql: str, pieces: Iterable[bytes]) -> Loaded:
+    """Run a LOAD DATA LOCAL statement and send it this.
 
     The server names the file that it wants: any other name than ours is refused, since who
     answers in a server's place could ask for any file of ours. Raises pymysql.Error.
@@ -140,17 +153,26 @@ def load_local(connection: Connection, sql: str, pieces: Iterator[bytes]) -> tup
     if packet.get_all_data()[1:] != FILE_NAME.encode():
         connection._force_close()
         raise pymysql.err.OperationalError(2027, "the server asked for a file that is not ours")
+    size_bytes = 0
     for piece in pieces:
         view = memoryview(piece)
+        size_bytes += len(view)
         for at in range(0, len(view), PACKET_BYTES):
             connection.write_packet(bytes(view[at : at + PACKET_BYTES]))
     connection.write_packet(b"")
     answer = connection._read_packet()
     answer.advance(1)
-    taken = answer.read_length_encoded_integer()
+    answer.read_length_encoded_integer()  # a row that REPLACE replaces counts twice
     answer.read_length_encoded_integer()
-    _, warnings = answer.read_struct("<HH")
-    return int(taken), int(warnings)
+    _, warning_count = answer.read_struct("<HH")
+    said = _LOADED.search(answer.read_all())
+    if said is None:
+        raise pymysql.err.OperationalError(2027, "the server does not say what it has loaded")
+    return Loaded(
+        row_count=int(said[1]) - int(said[2]),
+        warning_count=int(warning_count),
+        size_bytes=size_bytes,
+    )
 
 
 def all_warnings(connection: Connection) -> int:

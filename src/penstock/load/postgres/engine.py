@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import psycopg
+import pyarrow as pa
 
 from penstock.codec.typemap import NO_CHOICES, Choices, Engine, Server
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, server_errors, statement_error
@@ -20,7 +22,7 @@ from penstock.load.postgres.nulls import drop_not_null
 from penstock.load.postgres.records import Records
 from penstock.load.postgres.send import send
 from penstock.load.postgres.staging import StagingArea, check_staged, drop_merge_tables
-from penstock.load.target import Applied, FileProgress, MergeSpec, PhaseSpec
+from penstock.load.target import Applied, FileProgress, MergeSpec, PhaseSpec, RowsFile
 from penstock.model import PenstockError, Relation, TableName
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "send",
     "staging_name",
     "typed",
+    "write_rows",
 ]
 
 STAGER_NAME = "penstock stager"
@@ -55,6 +58,15 @@ def layout(relation: Relation) -> MergeLayout:
 def staging_name(merge_name: str, *, place: int, use: int) -> str:
     """See `Engine.staging_name`."""
     return port.staging_name(merge_name, place=place, use=use, room=NAME_BYTES_MAX, unit="utf-8")
+
+
+def write_rows(
+    path: Path,  # noqa: ARG001
+    relation: Relation,  # noqa: ARG001
+    batches: Iterable[pa.RecordBatch],  # noqa: ARG001
+) -> RowsFile | None:
+    """None: all rows go through merge tables; see `PostgresStaging.direct`."""
+    return None
 
 
 def open_staging(url: str) -> PostgresStaging:
@@ -97,6 +109,17 @@ class PostgresStaging:
     def forget(self, names: Iterable[str]) -> None:
         """See `Staging`."""
         self._area.forget(names)
+
+    def direct(
+        self,
+        wanted: Mapping[TableName, Relation],  # noqa: ARG002
+        tables: Mapping[TableName, TableName],  # noqa: ARG002
+        *,
+        source_engine: str,  # noqa: ARG002
+        choices: Choices,  # noqa: ARG002
+    ) -> frozenset[TableName]:
+        """None: COPY can not update, and what waits in a merge table was parsed meanwhile."""
+        return frozenset()
 
     def begin_files(self, files: Iterable[str]) -> None:
         """See `Staging`."""

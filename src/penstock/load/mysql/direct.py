@@ -1,0 +1,218 @@
+"""Upserts straight into their table, by LOAD DATA LOCAL ... REPLACE from a file of ours.
+
+Where a table has one unique index, over its key, and no column but those that rows bring, REPLACE
+does what `on duplicate key update` from a merge table does: a row that is there is updated where it
+is. Nothing is written twice then, and nothing but parsing is added to what the server's own replica
+does. Everything else goes through a merge table, and so do deletes.
+
+The lines are those that merge tables get (`rows.py`), and every column takes a text for what a
+merge table's column of the neutral type would give it: that is what `_TAKES` lists. LOCAL with
+REPLACE keeps strict mode; what the server only warns of is refused by whoever applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+
+from penstock.codec.typemap import Choices
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.mysql.connect import Connection, quoted, value
+from penstock.load.folded import Counts
+from penstock.load.mysql.layout import MergeLayout
+from penstock.load.mysql.merge import Merge, MergeSql, Way, writes_of
+from penstock.load.mysql.progress import Records
+from penstock.load.mysql.rows import FIELDS, lines
+from penstock.load.mysql.send import FILE_NAME
+from penstock.load.mysql.target import (
+    BYTES,
+    CHARACTER,
+    TargetColumn,
+    TargetTable,
+    read_target_tables,
+)
+from penstock.load.mysql.types import mapping_of, target_server
+from penstock.load.target import RowsFile
+from penstock.model import Column, Relation, TableName
+
+logger = structlog.get_logger(__name__)
+
+# How long a table that was not fit is not looked at again: it may have been altered since.
+UNFIT_FOR_S = 60.0
+
+_NUMBERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal"})
+_MOMENTS = frozenset({"datetime", "timestamp"})
+_APPROXIMATE = frozenset({"float", "double"})
+# By neutral type the types of columns that make of its text what they make of its value. Not YEAR,
+# which has 2000 for the text 0 and 0000 for the number.
+_TAKES: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(("bool", "int16", "int32", "int64", "uint32", "uint64"), _NUMBERS),
+    **dict.fromkeys(("float32", "float64"), _APPROXIMATE),
+    **dict.fromkeys(("timestamp", "timestamptz"), _MOMENTS),
+    "date": frozenset({"date"}),
+    "time": frozenset({"time"}),
+    "uuid": frozenset({"uuid", "char", "varchar"}),
+    "binary": BYTES,
+    "string": CHARACTER | {"json", "enum", "set"},
+}
+_UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8"})
+
+
+def takes(column: Column, target: TargetColumn) -> bool:
+    """Whether a column takes the texts of a column of the log as it takes its values."""
+    if column.neutral.startswith("decimal("):
+        return target.data_type == "decimal"
+    if target.charset and target.charset not in _UTF8:
+        return False  # the lines are bytes, which nobody converts
+    return target.data_type in _TAKES.get(column.neutral, frozenset())
+
+
+def direct_load(merge: MergeSql) -> str | None:
+    """The statement that takes a file of upserts into the table; None where it can not."""
+    known = {target.name for _, target in merge.columns.values()}
+    if (
+        merge.way is not Way.UPSERT
+        or merge.table.triggers
+        or any(not c.generated and c.name not in known for c in merge.table.columns)
+    ):
+        return None
+    names, sets = [], []
+    for index, column in enumerate(merge.merge.relation.columns):
+        found = merge.columns.get(index)
+        held = f"@wk{index}"
+        if found is None or found[1].generated:
+            names.append(held)
+            continue
+        if merge.template(index) != "{}" or not takes(column, found[1]):
+            return None
+        name = quoted(found[1].name)
+        if found[1].data_type == "json":  # which takes no bytes
+            names.append(held)
+            sets.append(f"{name} = convert({held} using utf8mb4)")
+        else:
+            names.append(name)
+    more = f" set {', '.join(sets)}" if sets else ""
+    return (
+        f"load data local infile '{FILE_NAME}' replace into table {merge.table.sql_name}"
+        f" character set binary {FIELDS} ({', '.join(names)}){more}"
+    )
+
+
+class DirectTables:
+    """Knows which tables take rows directly; asks the catalogue as rarely as it can."""
+
+    def __init__(
+        self, connection: Connection, records: Records, *, clock: Clock = REAL_CLOCK
+    ) -> None:
+        """connection: autocommit, used by nobody else meanwhile."""
+        self._connection = connection
+        self._records = records
+        self._clock = clock
+        self._server = target_server(connection.server)
+        self._is_allowed: bool | None = None
+        # By table its shape, and until when it is known not to be fit; None: it is.
+        self._known: dict[TableName, tuple[Relation, float | None]] = {}
+
+    def among(
+        self,
+        wanted: Mapping[TableName, Relation],
+        tables: Mapping[TableName, TableName],
+        *,
+        source_engine: str,
+        choices: Choices,
+    ) -> frozenset[TableName]:
+        """See `Staging.direct`."""
+        if not self._allowed():
+            return frozenset()
+        now = self._clock.monotonic_s()
+        unknown = [name for name, shape in wanted.items() if not self._is_known(name, shape, now)]
+        found = read_target_tables(self._connection, {tables[name] for name in unknown})
+        for name in unknown:
+            table = found.get(tables[name])
+            fit = table is not None and self._is_fit(
+                name, wanted[name], table, source_engine=source_engine, choices=choices
+            )
+            self._known[name] = (wanted[name], None if fit else now + UNFIT_FOR_S)
+        return frozenset(name for name in wanted if self._known[name][1] is None)
+
+    def _allowed(self) -> bool:
+        if self._is_allowed is None:
+            doing = "looking at the target"
+            files = value(self._connection, "select @@local_infile", doing=doing)
+            # As a statement, LOAD DATA would bring a replica its file, and warn of itself.
+            binlog = value(self._connection, "select @@binlog_format", doing=doing)
+            self._is_allowed = bool(files) and binlog != "STATEMENT"
+        return self._is_allowed
+
+    def _is_known(self, name: TableName, shape: Relation, now: float) -> bool:
+        known, until = self._known.get(name, (None, None))
+        return known == shape and (until is None or now < until)
+
+    def _is_fit(
+        self,
+        source: TableName,
+        relation: Relation,
+        table: TargetTable,
+        *,
+        source_engine: str,
+        choices: Choices,
+    ) -> bool:
+        record = self._records.get(source, table.name)
+        missing = {c.name for c in relation.columns if table.column(c.name) is None}
+        if not relation.key or not missing <= set(record.left_out):
+            return False
+        writes = writes_of(
+            relation,
+            table,
+            lambda column: mapping_of(
+                column, source_engine, self._server, choices=choices, table=source
+            ),
+        )
+        merge = Merge(
+            relation=relation,
+            table=table,
+            staging=record.merge_name,
+            counts=Counts(),
+            dropped=frozenset(missing),
+            writes=writes,
+        )
+        return direct_load(MergeSql(merge)) is not None
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def write_rows(
+    path: Path, relation: Relation, batches: Iterable[pa.RecordBatch]
+) -> RowsFile | None:
+    """See `Engine.write_rows`. None, too, when the disk has no room: the target may have."""
+    unlabelled = MergeLayout(relation).without_label()
+    names = [column.name for column in relation.columns]
+    row_count = size_bytes = 0
+    try:
+        with path.open("wb") as file:
+            for batch in batches:
+                if any(_any_empty(batch.column(name)) for name in unlabelled):
+                    return None  # the 0 of an ENUM, which strict mode takes from no text
+                if batch.num_rows:
+                    size_bytes += file.write(lines(batch.select(names)))
+                row_count += batch.num_rows
+    except OSError as error:
+        logger.warning("rows could not wait in a file", path=str(path), reason=error.strerror)
+        return None
+    return RowsFile(path=path, row_count=row_count, size_bytes=size_bytes)
+
+
+def _any_empty(values: pa.Array) -> bool:
+    return bool(pc.any(pc.equal(values, "")).as_py())
+
+
+def pieces_of(path: Path, *, size_bytes: int) -> Iterator[bytes]:
+    """A file's bytes, in pieces of at most this size."""
+    with path.open("rb") as file:
+        while piece := file.read(size_bytes):
+            yield piece
