@@ -1,9 +1,9 @@
 """Applying W into MariaDB and MySQL, against the server's own replica on the same binlog.
 
 Estimate: a replica applies row by row, with a lookup by key each: 15 to 25 us a row of one thread,
-which is 40 to 60 k changes/s. Ours folds 150,000 changes to 135,000 rows, writes them into a merge
-table (LOAD DATA, 3 us), deletes and upserts from there (two lookups, 8 to 10 us): 70 to 90 k
-changes/s, with reading and folding on the second core.
+which is 40 to 60 k changes/s. Ours folds 150,000 changes to 150,000 rows, most of which the table reads
+itself (LOAD DATA ... REPLACE: what the replica does, and 2 to 3 us of parsing); deletes go through
+a merge table. Reading, folding and writing lines, 3 us, happen on the second core.
 Limit: the replica's applier, its relay log fetched beforehand, from START to the last change being
 visible; with its threads as the server comes (`--workers` for more). Both sides have the same
 server, the same base rows, and write the server's own binlog (log_slave_updates).
@@ -34,6 +34,7 @@ from penstock.source.mysql.beginning import find_beginning
 from penstock.source.mysql.engine import MySQLEngine
 
 POLL_INTERVAL_S = 0.02
+SAMPLE_INTERVAL_S = 0.5
 TIMEOUT_S = 900.0
 
 
@@ -83,8 +84,8 @@ def penstock(
         )
         without = [server.pid for server in servers]
         with (
-            TreeSampler(target.pid) as there,
-            TreeSampler(os.getpid(), without=without) as sampler,
+            TreeSampler(target.pid, interval_s=SAMPLE_INTERVAL_S) as there,
+            TreeSampler(os.getpid(), without=without, interval_s=SAMPLE_INTERVAL_S) as sampler,
         ):
             began = time.monotonic()
             loader.run()
@@ -109,7 +110,7 @@ def replica(
         follow(connection, source, made, workers)
         do(connection, "start slave io_thread")
         wait_until(connection, made, "read_master_log_pos", "master_log_file")
-        with TreeSampler(target.pid) as there:
+        with TreeSampler(target.pid, interval_s=SAMPLE_INTERVAL_S) as there:
             began = time.monotonic()
             do(connection, "start slave sql_thread")
             wait_until(connection, made, "exec_master_log_pos", "relay_master_log_file")

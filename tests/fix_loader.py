@@ -136,6 +136,21 @@ class Applying:
         place: int = 0,
     ) -> Staged:
         """Apply all closed segments that are there; after_job: SQL between staging and applying."""
+        staged = self.stage(before=before, threads=threads, after_job=after_job, place=place)
+        apply_batch(self.target, staged, log_id="test-log")
+        self.applied = staged.after
+        assert self.read_applied() == self.applied
+        return staged
+
+    def stage(
+        self,
+        *,
+        before: int = POSITION_MAX,
+        threads: int = 2,
+        after_job: str = "select 1",
+        place: int = 0,
+    ) -> Staged:
+        """Stage them, and no more."""
         files = next_segments(self.directory, after=self.applied.segment, count_max=100)
         if self._stager is None:
             self._stager = open_stager(
@@ -152,13 +167,14 @@ class Applying:
                 )
             )
         session: Any = LocalSession(lambda: self.execute(after_job))
-        staged = self._stager.stage(
-            files, session, applied=self.applied, before=before, place=place
-        )
-        apply_batch(self.target, staged, log_id="test-log")
-        self.applied = staged.after
-        assert self.read_applied() == self.applied
-        return staged
+        return self._stager.stage(files, session, applied=self.applied, before=before, place=place)
+
+    def begin_anew(self) -> None:
+        """As after an error: what stages and what applies look at the target again."""
+        if self._stager is not None:
+            self._stager.close()
+            self._stager = None
+        self.target.forget()
 
     def execute(self, sql: str) -> None:
         """Run SQL in the session that applies."""

@@ -553,7 +553,7 @@ def test_late_workers_are_refused(my_start: MyStart, log: LogMaker) -> None:
 )
 def test_changed_merge_tables_are_seen(my_start: MyStart, log: LogMaker, after_job: str) -> None:
     """Nothing is applied from a merge table that is not as it was staged; it is staged anew."""
-    target = my_start(ITEMS)
+    target = my_start(ITEMS, rows_directory=None)
     log.transaction(insert(ITEM, 1, "a", 1))
     log.close_segment()
     with pytest.raises(StagingChanged):

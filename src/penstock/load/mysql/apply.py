@@ -405,18 +405,20 @@ class MySQLTarget:
 
     def load(self, sql: str, file: RowsFile, table: TableName) -> None:
         """Run a `direct_load` statement with this file. Warnings count as refusals."""
-        doing = f"applying to {table}"
         try:
-            with server_errors(doing), self.connection.cursor(Cursor) as cursor:
-                pieces = pieces_of(file.path, size_bytes=PACKET_BYTES)
-                loaded = load_local(self.connection, sql, pieces)
-                if loaded.warning_count:
+            with (
+                pieces_of(file, size_bytes=PACKET_BYTES) as pieces,
+                server_errors(f"applying to {table}"),
+                self.connection.cursor(Cursor) as cursor,
+            ):
+                row_count, warning_count = load_local(self.connection, sql, pieces)
+                if warning_count:
                     self._refuse_warnings(cursor, table)
         except StatementFailed as error:
             raise apply_error(error, table) from error
-        if loaded.row_count != file.row_count or loaded.size_bytes != file.size_bytes:
+        if row_count != file.row_count:
             raise StagingChanged(
-                f"{file.path} held {loaded.row_count} rows, {file.row_count} were written",
+                f"{file.path} held {row_count} rows, {file.row_count} were written",
                 hint="The batch is staged again by itself.",
             )
 

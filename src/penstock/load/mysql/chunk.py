@@ -126,9 +126,9 @@ class MySQLWriter:
         lines = _lines(task, reader)
         self._said = self._other = None
         if self._takes_files:
-            loaded = load_local(self._connection, load_sql(task), iter(lines))
-            taken = loaded.row_count
-            warnings = self._warnings(task) if loaded.warning_count else 0
+            taken, warnings = load_local(self._connection, load_sql(task), iter(lines))
+            if warnings:
+                warnings = self._warnings(task)
         else:
             taken, warnings = self._insert(task, lines)
         if warnings and (self._other or warnings != _without_label(task, reader)):

@@ -12,7 +12,9 @@ REPLACE keeps strict mode; what the server only warns of is refused by whoever a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,6 +38,7 @@ from penstock.load.mysql.target import (
     read_target_tables,
 )
 from penstock.load.mysql.types import mapping_of, target_server
+from penstock.load.refusals import StagingChanged
 from penstock.load.target import RowsFile
 from penstock.model import Column, Relation, TableName
 
@@ -211,8 +214,21 @@ def _any_empty(values: pa.Array) -> bool:
     return bool(pc.any(pc.equal(values, "")).as_py())
 
 
-def pieces_of(path: Path, *, size_bytes: int) -> Iterator[bytes]:
-    """A file's bytes, in pieces of at most this size."""
-    with path.open("rb") as file:
-        while piece := file.read(size_bytes):
-            yield piece
+@contextmanager
+def pieces_of(file: RowsFile, *, size_bytes: int) -> Iterator[Iterator[bytes]]:
+    """A file's bytes, in pieces of at most this size.
+
+    Raises StagingChanged where it is not as it was written, or can not be read.
+    """
+    try:
+        with file.path.open("rb") as opened:
+            found = os.fstat(opened.fileno()).st_size
+            if found != file.size_bytes:
+                raise _changed(file, f"holds {found} bytes, {file.size_bytes} were written")
+            yield iter(lambda: opened.read(size_bytes), b"")
+    except OSError as error:
+        raise _changed(file, f"can not be read: {error.strerror}") from error
+
+
+def _changed(file: RowsFile, what: str) -> StagingChanged:
+    return StagingChanged(f"{file.path} {what}", hint="The batch is staged again by itself.")

@@ -1,0 +1,317 @@
+"""Upserts that MySQL and MariaDB read straight into their table, from files of ours."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_changes import relation
+from fix_loader import Applying, LogMaker
+from fix_loading import add
+from fix_merge import ITEM, delete, insert, update
+from fix_mysql_loader import COUNTED, ITEMS, MyStart, Target, run_killed
+from penstock.load.batch import apply_batch
+from penstock.load.refusals import StagingChanged
+from penstock.load.target import RowsFile
+from penstock.model import MarkerKind, TableName
+
+
+def staged_files(target: Applying, **more: Any) -> tuple[RowsFile, ...]:
+    """Apply what is there; the files in which its upserts waited."""
+    staged = target.batch(**more)
+    return tuple(file for phase in staged.phases for spec in phase.merges for file in spec.files)
+
+
+def test_upserts_wait_in_files_and_deletes_in_the_merge_table(
+    my_start: MyStart, log: LogMaker
+) -> None:
+    """In a folder of its own, which the next batch but one has removed."""
+    target = my_start(ITEMS + "; insert into t values (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)")
+    log.transaction(
+        insert(ITEM, 4, "tab\t\\N\n\0", 4),
+        update(ITEM, 1, "A", None),
+        update(ITEM, 5, "moved", 3, old=(3, None, None)),
+        delete(ITEM, 2, None, None),
+    )
+    log.close_segment()
+    staged = target.stage()
+    (spec,) = staged.phases[0].merges
+    (file,) = spec.files
+    assert (file.row_count, spec.staged_row_count) == (3, 2)
+    assert file.path.stat().st_size == file.size_bytes
+    assert target.rows("select id from wirekite.t_wkm order by 1") == [(2,), (3,)]
+    apply_batch(target.target, staged, log_id="test-log")
+    target.applied = staged.after
+    expected = [(1, "A", None), (4, "tab\t\\N\n\0", 4), (5, "moved", 3)]
+    assert target.rows("select * from t order by id") == expected
+    for place in (1, 0):
+        log.transaction(insert(ITEM, 10 + place, "x", 1))
+        log.close_segment()
+        assert staged_files(target, place=place)
+        assert file.path.exists() == (place == 1)
+    target.close()
+    assert list(file.path.parent.parent.iterdir()) == []
+
+
+def test_buckets_and_truncations(my_start: MyStart, log: LogMaker, monkeypatch: Any) -> None:
+    """Each bucket of a large table has a file; a table that was emptied is emptied before."""
+    monkeypatch.setattr("penstock.load.plan.BUCKET_BYTES", 1)
+    target = my_start(ITEMS + "; insert into t values (1, 'a', 1)")
+    log.transaction((MarkerKind.TRUNCATE, [TableName("public", "t")]))
+    for number in range(2, 400):
+        log.transaction(insert(ITEM, number, "x" * (number % 100), number))
+    log.close_segment()
+    files = staged_files(target, threads=2)
+    assert [file.row_count for file in files] == [199, 199]
+    found = target.rows("select count(*), min(id), sum(length(name)), sum(n) from t")
+    length = sum(number % 100 for number in range(2, 400))
+    assert found == [(398, 2, length, sum(range(2, 400)))]
+
+
+VALUES: list[tuple[str, str, list[Any]]] = [
+    ("bool", "tinyint(1)", [True, False]),
+    ("int16", "smallint", [-32768, 32767]),
+    ("int32", "int", [-(2**31), 2**31 - 1]),
+    ("int64", "bigint", [-(2**63), 2**63 - 1]),
+    ("int32", "decimal(12,2)", [-(2**31), 2**31 - 1]),
+    ("uint32", "int unsigned", [0, 2**32 - 1]),
+    ("uint64", "bigint unsigned", [0, 2**64 - 1]),
+    ("float32", "float", [16777216.0, 1.401298464324817e-45]),
+    ("float64", "double", [0.1, 1.7976931348623157e308]),
+    ("decimal(38,10)", "decimal(38,10)", [Decimal("9" * 28 + ".5"), Decimal("-0.0000000001")]),
+    ("date", "date", [dt.date(1, 1, 1), dt.date(9999, 12, 31)]),
+    ("time", "time(6)", [dt.time(0, 0), dt.time(23, 59, 59, 999999)]),
+    ("timestamp", "datetime(6)", [dt.datetime.min, dt.datetime.max]),  # noqa: DTZ901
+    ("timestamp", "datetime", [dt.datetime(2024, 2, 29, 23, 59, 59, 500000)] * 2),  # noqa: DTZ001
+    ("timestamptz", "timestamp(6)", [dt.datetime(2037, 3, 28, 1, 30, 0, 12, tzinfo=dt.UTC)] * 2),
+    ("string", "longtext", ["tab\tline\n\\N\\ 'quote' \r\0 Größe 表 😀", ""]),
+    ("string", "varchar(9) character set utf8mb3", ["表 ü", "a "]),
+    ("string", "char(9)", ["ü", ""]),
+    ("string", "json", ['{"a": [1, null, "é\\n"]}', "1.5"]),
+    ("string", "enum('x','it''s','ü','1','')", ["1", ""]),
+    ("string", "set('a','b','d')", ["a,d", ""]),
+    ("binary", "longblob", [bytes(range(256)), b""]),
+    ("binary", "varbinary(10)", [b"\\\t\n\0", b"\xff\xf0"]),
+    ("binary", "binary(4)", [b"\\\t\n\0", b"\xf0\x9f\t\n"]),
+    ("uuid", "char(36)", [bytes(range(16)), b"\xff" * 16]),
+]
+
+
+@pytest.mark.parametrize("row", range(2))
+def test_values_are_those_that_go_through_a_merge_table(
+    my_start: MyStart, log: LogMaker, row: int
+) -> None:
+    """Of every type that goes directly: both ways leave the same behind, new and updated."""
+    columns = ", ".join(f"c{place} {sql}" for place, (_, sql, _) in enumerate(VALUES))
+    ddl = f"create table {{}} (id int primary key, {columns}, d int as (id * 2)) charset utf8mb4;"
+    types = [("id", "integer", "int32")]
+    types += [(f"c{place}", "x", neutral) for place, (neutral, _, _) in enumerate(VALUES)]
+    direct, merged = (relation(*types, name=name) for name in ("direct", "merged"))
+    own = "create trigger other before insert on merged for each row set new.id = new.id;"
+    target = my_start(ddl.format("direct") + ddl.format("merged") + own, allow_triggers=True)
+    for number in (row, 1 - row):
+        for shape in (direct, merged):
+            values = [values[number] for _, _, values in VALUES]
+            log.transaction(
+                insert(shape, 1, *values) if number == row else update(shape, 1, *values)
+            )
+            log.transaction(insert(shape, 2 + number, *(None for _ in VALUES)))
+        log.close_segment()
+        staged = target.batch()
+        files = {s.table.name: len(s.files) for p in staged.phases for s in p.merges}
+        assert files == {"direct": 1, "merged": 0}
+        names = [f"c{place}" for place in range(len(VALUES))]
+        for name in names:
+            both = [target.rows(f"select id, d, {name} from {t} order by id") for t in files]
+            assert both[0] == both[1], name
+            assert both[0][0][2] is not None
+
+
+def untouched(target: Applying) -> None:
+    """Nothing is changed."""
+
+
+def own_column(target: Applying) -> None:
+    """A column that no row brings."""
+    target.execute("alter table t add column own int default 7")
+
+
+def unique(target: Applying) -> None:
+    """Another unique key."""
+    target.execute("alter table t add unique (name)")
+
+
+def trigger(target: Applying) -> None:
+    """A trigger, which an update that replaces would fire as a delete."""
+    target.execute("create trigger one before delete on t for each row set @seen = 1")
+
+
+UNFIT: list[tuple[str, Callable[[Applying], None]]] = [
+    ("v int", own_column),
+    ("v int", unique),
+    ("v int", trigger),
+    ("v year", untouched),
+    ("v bit(4)", untouched),
+    ("v varchar(9)", untouched),
+]
+
+
+@pytest.mark.parametrize(("column", "alter"), UNFIT)
+def test_what_needs_more_goes_through_a_merge_table(
+    my_start: MyStart, log: LogMaker, column: str, alter: Callable[[Applying], None]
+) -> None:
+    """And comes out as it should."""
+    shape = relation(("id", "x", "int32"), ("name", "x", "string"), ("v", "x", "int16"))
+    ddl = f"create table t (id int primary key, name varchar(9), {column})"
+    target = my_start(ddl, allow_triggers=True)
+    alter(target)
+    one = 2001 if "year" in column else 1
+    log.transaction(insert(shape, 1, "a", one), insert(shape, 2, "b", 0))
+    log.close_segment()
+    assert staged_files(target) == ()
+    log.transaction(update(shape, 1, "A", 0))
+    log.close_segment()
+    assert staged_files(target) == ()
+    assert target.rows("select id, name, v + 0 from t order by id") == [(1, "A", 0), (2, "b", 0)]
+    if alter is own_column:
+        assert target.rows("select own from t") == [(7,), (7,)]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"local_infile": "0"}, {"binlog_format": "'STATEMENT'"}], ids=["files", "binlog"]
+)
+def test_servers_that_take_no_files(
+    my_start: MyStart, log: LogMaker, settings: dict[str, str]
+) -> None:
+    """Where files are not taken, or would go into the binlog as they are: merge tables."""
+    target_settings = settings
+    log.transaction(insert(ITEM, 1, "a", 1))
+    log.close_segment()
+    starting = my_start("create table other (id int)")
+    with starting.place.server.globals(**target_settings):
+        target = my_start(ITEMS)
+        assert staged_files(target) == ()
+    assert target.rows("select * from t") == [(1, "a", 1)]
+
+
+def test_labels_without_a_number(my_start: MyStart, log: LogMaker) -> None:
+    """The 0 of an ENUM, which no text is in strict mode: that batch goes through a merge table."""
+    shape = relation(("id", "x", "int32"), ("e", "enum('a','b')", "string"))
+    target = my_start("create table t (id int primary key, e enum('a','b'))")
+    log.transaction(insert(shape, 1, "a"), insert(shape, 3, None))
+    log.close_segment()
+    assert len(staged_files(target)) == 1
+    log.transaction(insert(shape, 2, ""), update(shape, 1, "b"))
+    log.close_segment()
+    assert staged_files(target) == ()
+    assert target.rows("select id, e + 0 from t order by id") == [(1, 2), (2, 0), (3, None)]
+
+
+def test_unsent_columns(my_start: MyStart, log: LogMaker) -> None:
+    """A batch with columns that the source did not send goes through a merge table."""
+    target = my_start(ITEMS + "; insert into t values (1, 'a', 1)")
+    log.transaction(update(ITEM, 1, None, 2, absent=(1,)), insert(ITEM, 2, "b", 2))
+    log.close_segment()
+    assert staged_files(target) == ()
+    assert target.rows("select * from t order by id") == [(1, "a", 2), (2, "b", 2)]
+
+
+def shorten(file: RowsFile) -> None:
+    """A file of which the end is missing."""
+    file.path.write_bytes(file.path.read_bytes()[:-4])
+
+
+def remove(file: RowsFile) -> None:
+    """A file that somebody took away."""
+    file.path.unlink()
+
+
+def less(file: RowsFile) -> None:
+    """As long as it was, with a row less."""
+    assert file.path.read_bytes() == b"1\ta\n2\tb\n"
+    file.path.write_bytes(b"1\taaaaa\n")
+
+
+@pytest.mark.parametrize("spoil", [shorten, remove, less])
+def test_a_spoiled_file_is_not_applied(
+    my_start: MyStart, log: LogMaker, spoil: Callable[[RowsFile], None]
+) -> None:
+    """Nothing of the batch is; it is staged anew, on the same connection."""
+    text = relation(("id", "x", "int32"), ("name", "x", "string"))
+    target = my_start("create table t (id int primary key, name varchar(99))")
+    log.transaction(insert(text, 1, "a"), insert(text, 2, "b"))
+    log.close_segment()
+    staged = target.stage()
+    (file,) = staged.phases[0].merges[0].files
+    spoil(file)
+    with pytest.raises(StagingChanged):
+        apply_batch(target.target, staged, log_id="test-log")
+    assert target.rows("select * from t") == []
+    assert target.read_applied() == target.applied
+    target.batch()
+    assert target.rows("select * from t order by id") == [(1, "a"), (2, "b")]
+
+
+@pytest.mark.parametrize("alter", [own_column, unique, trigger])
+def test_a_table_that_was_altered_meanwhile(
+    my_start: MyStart, log: LogMaker, alter: Callable[[Applying], None]
+) -> None:
+    """Who applies looks once more; staged anew, the rows go through a merge table."""
+    target = my_start(
+        "create table t (id int primary key, name varchar(9), n int)", allow_triggers=True
+    )
+    log.transaction(insert(ITEM, 1, "a", 1))
+    log.close_segment()
+    staged = target.stage()
+    alter(target)
+    with pytest.raises(StagingChanged, match="altered"):
+        apply_batch(target.target, staged, log_id="test-log")
+    target.begin_anew()
+    assert staged_files(target) == ()
+    assert target.rows("select id, name, n from t") == [(1, "a", 1)]
+
+
+def test_a_disk_without_room(
+    my_start: MyStart, log: LogMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows go through a merge table: the target's disk is another one."""
+    really = Path.open
+
+    def full(path: Path, mode: str = "r", **more: Any) -> Any:
+        if mode == "wb":
+            raise OSError(28, "No space left on device")
+        return really(path, mode, **more)
+
+    target = my_start(ITEMS)
+    log.transaction(insert(ITEM, 1, "a", 1))
+    log.close_segment()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", full)
+        staged = target.stage()
+    assert staged.phases[0].merges[0].files == ()
+    apply_batch(target.target, staged, log_id="test-log")
+    assert target.rows("select * from t") == [(1, "a", 1)]
+
+
+def test_what_a_killed_loader_left_is_removed(
+    my_target: Target, log: LogMaker, tmp_path: Path
+) -> None:
+    """Files of a batch that was never applied do not stay behind."""
+    my_target.execute(COUNTED)
+    for number in range(4):
+        add(log, number)
+        log.close_segment()
+    log.writer.done()
+    killed = run_killed(my_target, tmp_path, "load.apply.after:1:kill")
+    assert killed.returncode < 0, killed.stderr
+    rows = tmp_path / "run" / "rows"
+    assert [path for path in rows.rglob("*") if path.is_file()]
+    ended = run_killed(my_target, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    my_target.check(4)
+    assert list(rows.iterdir()) == []
