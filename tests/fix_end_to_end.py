@@ -87,6 +87,10 @@ class Process:
         self._join()
         return code
 
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Ask it to end, and see that it ends well."""
         self._process.send_signal(number)

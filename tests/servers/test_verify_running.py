@@ -134,7 +134,7 @@ class Pair:
             thread.join()
 
 
-@pytest.fixture(params=["postgresql"])
+@pytest.fixture(params=["postgresql", "mysql"])
 def pair(
     request: pytest.FixtureRequest,
     mysql: MySQLServer,
@@ -159,7 +159,6 @@ def arrived(pair: Pair) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.server("mysql")
 def test_a_source_that_is_written_is_compared_at_one_place_of_its_binlog(pair: Pair) -> None:
     """The loader stands still at exactly that place; what differs is found, and repaired there."""
     with ExitStack() as stack:
