@@ -1,9 +1,9 @@
 """Applying W into MariaDB and MySQL, against the server's own replica on the same binlog.
 
 Estimate: a replica applies row by row, with a lookup by key each: 15 to 25 us a row of one thread,
-which is 40 to 60 k changes/s. Ours folds 150,000 changes to 150,000 rows, most of which the table reads
-itself (LOAD DATA ... REPLACE: what the replica does, and 2 to 3 us of parsing); deletes go through
-a merge table. Reading, folding and writing lines, 3 us, happen on the second core.
+which is 40 to 60 k changes/s. Ours folds 160,000 changes to as many rows, most of which the table
+reads itself (LOAD DATA ... REPLACE: what the replica does, and 2 to 3 us of parsing); deletes go
+through a merge table. Reading, folding and writing lines, 3 us, happen on the second core.
 Limit: the replica's applier, its relay log fetched beforehand, from START to the last change being
 visible; with its threads as the server comes (`--workers` for more). Both sides have the same
 server, the same base rows, and write the server's own binlog (log_slave_updates).

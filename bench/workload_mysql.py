@@ -25,7 +25,7 @@ ROW = """
     timestampadd(microsecond, {id} % 1000 * 1000,
                  timestampadd(second, {id} % 31536000, '2024-01-01 00:00:00')),
     {id} % 3 = 0, json_object('id', {id}, 'tags', json_array('a', {id} % 10)), sqrt({id}),
-    unhex(md5({id})), if({id} % 4 = 0, concat('note ', {id}), null)
+    unhex(left(sha2({id}, 256), 32)), if({id} % 4 = 0, concat('note ', {id}), null)
 """
 FILL = (
     f"insert into {{table}} ({COLUMNS}) select "

@@ -51,6 +51,11 @@ class MySQLServer:
         return self.version.is_mariadb
 
     @property
+    def replica_word(self) -> str:
+        """What a replica is called in statements: as of MySQL 8.4 no slave."""
+        return "replica" if self.version.mysql(8, 4) else "slave"
+
+    @property
     def port(self) -> int:
         """The TCP port."""
         return self.embedded.port
@@ -141,11 +146,15 @@ def follow_primary(replica: MySQLServer, primary: MySQLServer) -> None:
     how = "master_use_gtid=slave_pos"
     if not primary.is_mariadb:
         how = "master_auto_position=1, get_master_public_key=1"
-    replica.execute(
+    statement = (
         f"change master to master_host='127.0.0.1', master_port={primary.port}, "
         f"master_user='root', master_password='{primary.embedded.password}', {how}"
     )
-    replica.execute("start slave")
+    if replica.version.mysql(8, 4):  # which knows the new words only
+        statement = statement.replace("master to", "replication source to")
+        statement = statement.replace("master_", "source_")
+    replica.execute(statement)
+    replica.execute(f"start {replica.replica_word}")
 
 
 def database_of(url: str) -> str:

@@ -50,7 +50,7 @@ def fill_orders(server: MySQLServer, name: str, count: int = 60_000) -> None:
         "insert into numbers values (0),(1),(2),(3),(4),(5),(6),(7),(8),(9);"
         "create table orders (id bigint primary key, note varchar(200), total decimal(12,2),"
         " at timestamp(3) null);"
-        "insert into orders select d.i, repeat(md5(d.i), 3), d.i / 7.0,"
+        "insert into orders select d.i, repeat(left(sha2(d.i, 256), 32), 3), d.i / 7.0,"
         " timestampadd(minute, d.i, '2020-01-01')"
         " from (select a.n + 10 * b.n + 100 * c.n + 1000 * d.n + 10000 * e.n as i"
         f"  from numbers a, numbers b, numbers c, numbers d, numbers e) as d where d.i < {count};"

@@ -123,6 +123,9 @@ def test_doctor_looks_at_the_source_before_anything_begins(
     )
     config = configured(tmp_path, mysql_url, target_url)
     codes = {finding.code for finding in examine(config).findings}
+    if mysql.version.mysql(9, 6):  # which logs the rows that a cascade changes
+        assert "MY021" not in codes
+        return
     assert "MY021" in codes
     with pytest.raises(PreflightFailed) as caught:
         extracted(config)

@@ -198,7 +198,7 @@ def test_another_server_takes_over_by_gtid(own_mysql: Maker, tmp_path: Path) -> 
     extractor_of(url, tmp_path).run()
     insert(old, 3)
     until(lambda: new.execute("select count(*) from shop.t")[0][0] == 3)
-    new.execute("stop slave; flush binary logs")
+    new.execute(f"stop {new.replica_word}; flush binary logs")
     insert(new, 4)
     for _ in range(2):
         outcome = extractor_of(new.url("shop"), tmp_path).run()

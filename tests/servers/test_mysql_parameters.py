@@ -203,7 +203,9 @@ def test_max_threads(pipe: Pipe, threads: int) -> None:
     filled(pipe, {"maxThreads": threads}, files=1)
     rows = 30_000
     for table in TABLES:
-        values = ", ".join(f"({number}, substr(md5(rand()), 1, 20))" for number in range(1, rows))
+        values = ", ".join(
+            f"({number}, substr(sha2(rand(), 256), 1, 20))" for number in range(1, rows)
+        )
         pipe.run(f"insert into {table} values {values}")
     pipe.extract()
     _, partitions = pipe.load()

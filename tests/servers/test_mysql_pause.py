@@ -65,9 +65,10 @@ def has(server: MySQLServer, count: int) -> bool:
 def applying(server: MySQLServer) -> list[str]:
     """Whether each of the replica's SQL threads runs, in the server's words."""
     with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("show all slaves status" if server.is_mariadb else "show slave status")
+        word = server.replica_word
+        cursor.execute("show all slaves status" if server.is_mariadb else f"show {word} status")
         names = [column[0].lower() for column in cursor.description]
-        return [row[names.index("slave_sql_running")] for row in cursor.fetchall()]
+        return [row[names.index(f"{word}_sql_running")] for row in cursor.fetchall()]
 
 
 def configured(folder: Path, source: str, target: str, handover: str = "pause") -> Config:
@@ -196,14 +197,14 @@ def test_what_somebody_else_has_stopped_stays_stopped(
     primary: MySQLServer, replica: MySQLServer, target_url: str, tmp_path: Path, spark: Session
 ) -> None:
     """Whoever stopped the replica starts it."""
-    replica.execute("stop slave sql_thread")
+    replica.execute(f"stop {replica.replica_word} sql_thread")
     config = configured(tmp_path, replica.url("shop"), target_url)
     thread = load_beside(config, spark, threading.Event())
     first = penstock("extract", config.path)
     thread.join(60)
     assert first.code == 0, first.err
     assert applying(replica) == ["No"]
-    replica.execute("start slave sql_thread")
+    replica.execute(f"start {replica.replica_word} sql_thread")
     primary.execute("insert into shop.t values (9, 'late')")
     until(lambda: replica.value("select count(*) from shop.t") == 3)
     then = penstock("extract", config.path)
@@ -235,7 +236,7 @@ def test_a_primary_and_an_account_without_the_right_are_refused(
         )
         assert stopping.code == -9, stopping.err
         assert applying(replica) == ["No"]
-        replica.execute("start slave sql_thread")
+        replica.execute(f"start {replica.replica_word} sql_thread")
 
 
 @pytest.mark.server("mariadb")

@@ -39,12 +39,11 @@ class Work:
     """A task with what its worker must know.
 
     stamp: its merge table's. extension: of segments. prepare: by column what is done to its values,
-    see `preparations`. rows_path: where upserts may wait that need no merge table; None: nowhere.
+    see `preparations`.
     """
 
     task: Task
     url: str
-    rows_path: Path | None = None
     stamp: int = 0
     extension: str = "ckt"
     prepare: Mapping[str, str] = field(default_factory=dict)
@@ -113,8 +112,8 @@ def _run(work: Work, segments: dict[Path, Segment], began: float) -> Outcome:
     folded = fold.finish()
     counts = folded.counts()
     file = None
-    if work.rows_path is not None and counts.upserts and not counts.absent:
-        file = _write(work.rows_path, work, folded, frames)
+    if task.rows_path is not None and counts.upserts and not counts.absent:
+        file = _write(task.rows_path, work, folded, frames)
     staged = 0
     if counts.deletes or (counts.upserts and file is None):
         staged = _stage(work, fold, folded, frames, deletes_only=file is not None)

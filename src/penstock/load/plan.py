@@ -74,7 +74,8 @@ class Task:
     """Fold and stage one table of one phase, or one bucket of it.
 
     Rows count with gsn_after < gsn <= gsn_upto and position >= position_from. bucket: this task
-    writes every buckets-th row of the result. staging: the merge table.
+    writes every buckets-th row of the result. staging: the merge table. rows_path: a file where
+    upserts may wait that need none, or None.
     """
 
     phase: int
@@ -86,6 +87,7 @@ class Task:
     bucket: int = 0
     buckets: int = 1
     staging: str = ""
+    rows_path: Path | None = None
 
     @property
     def table(self) -> TableName:

@@ -200,12 +200,11 @@ class Stager:
                     is_cut = True
         steps.done("plan")
         faults.point("load.prepare.before")
-        tasks, stamps, extra = self._prepare(plan, place)
-        paths = self._rows_paths(plan, tasks, place, source_engine)
+        tasks, stamps, extra = self._prepare(plan, place, source_engine)
         self._begin_files(views, applied)
         steps.done("prepare")
         faults.point("load.job.before")
-        outcomes = self._job(tasks, stamps, paths, session, source_engine)
+        outcomes = self._job(tasks, stamps, session, source_engine)
         steps.done("stage")
         sizes = zip(files, (segment.size_bytes for segment in segments), strict=True)
         return Staged(
@@ -260,7 +259,9 @@ class Stager:
                 "afresh.",
             )
 
-    def _prepare(self, plan: Plan, place: int) -> tuple[list[Task], dict[str, int], list[str]]:
+    def _prepare(
+        self, plan: Plan, place: int, source_engine: str
+    ) -> tuple[list[Task], dict[str, int], list[str]]:
         """Empty merge tables for every phase of every table; the tasks with their names.
 
         With them the stamps by name, and the names that only a change of shape in mid-batch needs.
@@ -283,18 +284,18 @@ class Stager:
         tasks = [replace(task, staging=names[task.phase, task.table]) for task in plan.tasks]
         stamps = self._staging.prepare({task.staging: task.relation for task in tasks})
         self._staging.forget(extra)
-        return tasks, stamps, extra
+        return self._with_paths(plan, tasks, place, source_engine), stamps, extra
 
-    def _rows_paths(
-        self, plan: Plan, tasks: Sequence[Task], place: int, source_engine: str
-    ) -> dict[tuple[str, int], Path]:
-        """By merge table and bucket, where its upserts may wait instead.
+    def _with_paths(
+        self, plan: Plan, tasks: list[Task], place: int, source_engine: str
+    ) -> list[Task]:
+        """The same tasks, with a file each for upserts that need no merge table.
 
-        Nowhere in a batch that alters tables: these are not yet what they will be.
+        None in a batch that alters tables: these are not yet what they will be.
         """
         directory = self._rows.begin(place)
         if directory is None or len(plan.phases) > 1:
-            return {}
+            return tasks
         again = {table for phase in plan.phases for table in phase.reloaded}
         wanted = {task.table: task.relation for task in tasks if task.table not in again}
         direct = self._staging.direct(
@@ -303,11 +304,10 @@ class Stager:
             source_engine=source_engine,
             choices=self._options.choices,
         )
-        return {
-            (task.staging, task.bucket): directory / str(number)
+        return [
+            replace(task, rows_path=directory / str(number)) if task.table in direct else task
             for number, task in enumerate(tasks)
-            if task.table in direct
-        }
+        ]
 
     def _merge_name(self, table: TableName) -> str:
         return self._staging.merge_name(table, target_name(table, self._options.namespaces))
@@ -316,7 +316,6 @@ class Stager:
         self,
         tasks: list[Task],
         stamps: Mapping[str, int],
-        paths: Mapping[tuple[str, int], Path],
         session: Session,
         source_engine: str,
     ) -> dict[str, list[Outcome]]:
@@ -328,7 +327,6 @@ class Stager:
                     task=task,
                     url=self._options.url,
                     stamp=stamps[task.staging],
-                    rows_path=paths.get((task.staging, task.bucket)),
                     extension=self._options.extension,
                     prepare=preparations(
                         task.relation,
