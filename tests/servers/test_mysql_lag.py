@@ -141,9 +141,12 @@ def test_what_the_source_keeps_is_all_of_its_binlog(mysql: MySQLServer, config: 
     reader = open_source(config, application_name="test")
     try:
         mysql.execute("flush binary logs")
+        before = sum(
+            sizes(mysql).values()
+        )  # MariaDB notes a moment later what the file begins with
         kept = reader.retention()
         assert kept is not None
-        assert kept.size_bytes == sum(sizes(mysql).values())
+        assert before <= kept.size_bytes <= sum(sizes(mysql).values())
         assert kept.age_s is not None
         assert 0 <= kept.age_s < 3600
         name = "expire_logs_days" if mysql.is_mariadb else "binlog_expire_logs_seconds"
