@@ -63,6 +63,23 @@ def test_urls_that_can_not_be_used_are_refused(tmp_path: Path, url: str, said: s
     assert "geheim" not in caught.value.message
 
 
+def test_urls_of_targets_are_looked_at_alike(tmp_path: Path) -> None:
+    """No database is needed; a mistyped option is found before anything begins."""
+    config_of(tmp_path)
+    path = tmp_path / "shop.toml"
+    whole = path.read_text()
+    before, _, after = whole.partition("[target]")
+    rest = after.split("\n", 2)[2]
+    for query, said in (("", ""), ("?sslmod=require", "unknown option")):
+        path.write_text(f'{before}[target]\nurl = "mysql://repl:x@localhost:3306/{query}"\n{rest}')
+        if not said:
+            assert load_config(path, {}).target.url.endswith(":3306/")
+            continue
+        with pytest.raises(ConfigUrlInvalid, match=said) as caught:
+            load_config(path, {})
+        assert "[target]" in caught.value.message
+
+
 def test_a_starting_position_is_file_and_offset(tmp_path: Path) -> None:
     """The offset may be left out; both may be."""
     more = 'binlogFile = "mysql-bin.000042"\nbinlogPosition = 1234\nserverId = 77'

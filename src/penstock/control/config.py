@@ -524,7 +524,7 @@ def _invalid(text: ConfigText, section: str, key: str, reason: str) -> ConfigVal
 
 def _check_url(text: ConfigText, section: str, url: str) -> None:
     place = text.place(section, "url")
-    if section == "source" and is_mysql_url(url):
+    if is_mysql_url(url):
         try:
             parsed = MySQLUrl.parse(url)
         except UrlInvalid as error:
