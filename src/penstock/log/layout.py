@@ -57,7 +57,7 @@ class PipelineLayout:
 
     @property
     def run(self) -> Path:
-        """Process ids and diagnostics."""
+        """Process ids, diagnostics, and rows that wait for their batch: nothing that must last."""
         return self.root / "run"
 
     @property
