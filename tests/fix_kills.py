@@ -33,6 +33,8 @@ from penstock.host.mysql.server import EmbeddedMariaDB, EmbeddedMySQL
 END_TIMEOUT_S = 180.0
 DEATH_TIMEOUT_S = 60.0
 READY_TIMEOUT_S = 120.0
+# The other half may be killed again and again meanwhile, each time before it closes a segment.
+SEGMENTS_TIMEOUT_S = 400.0
 POLL_S = 0.03
 # A signal during start-up, before there is a handler, simply ends the process.
 POSTGRES = "postgres"
@@ -304,7 +306,7 @@ class BankPipeline:
         """Wait until the log has so many closed segments more than now."""
         log = self.directory / "log"
         goal = len(list(log.glob("*.ckt"))) + count
-        deadline = time.monotonic() + READY_TIMEOUT_S
+        deadline = time.monotonic() + SEGMENTS_TIMEOUT_S
         while len(list(log.glob("*.ckt"))) < goal:
             assert time.monotonic() < deadline, f"seed {self._seed}: no segments come"
             time.sleep(POLL_S)
