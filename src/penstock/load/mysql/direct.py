@@ -133,7 +133,8 @@ class DirectTables:
             return frozenset()
         now = self._clock.monotonic_s()
         unknown = [name for name, shape in wanted.items() if not self._is_known(name, shape, now)]
-        found = read_target_tables(self._connection, {tables[name] for name in unknown})
+        names = {tables[name] for name in unknown}
+        found = read_target_tables(self._connection, names) if names else {}
         for name in unknown:
             table = found.get(tables[name])
             fit = table is not None and self._is_fit(
