@@ -11,6 +11,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import structlog
+
+logger = structlog.get_logger(__name__)
+
 
 class RowsFiles:
     """The folders of one stager: one per place, like the sets of merge tables."""
@@ -21,12 +25,19 @@ class RowsFiles:
         self._folders: dict[int, Path] = {}
 
     def begin(self, place: int) -> Path | None:
-        """A new, empty folder for this place; what the batch before had there is removed."""
+        """A new, empty folder for this place; what the batch before had there is removed.
+
+        None where rows never wait in files, and while none can be made: the target may have room.
+        """
         self._remove(place)
         if self._parent is None:
             return None
-        self._parent.mkdir(parents=True, exist_ok=True)
-        self._folders[place] = Path(tempfile.mkdtemp(dir=self._parent))
+        try:
+            self._parent.mkdir(parents=True, exist_ok=True)
+            self._folders[place] = Path(tempfile.mkdtemp(dir=self._parent))
+        except OSError as error:
+            logger.warning("rows can not wait in files", path=str(self._parent), reason=str(error))
+            return None
         return self._folders[place]
 
     def close(self) -> None:
