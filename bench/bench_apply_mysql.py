@@ -5,8 +5,7 @@ which is 40 to 60 k changes/s. Ours folds 160,000 changes to as many rows, most 
 reads itself (LOAD DATA ... REPLACE: what the replica does, and 2 to 3 us of parsing); deletes go
 through a merge table. Reading, folding and writing lines, 3 us, happen on the second core.
 Limit: the replica's applier, its relay log fetched beforehand, from START to the last change being
-visible; with its threads as the server comes (`--workers` for more). Both sides have the same
-server, the same base rows, and write the server's own binlog (log_slave_updates).
+visible; YY, the same base rows, and write the server's own binlog (log_slave_updates).
 The replica works inside the server: its CPU and memory are the server's, ours are the processes of
 the load; `target_cpu_s` is what the target's server used in either case.
 Small, to see that it runs: `--rounds 1 --rows 220000 --changes 50000`.
@@ -33,6 +32,11 @@ from penstock.source.extract import ExtractOptions, Extractor
 from penstock.source.mysql.beginning import find_beginning
 from penstock.source.mysql.engine import MySQLEngine
 
+# The sizes of the redo log that the servers come with; the embedded ones have less.
+SHIPPED = {
+    "mariadb": {"innodb_log_file_size": "96M"},
+    "mysql": {"innodb_log_file_size": "48M"},
+}
 POLL_INTERVAL_S = 0.02
 SAMPLE_INTERVAL_S = 0.5
 TIMEOUT_S = 900.0
@@ -180,12 +184,17 @@ def do(connection: Connection, statement: str) -> None:
 
 def compare(kind: str, sessions: SessionKeeper, flags: argparse.Namespace, scratch: Path) -> None:
     """Make binlog and segments once, then let both sides apply them in turn."""
-    settings = {**SETTINGS[kind], "innodb_buffer_pool_size": "1G"}
+    settings = {**SETTINGS[kind], **SHIPPED[kind], "innodb_buffer_pool_size": "1G"}
+    flushing = not flags.nosync
     follows = {"server_id": "2", "skip_slave_start": "ON", "log_slave_updates": "ON"}
-    workload = MySQLWorkload(base_row_count=flags.rows, change_count=flags.changes)
+    workload = MySQLWorkload(
+        base_row_count=flags.rows,
+        change_count=flags.changes,
+        rows_per_transaction=flags.rows_per_transaction,
+    )
     with (
         KINDS[kind](settings=settings) as source,
-        KINDS[kind](settings={**settings, **follows}) as target,
+        KINDS[kind](settings={**settings, **follows}, durable=flushing) as target,
     ):
         servers = (source, target)
         log = scratch / kind / "log"
@@ -220,6 +229,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=500_000, help="rows before the changes")
     parser.add_argument("--changes", type=int, default=1_000_000)
     parser.add_argument("--workers", type=int, default=0, help="threads of the replica's applier")
+    parser.add_argument("--rows-per-transaction", type=int, default=50, help="50 is W, 1 W1")
+    parser.add_argument("--nosync", action="store_true", help="a target that flushes nothing")
     parser.add_argument("--server", choices=sorted(KINDS), action="append")
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:

@@ -212,6 +212,29 @@ def test_labels_without_a_number(my_start: MyStart, log: LogMaker) -> None:
     assert target.rows("select id, e + 0 from t order by id") == [(1, 2), (2, 0), (3, None)]
 
 
+def test_one_bucket_in_a_file_and_another_not(
+    my_start: MyStart, log: LogMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A value in one bucket that needs the merge table: all rows of both are there."""
+    monkeypatch.setattr("penstock.load.plan.BUCKET_BYTES", 1)
+    shape = relation(("id", "x", "int32"), ("e", "enum('a','b')", "string"))
+    target = my_start(
+        "create table t (id int primary key, e enum('a','b'));"
+        " insert into t values (5, 'a'), (15, 'a'), (100, 'a'), (101, 'a')"
+    )
+    for number in range(20):
+        change = update if number in (5, 15) else insert
+        log.transaction(change(shape, number, "" if number == 13 else "b"))
+    log.transaction(delete(shape, 100, None), delete(shape, 101, None))
+    log.close_segment()
+    staged = target.stage(threads=2)
+    (spec,) = staged.phases[0].merges
+    assert [file.row_count for file in spec.files] == [10]
+    apply_batch(target.target, staged, log_id="test-log")
+    found = target.rows("select id, e + 0 from t order by id")
+    assert found == [(number, 0 if number == 13 else 2) for number in range(20)]
+
+
 def test_unsent_columns(my_start: MyStart, log: LogMaker) -> None:
     """A batch with columns that the source did not send goes through a merge table."""
     target = my_start(ITEMS + "; insert into t values (1, 'a', 1)")

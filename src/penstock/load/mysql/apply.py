@@ -468,7 +468,10 @@ class _TableApply:
                 self._expect(merge.insert_missing(), wanted - found)
 
     def _load_files(self) -> None:
-        """The upserts wait in files, all of them: the table reads them itself."""
+        """Upserts wait in files, which the table reads itself.
+
+        Where a bucket could not go into a file, its upserts are in the merge table.
+        """
         merge = self._merge
         load = direct_load(merge)
         if load is None:
@@ -480,6 +483,8 @@ class _TableApply:
             self._run(merge.delete_gone())
         for file in merge.merge.files:
             self._target.load(load, file, self._name)
+        if merge.merge.counts.upserts > sum(file.row_count for file in merge.merge.files):
+            self._run(merge.insert())
 
     def _fill(self) -> int:
         """Fill unsent columns; how many rows are left to be updated in place."""
