@@ -33,6 +33,10 @@ from penstock.model import Column, Relation
 
 _SIGNED = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year"})
 _MOMENTS = frozenset({"date", "datetime", "timestamp"})
+# Whose lengths have fewer bytes than those of the merge table's columns. From one column straight
+# into another the servers copy a length that is too large without its first bytes, and say nothing;
+# what an expression gives is refused.
+_SHORT_BLOBS = frozenset({"tinytext", "text", "mediumtext", "tinyblob", "blob", "mediumblob"})
 _GEOMETRIES = frozenset(
     {
         "geometry",
@@ -378,6 +382,8 @@ def _assigned(value: str, column: Column, target: TargetColumn, *, is_text: bool
         return f"unhex(replace({value}, '-', ''))"
     if target.data_type == "bit" and is_text:
         return f"cast(conv({value}, 2, 10) as unsigned)"
+    if target.data_type in _SHORT_BLOBS:
+        return f"coalesce({value})"
     return value
 
 
