@@ -124,6 +124,7 @@ class Applying:
         self.policies = more.get("policies", EVOLVE_ALL)
         self.choices = more.get("choices", NO_CHOICES)
         self.rows_directory = more.get("rows_directory", directory.parent / "rows")
+        self.unsure = more.get("unsure", frozenset())
         self.applied = self.target.bind("test-log")
         self._stager: Stager | None = None
 
@@ -164,6 +165,7 @@ class Applying:
                     choices=self.choices,
                     policies=self.policies,
                     rows_directory=self.rows_directory,
+                    unsure=self.unsure,
                 )
             )
         session: Any = LocalSession(lambda: self.execute(after_job))

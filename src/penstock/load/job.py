@@ -112,10 +112,11 @@ def _run(work: Work, segments: dict[Path, Segment], began: float) -> Outcome:
     folded = fold.finish()
     counts = folded.counts()
     file = None
-    if task.rows_path is not None and counts.upserts and not counts.absent:
+    if task.rows_path is not None and not counts.absent:
         file = _write(task.rows_path, work, folded, frames)
     staged = 0
-    if counts.deletes or (counts.upserts and file is None):
+    left = counts.deletes if file is not None else counts.deletes + counts.upserts
+    if left and not (file is not None and file.has_deletes):
         staged = _stage(work, fold, folded, frames, deletes_only=file is not None)
     return Outcome(
         phase=task.phase,
@@ -189,12 +190,14 @@ def cut(
 
 
 def _write(path: Path, work: Work, folded: Folded, frames: _Frames) -> RowsFile | None:
-    """Write the upserts into a file, if all of them can go that way."""
+    """Write the rows, or the upserts alone, into a file, if all of them can go that way."""
     task = work.task
-    batches = folded.upserts(
+    deletes = folded.deletes(bucket=task.bucket, buckets=task.buckets)
+    upserts = folded.upserts(
         frames, bucket=task.bucket, buckets=task.buckets, in_key_order=frames.are_few
     )
-    return engine_of(work.url).write_rows(path, task.relation, batches)
+    engine = engine_of(work.url)
+    return engine.write_rows(path, task.relation, task.rows_form, deletes, upserts)
 
 
 def _stage(work: Work, fold: Fold, folded: Folded, frames: _Frames, *, deletes_only: bool) -> int:

@@ -30,6 +30,7 @@ from penstock.load.batch_size import FIRST_BYTES, MAX_BYTES, next_batch_bytes
 from penstock.load.hold import Held, Hold, read_held, read_hold, write_held
 from penstock.load.plan import POSITION_MAX
 from penstock.load.policies import EVOLVE_ALL, Policies, SchemaChangeNotCarried
+from penstock.load.refusals import RowsUnexpected
 from penstock.load.rows_files import sweep
 from penstock.load.session import SessionKeeper, SparkJobFailed, SparkLost
 from penstock.load.stage import BatchOptions, Staged
@@ -154,6 +155,7 @@ class Loader:
         self._batch_bytes = FIRST_BYTES
         self._log_end = 0  # position up to which whole segments are applied
         self.state = LoaderState(pid=os.getpid())
+        self._unsure: frozenset[TableName] = frozenset()  # see `Staging.direct`
         self._written_s = float("-inf")
         self._rows_directory = options.run_directory / ROWS_NAME if sessions.is_local else None
 
@@ -507,6 +509,7 @@ class Loader:
             starts=self._apart.starts,
             left_out=self._apart.left_out,
             rows_directory=self._rows_directory,
+            unsure=self._unsure,
         )
 
     def _find_log(self) -> bool:
@@ -534,6 +537,8 @@ class Loader:
             raise error
         if isinstance(error, SparkLost | SparkJobFailed):
             self._sessions.renew()
+        if isinstance(error, RowsUnexpected):
+            self._unsure |= {TableName(error.fields["schema"], error.fields["name"])}
         self.state.problem = error.message
         logger.warning("batch failed, trying again", wait_s=round(wait_s, 2), reason=error.message)
         self._show("retrying", at_once=True)

@@ -75,7 +75,7 @@ class Task:
 
     Rows count with gsn_after < gsn <= gsn_upto and position >= position_from. bucket: this task
     writes every buckets-th row of the result. staging: the merge table. rows_path: a file where
-    upserts may wait that need none, or None.
+    rows may wait that need none, or None; rows_form: how, as `Staging.direct` said.
     """
 
     phase: int
@@ -88,6 +88,7 @@ class Task:
     buckets: int = 1
     staging: str = ""
     rows_path: Path | None = None
+    rows_form: object = None
 
     @property
     def table(self) -> TableName:

@@ -72,7 +72,8 @@ class BatchOptions:
 
     starts, left_out, only: see `Window`. choices: of [target.types].
     policies: of changes of shape. rows_directory: where rows may wait that need no merge table,
-    on a disk that the workers and the loader share; None where there is none.
+    on a disk that the workers and the loader share; None where there is none. unsure: see
+    `Staging.direct`.
     """
 
     url: str
@@ -86,6 +87,7 @@ class BatchOptions:
     left_out: frozenset[TableName] = frozenset()
     only: TableName | None = None
     rows_directory: Path | None = None
+    unsure: frozenset[TableName] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,7 +291,7 @@ class Stager:
     def _with_paths(
         self, plan: Plan, tasks: list[Task], place: int, source_engine: str
     ) -> list[Task]:
-        """The same tasks, with a file each for upserts that need no merge table.
+        """The same tasks, with a file each for rows that need no merge table.
 
         None in a batch that alters tables: these are not yet what they will be.
         """
@@ -303,9 +305,12 @@ class Stager:
             {table: target_name(table, self._options.namespaces) for table in wanted},
             source_engine=source_engine,
             choices=self._options.choices,
+            unsure=self._options.unsure,
         )
         return [
-            replace(task, rows_path=directory / str(number)) if task.table in direct else task
+            replace(task, rows_path=directory / str(number), rows_form=direct[task.table])
+            if task.table in direct
+            else task
             for number, task in enumerate(tasks)
         ]
 

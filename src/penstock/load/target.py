@@ -8,7 +8,7 @@ and how an engine does it (`postgres/`, `mysql/`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,18 +93,24 @@ def left_out_columns(records: Mapping[TableName, TableRecord]) -> dict[TableName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsFile:
-    """Upserts that wait in a file of this machine, for the target to read by itself."""
+    """Merge rows that wait in a file of this machine, for the target to take by itself.
+
+    form: how they stand in it, as `Staging.direct` said. has_deletes: those are in it, too, and
+    not only upserts.
+    """
 
     path: Path
     row_count: int
     size_bytes: int
+    form: object = None
+    has_deletes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeSpec:
     """One filled merge table. table: the target's name; stamp: see `StagingArea`; see `Merge`.
 
-    files: upserts that wait outside of it, in this order.
+    files: rows that wait outside of it, in this order.
     """
 
     relation: Relation
@@ -179,10 +185,12 @@ class Staging(Protocol):
         *,
         source_engine: str,
         choices: Choices,
-    ) -> frozenset[TableName]:
-        """Those of these source tables whose upserts need no merge table: see `write_rows`.
+        unsure: Collection[TableName],
+    ) -> Mapping[TableName, object]:
+        """Those of these source tables whose rows need no merge table: the form for `write_rows`.
 
-        tables: the target's name of each. Whoever applies them looks once more.
+        tables: the target's name of each. unsure: tables of which the log does not tell which rows
+        the target has. Whoever applies them looks once more.
         """
         ...
 
@@ -325,11 +333,17 @@ class Engine(Protocol):
         ...
 
     def write_rows(
-        self, path: Path, relation: Relation, batches: Iterable[pa.RecordBatch]
+        self,
+        path: Path,
+        relation: Relation,
+        form: object,
+        deletes: Iterable[pa.RecordBatch],
+        upserts: Iterable[pa.RecordBatch],
     ) -> RowsFile | None:
-        """Write upserts into a file, as the applying connection has the target read them.
+        """Write rows into a file, as the applying connection has the target take them.
 
-        batches: of the layout. None where one of them must go through the merge table.
+        form: of `Staging.direct`, which says whether deletes are written. deletes, upserts:
+        batches of the layout. None where one of them must go through the merge table.
         """
         ...
 

@@ -32,10 +32,11 @@ from penstock.load import LOAD_AFRESH
 from penstock.load.apart import Apart
 from penstock.load.mysql import apart_rows, progress
 from penstock.load.mysql.alter import Alterer
-from penstock.load.mysql.direct import direct_load, pieces_of
+from penstock.load.mysql.direct import altered, direct_load
 from penstock.load.mysql.merge import Merge, MergeSql, Way, writes_of
 from penstock.load.mysql.progress import Records, read_applied, transaction
 from penstock.load.mysql.refusals import HARMLESS, apply_error, refused
+from penstock.load.mysql.replay import begin_replaying, event_table, replay, replays
 from penstock.load.mysql.reshape import Changes, Reshaping, may_keep, types_of
 from penstock.load.mysql.send import PACKET_BYTES, load_local
 from penstock.load.mysql.staging import check_staged, drop_merge_tables
@@ -48,6 +49,7 @@ from penstock.load.refusals import (
     TargetRowMissing,
     TriggersWouldFire,
 )
+from penstock.load.rows_files import pieces_of
 from penstock.load.shape_changes import is_applied
 from penstock.load.target import (
     Applied,
@@ -95,6 +97,7 @@ class MySQLTarget:
         self._choices = choices
         self._policies = policies
         self._noted: list[tuple[TableName, str]] = []
+        self._replays = False
         self._source_engine = ""
         settings = {**lock_timeouts(LOCK_TIMEOUT_S), "foreign_key_checks": "0"}
         self.connection: Connection = connect(
@@ -422,6 +425,24 @@ class MySQLTarget:
                 hint="The batch is staged again by itself.",
             )
 
+    def replay(self, files: Iterable[RowsFile], merge: MergeSql) -> None:
+        """Have the server execute the events in these files.
+
+        Raises RowsUnexpected where a row is there, or not, against what the log says, and
+        StagingChanged where the table is not, or may not be written, as when they were made.
+        """
+        connection, table = self.connection, merge.table.name
+        server_id = replays(connection)
+        if server_id is not None and not self._replays:
+            self._replays = begin_replaying(connection, server_id)
+        form = event_table(merge, server_id) if server_id is not None and self._replays else None
+        for file in files:
+            if form is None or file.form != form:
+                raise altered(table)
+            replay(connection, file, merge)
+        if replays(connection) is None:
+            raise altered(table)  # since then the server may have passed over rows
+
     def _refuse_warnings(self, cursor: Cursor, table: TableName) -> None:
         """The server has changed a value to have it fit: then it is not the source's."""
         cursor.execute("show warnings")
@@ -468,22 +489,26 @@ class _TableApply:
                 self._expect(merge.insert_missing(), wanted - found)
 
     def _load_files(self) -> None:
-        """Upserts wait in files, which the table reads itself.
+        """Rows wait in files, which the table takes itself; deletes may be in the merge table.
 
-        Where a bucket could not go into a file, its upserts are in the merge table.
+        Where a bucket could not go into a file, all its rows are in the merge table.
         """
-        merge = self._merge
+        merge, files = self._merge, self._merge.merge.files
+        counts, outside = merge.merge.counts, sum(file.row_count for file in files)
+        if any(file.has_deletes for file in files):
+            if outside < counts.upserts + counts.deletes:
+                self._run(merge.delete_gone())
+                self._run(merge.insert())
+            self._target.replay(files, merge)
+            return
         load = direct_load(merge)
         if load is None:
-            raise StagingChanged(
-                f"target table {self._name} was altered: its rows can not go into it directly",
-                hint="The batch is staged again by itself.",
-            )
-        if merge.merge.counts.deletes:
+            raise altered(self._name)
+        if counts.deletes:
             self._run(merge.delete_gone())
-        for file in merge.merge.files:
+        for file in files:
             self._target.load(load, file, self._name)
-        if merge.merge.counts.upserts > sum(file.row_count for file in merge.merge.files):
+        if outside < counts.upserts:
             self._run(merge.insert())
 
     def _fill(self) -> int:

@@ -1,4 +1,6 @@
-"""Upserts straight into their table, by LOAD DATA LOCAL ... REPLACE from a file of ours.
+"""Rows straight into their table, from a file of ours: as events, or as lines.
+
+Lines are taken by LOAD DATA LOCAL ... REPLACE; for events see `replay.py`.
 
 Where a table has one unique index, over its key, and no column but those that rows bring, REPLACE
 does what `on duplicate key update` from a merge table does: a row that is there is updated where it
@@ -12,9 +14,8 @@ REPLACE keeps strict mode; what the server only warns of is refused by whoever a
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,6 +29,8 @@ from penstock.load.folded import Counts
 from penstock.load.mysql.layout import MergeLayout
 from penstock.load.mysql.merge import Merge, MergeSql, Way, writes_of
 from penstock.load.mysql.progress import Records
+from penstock.load.mysql.replay import begin_replaying, event_table, replays, write_events
+from penstock.load.mysql.row_events import EventTable
 from penstock.load.mysql.rows import FIELDS, lines
 from penstock.load.mysql.send import FILE_NAME
 from penstock.load.mysql.target import (
@@ -44,6 +47,7 @@ from penstock.model import Column, Relation, TableName
 
 logger = structlog.get_logger(__name__)
 
+LINES = "lines"
 # How long a table that was not fit is not looked at again: it may have been altered since.
 UNFIT_FOR_S = 60.0
 
@@ -117,8 +121,9 @@ class DirectTables:
         self._clock = clock
         self._server = target_server(connection.server)
         self._is_allowed: bool | None = None
-        # By table its shape, and until when it is known not to be fit; None: it is.
-        self._known: dict[TableName, tuple[Relation, float | None]] = {}
+        self._server_id: int | None = None  # where events are executed
+        # By table its shape, the form that it takes, and until when it is known to take none.
+        self._known: dict[TableName, tuple[Relation, object, float]] = {}
 
     def among(
         self,
@@ -127,21 +132,27 @@ class DirectTables:
         *,
         source_engine: str,
         choices: Choices,
-    ) -> frozenset[TableName]:
+        unsure: Collection[TableName],
+    ) -> Mapping[TableName, object]:
         """See `Staging.direct`."""
         if not self._allowed():
-            return frozenset()
+            return {}
         now = self._clock.monotonic_s()
         unknown = [name for name, shape in wanted.items() if not self._is_known(name, shape, now)]
         names = {tables[name] for name in unknown}
         found = read_target_tables(self._connection, names) if names else {}
         for name in unknown:
             table = found.get(tables[name])
-            fit = table is not None and self._is_fit(
-                name, wanted[name], table, source_engine=source_engine, choices=choices
+            form = table and self._form(
+                name,
+                wanted[name],
+                table,
+                source_engine=source_engine,
+                choices=choices,
+                is_sure=name not in unsure,
             )
-            self._known[name] = (wanted[name], None if fit else now + UNFIT_FOR_S)
-        return frozenset(name for name in wanted if self._known[name][1] is None)
+            self._known[name] = (wanted[name], form, now + UNFIT_FOR_S)
+        return {name: form for name in wanted if (form := self._known[name][1]) is not None}
 
     def _allowed(self) -> bool:
         if self._is_allowed is None:
@@ -150,13 +161,18 @@ class DirectTables:
             # As a statement, LOAD DATA would bring a replica its file, and warn of itself.
             binlog = value(self._connection, "select @@binlog_format", doing=doing)
             self._is_allowed = bool(files) and binlog != "STATEMENT"
+            server_id = replays(self._connection)
+            if server_id is not None and begin_replaying(self._connection, server_id):
+                self._server_id = server_id
         return self._is_allowed
 
     def _is_known(self, name: TableName, shape: Relation, now: float) -> bool:
-        known, until = self._known.get(name, (None, None))
-        return known == shape and (until is None or now < until)
+        if name not in self._known:
+            return False
+        known, form, until = self._known[name]
+        return known == shape and (form is not None or now < until)
 
-    def _is_fit(
+    def _form(
         self,
         source: TableName,
         relation: Relation,
@@ -164,11 +180,13 @@ class DirectTables:
         *,
         source_engine: str,
         choices: Choices,
-    ) -> bool:
+        is_sure: bool,
+    ) -> object:
+        """How the table takes its rows; None where it takes them from merge tables alone."""
         record = self._records.get(source, table.name)
         missing = {c.name for c in relation.columns if table.column(c.name) is None}
         if not relation.key or not missing <= set(record.left_out):
-            return False
+            return None
         writes = writes_of(
             relation,
             table,
@@ -184,16 +202,32 @@ class DirectTables:
             dropped=frozenset(missing),
             writes=writes,
         )
-        return direct_load(MergeSql(merge)) is not None
+        sql = MergeSql(merge)
+        events = None
+        if is_sure and self._server_id is not None:
+            events = event_table(sql, self._server_id)
+        return events or (LINES if direct_load(sql) is not None else None)
 
 
 # --- files ----------------------------------------------------------------------------------------
 
 
 def write_rows(
-    path: Path, relation: Relation, batches: Iterable[pa.RecordBatch]
+    path: Path,
+    relation: Relation,
+    form: object,
+    deletes: Iterable[pa.RecordBatch],
+    upserts: Iterable[pa.RecordBatch],
 ) -> RowsFile | None:
     """See `Engine.write_rows`. None, too, when the disk has no room: the target may have."""
+    if isinstance(form, EventTable):
+        return write_events(path, form, chain(deletes, upserts))
+    return _write_lines(path, relation, upserts)
+
+
+def _write_lines(
+    path: Path, relation: Relation, batches: Iterable[pa.RecordBatch]
+) -> RowsFile | None:
     unlabelled = MergeLayout(relation).without_label()
     names = [column.name for column in relation.columns]
     row_count = size_bytes = 0
@@ -208,28 +242,16 @@ def write_rows(
     except OSError as error:
         logger.warning("rows could not wait in a file", path=str(path), reason=error.strerror)
         return None
-    return RowsFile(path=path, row_count=row_count, size_bytes=size_bytes)
+    return RowsFile(path=path, row_count=row_count, size_bytes=size_bytes, form=LINES)
 
 
 def _any_empty(values: pa.Array) -> bool:
     return bool(pc.any(pc.equal(values, "")).as_py())
 
 
-@contextmanager
-def pieces_of(file: RowsFile, *, size_bytes: int) -> Iterator[Iterator[bytes]]:
-    """A file's bytes, in pieces of at most this size.
-
-    Raises StagingChanged where it is not as it was written, or can not be read.
-    """
-    try:
-        with file.path.open("rb") as opened:
-            found = os.fstat(opened.fileno()).st_size
-            if found != file.size_bytes:
-                raise _changed(file, f"holds {found} bytes, {file.size_bytes} were written")
-            yield iter(lambda: opened.read(size_bytes), b"")
-    except OSError as error:
-        raise _changed(file, f"can not be read: {error.strerror}") from error
-
-
-def _changed(file: RowsFile, what: str) -> StagingChanged:
-    return StagingChanged(f"{file.path} {what}", hint="The batch is staged again by itself.")
+def altered(table: TableName) -> StagingChanged:
+    """The table does not take rows as it did when they were written into files."""
+    return StagingChanged(
+        f"target table {table} was altered: its rows can not go into it directly",
+        hint="The batch is staged again by itself.",
+    )

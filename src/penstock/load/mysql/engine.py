@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import pymysql
 
@@ -127,9 +127,12 @@ class MySQLStaging:
         *,
         source_engine: str,
         choices: Choices,
-    ) -> frozenset[TableName]:
+        unsure: Collection[TableName],
+    ) -> Mapping[TableName, object]:
         """See `Staging`."""
-        return self._direct.among(wanted, tables, source_engine=source_engine, choices=choices)
+        return self._direct.among(
+            wanted, tables, source_engine=source_engine, choices=choices, unsure=unsure
+        )
 
     def begin_files(self, files: Iterable[str]) -> None:
         """See `Staging`."""

@@ -31,17 +31,17 @@ FIELDS = "fields terminated by '\\t' escaped by '\\\\' lines terminated by '\\n'
 
 def lines(batch: pa.RecordBatch) -> bytes:
     """The batch as lines of FIELDS, each row one line."""
-    columns = [_escaped(_text(column), _LINE_ESCAPES) for column in batch.columns]
-    columns[-1] = _join([columns[-1], _scalar(b"")], b"\n", null=b"\\N")
-    return b"".join(_bytes(_join(columns, b"\t", null=b"\\N")))
+    columns = [_escaped(text_of(column), _LINE_ESCAPES) for column in batch.columns]
+    columns[-1] = joined([columns[-1], _scalar(b"")], b"\n", null=b"\\N")
+    return b"".join(as_bytes(joined(columns, b"\t", null=b"\\N")))
 
 
 def tuples(batch: pa.RecordBatch, *, bytes_max: int) -> Iterator[bytes]:
     """The batch as `(1,'a'),(2,NULL)`, in pieces of at most this size where a row allows it."""
     columns = [_literal(column) for column in batch.columns]
-    columns[0] = _join([_scalar(b""), columns[0]], b"(", null=b"NULL")
-    columns[-1] = _join([columns[-1], _scalar(b"")], b")", null=b"NULL")
-    rows = _join(columns, b",", null=b"NULL")
+    columns[0] = joined([_scalar(b""), columns[0]], b"(", null=b"NULL")
+    columns[-1] = joined([columns[-1], _scalar(b"")], b")", null=b"NULL")
+    rows = joined(columns, b",", null=b"NULL")
     sizes = np.cumsum(pc.binary_length(rows).to_numpy(zero_copy_only=False) + 1)
     start, sent = 0, 0
     while start < len(rows):
@@ -54,13 +54,14 @@ def _scalar(value: bytes) -> pa.Scalar:
     return pa.scalar(value, pa.large_binary())
 
 
-def _join(parts: list[Any], by: bytes, *, null: bytes) -> Any:
+def joined(parts: list[Any], by: bytes, *, null: bytes) -> Any:
+    """Arrays of bytes, value by value behind one another, with these bytes between and for null."""
     return pc.binary_join_element_wise(
         *parts, _scalar(by), null_handling="replace", null_replacement=null
     )
 
 
-def _bytes(values: Any) -> Iterator[memoryview]:
+def as_bytes(values: Any) -> Iterator[memoryview]:
     """The values behind one another, without a copy: none is null."""
     for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
         offsets = np.frombuffer(chunk.buffers()[1], np.int64)[
@@ -70,7 +71,7 @@ def _bytes(values: Any) -> Iterator[memoryview]:
             yield memoryview(chunk.buffers()[2])[int(offsets[0]) : int(offsets[-1])]
 
 
-def _text(column: Any) -> Any:
+def text_of(column: Any) -> Any:
     """Any column's values as the servers read them, as bytes; null stays null."""
     kind = column.type
     if pa.types.is_null(kind):
@@ -88,7 +89,7 @@ def _text(column: Any) -> Any:
 
 def _literal(column: Any) -> Any:
     """A column as SQL literals; numbers stand for themselves."""
-    kind, text = column.type, _text(column)
+    kind, text = column.type, text_of(column)
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
         return text
     is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)

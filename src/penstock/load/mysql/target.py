@@ -19,7 +19,7 @@ CHARACTER = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "lon
 BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
 
 TABLES = """
-    select table_name, engine
+    select table_name, engine, table_type
       from information_schema.tables
      where table_schema = %s and table_type in ('BASE TABLE', 'SYSTEM VERSIONED')
 """
@@ -44,6 +44,13 @@ TRIGGERS = """
       from information_schema.triggers
      where event_object_schema = %s
      order by 1, 2
+"""
+
+# On MariaDB; MySQL's has no name of a table.
+CHECKS = """
+    select table_name, check_clause
+      from information_schema.check_constraints
+     where constraint_schema = %s
 """
 
 FOREIGN_KEYS = """
@@ -94,6 +101,7 @@ class TargetTable:
     """A target table as the apply statements need to know it.
 
     name: as the server has it. references: each foreign key's name with one of its columns.
+    checks: the expressions of checks, on MariaDB. is_versioned: the server keeps old rows, too.
     """
 
     name: TableName
@@ -102,6 +110,8 @@ class TargetTable:
     unique: tuple[TargetIndex, ...] = ()
     triggers: tuple[str, ...] = ()
     references: tuple[tuple[str, str], ...] = ()
+    checks: tuple[str, ...] = ()
+    is_versioned: bool = False
 
     def column(self, name: str) -> TargetColumn | None:
         """The column of this name, whose case does not matter, or None."""
@@ -133,7 +143,9 @@ def read_target_tables(
                 ("unique", UNIQUE_INDEXES),
                 ("triggers", TRIGGERS),
                 ("references", FOREIGN_KEYS),
+                ("checks", CHECKS if connection.server.is_mariadb else None),
             )
+            if query is not None
         }
         for name in wanted:
             key = _key(name.name, lower)
@@ -151,6 +163,10 @@ def read_target_tables(
                         (row["constraint_name"], row["column_name"])
                         for row in parts["references"][key]
                     ),
+                    checks=tuple(row["check_clause"] for row in parts["checks"][key])
+                    if "checks" in parts
+                    else (),
+                    is_versioned=tables[key]["table_type"] == "SYSTEM VERSIONED",
                 )
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -63,7 +63,9 @@ def staging_name(merge_name: str, *, place: int, use: int) -> str:
 def write_rows(
     path: Path,  # noqa: ARG001
     relation: Relation,  # noqa: ARG001
-    batches: Iterable[pa.RecordBatch],  # noqa: ARG001
+    form: object,  # noqa: ARG001
+    deletes: Iterable[pa.RecordBatch],  # noqa: ARG001
+    upserts: Iterable[pa.RecordBatch],  # noqa: ARG001
 ) -> RowsFile | None:
     """None: all rows go through merge tables; see `PostgresStaging.direct`."""
     return None
@@ -117,9 +119,10 @@ class PostgresStaging:
         *,
         source_engine: str,  # noqa: ARG002
         choices: Choices,  # noqa: ARG002
-    ) -> frozenset[TableName]:
+        unsure: Collection[TableName],  # noqa: ARG002
+    ) -> Mapping[TableName, object]:
         """None: COPY can not update, and what waits in a merge table was parsed meanwhile."""
-        return frozenset()
+        return {}
 
     def begin_files(self, files: Iterable[str]) -> None:
         """See `Staging`."""
