@@ -563,41 +563,6 @@ def test_changed_merge_tables_are_seen(my_start: MyStart, log: LogMaker, after_j
     assert target.rows("select id from t") == [(1,)]
 
 
-@pytest.mark.parametrize(
-    ("neutral", "column", "longest"),
-    [
-        ("string", "tinytext", 255),
-        ("string", "text", 65535),
-        ("binary", "tinyblob", 255),
-        ("binary", "blob", 65535),
-    ],
-)
-@pytest.mark.parametrize("way", ["", ", unique (n)", ", unique (n), own int"])
-def test_values_longer_than_a_text_or_blob(
-    my_start: MyStart, log: LogMaker, neutral: str, column: str, longest: int, way: str
-) -> None:
-    """Refused: from column to column the servers would keep what a length of a byte or two says."""
-    shape = relation(("id", "x", "int32"), ("v", "x", neutral), ("n", "x", "int32"))
-    target = my_start(
-        f"create table t (id int primary key, v {column}, n int{way}) charset utf8mb4",
-        rows_directory=None,
-    )
-    one: Any = "x" if neutral == "string" else b"x"
-    log.transaction(insert(shape, 1, one * longest, 1))
-    log.close_segment()
-    target.batch()
-    assert target.rows("select length(v) from t") == [(longest,)]
-    for change in (
-        insert(shape, 2, one * (longest + 3), 2),
-        update(shape, 1, one * (longest + 1), 1),
-    ):
-        log.transaction(change)
-    log.close_segment()
-    with pytest.raises(ValueRefused):
-        target.batch()
-    assert target.rows("select id, length(v) from t") == [(1, longest)]
-
-
 def test_merge_tables_are_made_anew(my_start: MyStart, log: LogMaker) -> None:
     """Dropped by hand, or of an older shape: neither matters."""
     target = my_start(ITEMS)

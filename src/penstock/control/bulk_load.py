@@ -29,6 +29,7 @@ def bulk_options(config: Config) -> BulkOptions:
         namespaces=config.target.map,
         max_threads=config.data_loader.max_threads,
         ends=ends_of(config),
+        keys_directory=config.layout.state if config.pipeline.mode.has_change else None,
     )
 
 

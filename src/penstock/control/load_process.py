@@ -21,6 +21,7 @@ from penstock.control.config import Config, Mode
 from penstock.control.diagnostics import diagnostics_to
 from penstock.control.doctor import examine
 from penstock.control.handover import bulk_planner, wait_for_point
+from penstock.control.late_keys import LateKeyMaker, unique_keys_wait
 from penstock.control.log_facts import read_log_end
 from penstock.control.past_errors import keep_error
 from penstock.control.plan import check as check_plan
@@ -183,7 +184,12 @@ class _Load:
         keys = _LateKeys(self, loaded.settled) if pending else nullcontext()
         with keys, TableCopier(config, self.sessions) as copier:
             Loader(
-                options, self.sessions, stop=self.stop, actions=self.actions, copier=copier
+                options,
+                self.sessions,
+                stop=self.stop,
+                actions=self.actions,
+                copier=copier,
+                keys=LateKeyMaker(config),
             ).run()
 
     def add_foreign_keys(self, tables: Sequence[TableDefinition]) -> None:
@@ -223,7 +229,8 @@ class _LateKeys:
         while True:
             last = self._ended.wait(KEYS_INTERVAL_S)
             try:
-                if self._reached():
+                # A foreign key may refer to a unique key, which the loader makes.
+                if self._reached() and not unique_keys_wait(self._load.config):
                     self._load.add_foreign_keys(source_tables(self._load.config))
                     return
             except PenstockError as error:

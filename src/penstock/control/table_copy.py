@@ -19,6 +19,7 @@ import structlog
 from penstock.control.bulk_load import bulk_options, source_tables
 from penstock.control.config import Config, HandoverMode
 from penstock.control.handover import tell_blockers
+from penstock.control.late_keys import narrowed
 from penstock.control.mysql_source import stored_standing
 from penstock.control.source_planner import Planning, SourcePlanner, data_planner
 from penstock.control.standby import paused_point
@@ -29,7 +30,6 @@ from penstock.load.bulk import BulkStopped, finish_foreign_keys, load_in_bulk
 from penstock.load.session import SessionKeeper
 from penstock.model import PenstockError, TableName
 from penstock.model.position import BINLOG_OFFSET_BITS
-from penstock.source.postgres.patterns import as_pattern
 
 logger = structlog.get_logger()
 faults.declare("table.copy.before", "table.copy.after")
@@ -48,11 +48,6 @@ class CopyNote(msgspec.Struct, frozen=True, kw_only=True):
     code: str = ""
     error: str = ""
     hint: str = ""
-
-
-def narrowed(config: Config, table: TableName) -> Config:
-    """The same pipeline, for this table alone."""
-    return replace(config, source=replace(config.source, tables=(as_pattern(table),)))
 
 
 def read_notes(config: Config, files: Files = REAL_FILES) -> list[CopyNote]:
@@ -186,6 +181,7 @@ class _Copy:
             replaces=self._replaces,
             adds_foreign_keys=False,
             beside=True,
+            shift=_shift(config),
         )
         REAL_FILES.make_directory(options.run_directory)
         definitions = source_tables(config)
@@ -194,9 +190,12 @@ class _Copy:
         with _planner(config) as planner:
             result = load_in_bulk(session, options, definitions, planner, stop=self._ended.is_set)
         logger.info("table copied", table=str(table), row_count=result.rows[table])
-        for note in (*result.notes, *self._foreign_keys(options, definitions)):
+        notes = result.notes
+        if result.stands_at_one_position:  # else they come with the unique keys
+            notes += self._foreign_keys(options, definitions)
+        for note in notes:
             logger.warning("table copy", note=note)
-        return result.positions[table] + _shift(config)
+        return result.positions[table] + options.shift
 
     def _foreign_keys(self, options: Any, definitions: Any) -> list[str]:
         """Foreign keys of a table that penstock made; they may have to wait for other rows."""

@@ -9,9 +9,9 @@ other. Not here: which state follows which (`apart.py`), copying rows (`control.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 
@@ -19,9 +19,9 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
 from penstock.load.ahead import Ahead, Wanted
 from penstock.load.apart import Apart, ApartState, has_met, left_out, moves, segment_needed
+from penstock.load.following import Follower
 from penstock.load.stage import BatchOptions, Staged
 from penstock.load.target import Applied
-from penstock.log import checkpoint
 from penstock.log.layout import SegmentFile
 from penstock.model import TableName
 from penstock.model.wishes import (
@@ -54,38 +54,6 @@ class Copier(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Signature:
-    """What tells whether a state file was replaced."""
-
-    inode: int = 0
-    changed_ns: int = 0
-
-
-class _Follower:
-    """A state file that somebody else replaces."""
-
-    def __init__(self, path: Path, empty: Any, files: Files) -> None:
-        self.value = empty
-        self._empty = empty
-        self._path = path
-        self._files = files
-        self._seen = _Signature()
-
-    def look(self) -> bool:
-        """Read it again if it was replaced; whether it was."""
-        try:
-            found = self._path.stat()
-            now = _Signature(found.st_ino, found.st_mtime_ns)
-        except FileNotFoundError:
-            now = _Signature()
-        if now == self._seen:
-            return False
-        self.value = checkpoint.load(self._path, type(self._empty), self._files) or self._empty
-        self._seen = now
-        return True
-
-
 class ApartFlow:
     """What the loader knows of tables apart. Used by its thread alone."""
 
@@ -103,8 +71,8 @@ class ApartFlow:
         self._starts = starts
         self._copier = copier
         self._clock = clock
-        self._wishes = _Follower(state_directory / WISHES_FILE, TableWishes(), files)
-        self._answers = _Follower(state_directory / CAPTURED_FILE, CaptureAnswers(), files)
+        self._wishes = Follower(state_directory / WISHES_FILE, TableWishes(), files)
+        self._answers = Follower(state_directory / CAPTURED_FILE, CaptureAnswers(), files)
         self._ahead: Ahead | None = None
         self._joining: TableName | None = None
 

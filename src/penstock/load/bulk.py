@@ -33,6 +33,8 @@ from penstock.load.chunk import (
     copy_chunks,
     import_snapshot,
 )
+from penstock.load.late_keys import LateTable, early_and_late, put_late_keys
+from penstock.load.late_tables import drop_late_keys, late_tables
 from penstock.load.ledger import (
     Chunk,
     Ledger,
@@ -131,7 +133,9 @@ class BulkOptions:
     ends: the two servers where not both are PostgreSQL. replaces: rows of a target table that no
     plan of this load put there may go. adds_foreign_keys: False leaves them to
     `finish_foreign_keys`, also where all tables stand at one position. beside: changes are applied
-    meanwhile by the same session, and a slot is left to them.
+    meanwhile by the same session, and a slot is left to them. keys_directory: where it is written
+    down which unique keys wait for changes to be applied; None: no changes follow, and none waits.
+    shift: what the change log adds to the source's positions.
     """
 
     source_url: str = field(repr=False)
@@ -144,6 +148,8 @@ class BulkOptions:
     replaces: bool = False
     adds_foreign_keys: bool = True
     beside: bool = False
+    keys_directory: Path | None = None
+    shift: int = 0
 
     def open_target(self, application_name: str = APPLICATION_NAME) -> BulkTarget:
         """Connect to the target."""
@@ -372,7 +378,8 @@ class _Load:
                 continue
             point = self.living_first_point()
             if point is not None and str(point.position) == plan.position:
-                self.ledger.put([plan.at(point.snapshot_id, point.snapshot_text)])
+                settled = str(point.settled) if point.settled is not None else ""
+                self.ledger.put([plan.at(point.snapshot_id, point.snapshot_text, settled)])
                 write_ledger(self.options.state_directory, self.ledger)
                 continue
             pending[name] = Step.AFRESH
@@ -407,6 +414,8 @@ class _Load:
         self.ledger.put(plans)
         self.ledger.foreign_keys_done = False
         write_ledger(self.options.state_directory, self.ledger)
+        for table in self.late_tables(plans):
+            drop_late_keys(self.options.target_url, table)
         self.target.begin_afresh(plans)
 
     def living_first_point(self) -> Point | None:
@@ -545,7 +554,11 @@ class _Load:
     def add_all_keys(self) -> None:
         """Keys, indexes and statistics; then foreign keys, if all tables stand alike."""
         definitions = list(self.definitions.values())
-        self.target.add_keys(definitions, threads=self.options.max_threads, stop=self.stop)
+        late = {one.source: one for one in self.late_tables(self.ledger.plans)}
+        if self.options.keys_directory is not None:
+            put_late_keys(self.options.keys_directory, late.values(), instead_of=self.definitions)
+        early = [early_and_late(one)[0] if one.name in late else one for one in definitions]
+        self.target.add_keys(early, threads=self.options.max_threads, stop=self.stop)
         if self.stop():
             raise _stopped()
         positions = {plan.settled or plan.position for plan in self.ledger.plans}
@@ -553,6 +566,18 @@ class _Load:
         if len(positions) <= 1 and self.options.adds_foreign_keys:
             self.result.notes += self.target.add_foreign_keys(definitions)
             self.ledger.foreign_keys_done = True
+
+    def late_tables(self, plans: Sequence[TablePlan]) -> list[LateTable]:
+        """Those of these tables whose rows are of several moments, with the keys that wait."""
+        if self.options.keys_directory is None:
+            return []
+        return late_tables(
+            plans,
+            self.definitions,
+            self.target,
+            shift=self.options.shift,
+            with_foreign_keys=not self.options.adds_foreign_keys,
+        )
 
     def note(self, sentence: str) -> None:
         logger.warning("bulk load note", note=sentence)

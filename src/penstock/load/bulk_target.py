@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.load.bulk_types import Ends, is_mysql
+from penstock.load.late_keys import LateKey
 from penstock.load.ledger import Mark, TablePlan
 from penstock.model import PenstockError, TableDefinition, TableName
 
@@ -78,6 +79,10 @@ class BulkTarget(ChunkCounts, Protocol):
         stop: Callable[[], bool],
     ) -> None:
         """Keys, indexes and statistics of the tables that penstock has made."""
+        ...
+
+    def late_keys(self, definition: TableDefinition) -> tuple[LateKey, ...]:
+        """The unique keys of a table that penstock has made, as they are made later."""
         ...
 
     def add_foreign_keys(self, definitions: Sequence[TableDefinition]) -> list[str]:

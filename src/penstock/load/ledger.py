@@ -137,9 +137,16 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
         given_up = () if earlier is None else (*earlier.given_up, earlier.name)
         return msgspec.structs.replace(self, name=secrets.token_hex(8), given_up=given_up)
 
-    def at(self, snapshot_id: str, snapshot_text: str) -> TablePlan:
+    def at(self, snapshot_id: str, snapshot_text: str, settled: str) -> TablePlan:
         """The same plan, read from another snapshot of the same point."""
-        return msgspec.structs.replace(self, snapshot_id=snapshot_id, snapshot_text=snapshot_text)
+        return msgspec.structs.replace(
+            self, snapshot_id=snapshot_id, snapshot_text=snapshot_text, settled=settled
+        )
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether rows of several moments may be in the table, until changes are applied."""
+        return self.settled not in ("", self.position)
 
 
 class Ledger(msgspec.Struct, kw_only=True):

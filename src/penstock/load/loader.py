@@ -28,13 +28,14 @@ from penstock.load.apart_flow import JOBS, ApartFlow, Copier, options_for
 from penstock.load.batch import BatchResult, apply_batch
 from penstock.load.batch_size import FIRST_BYTES, MAX_BYTES, next_batch_bytes
 from penstock.load.hold import Held, Hold, read_held, read_hold, write_held
+from penstock.load.late_keys import KeyMaker, LateFlow
 from penstock.load.plan import POSITION_MAX
 from penstock.load.policies import EVOLVE_ALL, Policies, SchemaChangeNotCarried
-from penstock.load.refusals import RowsUnexpected
 from penstock.load.rows_files import sweep
 from penstock.load.session import SessionKeeper, SparkJobFailed, SparkLost
 from penstock.load.stage import BatchOptions, Staged
 from penstock.load.target import Applied, Target, engine_of
+from penstock.load.unsure import UnsureTables
 from penstock.log.layout import (
     DONE_NAME,
     EXTENSION_DEFAULT,
@@ -130,12 +131,14 @@ class Loader:
         stop: Callable[[], bool],
         actions: Actions,
         copier: Copier | None = None,
+        keys: KeyMaker | None = None,
         clock: Clock = REAL_CLOCK,
         files: Files = REAL_FILES,
     ) -> None:
         """Wire it. stop: whether to end at the next batch boundary. Nothing happens yet.
 
-        copier: copies the rows of tables that are added or loaded again.
+        copier: copies the rows of tables that are added or loaded again. keys: makes unique keys
+        that have waited.
         """
         self._options = options
         self._engine = engine_of(options.url)
@@ -150,12 +153,13 @@ class Loader:
         self._apart = ApartFlow(
             options.state_directory, options.starts, copier, clock=clock, files=files
         )
+        self._late = LateFlow(options.state_directory, keys, files)
         self._applied = Applied()
         self._log_id = ""
         self._batch_bytes = FIRST_BYTES
         self._log_end = 0  # position up to which whole segments are applied
         self.state = LoaderState(pid=os.getpid())
-        self._unsure: frozenset[TableName] = frozenset()  # see `Staging.direct`
+        self._unsure = UnsureTables(clock)
         self._written_s = float("-inf")
         self._rows_directory = options.run_directory / ROWS_NAME if sessions.is_local else None
 
@@ -197,9 +201,11 @@ class Loader:
         if list_open_segments(directory, extension, self._files):
             return False
         closed = list_segments(directory, extension, self._files)
-        if self._target is None and closed:
+        if self._target is None and (closed or self._late.waiting(())):
             return False
-        if self._target is not None and self._apart.is_busy:
+        if self._target is not None and (
+            self._apart.is_busy or self._late.due(self._apart.left_out, self._covered)
+        ):
             return False
         return not any(file.number > self._applied.segment for file in closed)
 
@@ -222,7 +228,7 @@ class Loader:
                 self._open_ahead()
             return self._once_held(hold)
         self._move_tables()
-        if self._catch_up():
+        if self._make_keys() or self._catch_up():
             return True
         if self._apart.is_near(self._applied):
             self._wait(POLL_S)  # for one small batch the others let it catch up
@@ -431,6 +437,26 @@ class Loader:
                 )
             )
 
+    # --- keys that have waited --------------------------------------------------------------------
+
+    def _make_keys(self) -> bool:
+        """Have unique keys made whose time has come; whether there were any.
+
+        Nothing that was staged or read before is used after that: what goes straight into a table
+        with one unique key would take the place of other rows in a table with two.
+        """
+        due = self._late.due(self._apart.left_out, self._covered)
+        if not due:
+            return False
+        assert self._target is not None
+        self._abandon()
+        self._apart.abandon()
+        self._show("applying", at_once=True)
+        self._late.make(due)
+        self._target.forget()
+        self._open_ahead()
+        return True
+
     # --- holds ------------------------------------------------------------------------------------
 
     def _held(self, hold: Hold) -> bool:
@@ -509,7 +535,7 @@ class Loader:
             starts=self._apart.starts,
             left_out=self._apart.left_out,
             rows_directory=self._rows_directory,
-            unsure=self._unsure,
+            unsure=self._unsure.now(),
         )
 
     def _find_log(self) -> bool:
@@ -537,8 +563,7 @@ class Loader:
             raise error
         if isinstance(error, SparkLost | SparkJobFailed):
             self._sessions.renew()
-        if isinstance(error, RowsUnexpected):
-            self._unsure |= {TableName(error.fields["schema"], error.fields["name"])}
+        self._unsure.learn(error)
         self.state.problem = error.message
         logger.warning("batch failed, trying again", wait_s=round(wait_s, 2), reason=error.message)
         self._show("retrying", at_once=True)

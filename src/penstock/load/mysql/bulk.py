@@ -17,8 +17,10 @@ from penstock.host.mysql.connect import Connection, connect, quoted, rows, run
 from penstock.load.bulk_checks import TargetFires
 from penstock.load.bulk_target import Found
 from penstock.load.bulk_types import Ends
+from penstock.load.late_keys import LateKey
 from penstock.load.ledger import Mark, TablePlan, chunks_missing
 from penstock.load.mysql import progress
+from penstock.load.mysql.late_keys import run_unless_there
 from penstock.load.mysql.progress import transaction
 from penstock.load.mysql.shapes import (
     check_shape,
@@ -28,6 +30,7 @@ from penstock.load.mysql.shapes import (
     foreign_key_statement,
     index_statements,
     key_statements,
+    late_keys,
 )
 from penstock.load.mysql.target import TargetTable, read_target_tables
 from penstock.load.target import SCHEMA, TableRecord, target_name
@@ -69,7 +72,6 @@ FINISH_MARK = f"""
 """
 # Rows come in any order; what they refer to may come later.
 SETTINGS = {"foreign_key_checks": "0", "innodb_lock_wait_timeout": "60"}
-_DUPLICATE_NAME = frozenset({1061, 1022, 1068, 1826, 121})  # a key of that name is there already
 
 
 class MySQLBulk:
@@ -268,11 +270,12 @@ class MySQLBulk:
                 logger.warning("index not made", table=str(name), reason=error.message)
 
     def _unless_there(self, statement: str, doing: str) -> None:
-        try:
-            run(self._connection, statement, doing=doing)
-        except StatementFailed as error:
-            if error.fields.get("errno") not in _DUPLICATE_NAME:
-                raise
+        run_unless_there(self._connection, statement, doing=doing)
+
+    def late_keys(self, definition: TableDefinition) -> tuple[LateKey, ...]:
+        """See BulkTarget."""
+        name = self._named(definition)
+        return late_keys(definition, name, self._ends) if name in self._made() else ()
 
     def add_foreign_keys(self, definitions: Sequence[TableDefinition]) -> list[str]:
         """See BulkTarget. Rows are not checked again: they are the source's."""

@@ -5,6 +5,7 @@ Not here: running them (`bulk.py`), what holds a column (`codec.typemap`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,11 +14,13 @@ from penstock.codec.typemap import Mapping
 from penstock.host.mysql.connect import quoted
 from penstock.load.bulk_types import Ends, carried, target_charset
 from penstock.load.carried import Extras, extras_of, mysql_foreign_key, mysql_index
+from penstock.load.late_keys import LateKey
 from penstock.load.mysql.target import TargetTable
 from penstock.load.mysql.types import same_type
 from penstock.load.refusals import TargetShapeDiffers, TargetTypeMissing
-from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableName
+from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableName, UniqueKey
 
+_INDEX_NAME = re.compile("key `((?:[^`]|``)+)` ")
 _UTF8 = frozenset({"utf8mb3", "utf8mb4"})  # what only the greater one holds is refused by itself
 _NOT_ASCII = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 
@@ -81,15 +84,47 @@ def key_statements(definition: TableDefinition, name: TableName, ends: Ends) -> 
     Between servers of MySQL's family these are the source's; a unique index of PostgreSQL over
     expressions or some of the rows has no like.
     """
+    return [_key_statement(key, name, "unique key") for key in _unique_keys(definition, ends)]
+
+
+def _unique_keys(definition: TableDefinition, ends: Ends) -> list[UniqueKey]:
     kept = {column.name for column in definition.columns}
     return [
-        f"alter table {quoted(*name)} add unique key {quoted(key.name)} "
-        f"({_key(key.columns, key.prefixes)})"
+        key
         for key in definition.unique_keys
         if key.columns
         and set(key.columns) <= kept
         and (ends.source.engine.is_mysql or key.is_constraint)
     ]
+
+
+def _key_statement(key: UniqueKey, name: TableName, kind: str) -> str:
+    columns = _key(key.columns, key.prefixes)
+    return f"alter table {quoted(*name)} add {kind} {quoted(key.name)} ({columns})"
+
+
+def late_keys(definition: TableDefinition, name: TableName, ends: Ends) -> tuple[LateKey, ...]:
+    """The unique keys and unique indexes of a table, as they are made later."""
+    keys = [
+        LateKey(
+            name=key.name,
+            columns=key.columns,
+            statement=_key_statement(key, name, "unique key"),
+            plain=_key_statement(key, name, "key"),
+        )
+        for key in _unique_keys(definition, ends)
+    ]
+    over_expressions = [
+        LateKey(name=_name_of(text), columns=(), statement=statement, plain="")
+        for text, statement in index_statements(definition, name, ends).items()
+    ]
+    return (*keys, *over_expressions)
+
+
+def _name_of(index: str) -> str:
+    found = _INDEX_NAME.search(index)
+    assert found is not None, "an index has a name"
+    return found[1].replace("``", "`")
 
 
 def extras_in_mysql(definition: TableDefinition, ends: Ends) -> Extras:

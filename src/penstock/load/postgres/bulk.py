@@ -14,11 +14,13 @@ from penstock.load.bulk_target import Found
 from penstock.load.bulk_types import Ends, postgres_definition
 from penstock.load.carried import referable, tables_by_name
 from penstock.load.chunk import APPLICATION_NAME as COPIER
+from penstock.load.late_keys import LateKey
 from penstock.load.ledger import Mark, TablePlan
 from penstock.load.postgres import progress
-from penstock.load.postgres.schema import create_tables, made_tables
+from penstock.load.postgres.schema import create_tables, late_keys, made_tables
 from penstock.load.postgres.target import read_target_tables
 from penstock.load.refusals import TargetDdlFailed
+from penstock.load.target import target_name
 from penstock.model import PenstockError, TableDefinition, TableName
 
 UNDER_WAY = """
@@ -142,6 +144,13 @@ class PostgresBulk(PostgresCounts):
         """See BulkTarget."""
         shaped = self._shaped(definitions)
         bulk_keys.add_all_keys(self._url, shaped, self._namespaces, threads=threads, stop=stop)
+
+    def late_keys(self, definition: TableDefinition) -> tuple[LateKey, ...]:
+        """See BulkTarget."""
+        if target_name(definition.name, self._namespaces) not in made_tables(self._connection):
+            return ()
+        (shaped,) = self._shaped([definition])
+        return late_keys(shaped, self._namespaces)
 
     def add_foreign_keys(self, definitions: Sequence[TableDefinition]) -> list[str]:
         """See BulkTarget."""

@@ -2,7 +2,8 @@
 
 Order of a load from scratch: `create_tables` (types, tables without keys), the rows, `add_keys`
 (primary key, unique keys, indexes), and when all tables stand at one position
-`add_foreign_keys`. Each is safe to repeat. Not here: changes of shape in mid-stream (`alter.py`).
+`add_foreign_keys`; `add_late_keys` before that where rows are of several moments. Each is safe to
+repeat. Not here: changes of shape in mid-stream (`alter.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import psycopg
 import structlog
 
 from penstock.host.connect import literal, quoted
+from penstock.load.late_keys import LateKey, LateTable, key_refused
 from penstock.load.postgres import progress
 from penstock.load.postgres.target import TargetTable, read_target_tables
 from penstock.load.postgres.types import map_namespaces, same_type
@@ -31,6 +33,7 @@ from penstock.model import (
     TableDefinition,
     TableName,
     TypeDefinition,
+    UniqueKey,
 )
 
 logger = structlog.get_logger(__name__)
@@ -351,13 +354,8 @@ def add_keys(
         if key.name in present:
             continue
         with ddl_errors(f"adding unique key {key.name} of {name}"), connection.transaction():
-            connection.execute(_index_sql(key.definition, namespaces))
-            if key.is_constraint:
-                later = " deferrable" if key.deferrable else ""
-                connection.execute(
-                    f"alter table {quoted(*name)} add constraint {quoted(key.name)}"
-                    f" unique using index {quoted(key.name)}{later}"
-                )
+            for statement in _unique_key_sql(key, name, namespaces):
+                connection.execute(statement)
         made.append(key.name)
     for sql in definition.indexes:
         index = _index_name(sql)
@@ -366,6 +364,77 @@ def add_keys(
                 connection.execute(_index_sql(sql, namespaces))
             made.append(index)
     return made
+
+
+def _unique_key_sql(
+    key: UniqueKey, name: TableName, namespaces: Mapping[str, str]
+) -> Iterator[str]:
+    yield _index_sql(key.definition, namespaces)
+    if key.is_constraint:
+        later = " deferrable" if key.deferrable else ""
+        yield (
+            f"alter table {quoted(*name)} add constraint {quoted(key.name)}"
+            f" unique using index {quoted(key.name)}{later}"
+        )
+
+
+def late_keys(definition: TableDefinition, namespaces: Mapping[str, str]) -> tuple[LateKey, ...]:
+    """The unique keys of a table, as `add_late_keys` makes them."""
+    name = target_name(definition.name, namespaces)
+    return tuple(
+        LateKey(
+            name=key.name,
+            columns=key.columns,
+            statement="; ".join(_unique_key_sql(key, name, namespaces)),
+            plain=_UNIQUE.sub("create index ", _index_sql(key.definition, namespaces), count=1),
+        )
+        for key in definition.unique_keys
+    )
+
+
+def add_late_keys(connection: psycopg.Connection, table: LateTable) -> list[str]:
+    """Make unique keys that have waited, each as a whole; what is there already is left alone.
+
+    Returns a sentence for each that can not be had any more. Raises TargetDdlFailed.
+    """
+    there = read_target_tables(connection, [table.target]).get(table.target)
+    present = _index_names(connection, table.target)
+    notes = []
+    for key in table.keys:
+        if key.name in present:
+            continue
+        lacking = [name for name in key.columns if there is None or there.column(name) is None]
+        if lacking:
+            notes.append(
+                f"{table.target} has no unique key {key.name}: it lacks {', '.join(lacking)}"
+            )
+            continue
+        try:
+            with ddl_errors("the target says"), connection.transaction():
+                connection.execute(key.statement)
+        except TargetDdlFailed as error:
+            raise key_refused(key, table.target, error.message) from error
+    return notes
+
+
+def drop_late_keys(connection: psycopg.Connection, table: LateTable) -> list[str]:
+    """Take unique keys away that an earlier load of the table has made.
+
+    Returns a sentence for each that has to stay.
+    """
+    present = _index_names(connection, table.target)
+    notes = []
+    for key in table.keys:
+        if key.name not in present:
+            continue
+        try:
+            with connection.transaction():
+                connection.execute(f"drop index {quoted(table.target.schema, key.name)}")
+        except psycopg.errors.DependentObjectsStillExist as error:
+            notes.append(
+                f"unique key {key.name} of {table.target} stays: {error.diag.message_primary}"
+            )
+    return notes
 
 
 def add_foreign_keys(
@@ -427,6 +496,7 @@ def _index_names(connection: psycopg.Connection, name: TableName) -> dict[str, b
     return {row[0]: row[1] for row in rows}
 
 
+_UNIQUE = re.compile("create unique index ", re.IGNORECASE)
 _INDEX = re.compile(r'CREATE (?:UNIQUE )?INDEX ((?:"(?:[^"]|"")*"|\S)+) ON (ONLY )?', re.IGNORECASE)
 
 

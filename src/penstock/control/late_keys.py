@@ -1,0 +1,69 @@
+"""Making the unique keys that have waited, for the load process: the `KeyMaker` of a pipeline.
+
+Not here: when (`penstock.load.loader`), and the statements (`penstock.load.late_keys`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+
+import structlog
+
+from penstock.control.bulk_load import bulk_options, source_tables
+from penstock.control.config import Config
+from penstock.control.table_wishes import read_wishes
+from penstock.host import faults
+from penstock.load.late_keys import LateTable, put_late_keys, read_late_keys
+from penstock.load.late_tables import add_late_keys
+from penstock.model import PenstockError, TableName
+from penstock.model.wishes import Capture
+from penstock.source.postgres.patterns import as_pattern
+
+logger = structlog.get_logger()
+
+
+class LateKeyMaker:
+    """See `KeyMaker`. A table is taken out of the file when it has all of its keys."""
+
+    def __init__(self, config: Config) -> None:
+        """Nothing happens yet."""
+        self._config = config
+
+    def make(self, tables: Sequence[LateTable]) -> None:
+        """See `KeyMaker`."""
+        for table in tables:
+            logger.info("unique keys are made", table=str(table.target), count=len(table.keys))
+            faults.point("load.keys.before")
+            notes = add_late_keys(self._config.target.url, table)
+            if table.with_foreign_keys:
+                notes += self._foreign_keys(table)
+            for note in notes:
+                logger.warning("late keys", note=note)
+            faults.point("load.keys.made")
+            put_late_keys(self._config.layout.state, (), instead_of=[table.source])
+
+    def _foreign_keys(self, table: LateTable) -> list[str]:
+        """Those of a table that was copied by itself; they may have to wait for other rows."""
+        config = narrowed(self._config, table.source)
+        try:
+            definitions = source_tables(config)
+            with closing(bulk_options(config).open_target()) as target:
+                return target.add_foreign_keys(definitions)
+        except PenstockError as error:
+            return [f"foreign keys of {table.source} are not made: {error.message}"]
+
+
+def narrowed(config: Config, table: TableName) -> Config:
+    """The same pipeline, for this table alone."""
+    return replace(config, source=replace(config.source, tables=(as_pattern(table),)))
+
+
+def unique_keys_wait(config: Config) -> bool:
+    """Whether a table of the bulk load has not all of its unique keys, and will get them."""
+    wishes = read_wishes(config)
+    return any(
+        not table.with_foreign_keys and wishes.of(table.source).capture is not Capture.REMOVED
+        for table in read_late_keys(config.layout.state)
+    )

@@ -1,0 +1,46 @@
+"""State files that somebody else replaces, read again only when they were.
+
+Not here: what they hold (`model.wishes`, `late_keys.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.host.files import Files
+from penstock.log import checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    """What tells whether a state file was replaced."""
+
+    inode: int = 0
+    changed_ns: int = 0
+
+
+class Follower:
+    """A state file that somebody else replaces. value: what it held when it was last looked at."""
+
+    def __init__(self, path: Path, empty: Any, files: Files) -> None:
+        """empty: what stands for a file that is not there; of the kind that it holds."""
+        self.value = empty
+        self._empty = empty
+        self._path = path
+        self._files = files
+        self._seen = _Signature()
+
+    def look(self) -> bool:
+        """Read it again if it was replaced; whether it was."""
+        try:
+            found = self._path.stat()
+            now = _Signature(found.st_ino, found.st_mtime_ns)
+        except FileNotFoundError:
+            now = _Signature()
+        if now == self._seen:
+            return False
+        self.value = checkpoint.load(self._path, type(self._empty), self._files) or self._empty
+        self._seen = now
+        return True

@@ -1,0 +1,158 @@
+"""Unique keys that have to wait until a table's rows are of one moment, and the file of them.
+
+A bulk load that takes snapshots of several moments leaves tables in which two rows may have the
+same value of a unique key, until changes are applied up to the last of those moments. The bulk load
+writes down here which keys it has left out; the change loader has them made between two of its
+batches, once it is there, and forgets then what it knew of the tables: how rows are applied depends
+on their keys. The file is replaced whole. Not here: the statements (`postgres/bulk.py`,
+`mysql/shapes.py`), and when the loader is there (`loader.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from penstock.host import faults
+from penstock.host.files import REAL_FILES, Files
+from penstock.load.following import Follower
+from penstock.load.refusals import TargetDdlFailed
+from penstock.log import checkpoint
+from penstock.model import TableDefinition, TableName, UniqueKey
+
+LATE_KEYS_FILE = "late_keys.json"
+faults.declare("load.keys.before", "load.keys.made")
+
+_turn = threading.Lock()  # the loader and copies of single tables, each with a thread of its own
+
+
+class LateKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A unique key that waits. name, columns: in the target; columns are empty for expressions.
+
+    statement: makes it. plain: makes an index of this name that is not unique.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    statement: str
+    plain: str
+
+
+class LateTable(msgspec.Struct, frozen=True, kw_only=True):
+    """A table whose keys wait. settled: the position from which on its rows are of one moment.
+
+    with_foreign_keys: its foreign keys are made with them, and not with those of all tables.
+    """
+
+    source: TableName
+    target: TableName
+    settled: int
+    keys: tuple[LateKey, ...]
+    with_foreign_keys: bool = False
+
+
+class LateKeys(msgspec.Struct, frozen=True, kw_only=True):
+    """What the file holds: the tables that wait."""
+
+    tables: tuple[LateTable, ...] = ()
+
+
+class KeyMaker(Protocol):
+    """Who makes keys that have waited."""
+
+    def make(self, tables: Sequence[LateTable]) -> None:
+        """Make the keys of these tables and take the tables out of the file; safe to repeat.
+
+        Raises TargetDdlFailed for a key that the target refuses, naming it.
+        """
+        ...
+
+
+class LateFlow:
+    """What the loader knows of keys that wait. Used by its thread alone."""
+
+    def __init__(
+        self, state_directory: Path, maker: KeyMaker | None, files: Files = REAL_FILES
+    ) -> None:
+        """maker: None where no key is made."""
+        self._maker = maker
+        self._file = Follower(state_directory / LATE_KEYS_FILE, LateKeys(), files)
+
+    def waiting(self, apart: Collection[TableName]) -> list[LateTable]:
+        """The tables that wait, without those that stand apart: they have not met the others."""
+        if self._maker is None:
+            return []
+        self._file.look()
+        return [table for table in self._file.value.tables if table.source not in apart]
+
+    def due(self, apart: Collection[TableName], covered: Callable[[], int]) -> list[LateTable]:
+        """Those of them whose rows are of one moment. covered: up to where changes are applied."""
+        waiting = self.waiting(apart)
+        reached = covered() if waiting else 0
+        return [table for table in waiting if table.settled <= reached]
+
+    def make(self, tables: Sequence[LateTable]) -> None:
+        """Have their keys made; see `KeyMaker`."""
+        assert self._maker is not None, "nothing waits without one"
+        self._maker.make(tables)
+
+
+def read_late_keys(state_directory: Path, files: Files = REAL_FILES) -> tuple[LateTable, ...]:
+    """The tables whose keys wait. Raises CheckpointCorrupt."""
+    found = checkpoint.load(state_directory / LATE_KEYS_FILE, LateKeys, files)
+    return () if found is None else found.tables
+
+
+def put_late_keys(
+    state_directory: Path, tables: Iterable[LateTable], *, instead_of: Collection[TableName]
+) -> None:
+    """Write down tables whose keys wait, in place of what is there of the tables `instead_of`.
+
+    Raises CheckpointCorrupt, DiskFull, FileFailed.
+    """
+    with _turn:
+        before = read_late_keys(state_directory)
+        after = (*(one for one in before if one.source not in instead_of), *tables)
+        if after != before:
+            REAL_FILES.make_directory(state_directory)
+            checkpoint.save(state_directory / LATE_KEYS_FILE, LateKeys(tables=after))
+
+
+def early_and_late(definition: TableDefinition) -> tuple[TableDefinition, TableDefinition]:
+    """The table with the keys that hold at any moment and all indexes; and with the other keys.
+
+    What tells its rows apart is what it is read by, piece by piece, and so is never there twice.
+    """
+    early = tuple(key for key in definition.unique_keys if _is_identity(key, definition))
+    late = tuple(key for key in definition.unique_keys if key not in early)
+    plain = tuple(text for text in definition.indexes if not is_unique(text))
+    other = tuple(text for text in definition.indexes if is_unique(text))
+    return (
+        replace(definition, unique_keys=early, indexes=plain),
+        replace(definition, unique_keys=late, indexes=other),
+    )
+
+
+def is_unique(index: str) -> bool:
+    """Whether an index of MySQL that is listed with those that are no keys is a unique one."""
+    return index.startswith("unique ")
+
+
+def _is_identity(key: UniqueKey, definition: TableDefinition) -> bool:
+    return not any(key.prefixes) and set(key.columns) == set(definition.identity_columns)
+
+
+def key_refused(key: LateKey, table: TableName, said: str) -> TargetDdlFailed:
+    """The error for a key that the target refuses to make. said: the server's words, no values."""
+    return TargetDdlFailed(
+        f"adding unique key {key.name} of {table}: {said}",
+        hint="The target takes values for equal that the source tells apart, or has rows of its "
+        "own. Give the columns the source's collation, or take those rows away, or do without the "
+        f"key: {key.plain}; then run the same command again.",
+        table=str(table),
+    )
