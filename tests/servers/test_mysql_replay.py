@@ -335,6 +335,9 @@ def test_rows_that_are_there_or_not_against_the_log(
     assert (raised.value.fields["schema"], raised.value.fields["name"]) == ("public", "t")
     assert target.rows("select * from t") == [(1, "a", 1)]
     assert target.read_applied() == target.applied
+    with target.target.connection.cursor() as cursor:
+        cursor.execute("select @@character_set_client")
+        assert cursor.fetchone() == ("utf8mb4",)
     target.begin_anew()
     target.unsure = frozenset({TableName("public", "t")})
     files_of(target.batch(), events=False)
