@@ -84,6 +84,7 @@ def direct_load(merge: MergeSql) -> str | None:
     if (
         merge.way is not Way.UPSERT
         or merge.table.triggers
+        or merge.table.is_versioned  # replacing is more there, and LOAD DATA counts it otherwise
         or any(not c.generated and c.name not in known for c in merge.table.columns)
     ):
         return None
