@@ -167,6 +167,8 @@ VALUES: list[tuple[str, str, list[Any]]] = [
     ("binary", "varbinary(255)", [b"\xff" * 255, b"\0\0"]),
     ("binary", "varbinary(256)", [b"\xff" * 256, b""]),
     ("binary", "binary(4)", [b"\0\0\0\1", b"\xf0\x9f\0\0"]),
+    ("binary", "binary(4)", [b"\1", b""]),
+    ("string", "char(9)", ["a  ", " "]),
     ("binary", "binary(255)", [b"\xff" * 255, b"\1" + b"\0" * 254]),
     ("uuid", "char(36)", [bytes(range(16)), b"\xff" * 16]),
     ("uuid", "varchar(36)", [bytes(range(16)), b"\xff" * 16]),
