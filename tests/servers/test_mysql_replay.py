@@ -436,6 +436,27 @@ def test_a_table_in_pieces(my_start: MyStart, log: LogMaker) -> None:
     assert target.rows("select id from t force index (n) where n = 5") == [(20,)]
 
 
+def test_a_change_of_shape(
+    my_start: MyStart, log: LogMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch that alters the table has lines; those behind it have events again."""
+    monkeypatch.setattr("penstock.load.mysql.direct.UNSETTLED_S", 0.0)
+    target = my_start(ITEMS)
+    log.transaction(insert(ITEM, 1, "a", 1))
+    log.close_segment()
+    assert files_of(target.batch())
+    wide = relation(
+        ("id", "integer", "int32"), ("name", "text", "string"), ("n", "bigint", "int64")
+    )
+    log.transaction(update(wide, 1, "b", 2**40))
+    log.close_segment()
+    assert files_of(target.batch(), events=False)
+    log.transaction(update(wide, 1, "c", 2**41))
+    log.close_segment()
+    assert files_of(target.batch())
+    assert target.rows("select * from t") == [(1, "c", 2**41)]
+
+
 def wider(target: Applying) -> None:
     """A type that rows would have been written otherwise for."""
     target.execute("alter table t modify name varchar(300)")

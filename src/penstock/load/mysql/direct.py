@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
+from math import inf
 from pathlib import Path
 
 import pyarrow as pa
@@ -42,6 +43,7 @@ from penstock.load.mysql.target import (
 )
 from penstock.load.mysql.types import mapping_of, target_server
 from penstock.load.refusals import StagingChanged
+from penstock.load.shape_changes import is_applied
 from penstock.load.target import RowsFile
 from penstock.model import Column, Relation, TableName
 
@@ -50,6 +52,7 @@ logger = structlog.get_logger(__name__)
 LINES = "lines"
 # How long a table that was not fit is not looked at again: it may have been altered since.
 UNFIT_FOR_S = 60.0
+UNSETTLED_S = 1.0  # the same for one that is about to be altered
 
 _NUMBERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal"})
 _MOMENTS = frozenset({"datetime", "timestamp"})
@@ -123,7 +126,7 @@ class DirectTables:
         self._server = target_server(connection.server)
         self._is_allowed: bool | None = None
         self._server_id: int | None = None  # where events are executed
-        # By table its shape, the form that it takes, and until when it is known to take none.
+        # By table its shape, the form that it takes, and until when that is known.
         self._known: dict[TableName, tuple[Relation, object, float]] = {}
 
     def among(
@@ -144,15 +147,17 @@ class DirectTables:
         found = read_target_tables(self._connection, names) if names else {}
         for name in unknown:
             table = found.get(tables[name])
+            is_settled = self._is_settled(name, wanted[name], tables[name])
             form = table and self._form(
                 name,
                 wanted[name],
                 table,
                 source_engine=source_engine,
                 choices=choices,
-                is_sure=name not in unsure,
+                may_replay=is_settled and name not in unsure,
             )
-            self._known[name] = (wanted[name], form, now + UNFIT_FOR_S)
+            for_s = UNFIT_FOR_S if form is None else inf
+            self._known[name] = (wanted[name], form, now + (for_s if is_settled else UNSETTLED_S))
         return {name: form for name in wanted if (form := self._known[name][1]) is not None}
 
     def _allowed(self) -> bool:
@@ -170,8 +175,19 @@ class DirectTables:
     def _is_known(self, name: TableName, shape: Relation, now: float) -> bool:
         if name not in self._known:
             return False
-        known, form, until = self._known[name]
-        return known == shape and (form is not None or now < until)
+        known, _, until = self._known[name]
+        return known == shape and now < until
+
+    def _is_settled(self, source: TableName, relation: Relation, table: TableName) -> bool:
+        """Whether no batch in front of this one, nor this one, alters the table, as far as known.
+
+        Events are of the table as it is; what it is altered to, lines take, too.
+        """
+        if not is_applied(self._records.get(source, table), relation):
+            self._records.forget()  # somebody else writes them
+        record = self._records.get(source, table)
+        # One that was never brought to any shape is taken as it is.
+        return record.columns is None or is_applied(record, relation)
 
     def _form(
         self,
@@ -181,7 +197,7 @@ class DirectTables:
         *,
         source_engine: str,
         choices: Choices,
-        is_sure: bool,
+        may_replay: bool,
     ) -> object:
         """How the table takes its rows; None where it takes them from merge tables alone."""
         record = self._records.get(source, table.name)
@@ -205,7 +221,7 @@ class DirectTables:
         )
         sql = MergeSql(merge)
         events = None
-        if is_sure and self._server_id is not None:
+        if may_replay and self._server_id is not None:
             events = event_table(sql, self._server_id)
         return events or (LINES if direct_load(sql) is not None else None)
 
