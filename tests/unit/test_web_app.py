@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ from penstock.control.table_wishes import read_wishes
 from penstock.model import TableName
 from penstock.web.access import Access, Hosts
 from penstock.web.app import Interface
-from penstock.web.reading import Reading, Watch
+from penstock.web.reading import IDLE_INTERVAL_S, Reading, Watch
 
 TOKEN = "a token that nobody guesses"
 LOCAL = "http://127.0.0.1:8765"
@@ -145,6 +148,61 @@ def test_the_json_has_what_the_pages_show(shown: tuple[TestClient, Watch]) -> No
     assert client.get("/api/pipelines").json()["pipelines"] == [found]
     missing = client.get("/api/pipelines/other")
     assert (missing.status_code, missing.json()["code"]) == (404, "404")
+
+
+class Seldom(Watch):
+    """A watch of which nobody has asked for long: its reading is old, of a load long over."""
+
+    hangs = False
+
+    def begin(self, *, hangs: bool = False) -> None:
+        """Look for the first time; the next time it shows what is now, or hangs."""
+        self.released = threading.Event()
+        self.latest = reading(status(done=False), number=0)
+        self.start()
+        while not self.latest.number:
+            time.sleep(0.01)
+        self.hangs = hangs
+
+    def look(self) -> None:
+        """What is there; the first time as long ago as a watch may wait."""
+        if self.hangs:
+            self.released.wait()
+        number, now_s = self.latest.number + 1, time.monotonic()
+        if number == 1:
+            found, at_s = reading(status(done=False)), now_s - IDLE_INTERVAL_S
+        else:
+            found, at_s = reading(), now_s
+        self.latest = replace(found, number=number, at_s=at_s)
+
+
+@pytest.fixture
+def seldom(tmp_path: Path) -> Iterator[tuple[TestClient, Seldom]]:
+    """A visitor who comes after long."""
+    made = Seldom(watch(tmp_path).config)
+    site = interface(made)
+    with TestClient(site.app, base_url=LOCAL) as client:
+        yield client, made
+    made.released.set()
+    site.close()
+
+
+@pytest.mark.parametrize("path", ["/", PAGE, "/api/pipelines", "/api/pipelines/shop"])
+def test_the_first_look_after_long_shows_what_is_now(
+    seldom: tuple[TestClient, Seldom], path: str
+) -> None:
+    """A page without JavaScript is seen once only: it waits for a reading that is fresh."""
+    client, made = seldom
+    made.begin()
+    assert "following changes" in client.get(path).text
+
+
+def test_a_server_that_hangs_is_not_a_page_that_hangs(seldom: tuple[TestClient, Seldom]) -> None:
+    """What was known is shown when nothing newer comes in time."""
+    client, made = seldom
+    made.begin(hangs=True)
+    answer = client.get(PAGE)
+    assert (answer.status_code, "following changes" in answer.text) == (200, False)
 
 
 def test_metrics_are_served_as_prometheus_wants_them(shown: tuple[TestClient, Watch]) -> None:

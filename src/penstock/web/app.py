@@ -43,6 +43,8 @@ from penstock.web.tasks import Kind, Tasks
 
 logger = structlog.get_logger()
 FORM_BYTES_MAX = 10_000
+FRESH_WAIT_MAX_S = 2.0  # a server that hangs shows on the page, not as a page that hangs
+FRESH_POLL_S = 0.02
 ACTIONS = {"pause": "PAUSE", "resume": "RUN"}
 TABLE_ACTIONS = {
     "pause": (table_wishes.pause, "is being paused"),
@@ -118,9 +120,9 @@ class Interface:
 
     async def index(self, request: Request) -> Response:
         """The list of pipelines."""
-        for watch in self.watches.values():
-            watch.want()
-        context = index_context(list(self.watches.values()))
+        watches = list(self.watches.values())
+        await _until_fresh(watches)
+        context = index_context(watches)
         return self._html("index.html", request, context)
 
     async def index_events(self, _request: Request) -> Response:
@@ -141,7 +143,7 @@ class Interface:
     async def pipeline(self, request: Request) -> Response:
         """One pipeline's page."""
         watch = self._watch(request)
-        watch.want()
+        await _until_fresh([watch])
         return self._html("pipeline.html", request, self._context(request, watch))
 
     async def pipeline_events(self, request: Request) -> Response:
@@ -169,13 +171,15 @@ class Interface:
 
     async def api_pipelines(self, _request: Request) -> Response:
         """All pipelines as JSON."""
-        found = [as_dict(watch.latest, watch.config) for watch in self.watches.values()]
+        watches = list(self.watches.values())
+        await _until_fresh(watches)
+        found = [as_dict(watch.latest, watch.config) for watch in watches]
         return _json({"pipelines": found})
 
     async def api_pipeline(self, request: Request) -> Response:
         """One pipeline as JSON."""
         watch = self._watch(request)
-        watch.want()
+        await _until_fresh([watch])
         return _json(as_dict(watch.latest, watch.config))
 
     async def metrics(self, _request: Request) -> Response:
@@ -349,6 +353,16 @@ class Interface:
 
 def _json(value: Any, code: HTTPStatus = HTTPStatus.OK) -> Response:
     return Response(msgspec.json.encode(value, enc_hook=str), code, media_type="application/json")
+
+
+async def _until_fresh(watches: Sequence[Watch]) -> None:
+    """Ask for new readings and wait for them: a page without JavaScript is seen once only."""
+    numbers = [(watch, watch.latest.number) for watch in watches]
+    stale = [(watch, number) for watch, number in numbers if watch.want()]
+    for _ in range(round(FRESH_WAIT_MAX_S / FRESH_POLL_S)):
+        if all(watch.latest.number != number for watch, number in stale):
+            return
+        await asyncio.sleep(FRESH_POLL_S)
 
 
 async def _form(request: Request) -> dict[str, str]:

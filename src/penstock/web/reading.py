@@ -153,12 +153,15 @@ class Watch:
         """Begin to look."""
         self._thread.start()
 
-    def want(self) -> None:
-        """Somebody watches: look often for a while."""
-        idle = self._clock.monotonic_s() - self._wanted_at_s > WATCHED_FOR_S
+    def want(self) -> bool:
+        """Somebody watches: look often for a while. Whether nobody did until now, so that
+        `latest` is old and a newer one is on its way.
+        """
+        idle = not self._is_watched
         self._wanted_at_s = self._clock.monotonic_s()
         if idle:
             self._wake.set()
+        return idle and self._thread.is_alive()
 
     def look_now(self) -> None:
         """Something was done: look at once."""
@@ -175,11 +178,14 @@ class Watch:
         while not self._ended:
             self._wake.clear()
             self._look_safely()
-            watched = self._clock.monotonic_s() - self._wanted_at_s < WATCHED_FOR_S
-            self._wake.wait(WATCHED_INTERVAL_S if watched else IDLE_INTERVAL_S)
+            self._wake.wait(WATCHED_INTERVAL_S if self._is_watched else IDLE_INTERVAL_S)
         self._reader.close()
         if self._source is not None:
             self._source.close()
+
+    @property
+    def _is_watched(self) -> bool:
+        return self._clock.monotonic_s() - self._wanted_at_s < WATCHED_FOR_S
 
     def _look_safely(self) -> None:
         """A defect is shown like any other trouble: a page that stands still would lie."""

@@ -80,7 +80,9 @@ class TaskView:
 class Task:
     """One running or ended process. Any thread may read `view`."""
 
-    def __init__(self, kind: Kind, path: Path, on_change: Callable[[], None], clock: Clock) -> None:
+    def __init__(
+        self, kind: Kind, path: Path, on_change: Callable[[], object], clock: Clock
+    ) -> None:
         """Start it. Raises ProcessNotStarted."""
         self.view = TaskView(stage=Stage.RUNNING, number=1, began_us=clock.now_us())
         self._clock = clock
@@ -161,7 +163,7 @@ class Tasks:
         return task.view if task is not None else TaskView()
 
     def begin(
-        self, pipeline: str, kind: Kind, path: Path, on_change: Callable[[], None] = lambda: None
+        self, pipeline: str, kind: Kind, path: Path, on_change: Callable[[], object] = lambda: None
     ) -> None:
         """Start one. Raises TaskRuns, TooManyTasks, ProcessNotStarted."""
         running = [key for key, task in self._tasks.items() if task.view.stage is Stage.RUNNING]

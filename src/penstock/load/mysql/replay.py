@@ -5,10 +5,10 @@ is parsed: per row it costs what a replica's applier does. It is strict: a row t
 log and is there already, or the other way round, is an error, with which nothing of the batch
 stays; then the rows of that table go as lines (`direct.py`), which take either (`RowsUnexpected`).
 
-It needs a right (BINLOG REPLAY), tables of InnoDB with one unique index and no column but those
-that rows bring, without triggers and checks, which no event looks at, and types of which
-`row_events.py` makes events. MySQL has the statement too, but keeps JSON as something of its own,
-and gains less.
+It needs two rights (BINLOG REPLAY for the events, BINLOG ADMIN to leave out their statement's
+text), tables of InnoDB with one unique index and no column but those that rows bring, without
+triggers and checks, which no event looks at, and types of which `row_events.py` makes events. MySQL
+has the statement too, but keeps JSON as something of its own, and gains less.
 """
 
 from __future__ import annotations
