@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fix_both_ways import batches_both_ways, both_results, both_tables
 from fix_changes import relation
 from fix_loader import Applying, LogMaker
 from fix_loading import add
@@ -116,29 +117,15 @@ def test_values_are_those_that_go_through_a_merge_table(
     my_start: MyStart, log: LogMaker, row: int
 ) -> None:
     """Of every type that goes directly: both ways leave the same behind, new and updated."""
-    columns = ", ".join(f"c{place} {sql}" for place, (_, sql, _) in enumerate(VALUES))
-    ddl = f"create table {{}} (id int primary key, {columns}, d int as (id * 2)) charset utf8mb4;"
-    types = [("id", "integer", "int32")]
-    types += [(f"c{place}", "x", neutral) for place, (neutral, _, _) in enumerate(VALUES)]
-    direct, merged = (relation(*types, name=name) for name in ("direct", "merged"))
-    own = "create trigger other before insert on merged for each row set new.id = new.id;"
-    target = my_start(ddl.format("direct") + ddl.format("merged") + own, allow_triggers=True)
-    for number in (row, 1 - row):
-        for shape in (direct, merged):
-            values = [values[number] for _, _, values in VALUES]
-            log.transaction(
-                insert(shape, 1, *values) if number == row else update(shape, 1, *values)
-            )
-            log.transaction(insert(shape, 2 + number, *(None for _ in VALUES)))
-        log.close_segment()
-        staged = target.batch()
-        files = {s.table.name: len(s.files) for p in staged.phases for s in p.merges}
-        assert files == {"direct": 1, "merged": 0}
-        names = [f"c{place}" for place in range(len(VALUES))]
-        for name in names:
-            both = [target.rows(f"select id, d, {name} from {t} order by id") for t in files]
-            assert both[0] == both[1], name
-            assert both[0][0][2] is not None
+    ddl = ", ".join(f"c{place} {sql}" for place, (_, sql, _) in enumerate(VALUES))
+    columns = [(f"c{place}", "x", neutral) for place, (neutral, _, _) in enumerate(VALUES)]
+    target = both_tables(my_start, f"{ddl}, d int as (id * 2)")
+    rows = [[values[number] for _, _, values in VALUES] for number in (row, 1 - row)]
+    for _ in batches_both_ways(target, log, columns, rows):
+        for name, _, _ in columns:
+            direct, merged = both_results(target, f"id, d, {name}")
+            assert direct == merged, name
+            assert direct[0][2] is not None
 
 
 def untouched(target: Applying) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fix_both_ways import batches_both_ways, both_results, both_tables
 from fix_changes import relation
 from fix_loader import Applying, LogMaker
 from fix_loading import Running
@@ -180,40 +181,24 @@ def test_values_are_those_that_go_through_a_merge_table(
     my_start: MyStart, log: LogMaker, row: int
 ) -> None:
     """Of every type: both ways leave the same behind, new and updated, and so do NULLs."""
-    columns = ", ".join(f"c{place} {sql}" for place, (_, sql, _) in enumerate(VALUES))
-    ddl = f"create table {{}} (id int primary key, {columns}) charset utf8mb4;"
+    ddl = ", ".join(f"c{place} {sql}" for place, (_, sql, _) in enumerate(VALUES))
     ddl = ddl.replace("timestamp", "timestamp null").replace("null(", "(")
     for digits in range(7):
         ddl = ddl.replace(f"timestamp ({digits})", f"timestamp({digits}) null")
-    types = [("id", "integer", "int32")]
     zero = "enum('a','b')"  # of which the source has the value 0, too
-    types += [
+    columns = [
         (f"c{place}", sql if sql == zero else "x", neutral)
         for place, (neutral, sql, _) in enumerate(VALUES)
     ]
-    direct, merged = (relation(*types, name=name) for name in ("direct", "merged"))
-    own = "create trigger other before insert on merged for each row set new.id = new.id;"
-    target = my_start(ddl.format("direct") + ddl.format("merged") + own, allow_triggers=True)
-    for number in (row, 1 - row):
-        for shape in (direct, merged):
-            values = [values[number] for _, _, values in VALUES]
-            log.transaction(
-                insert(shape, 1, *values) if number == row else update(shape, 1, *values)
-            )
-            log.transaction(insert(shape, 2 + number, *(None for _ in VALUES)))
-        log.close_segment()
-        staged = target.batch()
-        files = {s.table.name: len(s.files) for p in staged.phases for s in p.merges}
+    target = both_tables(my_start, ddl)
+    rows = [[values[number] for _, _, values in VALUES] for number in (row, 1 - row)]
+    for staged in batches_both_ways(target, log, columns, rows):
         assert files_of(staged)
-        assert files == {"direct": 1, "merged": 0}
         for place, (_, sql, _) in enumerate(VALUES):
-            name = f"c{place}"
-            both = [
-                target.rows(f"select id, {name}, hex({name}) from {t} order by id") for t in files
-            ]
-            assert both[0] == both[1], sql
-            assert both[0][0][1] is not None
-            assert both[0][1][1] is None
+            direct, merged = both_results(target, f"id, c{place}, hex(c{place})")
+            assert direct == merged, sql
+            assert direct[0][1] is not None
+            assert direct[1][1] is None
 
 
 # Neutral type, column, a value that no event tells; then what the merge table makes of it, or the
