@@ -8,19 +8,19 @@ read ahead for statements, on a connection of its own. Not here: what is made of
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import structlog
 
 from penstock.codec.binlog_events import (
     CHECKSUM_BYTES,
-    HEAD_BYTES,
     EventKind,
     event_head,
     format_description,
+    rotate,
 )
 from penstock.codec.binlog_query import query
+from penstock.codec.binlog_walk import has_checksum
 from penstock.host.mysql.connect import Connection, rows
 from penstock.model import BinlogPosition, TableDefinition, TableName
 from penstock.source.mysql.catalog import open_catalog
@@ -108,7 +108,7 @@ class LiveTables:
                 if kind == EventKind.FORMAT_DESCRIPTION:
                     sealed = CHECKSUM_BYTES if format_description(event).has_checksums else 0
                 elif kind == EventKind.ROTATE:
-                    file = rotate_file(event) or file
+                    file = rotate_file(event)
                 else:
                     place = BinlogPosition.at(file, event_head(event).end_position)
                     said = query(event[: len(event) - sealed])
@@ -142,6 +142,10 @@ def _touches(effect: Effect, name: TableName) -> bool:
 
 
 def rotate_file(event: bytes) -> str:
-    """The file that a ROTATE event leads to; it may have a checksum behind the name."""
-    match = re.match(rb"[!-~]+?\.[0-9]{6,10}", event[HEAD_BYTES + 8 :])
-    return match[0].decode() if match is not None else ""
+    """The file that a ROTATE event leads to.
+
+    Its checksum has to be told from the name: the one that opens a stream comes before the event
+    that says whether there are any, and a checksum may begin with digits.
+    """
+    sealed = CHECKSUM_BYTES if has_checksum(memoryview(event)) else 0
+    return rotate(event[: len(event) - sealed]).file_name
