@@ -22,7 +22,7 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup system demo test test-failed check check-static check-tests test-servers test-faults soak fuzz bench docs screenshots error-page type-page lock clean
+.PHONY: help setup system demo test test-failed check check-static check-tests test-servers test-faults soak mutants fuzz bench docs screenshots error-page type-page lock clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,9 +78,16 @@ test-faults: setup ## processes killed, connections cut, disks full, on servers 
 	@test "$(S)" = postgres -o "$(S)" = mysql || { echo "S=postgres or S=mysql"; exit 1; }
 	$(PYTEST) -n $(JOBS) --dist worksteal tests/faults --ignore tests/faults/test_demo.py -k "$(FAULTS_$(S))"
 
-soak: setup ## property tests at length, then K=1000 kills, SEED=1, SOURCE=, TARGET=postgres: hours
-	PENSTOCK_HYPOTHESIS=soak $(PYTEST) -n $(JOBS) --dist worksteal --timeout 7200 tests/property
-	$(BIN)/python tests/fix_soak.py --kills $(K) --seed $(SEED) --source $(SOURCE) --target $(TARGET)
+soak: setup ## property tests at length, then K=1000 kills, SEED=1, SOURCE=, TARGET=postgres; planted mistakes beside them: hours
+	@mkdir -p build
+	@$(BIN)/python tests/mutate_protections.py > build/mutants.txt 2>&1 & planted=$$!; ended=0; \
+	PENSTOCK_HYPOTHESIS=soak $(PYTEST) -n $(JOBS) --dist worksteal --timeout 7200 tests/property \
+	&& $(BIN)/python tests/fix_soak.py --kills $(K) --seed $(SEED) --source $(SOURCE) --target $(TARGET) \
+	|| ended=1; \
+	wait $$planted || ended=1; cat build/mutants.txt; exit $$ended
+
+mutants: setup ## planted mistakes, one at a time: each has to be found by a test; N= words of their names
+	$(BIN)/python tests/mutate_protections.py $(N)
 
 fuzz: setup ## the compiled kernel against its plain twin on broken input, for T=10m
 	bash .ci/fuzz $(T)

@@ -1,6 +1,14 @@
-"""Write docs/errors.md from the docstrings of the error classes: `make error-page`."""
+"""Write docs/errors.md from the error classes and their hints: `make error-page`.
+
+What is to be done is what the code says where it raises the error; names of variables in capitals
+stand for what the message fills in.
+"""
 
 import ast
+import importlib
+import re
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,8 +37,34 @@ HEAD = """\
 Each condition has one code, one class and one message; the message names the place, what was
 expected and what was found, and the line below it (`next:`) the command or the SQL to run. With
 `--json` an error is an object with `code`, `error`, `hint` and the fields of its class.
-`make error-page` writes this page from the docstrings in the source.
+Below each stands what penstock says is to be done, with words in capitals for names that it fills
+in. `make error-page` writes this page from the source.
 """
+HINTS_MAX = 8  # of one class: those that follow are variants
+# Of classes whose hint is made elsewhere: by a server, by the caller, or not at all.
+DEFECT = "Start the same command again. If it comes again at the same place, please report it."
+MORE = {
+    "BinlogBroken": DEFECT,
+    "ConfigPatternInvalid": 'Write schema.table, with * and ? for any text: "public.*".',
+    "CopyConnectionLost": "Nothing: the chunk is copied again once the server answers.",
+    "FaultInjected": "Unset PENSTOCK_FAULT: it is for tests.",
+    "FileExists": "Run `penstock log check`; move the file away that does not belong there.",
+    "FileMissing": "Run `penstock log check`; put the file back that it names.",
+    "FrameInvalid": "Run `penstock log check`: it names the file; put it back from a copy.",
+    "LogLocked": "Stop the other process, or give this pipeline a directory of its own.",
+    "PacketInvalid": "Check host and port: what answers there is no MySQL or MariaDB server.",
+    "PenstockError": DEFECT,
+    "ProcessNotStarted": "Look at the system's limits (`ulimit -u`, memory), and start again.",
+    "SchemaChangeNotCarried": "Alter the target's table by hand, then `penstock table resync`.",
+    "SessionProtocolBroken": DEFECT,
+    "SparkStartFailed": "Look at spark.log in the run directory; `penstock doctor` checks Java.",
+    "SpillBroken": DEFECT,
+    "TableWithoutColumns": "Give it a column, or leave it out: `penstock table remove`.",
+    "TextBroken": DEFECT,
+    "TransactionOpen": DEFECT,
+    "VerifyStopped": "Run `penstock verify` again.",
+    "WireError": "Check host and port: what answers there is no PostgreSQL server.",
+}
 
 
 def attribute(node: ast.ClassDef, name: str) -> str | None:
@@ -48,15 +82,99 @@ def attribute(node: ast.ClassDef, name: str) -> str | None:
     return None
 
 
+def texts(node: ast.expr | None, constants: dict[str, ast.expr]) -> Iterator[str]:
+    """The texts that an expression may be, as far as the source alone tells."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.JoinedStr):
+        parts = [""]
+        for value in node.values:
+            inner = value.value if isinstance(value, ast.FormattedValue) else value
+            some = list(texts(inner, constants))
+            if not some and isinstance(value, ast.FormattedValue):
+                some = [placeholder(value.value)]
+            parts = [part + one for part in parts for one in some[:3]]
+        yield from parts
+    elif isinstance(node, ast.IfExp):
+        yield from texts(node.body, constants)
+        yield from texts(node.orelse, constants)
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        right = list(texts(node.right, constants))
+        yield from (a + b for a in texts(node.left, constants) for b in right)
+    elif isinstance(node, ast.BoolOp):
+        for value in node.values:
+            yield from texts(value, constants)
+    elif isinstance(node, ast.Name) and node.id in constants:
+        yield from texts(constants[node.id], constants)
+    elif isinstance(node, ast.Call):
+        name = called(node)
+        if name in constants:  # a function of one return
+            yield from texts(constants[name], constants)
+
+
+def placeholder(node: ast.expr) -> str:
+    """A name in capitals for what is filled in."""
+    found = re.findall(r"[A-Za-z_]+", ast.unparse(node))
+    words = [word for word in found if word not in ("self", "str", "quoted", "join", "literal")]
+    return (words[-1] if words else "value").strip("_").upper()
+
+
+def called(node: ast.Call) -> str:
+    """The name of what is called."""
+    function = node.func
+    if isinstance(function, ast.Name):
+        return function.id
+    return function.attr if isinstance(function, ast.Attribute) else ""
+
+
+def names_of(path: Path, tree: ast.Module) -> dict[str, ast.expr]:
+    """What names stand for in a module: its texts, and functions that only return one."""
+    parts = path.relative_to(ROOT / "src").with_suffix("").parts
+    module = importlib.import_module(".".join(part for part in parts if part != "__init__"))
+    found: dict[str, ast.expr] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            found.setdefault(node.targets[0].id, node.value)
+        elif isinstance(node, ast.FunctionDef):
+            last = node.body[-1]
+            if isinstance(last, ast.Return) and last.value is not None:
+                found.setdefault(node.name, last.value)
+    texts = {k: ast.Constant(v) for k, v in vars(module).items() if isinstance(v, str)}
+    return found | texts
+
+
+def hints_of(trees: dict[Path, ast.Module]) -> dict[str, list[str]]:
+    """The hints of each class, in the order in which the source has them."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path, tree in trees.items():
+        names = names_of(path, tree)
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            for keyword in node.keywords:
+                if keyword.arg == "hint":
+                    found[called(node)] += texts(keyword.value, names)
+            if called(node) == "_condition" and isinstance(node.args[1], ast.Name):
+                found[node.args[1].id] += texts(node.args[2], names)
+    for name, hint in MORE.items():
+        found[name].append(hint)
+    return {
+        name: list(dict.fromkeys(" ".join(hint.split()) for hint in hints if hint.strip()))
+        for name, hints in found.items()
+    }
+
+
 def main() -> None:
     """Gather the classes that set a code, and write the page."""
     classes: dict[str, ast.ClassDef] = {}
     every: list[ast.ClassDef] = []  # a name may be used in two modules
-    for path in sorted((ROOT / "src").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    trees = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "src").rglob("*.py"))}
+    for tree in trees.values():
+        for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 classes[node.name] = node
                 every.append(node)
+    hints = hints_of(trees)
 
     def inherited(node: ast.ClassDef, name: str, default: str) -> str:
         own = attribute(node, name)
@@ -79,6 +197,8 @@ def main() -> None:
         text = ast.get_docstring(node) or ""
         retry = RETRIES[inherited(node, "retry", "operator")]
         lines.append(f"## {code} {node.name}\n\n{text}\n\n*{retry}*\n")
+        lines += [f"- {hint.replace('<', '&lt;')}" for hint in hints.get(node.name, [])[:HINTS_MAX]]
+        lines += [""] if node.name in hints else []
     (ROOT / "docs" / "errors.md").write_text("\n".join(lines))
 
 

@@ -1,4 +1,4 @@
-"""Stop with one clear sentence when the interpreter is too old or can not make environments."""
+"""Stop with one clear sentence when the interpreter is too old or cannot make environments."""
 
 import importlib.util
 import sys

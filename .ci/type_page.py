@@ -62,7 +62,7 @@ servers, with the values at the edges of each type.
 
 ## What may get lost, and what you want done about it
 
-Nothing is lost unasked. Where the target's type can not hold every value, the plan names the loss,
+Nothing is lost unasked. Where the target's type cannot hold every value, the plan names the loss,
 and the pipeline does not start before you have chosen:
 
 ```toml

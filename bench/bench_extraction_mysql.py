@@ -157,7 +157,7 @@ def contenders(server: Server, made: Made, flags: argparse.Namespace) -> list[Co
 
     tool = "" if shutil.which("mariadb-binlog") else "it is not installed"
     if server.flavour is not Flavour.MARIADB:
-        tool = "it can not read MySQL's binlog"
+        tool = "it cannot read MySQL's binlog"
     add("mariadb-binlog -vv", lambda: mariadb_binlog(url, made, raw=False), tool)
     add("mariadb-binlog --raw", lambda: mariadb_binlog(url, made, raw=True), tool)
     python = flags.reader_python

@@ -7,6 +7,8 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from fix_binlog import packet
 from penstock.codec.binlog_events import EventKind
 
@@ -281,6 +283,20 @@ class Log:
         return b"".join(
             packet(b"\0" + event, number) for number, event in enumerate(self.events, 1)
         )
+
+
+def payload_body(*events: bytes, zstd: bool = False) -> bytes:
+    """The body of a TRANSACTION_PAYLOAD event, stored or compressed as the server does."""
+    data = b"".join(events)
+    packed = pa.compress(data, "zstd", asbytes=True) if zstd else data
+    return payload_head(len(packed), len(data), zstd=zstd) + packed
+
+
+def payload_head(packed: int, size: int, *, zstd: bool = False) -> bytes:
+    """What a TRANSACTION_PAYLOAD says of itself: packed and whole size in bytes."""
+    return struct.pack(
+        "<BBBHBBBQBBBQB", 2, 3, 0xFC, 0 if zstd else 255, 3, 9, 0xFE, size, 1, 9, 0xFE, packed, 0
+    )
 
 
 def bare(kind: int, body: bytes) -> bytes:

@@ -362,4 +362,4 @@ class _Append:
 
 def _error(number: int, doing: str, path: Path) -> FileFailed:
     kinds = {errno.ENOENT: FileMissing, errno.EEXIST: FileExists, errno.ENOSPC: DiskFull}
-    return kinds.get(number, FileFailed)(f"can not {doing} {path}: {os.strerror(number)}")
+    return kinds.get(number, FileFailed)(f"cannot {doing} {path}: {os.strerror(number)}")

@@ -56,7 +56,7 @@ class Process:
     def events(self) -> list[str]:
         """What the run has told so far."""
         objects = [json.loads(line) for line in self.out]
-        return [item["event"] for item in objects if "event" in item]
+        return [item["text"] for item in objects if "text" in item]
 
     @property
     def error(self) -> dict[str, Any]:
@@ -258,6 +258,10 @@ def read_side(
         (name,),
     ).fetchall()
     listed = ", ".join(f"t.{quoted(column[0])}" for column in columns)
-    query = f"select row({listed})::text from {name} as t"
+    kind = connection.execute(
+        "select relkind::text from pg_class where oid = %s::regclass", (name,)
+    )
+    only = "" if kind.fetchone() == ("p",) else "only "  # tables that inherit count by themselves
+    query = f"select row({listed})::text from {only}{name} as t"
     rows = connection.execute(query.encode()).fetchall()
     return [(c[0], c[1]) for c in columns], Counter(row[0] for row in rows)

@@ -1,7 +1,6 @@
 """How many examples a costly property test takes, as a share of the profile's number.
 
-The profiles are in conftest.py: 100 in `make check`, 200 in CI, 5,000 in `make soak`. What a test
-asserts is the same in all of them.
+The profiles and their numbers are in conftest.py. What a test asserts is the same in all of them.
 """
 
 from __future__ import annotations

@@ -114,6 +114,7 @@ class Applying:
         self.directory = directory
         self.namespaces = more.get("namespaces", {})
         self.starts = more.get("starts", {})
+        self.settled = more.get("settled", {})
         self.target: Any = engine_of(url).open_target(
             url,
             self.namespaces,
@@ -125,7 +126,8 @@ class Applying:
         self.choices = more.get("choices", NO_CHOICES)
         self.rows_directory = more.get("rows_directory", directory.parent / "rows")
         self.unsure = more.get("unsure", frozenset())
-        self.applied = self.target.bind("test-log")
+        self.log_id = more.get("log_id", "test-log")
+        self.applied = self.target.bind(self.log_id)
         self._stager: Stager | None = None
 
     def batch(
@@ -138,7 +140,7 @@ class Applying:
     ) -> Staged:
         """Apply all closed segments that are there; after_job: SQL between staging and applying."""
         staged = self.stage(before=before, threads=threads, after_job=after_job, place=place)
-        apply_batch(self.target, staged, log_id="test-log")
+        apply_batch(self.target, staged, log_id=self.log_id)
         self.applied = staged.after
         assert self.read_applied() == self.applied
         return staged
@@ -157,11 +159,12 @@ class Applying:
             self._stager = open_stager(
                 BatchOptions(
                     url=self.url,
-                    log_id="test-log",
+                    log_id=self.log_id,
                     namespaces=self.namespaces,
                     threads_max=threads,
                     extension="ckt",
                     starts=self.starts,
+                    settled=self.settled,
                     choices=self.choices,
                     policies=self.policies,
                     rows_directory=self.rows_directory,

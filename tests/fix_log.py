@@ -241,7 +241,7 @@ def plain_batches(batches: Iterable[Rows]) -> list[Plain]:
 
 def _plain_images(images: Any) -> list[Any]:
     columns = [
-        # Through numbers: years that datetime can not hold are values of these types, too.
+        # Through numbers: years that datetime cannot hold are values of these types, too.
         values.cast(pa.int64() if pa.types.is_timestamp(values.type) else pa.int32()).to_pylist()
         if pa.types.is_temporal(values.type)
         else values.to_pylist()

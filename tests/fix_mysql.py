@@ -2,7 +2,7 @@
 
 PENSTOCK_TEST_MYSQL names the kinds to start (`mysql,mariadb`, which is the default): every test
 that uses a server runs once on each, unless `@pytest.mark.server("mariadb")` says that it concerns
-one alone. `mariadb:/folder` takes the programs below that folder. A server that can not be started
+one alone. `mariadb:/folder` takes the programs below that folder. A server that cannot be started
 is a failure, never a skip. Servers start with the first test that asks for one.
 """
 

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import psycopg
+
+from fix_loader import LocalSession
 from fix_mysql import MySQLServer, database_of
+from penstock.codec.mysqltext import Dialect
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import Config, load_config
 from penstock.control.source_planner import data_planner
+from penstock.host.connect import quoted
+from penstock.load.borrowing import BorrowedSession, borrow
 from penstock.load.bulk import BulkResult
+from penstock.load.bulk_mysql import RowsOfChunk, into_postgres
+from penstock.load.bulk_types import Ends, way_of
 from penstock.load.session import Session
+from penstock.model import TableDefinition
+from penstock.source.mysql.chunks import KeyChunk
+from penstock.source.mysql.lending import Lender
+from penstock.source.mysql.snapshot import open_snapshots
+
+
+class Here(LocalSession):
+    """Runs the tasks of a bulk load in this process."""
+
+    parallelism = 2
+
+    def run(self, partitions: Sequence[Sequence[Any]], work: Any) -> list[Any]:
+        """As Session.run."""
+        return [result for tasks in partitions for result in work(iter(tasks))]
 
 
 def between(
@@ -57,3 +82,31 @@ def fill_orders(server: MySQLServer, name: str, count: int = 60_000) -> None:
         "drop table numbers; analyze table orders",
         name,
     )
+
+
+@contextmanager
+def lent(server: MySQLServer, table: TableDefinition) -> Iterator[BorrowedSession]:
+    """A session in a snapshot."""
+    with (
+        open_snapshots(server.url(), [table], count=1) as taken,
+        Lender(taken.connections, place="here", snapshot_text="now") as lender,
+        borrow(lender.snapshot_id, "now") as session,
+    ):
+        yield session
+
+
+def copy_table(
+    server: MySQLServer,
+    table: TableDefinition,
+    ends: Ends,
+    target: psycopg.Connection,
+    schema: str = "",
+) -> int:
+    """Copy a table whole, into this schema; the number of rows."""
+    way, name = way_of(table, ends), table.name
+    with lent(server, table) as session:
+        select = KeyChunk(table=table.name, number=1).query(way.expressions)
+        rows = RowsOfChunk(session, select, way.cells, Dialect.COPY)
+        return into_postgres(
+            rows, target, f"copy {quoted(schema or name.schema, name.name)} from stdin"
+        )

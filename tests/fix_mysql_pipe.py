@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +110,18 @@ class Pipe:
         """What has arrived."""
         found = self.server.execute(f"select id from {table} order by id", database_of(self.target))
         return [row[0] for row in found]
+
+
+@contextmanager
+def empty_pipe(
+    server: MySQLServer, folder: Path, *, prepare: Callable[[str], None] = lambda _: None
+) -> Iterator[Pipe]:
+    """Two databases and a pipeline between them; prepare: makes tables in each, by its URL."""
+    server.execute("drop database if exists wirekite")
+    urls = [server.make_database(name) for name in ("source", "target")]
+    for url in urls:
+        prepare(url)
+    yield Pipe(server, urls[0], urls[1], folder)
+    for url in urls:
+        server.drop_database(url)
+    server.execute("drop database if exists wirekite")

@@ -2,7 +2,7 @@
 
 PENSTOCK_TEST_POSTGRES names the versions to start (such as 15,18; 18 by default): every test that
 uses a server runs once on each. PENSTOCK_TEST_POSTGRES_DSN names a running server instead, on
-which the tests need a superuser. A server that can not be started is a failure, never a skip.
+which the tests need a superuser. A server that cannot be started is a failure, never a skip.
 Servers start with the first test that asks for one.
 """
 

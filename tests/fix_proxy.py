@@ -66,6 +66,7 @@ class Proxy:
         self._links: list[Link] = []
         self._threads: list[threading.Thread] = []
         self._closing = False
+        self._away = False
         self._flowing = threading.Event()
         self._flowing.set()
         self._bytes_per_s = 0
@@ -81,6 +82,12 @@ class Proxy:
         for link in links:
             self.cut_count += 1
             link.reset()
+
+    def away(self, wanted: bool) -> None:
+        """Be a server that is down: cut everything and let nothing in; or be up again."""
+        self._away = wanted
+        if wanted:
+            self.cut()
 
     def stall(self, seconds: float) -> None:
         """Let nothing through, in either direction, for so long. Nobody is told."""
@@ -120,6 +127,9 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            if self._away:
+                client.close()
+                continue
             try:
                 server = socket.create_connection(("127.0.0.1", self._target))
             except OSError:  # the server is down: as if nobody listened

@@ -12,6 +12,7 @@ from penstock.control.change_counts import ChangeCounts, KindCounts
 from penstock.control.handover_state import Handover
 from penstock.control.lag import Lag
 from penstock.control.log_facts import LogEnd
+from penstock.control.outages import Outage
 from penstock.control.past_errors import PastError
 from penstock.control.retention import Retention
 from penstock.control.running import ProcessState
@@ -25,7 +26,7 @@ from penstock.web.reading import Reading, Sample, Speeds, Trouble, Watch
 
 NOW_US = 1_795_000_000_000_000
 ORDERS = TableName("public", "orders")
-HOSTILE = TableName("public", "<script>alert(1)</script>")
+HOSTILE = TableName("public", '<script>alert("1\\2")\n</script>')
 SOURCE_URL = "postgresql://repl:source-password@127.0.0.1:1/shop"
 WHEN = datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001 - as the column without time zone gives it
 TARGET_URL = "postgresql://load:target-password@127.0.0.1:1/shop"
@@ -88,7 +89,20 @@ def status(*, done: bool = True, action: str = "RUN", lag_s: float | None = 1.5)
             bulk=bulk(done=done),
         ),
         lag=None if lag_s is None else lag(lag_s),
-        source_error="" if lag_s is not None else "the source does not answer",
+        outages=() if lag_s is not None else (source_away(),),
+        read_us=NOW_US,
+        target_read_us=NOW_US,
+    )
+
+
+def source_away() -> Outage:
+    """The source, for a minute."""
+    return Outage(
+        side="source",
+        code="HS22",
+        error="the source does not answer",
+        hint="Start it.",
+        since_us=NOW_US - 60_000_000,
     )
 
 

@@ -48,7 +48,7 @@ def load_kernel(path: str) -> None:
     loader = importlib.machinery.ExtensionFileLoader(KERNEL, path)
     spec = importlib.util.spec_from_file_location(KERNEL, path, loader=loader)
     if spec is None or spec.loader is None:
-        raise SystemExit(f"can not load {path}")
+        raise SystemExit(f"cannot load {path}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[KERNEL] = module
     spec.loader.exec_module(module)
@@ -86,7 +86,18 @@ class Mutator:
     def seed_input(self) -> bytes:
         """A fresh input: a recorded group of events, or rows of any bytes."""
         events = self._recorded() if self.dice.random() < 0.7 else self._made()
+        if self.dice.random() < 0.1:
+            events = self._in_payload(events)
         return self.dice.randbytes(5) + self._packets(events)
+
+    def _in_payload(self, events: list[bytes]) -> list[bytes]:
+        """The same events inside a TRANSACTION_PAYLOAD, those too that have no place there."""
+        while events and self.dice.random() < 0.9 and events[0][4] in (15, 33):
+            events = events[1:]
+        inside = [self.made.bare(event[4], event[HEAD_BYTES:]) for event in events]
+        body = self.made.payload_body(*inside, zstd=self.dice.random() < 0.7)
+        log = self.made.Log(checksums=False).add(33, self.made.gtid_body(1))
+        return list(log.add(40, body).commit().events)
 
     def _recorded(self) -> list[bytes]:
         events = self.dice.choice(self.files)

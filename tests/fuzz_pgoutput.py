@@ -86,7 +86,7 @@ def load_kernel(path: str) -> None:
     loader = importlib.machinery.ExtensionFileLoader(KERNEL, path)
     spec = importlib.util.spec_from_file_location(KERNEL, path, loader=loader)
     if spec is None or spec.loader is None:
-        raise SystemExit(f"can not load {path}")
+        raise SystemExit(f"cannot load {path}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[KERNEL] = module
     spec.loader.exec_module(module)

@@ -1,9 +1,10 @@
-"""Take away one protection at a time, and see that a test notices.
+"""Plant one mistake at a time, and see that a test finds it.
 
 `python tests/mutate_protections.py [NAME...]` copies the source and the tests to a temporary
-folder, makes each change there, runs the tests that have to fail, and prints one line per
-protection. Exit code 1 when a test passes without the protection, or a change no longer fits the
-source.
+folder, plants each mistake of `mutants.toml` there, runs the tests that have to fail, and prints
+one line per mistake and the rate at the end. A mistake in a kernel is compiled first. Exit code 1
+when a mistake is not found, or no longer fits the source. `--unit` leaves out those whose tests
+start a server.
 """
 
 from __future__ import annotations
@@ -15,16 +16,41 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-OPTIONS = ("-q", "-x", "-p", "no:randomly", "--tb=line")
+OPTIONS = ("-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", "--tb=line")
 ROOT = Path(__file__).parents[1]
+LIST = Path(__file__).with_name("mutants.toml")
+COPIED = (
+    "src",
+    "tests",
+    "docs",
+    "bench",
+    "changelog.d",
+    "pyproject.toml",
+    "setup.py",
+    "Makefile",
+    "README.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    ".ci",
+)
+KERNEL_SUFFIXES = {".pyx", ".pxd", ".pxi"}
+TESTS_TIMEOUT_S = 1200
+WITHOUT_SERVER = ("tests/unit/", "tests/property/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mutation:
-    """A change of one file below src/penstock, and the tests that must fail with it."""
+class Mutant:
+    """A mistake in one file below src/penstock, and the tests that must fail with it.
+
+    old: text that the file holds exactly once. old_after, new_after: a second place, where a
+    mistake moves something.
+    """
 
     name: str
     file: str
@@ -33,6 +59,22 @@ class Mutation:
     tests: str
     old_after: str = ""
     new_after: str = ""
+
+    @property
+    def room(self) -> str:
+        """The folder of the package that the mistake is in."""
+        return self.file.partition("/")[0]
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether the file has to be compiled."""
+        return Path(self.file).suffix in KERNEL_SUFFIXES
+
+    @property
+    def needs_server(self) -> bool:
+        """Whether a test that finds it starts a server."""
+        paths = [part for part in self.tests.split() if part.startswith("tests/")]
+        return not all(path.startswith(WITHOUT_SERVER) for path in paths)
 
     def applied(self, text: str) -> str:
         """The changed file; raises ValueError when the change does not fit exactly once."""
@@ -43,189 +85,132 @@ class Mutation:
         return text
 
 
-ADVANCE = "self._advance()\n"
-END_CHUNK = "        progress.end_chunk(writer, table=task.table, number=number, row_count=rows)\n"
-COMMITTED = '        faults.point("bulk.chunk.committed")\n'
-
-MUTATIONS = (
-    Mutation(
-        name="fdatasync before a flush point counts",
-        file="log/frame_buffer.py",
-        old="        self._file.fdatasync()\n",
-        new="",
-        tests="tests/property/test_log_crash.py",
-    ),
-    Mutation(
-        name="acknowledge only what is durable",
-        file="source/extract.py",
-        old='        writer.write(run)\n        point("extract.write.after")\n',
-        new="        writer.write(run)\n        if self._source and run.end:\n"
-        "            self._source.acknowledge(run.end.position)\n"
-        '        point("extract.write.after")\n',
-        tests="tests/faults/test_extract_kill.py",
-    ),
-    Mutation(
-        name="recovery cuts behind the last flush point",
-        file="log/recovery.py",
-        old="            file.truncate(found.flush_end_bytes)\n",
-        new="            pass\n",
-        tests="tests/unit/test_log_recovery.py tests/property/test_log_crash.py",
-    ),
-    Mutation(
-        name="cut bytes are durable before the cut",
-        file="log/cut.py",
-        old="        file.fsync()\n",
-        new="",
-        tests="tests/unit/test_log_cut.py",
-    ),
-    Mutation(
-        name="an empty log knows where it begins",
-        file="source/extract.py",
-        old="        if writer.durable.position == 0 and origin.begin:\n",
-        new="        if False:\n",
-        tests="tests/faults/test_extract_kill.py",
-    ),
-    Mutation(
-        name="recovery writes unproven bytes again",
-        file="log/recovery.py",
-        old="            file.overwrite(offset, block)\n",
-        new="",
-        tests="tests/property/test_log_crash.py",
-    ),
-    Mutation(
-        name="the state knows of a segment before it gets its name",
-        file="log/writer.py",
-        old="publish(self._place, store_state(self._place, state), number)",
-        new="publish(self._place, state, number)",
-        tests="tests/unit/test_log_recovery.py tests/property/test_log_crash.py",
-    ),
-    Mutation(
-        name="checksums are compared",
-        file="codec/ckt.py",
-        old="    if crc != expected or flags or reserved:\n",
-        new="    if flags or reserved:\n",
-        tests="tests/unit/test_log_segment.py tests/servers/test_loader.py",
-    ),
-    Mutation(
-        name="a hole in the segments stops the loader",
-        file="log/layout.py",
-        old="    if hole is not None:\n        raise missing",
-        new="    if False:\n        raise missing",
-        tests="tests/unit/test_log_segment.py tests/servers/test_loader.py",
-    ),
-    Mutation(
-        name="progress in the transaction of the rows",
-        file="load/batch.py",
-        old="            " + ADVANCE,
-        new="",
-        old_after='        faults.point("load.commit.after")\n',
-        new_after='        faults.point("load.commit.after")\n'
-        "        with target.transaction():\n            " + ADVANCE,
-        tests="tests/servers/test_loader.py",
-    ),
-    Mutation(
-        name="the loader skips what is applied",
-        file="load/stage.py",
-        old="            gsn_after=applied.gsn,\n",
-        new="            gsn_after=segments[0].start.gsn,\n",
-        tests="tests/servers/test_loader.py",
-    ),
-    Mutation(
-        name="staged rows are counted before they are applied",
-        file="load/batch.py",
-        old="            target.check_staged(self._expected)\n",
-        new="",
-        tests="tests/servers/test_merge.py",
-    ),
-    Mutation(
-        name="staged rows are those of this batch",
-        file="load/postgres/staging.py",
-        old="if count != rows or stamps.get(name) != stamp:",
-        new="if count != rows:",
-        tests="tests/servers/test_merge.py",
-    ),
-    Mutation(
-        name="a batch staged ahead has merge tables of its own",
-        file="load/ahead.py",
-        old="place=0 if applying is None else 1 - applying.place",
-        new="place=0",
-        tests="tests/servers/test_loader_ahead.py",
-    ),
-    Mutation(
-        name="a hold abandons what is staged ahead",
-        file="load/loader.py",
-        old="            self._abandon()\n            self._apart.abandon()\n",
-        new="            self._apart.abandon()\n",
-        tests="tests/servers/test_loader_ahead.py",
-    ),
-    Mutation(
-        name="a pause keeps what is staged ahead waiting",
-        file="load/loader.py",
-        old='        if self._actions.word() == "PAUSE":\n',
-        new='        if self._actions.word() == "PAUSE" and not self._ahead:\n',
-        tests="tests/servers/test_loader_ahead.py",
-    ),
-    Mutation(
-        name="a chunk's ledger row in the transaction of its rows",
-        file="load/chunk.py",
-        old="    " + END_CHUNK + COMMITTED,
-        new=COMMITTED + END_CHUNK,
-        tests="tests/servers/test_bulk_faults.py -k killed",
-    ),
-    Mutation(
-        name="a lost worker while Spark starts",
-        file="load/session.py",
-        old="START_ATTEMPTS_MAX = 3",
-        new="START_ATTEMPTS_MAX = 1",
-        tests="tests/faults/test_spark_start.py",
-    ),
-)
+def read_mutants(path: Path = LIST) -> tuple[Mutant, ...]:
+    """The list, in its order."""
+    with path.open("rb") as file:
+        return tuple(Mutant(**entry) for entry in tomllib.load(file)["mutant"])
 
 
-def outcome(mutation: Mutation, tree: Path) -> tuple[bool, str]:
-    """Whether a test failed, and which did first."""
-    path = tree / "src/penstock" / mutation.file
-    whole = path.read_text(encoding="utf-8")
-    try:
-        path.write_text(mutation.applied(whole), encoding="utf-8")
+class Tree:
+    """A copy of the checkout in which mistakes are planted."""
+
+    def __init__(self, folder: Path) -> None:
+        """Copy what tests read; kernels come along as they were built."""
+        self.folder = folder
+        for name in COPIED:
+            source = ROOT / name
+            (shutil.copytree if source.is_dir() else shutil.copy2)(source, folder / name)
+
+    def outcome(self, mutant: Mutant) -> tuple[bool, str]:
+        """Whether a test failed with it, and which did first."""
+        path = self.folder / "src/penstock" / mutant.file
+        whole = path.read_text(encoding="utf-8")
+        kernels = self._kernels_of(path) if mutant.is_kernel else []
+        built = {binary: binary.read_bytes() for kernel in kernels for binary in _binaries(kernel)}
+        try:
+            path.write_text(mutant.applied(whole), encoding="utf-8")
+            for kernel in kernels:
+                self._compile(kernel)
+            return self._tested(mutant.tests.split())
+        except ValueError as error:
+            return False, str(error)
+        finally:
+            path.write_text(whole, encoding="utf-8")
+            for binary, data in built.items():
+                binary.write_bytes(data)
+
+    def _kernels_of(self, path: Path) -> list[Path]:
+        """The .pyx that is this file, or that includes it or takes names from it."""
+        every = sorted(self.folder.rglob("src/**/*.pyx"))
+        return [
+            one for one in every if one == path or re.search(rf"\b{path.stem}\b", one.read_text())
+        ]
+
+    def _compile(self, kernel: Path) -> None:
+        for binary in _binaries(kernel):
+            binary.unlink()  # may be shared with other checkouts, and must not be taken for new
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", *OPTIONS, *mutation.tests.split()],
-            cwd=tree,
-            env={**os.environ, "PYTHONPATH": str(tree / "src")},
+            [sys.executable, "-m", "Cython.Build.Cythonize", "-q", "-3", "-f", "-i", str(kernel)],
+            cwd=self.folder,
+            env={**os.environ, "CFLAGS": "-O1"},
             capture_output=True,
             text=True,
             check=False,
         )
-    except ValueError as error:
-        return False, str(error)
-    finally:
-        path.write_text(whole, encoding="utf-8")
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+(?: \S+)*?)(?: - |$)", done.stdout, re.MULTILINE)
-    if done.returncode == 1 and failed:
-        return True, failed[1].rpartition("/")[2]
-    return False, done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr[
-        -200:
-    ]
+        if done.returncode:
+            raise ValueError(f"it does not compile: {done.stderr[-300:]}")
+
+    def _tested(self, tests: list[str]) -> tuple[bool, str]:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "pytest", *OPTIONS, *tests],
+                cwd=self.folder,
+                env={**os.environ, "PYTHONPATH": str(self.folder / "src")},
+                capture_output=True,
+                text=True,
+                timeout=TESTS_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return True, "the tests did not end"
+        failed = re.search(r"^(?:FAILED|ERROR) (\S+(?: \S+)*?)(?: - |$)", done.stdout, re.MULTILINE)
+        if done.returncode == 1 and failed:
+            return True, failed[1].rpartition("/")[2]
+        if done.returncode < 0:
+            return True, f"the tests' process ended by signal {-done.returncode}"
+        said = (done.stdout.strip() or done.stderr.strip()).splitlines()
+        return False, said[-1][-200:] if said else "no output"
+
+
+def _binaries(kernel: Path) -> list[Path]:
+    """What the kernel was compiled to, for any Python."""
+    return sorted(kernel.parent.glob(f"{kernel.stem}.*.so"))
+
+
+def rates(mutants: Iterable[Mutant], found: set[str]) -> list[str]:
+    """The closing lines: a room each, and all."""
+    chosen = list(mutants)
+    lines = []
+    rooms = Counter(mutant.room for mutant in chosen)
+    for room, count in sorted(rooms.items()):
+        here = sum(mutant.room == room and mutant.name in found for mutant in chosen)
+        lines.append(f"{room}: {here} of {count} found")
+    alone = sum(mutant.name in found and not mutant.needs_server for mutant in chosen)
+    lines.append(
+        f"all: {len(found)} of {len(chosen)} planted mistakes found, {alone} without a server"
+    )
+    return lines
+
+
+def say(line: str) -> None:
+    """Print a line now: a run takes long, and may be looked at meanwhile."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def main() -> int:
-    """Run all, or those whose names hold one of the given words."""
+    """Plant all, or those whose names or files hold one of the given words."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
+    parser.add_argument("--unit", action="store_true", help="only those found without a server")
     flags = parser.parse_args()
-    chosen = [m for m in MUTATIONS if not flags.names or any(n in m.name for n in flags.names)]
-    bad = 0
-    with tempfile.TemporaryDirectory(prefix="penstock-mutations-") as folder:
-        tree = Path(folder)
-        for name in ("src", "tests", "pyproject.toml"):
-            (shutil.copytree if (ROOT / name).is_dir() else shutil.copy2)(ROOT / name, tree / name)
-        for mutation in chosen:
-            noticed, text = outcome(mutation, tree)
-            bad += not noticed
-            said = "noticed by" if noticed else "NOT NOTICED:"
-            sys.stdout.write(f"{mutation.name}: {said} {text}\n")
-            sys.stdout.flush()
-    return 1 if bad else 0
+    chosen = [
+        mutant
+        for mutant in read_mutants()
+        if (not flags.names or any(word in mutant.name + mutant.file for word in flags.names))
+        and not (flags.unit and mutant.needs_server)
+    ]
+    found: set[str] = set()
+    with tempfile.TemporaryDirectory(prefix="penstock-mutants-") as folder:
+        tree = Tree(Path(folder))
+        for mutant in chosen:
+            noticed, text = tree.outcome(mutant)
+            if noticed:
+                found.add(mutant.name)
+            say(f"{mutant.name}: {'found by' if noticed else 'NOT FOUND:'} {text}")
+    for line in rates(chosen, found):
+        say(line)
+    return 0 if len(found) == len(chosen) else 1
 
 
 if __name__ == "__main__":

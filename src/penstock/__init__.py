@@ -1,3 +1,30 @@
-"""penstock: change data capture for people who live in Python and Spark."""
+"""penstock: change data capture for people who live in Python and Spark.
+
+`read_log` reads a pipeline's change log; `ABSENT` is a column that the source did not send.
+"""
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+__all__ = ["ABSENT", "Change", "ChangeLog", "PenstockError", "__version__", "read_log"]
+
+# Where each name is: loaded when it is asked for, so that `import penstock` costs nothing. Types
+# are in `__init__.pyi`: an import here would make every room seem to import all others.
+_PLACES = {
+    "ABSENT": "penstock.log.changes",
+    "Change": "penstock.log.changes",
+    "ChangeLog": "penstock.log.changes",
+    "PenstockError": "penstock.model",
+    "read_log": "penstock.control.log_read",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -7,6 +7,7 @@ import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -25,11 +26,13 @@ from fix_binlog_events import (
     gtid_body,
     image,
     maria_body,
+    payload_body,
     query_body,
     rows_body,
 )
 from fix_binlog_twins import MODES, WORLD, Case, assert_same, is_refused
 from fix_examples import examples
+from penstock.codec import binlog_compressed
 from penstock.codec.binlog_events import EventKind
 from penstock.codec.mysql_json import Opaque, encode_json
 
@@ -341,6 +344,29 @@ def test_a_log_cut_at_every_byte_gives_the_same_rows(data: st.DataObject) -> Non
     for cut in range(0, len(block) + 1, max(1, len(block) // 150)):
         _, parts = assert_same(Case(block=block, cuts=(cut,)))
         assert sorted((rows.relation.name, rows.batch.num_rows) for rows in parts) == counts
+
+
+@given(data=st.data())
+@examples(0.4)  # the tables have every type
+def test_payloads_decode_equally_in_pieces_of_any_length(data: st.DataObject) -> None:
+    """Rows of a transaction, now and then with what has no place in a payload, or cut off."""
+    log = data.draw(logs(list(WORLD.values()), proper))
+    inside = [
+        bare(event[4], event[19 : -4 if log.checksums or event[4] == 15 else None])
+        for event in log.events
+        if event[4] not in (4, 15, 33) or data.draw(st.integers(0, 30)) == 0
+    ]
+    if inside and data.draw(st.integers(0, 4)) == 0:
+        inside[-1] = inside[-1][: data.draw(st.integers(0, len(inside[-1])))]
+    outer = Log(checksums=False).add(EventKind.GTID, gtid_body(1))
+    body = payload_body(*inside, zstd=data.draw(st.booleans()))
+    block = outer.add(EventKind.TRANSACTION_PAYLOAD, body).begin(2).commit().packets()
+    whole, rows = assert_same(Case(block=block))
+    with patch.object(binlog_compressed, "CHUNK_BYTES", data.draw(st.integers(1, 300))):
+        _, pieces = assert_same(Case(block=block))
+    if not is_refused(whole):
+        assert sum(one.batch.num_rows for one in pieces) == sum(one.batch.num_rows for one in rows)
+    assert_same(Case(block=block, row_limit=data.draw(st.integers(1, 4)), commit_limit=0))
 
 
 @given(data=st.data(), shapes=st.lists(tables(), min_size=1, max_size=2))

@@ -18,6 +18,7 @@ from penstock.codec.mysqltext import Dialect, Form, Stop, TextCell
 from penstock.model import PenstockError
 
 CHARSETS = ("latin1", "swe7", "cp1251", "sjis", "gb18030", "utf16", "utf32", "ucs2", "ujis")
+FIRST_ROOM_BYTES = 256 * 1024  # of the kernels' lines
 EOF = b"\xfe\x00\x00\x22\x00"
 NASTY = st.lists(
     st.sampled_from(
@@ -205,7 +206,7 @@ COPY_CELLS = {
     LineForm.TEXT: st.lists(
         st.sampled_from([b"\\\\", b"\\n", b"\\v", b"\\f", b"\\b", b"\\t", b"x" * 9, b"\xc3\xa9"])
     ).map(b"".join),
-    LineForm.NUMBER: st.sampled_from([b"1", b"-1.50", b"NaN", b"-Infinity", b"1e-300", b"-"]),
+    LineForm.NUMBER: st.sampled_from([b"1", b"-1.50", b"NaN", b"-Infinity", b"1e-300"]),
     LineForm.DATE: st.sampled_from([b"2024-01-01", b"infinity", b"0001-01-01 BC", b"10000-01-01"]),
     LineForm.ZONED: st.sampled_from(
         [b"2024-01-01 00:00:00+00", b"-infinity", b"0044-03-15 12:00:00+00 BC", b"2024-01-01 00"]
@@ -214,6 +215,10 @@ COPY_CELLS = {
     LineForm.BYTES: st.binary(max_size=40).map(lambda data: b"\\\\x" + data.hex().encode())
     | st.sampled_from([b"\\\\x0", b"\\\\xZZ", b""]),
 }
+
+
+# Shorter than any text that PostgreSQL writes.
+SHORT_CELLS = st.sampled_from([b"", b"-", b"x", b"Na", b"\xff", b"2024-"])
 
 
 def copy_data(*lines: bytes) -> bytes:
@@ -231,8 +236,9 @@ def copied(draw: st.DrawFn) -> tuple[list[LineCell], bytes]:
             max_size=5,
         )
     )
+    other = st.just(b"\\N") | (SHORT_CELLS if draw(st.booleans()) else st.nothing())
     lines = [
-        b"\t".join(draw(COPY_CELLS[cell.form] | st.just(b"\\N")) for cell in cells)
+        b"\t".join(draw(COPY_CELLS[cell.form] | other) for cell in cells)
         for _ in range(draw(st.integers(0, 4)))
     ]
     return cells, copy_data(*lines) + b"c\0\0\0\x04"
@@ -252,6 +258,46 @@ def test_lines_of_copy_become_the_same_lines(
     assert outcome(CompiledLoadLines(cells), block, cuts) == twin
 
 
+@examples(0.1)
+@given(
+    st.lists(
+        st.builds(LineCell, form=st.sampled_from(LineForm), unfit_is_null=st.booleans()),
+        min_size=1,
+        max_size=3,
+    ),
+    st.integers(FIRST_ROOM_BYTES, 3 * FIRST_ROOM_BYTES),
+    st.data(),
+)
+def test_frames_above_the_first_room_become_the_same_lines(
+    cells: list[LineCell], size: int, data: st.DataObject
+) -> None:
+    """One frame of many lines: the room that the kernel makes for it holds all of them."""
+    line = b"\t".join(data.draw(COPY_CELLS[cell.form] | SHORT_CELLS) for cell in cells)
+    block = copy_data(b"\n".join([line] * (size // (len(line) + 1) + 1)))
+    twin = outcome(copytext.LoadLines(cells), block, [])
+    assert outcome(CompiledLoadLines(cells), block, []) == twin
+
+
+@pytest.mark.parametrize("make", [copytext.LoadLines, CompiledLoadLines])
+@pytest.mark.parametrize("null", [False, True])
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        *((LineForm.NUMBER, text) for text in (b"", b"-", b"x", b"Na", b"-x")),
+        *((LineForm.DATE, text) for text in (b"", b"2", b"2024-", b"infinit")),
+        *((LineForm.ZONED, text) for text in (b"", b"2", b"2024-+0", b"infinit")),
+    ],
+)
+def test_a_cell_too_short_for_any_value_is_broken(
+    make: Any, null: bool, form: LineForm, text: bytes
+) -> None:
+    """It does not become NULL, which is longer: lines fit because no cell grows."""
+    lines = make([LineCell(form=form, unfit_is_null=null)])
+    block = copy_data(b"\n".join([text] * 100_000))
+    with pytest.raises(mysqltext.TextBroken):
+        lines.feed(block, 0, len(block))
+
+
 @pytest.mark.parametrize("make", [copytext.LoadLines, CompiledLoadLines])
 def test_what_differs_between_copy_and_load_data(make: Any) -> None:
     """Escapes that only one knows, bytes, booleans, times in UTC, and what becomes NULL."""
@@ -265,3 +311,12 @@ def test_what_differs_between_copy_and_load_data(make: Any) -> None:
     assert lines.take() == (
         b"a\vb\f\\\\n\t\\0\\\\\\nA\t1\t2024-01-01 00:00:00.5\t\\N\n\\N\t\\N\t0\t\\N\t\\N\n"
     )
+
+
+@pytest.mark.parametrize("make", [copytext.LoadLines, CompiledLoadLines])
+@pytest.mark.parametrize("line", [b"1", b"1\t2\t3", b"1\t2\t", b"", b"1\t2\n1"])
+def test_a_line_that_has_not_its_cells_is_refused(make: Any, line: bytes) -> None:
+    """One too few would take the next line's, one too many would shift all behind it."""
+    lines = make([LineCell(form=LineForm.PLAIN)] * 2)
+    with pytest.raises(PenstockError):
+        lines.feed(copy_data(b"1\t2", line), 0, len(copy_data(b"1\t2", line)))

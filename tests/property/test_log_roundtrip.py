@@ -173,7 +173,7 @@ def test_no_flipped_bit_of_a_closed_segment_becomes_rows(
         try:
             with open_segment(path, files=disk) as segment:
                 assert plain_batches(segment.rows()) == expected
-            # What rows() does not touch (markers, flush points, transactions) it can not notice.
+            # What rows() does not touch (markers, flush points, transactions) it cannot notice.
             findings = check(path.parent, files=disk)
             assert [f for f in findings if f.severity == "error"], f"bit {bit} is harmless"
             unnoticed += 1

@@ -182,7 +182,7 @@ def test_target_table_of_another_shape(stage: Stage) -> None:
 
 
 def test_column_type_the_target_can_not_hold(stage: Stage) -> None:
-    """A type that the target does not have and can not be made there."""
+    """A type that the target does not have and cannot be made there."""
     stage.sql('create collation odd from "C"; alter table a add c text collate odd')
     stage.refused(stage.file(), "PK13", "odd")
 

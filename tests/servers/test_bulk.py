@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fix_bulk import ORDERS, between, check_equal, fill_orders, load, point_of, rows, run, two_slots
@@ -18,7 +19,7 @@ from penstock.control.source_planner import SourcePlanner
 from penstock.load.bulk import finish_foreign_keys
 from penstock.load.bulk_checks import TargetFires
 from penstock.load.bulk_progress import BulkProgress, stored_progress
-from penstock.load.ledger import TargetHoldsRows, read_ledger, start_positions
+from penstock.load.ledger import TargetHoldsRows, read_ledger, start_positions, write_ledger
 from penstock.load.session import Session
 from penstock.model import TableName
 from penstock.source.postgres.snapshot import temporary_consistent_point
@@ -126,6 +127,38 @@ def test_a_finished_load_is_not_done_again(config: Config, spark: Session) -> No
     assert second.rows == first.rows == {ORDERS: 100}
     assert second.positions == first.positions == start_positions(config.layout.state)
     assert rows(config.target.url, "select count(*) from public.orders where note like 'appl%'")
+
+
+def test_a_table_that_is_loaded_later_leaves_the_others_alone(
+    config: Config, spark: Session
+) -> None:
+    """They follow the log: columns and keys that the source got meanwhile come by that, or not.
+
+    Also where the keys of the first load were not made before it was killed.
+    """
+    target = config.target.url
+    run(config.source.url, "create table public.t (id int primary key, a int unique)")
+    load(config, spark)
+    run(
+        config.source.url,
+        "alter table public.t add b int unique, add c int",
+        "create index t_c on public.t (c)",
+        "create table public.u (id int primary key, v text unique)",
+        "insert into public.u values (1, 'x')",
+    )
+    load(config, spark)
+    assert rows(target, "select * from public.u") == [(1, "x")]
+    keys = (
+        "select relname from pg_class where relkind = 'i' and relnamespace = 'public'::regnamespace"
+    )
+    assert {name for (name,) in rows(target, keys)} == {"t_pkey", "t_a_key", "u_pkey", "u_v_key"}
+    ledger = read_ledger(config.layout.state)
+    ledger.finished = False
+    ledger.plans = [msgspec.structs.replace(plan, has_keys=False) for plan in ledger.plans]
+    write_ledger(config.layout.state, ledger)
+    run(target, "alter table public.t drop constraint t_pkey, drop constraint t_a_key")
+    load(config, spark)
+    assert {name for (name,) in rows(target, keys)} == {"t_pkey", "t_a_key", "u_pkey", "u_v_key"}
 
 
 def test_all_tables_are_read_at_one_point_while_others_write(
@@ -323,7 +356,8 @@ def test_a_table_truncated_behind_the_point_gets_a_later_one(
     assert result.positions[ORDERS] == point.position
     assert result.positions[TableName("public", "t")] > point.position
     assert result.foreign_keys_pending
-    from penstock.control.bulk_load import bulk_options, source_tables
+    from penstock.control.bulk_load import bulk_options
+    from penstock.control.ends import source_tables
 
     finish_foreign_keys(bulk_options(config), source_tables(config))
     keys = rows(config.target.url, "select count(*) from pg_constraint where contype = 'f'")

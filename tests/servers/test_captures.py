@@ -163,3 +163,19 @@ def test_a_locked_table_is_waited_for_by_nobody_and_outlives_a_lost_stream(
         sql.execute("insert into late values (1)")
         flowed(extractor, sql, 5)
     assert seen(tmp_path) == [1]
+
+
+def test_a_parent_taken_in_and_let_go_leaves_its_child_published(
+    source_url: str, tmp_path: Path
+) -> None:
+    """A publication's statement takes tables that inherit along, unless it says ONLY."""
+    set_up(source_url, f"{MAKE}; create table t (primary key (id)) inherits (late)")
+    wisher = Wisher(tmp_path)
+    with extracting(source_url, tmp_path, lambda name: name.name == "t") as (extractor, sql):
+        for number, capture in enumerate((Capture.ADDED, Capture.REMOVED), start=2):
+            wisher.wish(capture)
+            until(lambda: wisher.is_answered)
+            sql.execute("insert into late values (%s)", (number,))
+            flowed(extractor, sql, number)
+    assert seen(tmp_path) == [2]
+    assert [c.after["id"] for c in log_changes(tmp_path) if c.table == "t"] == [1, 2, 3]

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from fix_mysql import MySQLServer, database_of
-from penstock.control.bulk_load import server_of
+from penstock.control.ends import server_of
 from penstock.load.bulk_target import open_bulk_target
 from penstock.load.bulk_types import Ends
 from penstock.model import TableDefinition

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from fix_extract import QUICK, SLOT, extractor_of, log_changes, segments_of, set_up
+from fix_postgres import Server
 from fix_stream import run_sql
 from penstock.host.connect import connect
 from penstock.log.layout import list_open_segments
@@ -17,6 +20,7 @@ from penstock.source.extract import ExtractOptions
 from penstock.source.postgres.assembly import PublicationLost
 from penstock.source.postgres.client import open_replication
 from penstock.source.postgres.slot import create_slot, read_slot
+from penstock.source.postgres.source_identity import TimelineForked
 
 BY_COPY = replace(QUICK, catch_up_bytes=1, catch_up_range_bytes=256 * 1024, process_commits=True)
 STREAMED = replace(QUICK, slot="other", catch_up_bytes=0, process_commits=True)
@@ -182,3 +186,68 @@ def test_lost_publication_is_seen_in_a_range(source_url: str, tmp_path: Path) ->
     with pytest.raises(Exception) as caught:
         extractor_of(source_url, tmp_path, options=options).run()
     assert isinstance(caught.value, PublicationLost) or "does not exist" in str(caught.value)
+
+
+# -- fail-over -------------------------------------------------------------------------------------
+
+
+def _promote(server: Server) -> None:
+    """Stop the server, and start it as a standby that is promoted at once: the next timeline."""
+    server.stop()
+    (server.directory / "standby.signal").touch()
+    server.start()
+    server.execute("select pg_promote()")
+
+
+def _write(server: Server, url: str, first: int, count: int) -> None:
+    with connect(url, application_name="work", autocommit=False) as sql:
+        for number in range(first, first + count):
+            sql.execute("insert into t values (%s, 1, repeat('x', 20000))", (number,))
+            sql.commit()
+
+
+def test_a_good_fail_over_while_far_behind_goes_on(own_postgres: Server, tmp_path: Path) -> None:
+    """Ranges on both sides of the promotion, then the stream, then all of it once more."""
+    url = own_postgres.make_database("source")
+    set_up(url, DDL)
+    _write(own_postgres, url, 0, 10)
+    extractor_of(url, tmp_path, options=BY_COPY).run()
+    _write(own_postgres, url, 10, 40)
+    _promote(own_postgres)
+    _write(own_postgres, url, 50, 40)
+    extractor_of(url, tmp_path, options=BY_COPY).run()
+    _write(own_postgres, url, 90, 40)
+    extractor_of(url, tmp_path, options=BY_COPY).run()
+    assert [c.after["id"] for c in log_changes(tmp_path) if c.after] == list(range(130))
+
+
+def test_a_fail_over_that_lost_what_the_log_has_is_refused_first(
+    own_postgres: Server, tmp_path: Path
+) -> None:
+    """Before a range is read: nothing gets into the log, and the slot stays where it is."""
+    url = own_postgres.make_database("source")
+    set_up(url, DDL)
+    own_postgres.stop()
+    copy = own_postgres.directory.with_name("copy")
+    shutil.copytree(own_postgres.directory, copy)
+    own_postgres.start()
+    _write(own_postgres, url, 0, 40)
+    extractor_of(url, tmp_path, options=BY_COPY).run()
+    before = log_changes(tmp_path)
+    own_postgres.stop()
+    for path in own_postgres.directory.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    owner = own_postgres.directory.stat()
+    shutil.copytree(copy, own_postgres.directory, dirs_exist_ok=True)
+    for path in own_postgres.directory.rglob("*"):
+        os.chown(path, owner.st_uid, owner.st_gid)
+    own_postgres.directory.chmod(0o700)
+    own_postgres.start()
+    _promote(own_postgres)
+    _write(own_postgres, url, 1000, 120)  # further than the log
+    with open_replication(url, application_name="test") as replication:
+        slot = read_slot(replication, SLOT)
+        with pytest.raises(TimelineForked):
+            extractor_of(url, tmp_path, options=BY_COPY).run()
+        assert read_slot(replication, SLOT) == slot
+    assert log_changes(tmp_path) == before

@@ -482,7 +482,7 @@ def test_a_connection_that_broke_before(
 def test_tls_goes_through_libpq(
     tls_postgres: Server, source_url: str, target_url: str, tls_at: str
 ) -> None:
-    """What is encrypted can not be passed on as it is; the rows arrive all the same."""
+    """What is encrypted cannot be passed on as it is; the rows arrive all the same."""
     suffix = f"?sslmode=verify-full&sslrootcert={tls_postgres.ca_certificate}"
     database = tls_postgres.make_database("tls")
     url = database + suffix

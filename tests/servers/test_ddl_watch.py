@@ -132,7 +132,7 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
         NOTHING,
     ),
     ("create table public.unrelated (id int)", NOTHING),
-    # What can not be carried.
+    # What cannot be carried.
     ("alter table public.t rename to u", [("Stop", "TableRenamed")]),
     ("alter table public.t set schema other", [("Stop", "TableRenamed")]),
     ("alter schema public rename to pub", [("Stop", "TableRenamed")] * 4),

@@ -98,7 +98,7 @@ def test_every_kind_of_change_happens(source_url: str) -> None:
 
 
 def test_what_breaks_the_workload_is_raised_by_join(source_url: str) -> None:
-    """Customers who can not work say so: a demo that stands still must not look fine."""
+    """Customers who cannot work say so: a demo that stands still must not look fine."""
     with (
         Workload(source_url, WorkloadOptions(duration_s=5)) as workload,
         pytest.raises(StatementFailed, match="does not exist"),

@@ -16,12 +16,23 @@ from fix_pipeline import pipeline
 from fix_postgres import Server
 from penstock.codec import pgoutput
 from penstock.control import doctor_host, doctor_server
-from penstock.control.config import Config
+from penstock.control.config import Config, Mode
 from penstock.control.doctor import PreflightFailed, examine
-from penstock.control.findings import CHECKS, Probe, Severity
+from penstock.control.doctor_load import LOAD_CHECKS
+from penstock.control.ends import source_tables
+from penstock.control.extract_process import ensure_slot
+from penstock.control.findings import CHECKS, Probe, Severity, Side
+from penstock.control.handover import prepared
+from penstock.control.handover_state import Handover, LogWithoutBulkLoad, write_handover
 from penstock.control.identity import keep_identity, read_identity
+from penstock.control.standby import PublicationOnPrimary
 from penstock.host.connect import ConnectionLost, connect
 from penstock.host.embedded import EmbeddedPostgres
+from penstock.log import Writer, checkpoint
+from penstock.model import FlushPoint, Run, TableDefinition
+from penstock.source.postgres.client import open_replication
+from penstock.source.postgres.engine import STREAM_FILE
+from penstock.source.postgres.source_identity import identify
 
 
 def test_every_check_of_the_reference_is_registered() -> None:
@@ -41,6 +52,25 @@ def test_a_healthy_pair_has_no_error(config: Config, run: Callable[[str], None])
     assert report.checks_skipped == 0
     assert report.checks_done >= 45
     report.require()
+
+
+def test_a_server_that_cannot_be_asked_makes_no_check_done(
+    config: Config, run: Callable[[str], None]
+) -> None:
+    """Neither its own checks nor those that need both; a check that fails is none that was done."""
+    run("create table a (id int primary key)")
+    whole = examine(config)
+    away = "postgresql://u@127.0.0.1:1/d"
+    without = examine(replace(config, target=replace(config.target, url=away)))
+    host = [check for check in CHECKS if check.side is not Side.TARGET]
+    assert without.checks_done == len(host)
+    assert without.checks_done + without.checks_skipped == whole.checks_done
+    for url in ("mysql://u@127.0.0.1:1/d", "mariadb://u@127.0.0.1:1/d"):
+        other = examine(replace(config, source=replace(config.source, url=url)))
+        assert "HS22" in {finding.code for finding in other.errors}
+        own = [check for check in CHECKS if check.side is not Side.SOURCE]
+        assert other.checks_done == len(own)
+        assert other.checks_skipped > len(LOAD_CHECKS)
 
 
 def test_doctor_changes_nothing(
@@ -136,10 +166,21 @@ def test_pg05_and_pg06_role_without_replication(
     """Without the attribute there are no slots and no replication connection."""
     least = as_role(config, postgres, role, "source")
     one(least, "PG05", Severity.ERROR, f'alter role "{role}" replication')
-    one(least, "PG06", Severity.ERROR, "pg_hba.conf")
+    unfit = one(least, "PG06", Severity.ERROR, f'alter role "{role}" replication')
+    assert "pg_hba" not in unfit.command
     postgres.execute(f"alter role {role} replication")
     assert found(least, "PG05") == []
     assert found(least, "PG06") == []
+
+
+def test_pg35_mode_pause(config: Config, run: Callable[[str], None], tmp_path: Path) -> None:
+    """A primary cannot be paused: doctor says so before the handover does."""
+    run("create table a (id int primary key)")
+    assert found(config, "PG35") == []
+    paused = pipeline(
+        tmp_path, config.source.url, config.target.url, sections={"pipeline": {"handover": "pause"}}
+    )
+    one(paused, "PG35", Severity.ERROR, "needs a standby", 'handover = "snapshot"')
 
 
 def test_pg07_directory_of_another_source(config: Config) -> None:
@@ -153,19 +194,61 @@ def test_pg07_directory_of_another_source(config: Config) -> None:
     one(config, "PG07", Severity.ERROR, "42", "another source")
     keep_identity(config, replace(now, pipeline="other"))
     one(config, "PG07", Severity.ERROR, "other")
-    keep_identity(config, replace(now, timeline=99))
-    one(config, "PG07", Severity.WARNING, "timeline")
+
+
+def log_up_to(config: Config, position: int) -> None:
+    """A change log that ends there."""
+    config.layout.log.mkdir(parents=True)
+    with Writer.open(config.layout.log, log_id=None, source={}) as writer:
+        writer.write(Run(end=FlushPoint(position=position)))
+        writer.flush()
+
+
+def test_pg07_promoted_server(config: Config) -> None:
+    """A timeline that the log was not filled from is an error; one that follows it says nothing."""
+    with connect(config.source.url, application_name="test") as connection:
+        keep_identity(config, replace(read_identity(connection, config), timeline=99))
+    with open_replication(config.source.url, application_name="test") as replication:
+        now = identify(replication)
+    log_up_to(config, 1)
+    checkpoint.save(config.layout.state / STREAM_FILE, now)
+    assert found(config, "PG07") == []
+    checkpoint.save(config.layout.state / STREAM_FILE, replace(now, timeline=99))
+    one(config, "PG07", Severity.ERROR, "timeline 99")
+
+
+def test_pg07_server_put_back_from_an_older_copy(config: Config) -> None:
+    """Its WAL ends before what the log has."""
+    with connect(config.source.url, application_name="test") as connection:
+        keep_identity(config, read_identity(connection, config))
+    with open_replication(config.source.url, application_name="test") as replication:
+        checkpoint.save(config.layout.state / STREAM_FILE, identify(replication))
+    log_up_to(config, 2**62)
+    one(config, "PG07", Severity.ERROR, "was put back from an older copy", "penstock reset")
 
 
 def test_pg08_standby(own_postgres: Server, tmp_path: Path, target_url: str) -> None:
-    """A standby as source is a risk from 16 on, and an error before."""
+    """A standby as source is a risk from 16 on, and an error before; it cannot publish tables."""
     config = pipeline(tmp_path, own_postgres.url(), target_url)
-    assert found(config, "PG08") == []
+    own_postgres.execute("create table if not exists a (id int primary key)")
+    assert found(config, "PG08") == found(config, "PG11") == []
     own_postgres.stop()
     (own_postgres.directory / "standby.signal").touch()
     own_postgres.start()
     severity = Severity.WARNING if own_postgres.version >= 16 else Severity.ERROR
     one(config, "PG08", severity, "standby")
+    finding = one(config, "PG11", Severity.ERROR, "a standby cannot make it")
+    tables = source_tables(config)
+    for begin in (lambda: ensure_slot(config, tables), lambda: entered(config, tables)):
+        with pytest.raises(PublicationOnPrimary) as caught:
+            begin()
+        assert caught.value.hint == finding.command
+
+
+def entered(config: Config, tables: list[TableDefinition]) -> None:
+    """Begin a handover."""
+    with prepared(config, tables, stop=lambda: False):
+        pytest.fail("it is refused")
 
 
 def test_pg18_old_transactions(
@@ -253,6 +336,8 @@ def test_pg09_slot_of_another_kind(config: Config, postgres: Server) -> None:
     finally:
         postgres.execute(f"select pg_drop_replication_slot('{SLOT}')")
     make_slot(config)
+    one(config, "PG09", Severity.ERROR, "has not begun")
+    write_handover(config, Handover(slot=SLOT))
     assert found(config, "PG09") == []
 
 
@@ -284,7 +369,7 @@ def test_pg10_lost_slot(tuned: Server, tuned_config: Config) -> None:
             tuned.execute("select pg_switch_wal()")
             tuned.execute("checkpoint")
             status = tuned.execute("select wal_status from pg_replication_slots")[0][0]
-        one(tuned_config, "PG10", Severity.ERROR, "lost", "new directory")
+        one(tuned_config, "PG10", Severity.ERROR, "lost", "penstock reset")
         if tuned.version >= 17:
             findings = found(tuned_config, "PG27")
             assert [f.severity for f in findings] == [Severity.ERROR]
@@ -386,7 +471,7 @@ def test_pg31_publication_gone(config: Config, run: Callable[[str], None]) -> No
     make_slot(config)
     assert found(config, "PG31") == []
     run(f"drop publication {PUBLICATION}")
-    one(config, "PG31", Severity.ERROR, "pg_drop_replication_slot", "create publication")
+    one(config, "PG31", Severity.ERROR, "the slot", "penstock reset shop.toml --target")
 
 
 # -- this machine ------------------------------------------------------------------------------
@@ -398,6 +483,19 @@ def test_pk01_kernel(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(config, "PK01") == []
     monkeypatch.setattr(pgoutput, "COMPILED", False)
     one(config, "PK01", Severity.WARNING, "slower")
+
+
+def test_pk19_log_without_a_bulk_load(config: Config) -> None:
+    """What was begun in mode change cannot go on in mode data+change."""
+    assert found(config, "PK19") == []
+    log_up_to(config, 1)
+    finding = one(config, "PK19", Severity.ERROR, 'mode = "change"', "penstock reset shop.toml")
+    with pytest.raises(LogWithoutBulkLoad, match="was begun without a bulk load") as caught:
+        entered(config, [])
+    assert caught.value.hint == finding.command
+    assert found(replace(config, pipeline=replace(config.pipeline, mode=Mode.CHANGE)), "PK19") == []
+    write_handover(config, Handover(slot=SLOT))
+    assert found(config, "PK19") == []
 
 
 def test_pk02_java(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,6 +14,9 @@ from fix_pipeline import pipeline
 from fix_postgres import Server
 from penstock.control.config import Config
 from penstock.control.findings import Severity
+from penstock.host.connect import connect
+from penstock.load.ledger import ensure_marks
+from penstock.load.postgres.schema import create_tables
 from penstock.source.postgres.catalog import Exclusion
 
 # -- tables ------------------------------------------------------------------------------------
@@ -126,7 +129,7 @@ def test_pg12_replica_identity_nothing(
 def test_pg12_generated_columns_in_the_identity(
     config: Config, run: Callable[[str], None], make: str
 ) -> None:
-    """A column that is not sent can not name a row: an error, and its SQL is enough."""
+    """A column that is not sent cannot name a row: an error, and its SQL is enough."""
     run(make.format(generated="g int generated always as (n % 10) stored"))
     finding = one(config, "PG12", Severity.ERROR, "public.k", "generated column")
     run(finding.command)
@@ -153,6 +156,20 @@ def test_pg12_partition_with_a_lesser_identity(config: Config, run: Callable[[st
     assert found(config, "PG12") == []
     run("create unique index other on p1 (n); alter table p1 replica identity using index other")
     finding = one(config, "PG12", Severity.ERROR, "public.p", "public.p1")
+    run(finding.command)
+    assert found(config, "PG12") == []
+
+
+def test_pg12_partitioned_table_without_key(config: Config, run: Callable[[str], None]) -> None:
+    """The server lets its rows be updated by the partitions' keys; who follows cannot do that."""
+    run("create table p (id int not null, n int) partition by range (id)")
+    run("create table p1 partition of p for values from (0) to (10)")
+    run("create table p2 partition of p default")
+    run("alter table p1 add primary key (id); alter table p2 add primary key (id)")
+    finding = one(config, "PG12", Severity.ERROR, "public.p", "come without the key")
+    assert "fails at the source" not in finding.why
+    run("create publication p for table p with (publish_via_partition_root = true)")
+    run("insert into p values (1, 1); update p set n = 2; delete from p")
     run(finding.command)
     assert found(config, "PG12") == []
 
@@ -198,7 +215,7 @@ def test_pg16_generated(config: Config, run: Callable[[str], None]) -> None:
 def test_pg21_right_to_read(
     config: Config, run: Callable[[str], None], postgres: Server, role: str
 ) -> None:
-    """Each table that can not be read is named with the GRANT that is enough."""
+    """Each table that cannot be read is named with the GRANT that is enough."""
     run("create table a (id int primary key)")
     least = as_role(config, postgres, role, "source")
     finding = one(least, "PG21", Severity.ERROR, "public.a")
@@ -282,6 +299,28 @@ def test_pk08_and_pk09_rights_in_the_target(
     assert found(least, "PK08") == []
 
 
+def test_pk08_and_pk12_tables_of_penstock_that_belong_to_another_role(
+    config: Config,
+    run: Callable[[str], None],
+    run_in_target: Callable[[str], None],
+    postgres: Server,
+    role: str,
+) -> None:
+    """The SQL is enough, and no finding of doctor says to run doctor."""
+    run("create table a (id int primary key)")
+    run_in_target(f"create table a (id int primary key); alter table a owner to {role}")
+    with connect(config.target.url, application_name="test") as connection:
+        create_tables(connection, [], {})
+        ensure_marks(connection)
+    run_in_target(f"grant all on schema wirekite to {role}")
+    least = as_role(config, postgres, role, "target")
+    finding = one(least, "PK08", Severity.ERROR, "belongs to")
+    unfit = one(least, "PK12", Severity.ERROR, "could not be done")
+    assert "doctor" not in unfit.command
+    run_in_target(finding.command)
+    assert found(least, "PK08") == found(least, "PK12") == []
+
+
 def test_pk10_right_to_write_tables(
     config: Config,
     run: Callable[[str], None],
@@ -322,7 +361,7 @@ def test_pk12_shape(
 def test_pk13_type_the_target_can_not_hold(
     config: Config, run: Callable[[str], None], run_in_target: Callable[[str], None]
 ) -> None:
-    """A column whose type the target can not have is an error before anything is made."""
+    """A column whose type the target cannot have is an error before anything is made."""
     run("create table a (id int primary key)")
     assert found(config, "PK13") == []
     run('create collation odd from "C"; create table b (id int primary key, t text collate odd)')

@@ -89,7 +89,7 @@ def test_server_does_not_outlive_its_maker(number: signal.Signals) -> None:
 
 
 def test_bad_setting_is_told_with_the_servers_own_words() -> None:
-    """A server that can not start fails with the tail of its log, and leaves nothing behind."""
+    """A server that cannot start fails with the tail of its log, and leaves nothing behind."""
     with (
         pytest.raises(EmbeddedServerFailed, match="no_such_setting"),
         EmbeddedPostgres(settings={"no_such_setting": "1"}),

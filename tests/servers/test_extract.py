@@ -98,7 +98,7 @@ def test_segments_rotate_at_a_commit_after_enough_operations(
 
 
 def test_recorder_hears_of_every_segment_and_may_fail(source_url: str, tmp_path: Path) -> None:
-    """A progress table that can not be written stops nothing; it is told later."""
+    """A progress table that cannot be written stops nothing; it is told later."""
     set_up(source_url, "create table t (id int primary key)")
     heard: list[Any] = []
 

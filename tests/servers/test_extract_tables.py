@@ -66,6 +66,25 @@ def test_added_column_reaches_the_log_without_rows(source_url: str, tmp_path: Pa
     assert relations[1].columns[1].missing == "7"
 
 
+def test_a_shape_that_changed_while_stopped_reaches_the_log_without_rows(
+    source_url: str, tmp_path: Path
+) -> None:
+    """A column dropped, another added: noticed at the start, whether rows came before it or not."""
+    set_up(source_url, "create table t (id int primary key, a int);; create table u (a int, b int)")
+    with connect(source_url, application_name="test") as sql:
+        run_sql(sql, "insert into t values (1, 1);; alter table u replica identity full")
+        run_sql(sql, "insert into u values (1, 1)")
+        extractor_of(source_url, tmp_path).run()
+        run_sql(sql, "insert into t values (2, 2);; alter table t drop column a")
+        run_sql(sql, "alter table u drop column b;; alter table u add c text default 'x'")
+    extractor_of(source_url, tmp_path).run()
+    with segments_of(tmp_path) as segments:
+        last = {r.name: r for segment in segments for _, r in segment.relations()}
+    columns = {name: [c.name for c in relation.columns] for name, relation in last.items()}
+    assert columns == {"t": ["id"], "u": ["a", "c"]}
+    assert last["u"].columns[1].missing == "x"
+
+
 def test_rewritten_rows_are_read_again_while_the_source_is_written(
     source_url: str, tmp_path: Path
 ) -> None:

@@ -16,8 +16,9 @@ import psycopg
 import pytest
 
 from fix_postgres import Server
-from penstock.control.bulk_load import bulk_load, source_tables
+from penstock.control.bulk_load import bulk_load
 from penstock.control.config import Config, load_config
+from penstock.control.ends import source_tables
 from penstock.control.handover import bulk_planner, prepared, read_handover, wait_for_point
 from penstock.control.handover_state import Phase
 from penstock.control.standby import NotAStandby
@@ -223,7 +224,7 @@ def test_killed_at_any_step_the_next_run_goes_on_with_the_same_slot(
     """The slot is made once; a run that finds it takes it where it stands."""
     script = (
         "import sys\nfrom pathlib import Path\n"
-        "from penstock.control.bulk_load import source_tables\n"
+        "from penstock.control.ends import source_tables\n"
         "from penstock.control.config import load_config\n"
         "from penstock.control.handover import prepared\n"
         "config = load_config(Path(sys.argv[1]))\n"

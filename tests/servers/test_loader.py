@@ -16,8 +16,10 @@ from fix_loading import TABLES, Running, add, check, rows, run_killed, until
 from fix_postgres import Server
 from penstock.host import faults
 from penstock.host.files import DirectoryLock
+from penstock.load import kept_files
 from penstock.load.hold import HOLD_LOCK, Hold, clear_hold, read_held, write_hold
-from penstock.load.loader import read_loader_state
+from penstock.load.kept_files import Keeping
+from penstock.load.loader_state import read_loader_state
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
 from penstock.log.frames import SegmentCorrupt
 from penstock.log.layout import SegmentMissing
@@ -250,4 +252,39 @@ def test_the_whole_loader_on_spark(target: str, tmp_path: Path, log: LogMaker) -
         running.stop.set()
         running.thread.join()
         keeper.close()
+    check(target, 7)
+
+
+@pytest.mark.parametrize(
+    ("keeping", "left"),
+    [
+        (Keeping(), ["0.ckt", "1.ckt", "2.ckt"]),
+        (Keeping(age_s=3600.0), ["2.ckt"]),
+        (Keeping(size_bytes=1), []),
+    ],
+)
+def test_applied_segments_stay_for_a_while(
+    target: str,
+    tmp_path: Path,
+    log: LogMaker,
+    keeping: Keeping,
+    left: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that are old or many go although removeFiles is false; what is to come never does."""
+    monkeypatch.setattr(kept_files, "LOOK_INTERVAL_S", 0.05)
+    folder = tmp_path / "log"
+    for name in ("0.ckt", "1.ckt"):
+        os.utime(folder / name, (0, 0))
+    running = Running(target, tmp_path, keeping=keeping)
+    until(lambda: running.loader.applied.gsn == 12)
+    until(lambda: sorted(path.name for path in folder.glob("*.ckt")) == left)
+    running.word.text = "PAUSE"
+    until(lambda: running.loader.state.state == "paused")
+    add(log, 6)
+    log.close_segment()
+    os.utime(folder / "3.ckt", (0, 0))
+    running.word.text = "RUN"
+    until(lambda: running.loader.applied.gsn == 14)
+    running.end(stop=True)
     check(target, 7)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 
 from fix_changes import relation
 from fix_loader import Applying, LogMaker
 from fix_merge import ITEM, PARENT, TABLE, Start, delete, insert, update
 from penstock.load.folded import Counts
+from penstock.load.merge_rows import MergeLayout
 from penstock.load.postgres import apply as applying
 from penstock.load.postgres.enums import EnumLabelMissing
 from penstock.load.postgres.merge import Merge, MergeSql, Way
+from penstock.load.postgres.send import send
 from penstock.load.refusals import StagingChanged, StagingFailed, TargetRowMissing, ValueRefused
+from penstock.load.target import Outgoing
 from penstock.model import Identity, MarkerKind, PenstockError, Relation, TableName
 
 pytestmark = pytest.mark.usefixtures("rows_at_once")
@@ -93,7 +97,7 @@ def test_absent_columns_keep_the_targets_value(start: Start, log: LogMaker, uniq
 
 
 def test_absent_row_missing_in_the_target_is_an_error(start: Start, log: LogMaker) -> None:
-    """A value that nobody has can not be made up; nothing is applied."""
+    """A value that nobody has cannot be made up; nothing is applied."""
     target = start(TABLE)
     log.transaction(insert(ITEM, 5, "e", 5), update(ITEM, 1, None, 2, absent=(1,)))
     log.close_segment()
@@ -424,6 +428,21 @@ def test_rows_of_a_late_worker_are_noticed(start: Start, log: LogMaker) -> None:
     assert target.rows("select count(*) from public.t") == [(1,)]
 
 
+def test_late_workers_are_refused(start: Start, log: LogMaker) -> None:
+    """A worker of a batch that was given up finds that the merge table is meant for another."""
+    target = start(TABLE)
+    log.transaction(insert(ITEM, 1, "a", 1))
+    log.close_segment()
+    target.batch()
+    layout, table = MergeLayout(ITEM), TableName("public", "t")
+    batch = pa.RecordBatch.from_pylist([{layout.count: 2, "id": 5}], schema=layout.schema)
+    reader = pa.RecordBatchReader.from_batches(layout.schema, [batch])
+    late = Outgoing(table=table, staging="t_wkm", stamp=0, relation=ITEM, reader=reader)
+    with pytest.raises(StagingChanged, match="another batch"):
+        send(target.url, late)
+    assert target.rows("select count(*) from wirekite.t_wkm where id = 5") == [(0,)]
+
+
 MOODY = relation(
     ("id", "integer", "int32"), ("m", "public.mood", "string"), ("a", "public.mood[]", "string")
 )
@@ -469,7 +488,7 @@ def test_labels_that_may_not_be_added_are_told_with_the_statement(
 
 
 def test_no_value_of_a_row_is_in_a_message(start: Start, log: LogMaker) -> None:
-    """The server repeats a value it can not read; the error does not."""
+    """The server repeats a value it cannot read; the error does not."""
     target = start(TABLE.replace("name text", "name uuid"))
     log.transaction(insert(ITEM, 1, "secret", 1))
     log.close_segment()

@@ -127,7 +127,7 @@ TYPES = """
 
 
 def has_xml(target: Applying) -> bool:
-    """Some builds have no libxml: there the type can not hold any value."""
+    """Some builds have no libxml: there the type cannot hold any value."""
     try:
         target.rows("select '<a/>'::xml")
     except psycopg.errors.FeatureNotSupported:

@@ -157,7 +157,7 @@ def test_without_its_snapshot_a_table_begins_afresh(
 def test_a_table_truncated_behind_the_point_gets_a_later_one(
     mysql: MySQLServer, config: Config, spark: Session
 ) -> None:
-    """Its snapshot can not see it; the other table keeps the first point."""
+    """Its snapshot cannot see it; the other table keeps the first point."""
     name = database_of(config.source.url)
     mysql.execute("create table t (id int primary key); insert into t values (1), (2), (3)", name)
     with MySQLPlanner(config) as keeper:

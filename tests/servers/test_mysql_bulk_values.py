@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from fix_binlog import DECODERS, Recorded, Replica, shown
@@ -24,22 +22,20 @@ from fix_binlog_record import (
 from fix_loader import Applying, LogMaker
 from fix_merge import insert
 from fix_mysql import MySQLServer, database_of
+from fix_mysql_bulk import copy_table, lent
 from fix_mysql_types import NUL_TEXTS
 from penstock.codec.mysqltext import Dialect, Form, TextCell
 from penstock.codec.typemap import Engine, parse_choices
 from penstock.codec.typemap import Server as TypedServer
-from penstock.control.bulk_load import server_of
+from penstock.control.ends import server_of
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted
-from penstock.load.borrowing import BorrowedSession, borrow
-from penstock.load.bulk_mysql import RowsOfChunk, into_postgres
+from penstock.load.bulk_mysql import RowsOfChunk
 from penstock.load.bulk_types import Ends, postgres_definition, way_of
 from penstock.load.postgres.schema import create_tables
 from penstock.model import Relation, TableDefinition
 from penstock.source.mysql.catalog import captured_tables, open_catalog
 from penstock.source.mysql.chunks import KeyChunk
-from penstock.source.mysql.lending import Lender
 from penstock.source.mysql.relations import relation_of_definition
-from penstock.source.mysql.snapshot import open_snapshots
 
 LOSSY = {"zero dates": "text", "nul characters": "remove"}
 
@@ -112,17 +108,6 @@ def unescaped(cell: bytes) -> str | None:
         return None
     escapes = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"\\": b"\\"}
     return re.sub(rb"\\(.)", lambda m: escapes[m[1]], cell, flags=re.DOTALL).decode()
-
-
-@contextmanager
-def lent(server: MySQLServer, table: TableDefinition) -> Iterator[BorrowedSession]:
-    """A session in a snapshot."""
-    with (
-        open_snapshots(server.url(), [table], count=1) as taken,
-        Lender(taken.connections, place="here", snapshot_text="now") as lender,
-        borrow(lender.snapshot_id, "now") as session,
-    ):
-        yield session
 
 
 def bulk_rows(server: MySQLServer, table: TableDefinition, ends: Ends) -> list[list[str | None]]:
@@ -201,17 +186,6 @@ def test_postgresql_takes_every_value(filled: tuple[MySQLServer, Replica], targe
             copied = copy_table(server, table, ends, target)
             count = server.value(f"select count(*) from rec.`{table.name.name}`")
             assert copied == count, table.name
-
-
-def copy_table(
-    server: MySQLServer, table: TableDefinition, ends: Ends, target: psycopg.Connection
-) -> int:
-    """Copy a table whole; the number of rows."""
-    way, name = way_of(table, ends), table.name
-    with lent(server, table) as session:
-        select = KeyChunk(table=table.name, number=1).query(way.expressions)
-        rows = RowsOfChunk(session, select, way.cells, Dialect.COPY)
-        return into_postgres(rows, target, f"copy {quoted(*name)} from stdin")
 
 
 def test_who_can_not_use_the_last_rows_gives_the_session_back(

@@ -214,7 +214,7 @@ def test_a_purged_file_names_the_oldest_left(fresh: MySQLServer) -> None:
     assert error.fields["oldest"] == "binlog.000003:4"
     assert "binlog.000003:4" in error.message
     assert error.retry == "operator"
-    assert "oad again in a new directory" in error.hint
+    assert "load everything again: penstock reset" in error.hint
 
 
 def test_a_purged_file_without_the_right_to_list(fresh: MySQLServer) -> None:

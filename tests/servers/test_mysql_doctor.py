@@ -15,6 +15,7 @@ import pytest
 from fix_mysql import MySQLServer
 from fix_mysql_doctor import look, one
 from penstock.control.doctor_mysql import MYSQL_CHECKS, MySQLProbe, Wanted, settings, standing
+from penstock.control.doctor_mysql.extracting import EXTRACT_CHECKS
 from penstock.control.findings import Severity, Side
 from penstock.host.mysql.connect import connect
 from penstock.host.mysql.version import ServerVersion
@@ -58,10 +59,10 @@ def restarted(server: MySQLServer, *unset: str, **changed: str) -> Iterator[None
 
 
 def test_every_check_of_the_reference_is_registered() -> None:
-    """MY001 to MY038, each with a title and a docstring."""
-    codes = {check.code for check in MYSQL_CHECKS}
-    assert codes == {f"MY{number:03}" for number in range(1, 39)}
-    for check in MYSQL_CHECKS:
+    """MY001 to MY042, each with a title and a docstring."""
+    checks = (*MYSQL_CHECKS, *EXTRACT_CHECKS)
+    assert {check.code for check in checks} == {f"MY{number:03}" for number in range(1, 43)}
+    for check in checks:
         assert check.function.__doc__
         assert check.title
 
@@ -280,7 +281,12 @@ def test_my009_position(server: MySQLServer, resume: ResumePoint) -> None:
     while server.execute("show binary logs")[0][0] == "binlog.000001":
         server.execute("purge binary logs to 'binlog.000002'")
     one(look(server, "MY009", "MY010", resume=by_file), "MY009", E, "binlog.000002:4")
-    one(look(server, "MY009", "MY010", resume=resume), "MY009", E, "oad again in a new directory")
+    one(
+        look(server, "MY009", "MY010", resume=resume),
+        "MY009",
+        E,
+        "load everything again: penstock reset",
+    )
 
 
 def test_my010_server(server: MySQLServer, resume: ResumePoint) -> None:

@@ -89,6 +89,13 @@ def test_my028_local_infile(mysql: MySQLServer, target: Callable[..., list[Findi
     assert target("MY028") == []
 
 
+def test_my029_durability(mysql: MySQLServer, target: Callable[..., list[Finding]]) -> None:
+    """No session can ask for more than the server does; those of the tests do less."""
+    one(target("MY029"), "MY029", W, "innodb_flush_log_at_trx_commit = 1")
+    with mysql.globals(innodb_flush_log_at_trx_commit="1"):
+        assert target("MY029") == []
+
+
 def test_my033_case(
     mysql: MySQLServer, mysql_url: str, run: Callable[[str], None],
     own_mysql: Callable[..., MySQLServer],
@@ -133,7 +140,7 @@ def test_a_pipelines_target_is_examined(
     mysql: MySQLServer, mysql_url: str, source_url: str, tmp_path: Path
 ) -> None:
     """Doctor looks at a target of these kinds, whatever the source; tables as they are mapped."""
-    with mysql.globals(local_infile="0"):
+    with mysql.globals(local_infile="0", innodb_flush_log_at_trx_commit="1"):
         for source in (source_url, mysql.url()):
             config = pipeline(tmp_path, source, mysql_url, mode="data")
             report = doctor.examine(config, sides=(Side.TARGET,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from fix_extract import Stop, log_changes, running, segments_of, until
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_extract import OPTIONS, extractor_of, sql
 from penstock.codec.binlog_tables import ShapeMismatch
+from penstock.host.mysql.connect import connect, run
 from penstock.model import BinlogPosition, MarkerKind, PenstockError
 from penstock.source.extract import Ended
 from penstock.source.mysql.unfollowed import RowsChangedUnseen, StatementLogged, TableMoved
@@ -91,6 +93,33 @@ def test_the_stream_is_followed_while_it_runs(
         stop.asked.set()
     assert outcomes[0].ended is Ended.STOPPED
     assert [c.after["id"] for c in log_changes(tmp_path)] == [5, 6]
+
+
+@pytest.mark.parametrize(
+    "between", ["create temporary table tt (id int)", "insert into m values (7)"]
+)
+def test_rows_behind_a_savepoint_that_was_gone_back_to_do_not_come(
+    mysql: MySQLServer, mysql_url: str, tmp_path: Path, between: str
+) -> None:
+    """A temporary table or MyISAM keeps them in the binlog, with the ROLLBACK TO behind them."""
+    sql(mysql, mysql_url, "create table t (id int primary key);; create table m like t")
+    sql(mysql, mysql_url, "alter table m engine = MyISAM")
+    begun(mysql_url, tmp_path)
+    statements = (
+        "insert into t values (1)",
+        "savepoint `a``b`",
+        between if mysql.is_mariadb else "do 1",  # MySQL with GTIDs takes neither so
+        "insert into t values (2)",
+        "rollback to savepoint `A``b`",
+        "insert into t values (3)",
+        "commit",
+    )
+    with closing(connect(mysql_url, application_name="test", autocommit=False)) as session:
+        for statement in statements:
+            run(session, statement, doing="a transaction")
+    extractor_of(mysql_url, tmp_path).run()
+    changed = [c.after["id"] for c in log_changes(tmp_path)]
+    assert [number for number in changed if number != 7] == [1, 3]
 
 
 # -- statements in mid-stream --------------------------------------------------------------------
@@ -325,6 +354,53 @@ def test_what_rows_do_not_tell_stops_by_name(
         with pytest.raises(error, match=said):
             extractor_of(mysql_url, tmp_path).run()
     assert [c.after for c in log_changes(tmp_path)] == [{"id": 1, "v": "1"}]
+
+
+@pytest.mark.server("mariadb")
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("alter ignore table t add unique (v)", r"alter ignore \(add unique\)"),
+        ("alter ignore table t modify v varchar(1)", r"alter ignore \(modify v\)"),
+        (
+            "set statement sql_mode = '', lock_wait_timeout = 5 for "
+            "alter table t modify v varchar(1)",
+            "column v became",
+        ),
+    ],
+)
+def test_rows_that_mariadb_takes_away_unsaid_stop_by_name(
+    mysql: MySQLServer, mysql_url: str, tmp_path: Path, statement: str, said: str
+) -> None:
+    """MariaDB alone still knows ALTER IGNORE, and statements with settings of their own."""
+    sql(mysql, mysql_url, "create table t (id int primary key, v varchar(9))")
+    begun(mysql_url, tmp_path)
+    before = "insert into t values (1, 'aa'), (2, 'aa')"
+    sql(mysql, mysql_url, f"{before};; {statement};; insert into t values (3, 'b')")
+    assert mysql.value("select group_concat(id, v order by id) from t", database_of(mysql_url)) in (
+        "1aa,3b",
+        "1a,2a,3b",
+    )
+    with pytest.raises(RowsChangedUnseen, match=said):
+        extractor_of(mysql_url, tmp_path).run()
+    assert [c.after["id"] for c in log_changes(tmp_path) if c.after] == [1, 2]
+
+
+@pytest.mark.server("mariadb")
+def test_what_set_statement_stands_in_front_of_is_followed(
+    mysql: MySQLServer, mysql_url: str, tmp_path: Path
+) -> None:
+    """A statement with settings of its own is carried as it would be without."""
+    sql(mysql, mysql_url, "create table t (id int primary key);; insert into t values (1)")
+    begun(mysql_url, tmp_path)
+    setting = "set statement lock_wait_timeout = 5 for"
+    sql(mysql, mysql_url, f"{setting} truncate table t;; {setting} alter table t add c int")
+    sql(mysql, mysql_url, "insert into t values (2, 3)")
+    extractor_of(mysql_url, tmp_path).run()
+    assert [(c.op, c.after) for c in log_changes(tmp_path)] == [("I", {"id": 2, "c": 3})]
+    with segments_of(tmp_path) as segments:
+        kinds = [marker.kind for one in segments for marker in one.markers()]
+    assert kinds == [MarkerKind.TRUNCATE]
 
 
 def test_a_table_is_dropped_and_made_again(

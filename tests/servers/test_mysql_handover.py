@@ -20,10 +20,15 @@ from fix_mysql_extract import sql
 from penstock.codec.binlog_tables import ShapeMismatch
 from penstock.control.bulk_load import bulk_load, bulk_options
 from penstock.control.config import Config, load_config
+from penstock.control.doctor import PreflightFailed
 from penstock.control.extract_process import extract_changes, extract_options
 from penstock.control.handover import bulk_planner
-from penstock.control.handover_state import Phase, read_handover, write_handover
-from penstock.control.mysql_handover import LogWithoutBulkLoad, prepared
+from penstock.control.handover_state import (
+    Phase,
+    read_handover,
+    write_handover,
+)
+from penstock.control.mysql_handover import prepared
 from penstock.control.mysql_planner import MySQLPlanner
 from penstock.control.mysql_source import make_engine
 from penstock.host.mysql.loans import is_alive
@@ -152,7 +157,7 @@ def test_a_start_behind_a_killed_handover_begins_at_its_place(
 def test_transactions_before_the_point_are_known_behind_an_event_of_any_length(
     own_mysql: Callable[..., MySQLServer], target_url: str, tmp_path: Path
 ) -> None:
-    """MariaDB before 11 can not say them where its file has one over max_allowed_packet."""
+    """MariaDB before 11 cannot say them where its file has one over max_allowed_packet."""
     server = own_mysql()
     source = server.make_database()
     sql(server, source, "create table t (id int primary key, a longblob, b longblob)")
@@ -182,7 +187,7 @@ def test_a_log_of_mode_change_is_not_handed_over_to(config: Config, mysql: MySQL
     change = both.replace('"data+change"', '"change"')
     assert extracted(change) is Ended.IDLE
     sql(mysql, config.source.url, "insert into t values (4, 'd')")
-    with pytest.raises(LogWithoutBulkLoad, match="was begun without a bulk load"):
+    with pytest.raises(PreflightFailed, match="was begun without a bulk load"):
         extracted(both)
     assert extracted(change) is Ended.IDLE
     assert [c.after["id"] for c in log_changes(config.directory)] == [4]

@@ -230,7 +230,7 @@ def waiting(target: Target, settled: int, *columns: str) -> LateTable:
 def test_what_was_read_and_staged_before_the_keys_is_not_used_after_them(
     my_target: Target, log: LogMaker, is_local: bool
 ) -> None:
-    """A table with one unique key takes rows as one with two can not."""
+    """A table with one unique key takes rows as one with two cannot."""
     root = log.directory.parent
     my_target.execute(ITEMS)
     log.transaction(insert(ITEM, 1, "a", 1), insert(ITEM, 2, "a", 2))

@@ -15,7 +15,7 @@ from fix_loader import LogMaker
 from fix_merge import CHILD, ITEM, PARENT, delete, insert, update
 from fix_mysql_loader import ITEMS, MyApplying, MyStart, Target
 from penstock.codec.typemap import Engine, Server, map_column
-from penstock.control.bulk_load import server_of
+from penstock.control.ends import server_of
 from penstock.host.connect import StatementInterrupted
 from penstock.load.mysql import apply as applying
 from penstock.load.mysql import send as sending
@@ -124,7 +124,7 @@ def test_absent_columns_keep_the_targets_value(
 
 
 def test_absent_row_missing_in_the_target_is_an_error(my_start: MyStart, log: LogMaker) -> None:
-    """A value that nobody has can not be made up; nothing is applied."""
+    """A value that nobody has cannot be made up; nothing is applied."""
     target = my_start(ITEMS)
     log.transaction(insert(ITEM, 5, "e", 5), update(ITEM, 1, None, 2, absent=(1,)))
     log.close_segment()
@@ -300,7 +300,7 @@ def test_foreign_keys_do_not_stand_in_the_way(my_start: MyStart, log: LogMaker) 
 
 
 def test_triggers_are_refused_or_allowed(my_start: MyStart, log: LogMaker) -> None:
-    """They can not be switched off: so it is said before anything is applied."""
+    """They cannot be switched off: so it is said before anything is applied."""
     ddl = ITEMS + "; create table seen (id int); create trigger see after insert on t for each row"
     target = my_start(ddl + " insert into seen values (new.id)")
     log.transaction(insert(ITEM, 1, "a", 1))
@@ -317,7 +317,7 @@ def test_triggers_are_refused_or_allowed(my_start: MyStart, log: LogMaker) -> No
 
 
 def test_tables_without_transactions_are_refused(my_start: MyStart, log: LogMaker) -> None:
-    """A batch that can not be taken back is not begun."""
+    """A batch that cannot be taken back is not begun."""
     target = my_start(ITEMS + " engine = MyISAM")
     log.transaction(insert(ITEM, 1, "a", 1))
     log.close_segment()

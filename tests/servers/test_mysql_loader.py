@@ -22,6 +22,7 @@ from fix_mysql_loader import COUNTED, MyStart, Target, run_killed
 from fix_published import CE_QUERY, CL_QUERY, LAG_QUERY
 from penstock.control.actions import ActionWatch
 from penstock.host.mysql.connect import connect
+from penstock.load.isolation import read_isolations
 from penstock.load.mysql.progress import (
     begin_segment,
     end_segment,
@@ -465,7 +466,7 @@ def test_the_door_for_other_processes(my_start: MyStart, log: LogMaker) -> None:
 
 
 def test_another_log_is_refused(my_start: MyStart) -> None:
-    """The numbers of two logs can not be compared."""
+    """The numbers of two logs cannot be compared."""
     target = my_start(COUNTED)
     with pytest.raises(TargetFollowsAnotherLog):
         target.target.bind("another-log")
@@ -499,3 +500,20 @@ def test_least_rights(my_target: Target, log: LogMaker, tmp_path: Path) -> None:
     with my_target.server.role(*grants) as url:
         Running(url, tmp_path, namespaces=my_target.namespaces, max_files_per_batch=1).end()
     my_target.check(1)
+
+
+def test_a_table_that_cannot_be_applied_is_left_behind(
+    my_target: Target, log: LogMaker, tmp_path: Path
+) -> None:
+    """The target lacks it; the other one has all its rows, and a batch failed once."""
+    my_target.execute("create table t (id int primary key, name text)")
+    for number in range(4):
+        add(log, number)
+        log.close_segment()
+    log.writer.done()
+    options = {"namespaces": my_target.namespaces, "isolates": True, "max_files_per_batch": 2}
+    Running(my_target.url, tmp_path, **options).end()
+    assert my_target.execute("select id from t order by 1") == [(n,) for n in range(4)]
+    found = my_target.execute("select source_name, state from wirekite.wirekite_apart")
+    assert found == [("bag", "isolated")]
+    assert read_isolations(tmp_path / "state")[TableName("public", "bag")].code == "TG01"

@@ -18,7 +18,7 @@ import pytest
 from fix_extract import segments_of
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_extract import sql
-from fix_mysql_pipe import Pipe
+from fix_mysql_pipe import Pipe, empty_pipe
 from fix_pipeline import penstock
 from penstock.control.load_process import session_options
 from penstock.log.layout import list_segments
@@ -30,15 +30,13 @@ TABLES = ("a", "b", "c", "d")
 @pytest.fixture
 def pipe(mysql: MySQLServer, tmp_path: Path) -> Iterator[Pipe]:
     """A pipeline with four tables at both ends; its log begins now."""
-    mysql.execute("drop database if exists wirekite")
-    urls = [mysql.make_database(name) for name in ("source", "target")]
-    for url in urls:
+
+    def tables(url: str) -> None:
         for table in TABLES:
             sql(mysql, url, f"create table {table} (id int primary key, v varchar(20))")
-    made = Pipe(mysql, urls[0], urls[1], tmp_path)
-    yield made
-    for url in urls:
-        mysql.drop_database(url)
+
+    with empty_pipe(mysql, tmp_path, prepare=tables) as made:
+        yield made
 
 
 def begun(pipe: Pipe, **extractor: Any) -> Pipe:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fix_bulk import rows, two_slots
+from fix_doctor import found
 from fix_extract import log_changes, until
 from fix_mysql import MySQLServer, follow_primary
 from fix_pipeline import penstock, write_pipeline
@@ -217,8 +218,11 @@ def test_a_primary_and_an_account_without_the_right_are_refused(
 ) -> None:
     """By name, with nothing stopped and nothing made; the right that is printed is enough."""
     config = configured(tmp_path, primary.url("shop"), target_url)
-    with pytest.raises(NotAReplica):
+    with pytest.raises(NotAReplica) as unfit:
         extract_changes(config, checked=True)
+    assert [(f.what, f.command) for f in found(config, "MY042")] == [
+        (unfit.value.message, unfit.value.hint)
+    ]
     grants = ["select on shop.*", "reload on *.*", "replication slave on *.*"]
     monitor = "binlog monitor" if replica.is_mariadb else "replication client"
     grants.append(f"{monitor} on *.*")
@@ -228,9 +232,13 @@ def test_a_primary_and_an_account_without_the_right_are_refused(
         with pytest.raises(ReplicaNotOurs) as caught:
             extract_changes(config, checked=True)
         assert applying(replica) == ["Yes"]
+        assert [(f.what, f.command) for f in found(config, "MY042")] == [
+            (caught.value.message, caught.value.hint)
+        ]
         rights = caught.value.hint.split("grant ")[1].split(" on ")[0]
         user = url.split("//")[1].split(":")[0]
         replica.execute(f"grant {rights} on *.* to `{user}`@'127.0.0.1'")
+        assert found(config, "MY042") == []
         stopping = penstock(
             "extract", config.path, environment={"PENSTOCK_FAULT": "handover.paused:1:kill"}
         )

@@ -13,6 +13,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from fix_hands import Hands
 from fix_pipeline import pipeline
 from fix_postgres import Server
 from penstock.codec.columns import batch_schema
@@ -198,12 +199,18 @@ def act(config: Config, recorder: CeRecorder) -> Callable[[str], None]:
 
 def test_the_action_is_read_at_intervals(config: Config, act: Callable[[str], None]) -> None:
     """RUN at first, without tables too; a change is seen after the interval, or at once."""
-    watch = ActionWatch(config.target.url, name="test", interval_s=60)
+    clock = Hands()
+    watch = ActionWatch(config.target.url, name="test", interval_s=60, clock=clock)
     try:
         assert watch.word() == "RUN"
         act("PAUSE")
+        clock.sleep(59)
         assert watch.word() == "RUN"
-        assert watch.word(at_once=True) == "PAUSE"
+        clock.sleep(1)
+        assert watch.word() == "PAUSE"
+        act("RUN")
+        assert watch.word() == "PAUSE"
+        assert watch.word(at_once=True) == "RUN"
     finally:
         watch.close()
 
@@ -221,7 +228,7 @@ def test_a_word_that_is_none_is_an_error(config: Config, act: Callable[[str], No
 
 
 def test_a_target_that_is_away_keeps_the_last_word(own_postgres: Server) -> None:
-    """What can not be read must not stop an extraction, nor let a paused one go on."""
+    """What cannot be read must not stop an extraction, nor let a paused one go on."""
     url = own_postgres.url()
     watch = ActionWatch(url, name="test", interval_s=0)
     try:

@@ -169,7 +169,7 @@ def test_a_default_that_fails_is_a_note(target: psycopg.Connection) -> None:
 
 
 def test_foreign_key_to_a_table_not_captured_is_a_note(target: psycopg.Connection) -> None:
-    """It can not be made; the table is loaded all the same."""
+    """It cannot be made; the table is loaded all the same."""
     schema.create_tables(target, [ORDER], {})
     (note,) = schema.add_foreign_keys(target, [ORDER], {})
     assert "public.customer is not captured" in note

@@ -86,7 +86,7 @@ class TestLeniently(Leniently):
     """What the policies promise of columns and values."""
 
     def test_a_column_that_a_view_needs(self, begin: Begin, log: LogMaker) -> None:
-        """try_evolve: it can not be dropped, and stays."""
+        """try_evolve: it cannot be dropped, and stays."""
         target = begun(begin, log, Policies(default=Policy.TRY_EVOLVE))
         target.execute("create view v as select name from t")
         log.transaction(insert(shaped(ID, N, version=2), 2, 20))

@@ -7,13 +7,26 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
+import penstock
+from fix_log import ITEM, SOURCE, Change, numbered, run_of
 from penstock.load import java
 from penstock.load import session as sessions
-from penstock.load.session import PendingSession, Session, SessionOptions, start_session
+from penstock.load.session import (
+    PendingSession,
+    Session,
+    SessionOptions,
+    start_session,
+)
+from penstock.log import Writer
+from penstock.model import Column, Op
 
 pytestmark = pytest.mark.spark
 
@@ -22,7 +35,7 @@ GIVE_UP_S = 8.0  # a start takes 5 to 20; ending it, next to nothing on an idle 
 
 Work = Callable[[Iterator[int]], Iterable[int]]
 
-# Nested functions travel to the workers by value: workers can not import test modules.
+# Nested functions travel to the workers by value: workers cannot import test modules.
 
 
 def double() -> Work:
@@ -168,3 +181,35 @@ def test_missing_and_wrong_java_are_told_apart(
         java.check_java()
     assert "Java 8" in wrong.value.message
     assert "openjdk-17" in wrong.value.hint
+
+
+# PySpark leaves the socket that its rows came through to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_change_log_becomes_a_spark_data_frame(spark: Session, tmp_path: Path) -> None:
+    """`read_log(...).to_spark(session)`: every type of the log, NULL and what was not sent."""
+    columns = {"small": "int16", "big": "uint64", "day": "date", "hour": "time", "token": "uuid"}
+    wide = replace(
+        ITEM,
+        columns=(
+            *ITEM.columns,
+            *(Column(name=n, source_type=t, neutral=t) for n, t in columns.items()),
+        ),
+    )
+    everything = Change(
+        relation=wide,
+        op=Op.INSERT,
+        after=(1, None, 2, 2**64 - 1, 0, 3_600_000_000, bytes(range(16))),
+    )
+    (group,) = numbered(
+        [[everything, Change(relation=wide, op=Op.DELETE, after=None, before=(1,))]]
+    )
+    with Writer.open(tmp_path, log_id=None, source=SOURCE) as log:
+        log.write(run_of(group))
+        log.flush()
+    frame = penstock.read_log(tmp_path).to_spark(SparkSession(SparkContext.getOrCreate()))
+    inserted, deleted = frame.orderBy("_gsn").collect()
+    assert (inserted.small, inserted.big, inserted.hour) == (2, 2**64 - 1, "01:00:00")
+    assert (inserted.note, inserted.day) == (None, date(1970, 1, 1))
+    assert inserted.token == "00010203-0405-0607-0809-0a0b0c0d0e0f"
+    assert (deleted.id, deleted["_before"].id, deleted["_op"]) == (1, 1, "delete")
+    assert deleted["_absent"] == ["note", *columns]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from pathlib import Path
 
 import pytest
 
+from fix_postgres import Server
 from fix_stream import PlainShapes, collect, prepare, rows, run_sql, streaming
 from penstock.host.connect import connect
 from penstock.model import MarkerKind
@@ -105,6 +107,69 @@ def test_rolled_back_transaction_leaves_no_file(small_memory: str, tmp_path: Pat
         got = collect(source, rows(1))
         assert [c.table for c in got.changes] == ["u"]
         assert list((tmp_path / "spill").iterdir()) == []
+
+
+def test_streamed_transactions_of_other_replications_come(
+    small_memory: str, tmp_path: Path
+) -> None:
+    """A session with a replication origin, as a subscription or a merge of databases has one."""
+    prepare(small_memory, DDL)
+    name = f"penstock_test_{uuid.uuid4().hex}"
+    with (
+        connect(small_memory, application_name="test", autocommit=False) as sql,
+        streaming(small_memory, tmp_path) as source,
+    ):
+        sql.execute("select pg_replication_origin_create(%s)", (name,))
+        sql.execute("select pg_replication_origin_session_setup(%s)", (name,))
+        sql.commit()
+        sql.execute("select pg_replication_origin_xact_setup('0/1234', now())")
+        sql.execute(_big(2000).encode())
+        _wait_for_spill(source, 100_000)
+        sql.execute("insert into u values (1)")
+        sql.commit()
+        sql.execute("insert into u values (2)")
+        sql.commit()
+        got = collect(source, rows(2002))
+        sql.execute("select pg_replication_origin_session_reset()")
+        sql.execute("select pg_replication_origin_drop(%s)", (name,))
+        sql.commit()
+    assert [c.after["id"] for c in got.changes if c.after] == [*range(1, 2001), 1, 2]
+    assert {c.trx for c in got.changes} == {1, 2}
+
+
+def test_a_source_that_is_itself_a_subscriber(
+    postgres: Server, small_memory: str, tmp_path: Path
+) -> None:
+    """Rows that its subscription applies come, in transactions as they were further up."""
+    above = postgres.make_database("above")
+    name = "penstock_test_above"
+    try:
+        prepare(above, DDL, slot=name, publication="above")
+        prepare(small_memory, DDL)
+        with (
+            connect(above, application_name="test") as upstream,
+            connect(small_memory, application_name="test") as sql,
+            streaming(small_memory, tmp_path) as source,
+        ):
+            sql.execute("alter table t replica identity full")
+            run_sql(upstream, f"{_big(2000)};; insert into u values (1)")
+            sql.execute(
+                f"create subscription {name} connection '{above}' publication above"
+                f" with (create_slot = false, slot_name = '{name}', copy_data = false)".encode()
+            )
+            try:
+                got = collect(source, rows(2001))
+            finally:
+                run_sql(
+                    sql,
+                    f"alter subscription {name} disable;;"
+                    f" alter subscription {name} set (slot_name = none);;"
+                    f" drop subscription {name}",
+                )
+    finally:
+        postgres.drop_database(above)
+    assert [c.after["id"] for c in got.changes if c.after] == [*range(1, 2001), 1]
+    assert {c.trx for c in got.changes} == {1, 2}
 
 
 def test_interleaved_transactions_come_in_commit_order(small_memory: str, tmp_path: Path) -> None:

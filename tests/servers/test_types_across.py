@@ -104,10 +104,12 @@ def outcomes(
     """
     source, target = sides
     chosen = parse_choices(choices, source.server.engine)
+    assert cases
     for place, (name, values) in enumerate(cases.items()):
         for as_text in (False, True):
             into = f"{mark}{place}{'t' if as_text else 'n'}"
             outcome = carry(source, target, f"t{place}", into, chosen, as_text=as_text)
+            assert len(outcome.source) == len(values) + 1, "every value, and a NULL"
             gone = {values[n] for n in lost(outcome) if n < len(values)}
             yield name, outcome, gone
 
@@ -137,7 +139,7 @@ def check_null_and_error(
 
 
 def check_text(sides: Sides, cases: Mapping[str, Sequence[str]]) -> None:
-    """What is held as text by choice arrives whole; floating numbers can not be."""
+    """What is held as text by choice arrives whole; floating numbers cannot be."""
     names = ("zero dates", "dates out of range", "not a number", "digits")
     choices = dict.fromkeys(names, "text") | {"*": "error"}
     floats = ("real", "double precision")

@@ -14,8 +14,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from penstock.control.bulk_load import source_tables
 from penstock.control.config import Config, load_config
+from penstock.control.ends import source_tables
 from penstock.control.running import LOAD_LOCK
 from penstock.control.verify import (
     ChangesUnapplied,

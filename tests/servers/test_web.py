@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -182,9 +183,9 @@ def test_doctor_and_verify_run_by_their_buttons(looked: Looked) -> None:
     seen.click("#tab-verify")
     time.sleep(1)  # who presses two buttons within a second is taken to have slipped
     seen.click("#verify-button")
-    seen.until_text("[data-region=verify]", "Source and target are equal", 120)
+    seen.until_text("#announcer", "Verify: source and target are equal", 120)
+    seen.until_text("[data-region=verify]", "Source and target are equal")
     assert seen.focused() == "verify-button"
-    assert "Verify: source and target are equal" in seen.text("#announcer")
     pair.target.execute("update public.kept set note = 'spoiled' where id = 17")
     pair.target.execute("delete from public.kept where id = 18")
     try:
@@ -329,10 +330,143 @@ def test_the_facts_are_there_without_javascript(looked: Looked) -> None:
         assert "public.orders" in page
         assert all(seen.one(f"#{tab}").is_displayed() for tab in TABS)
         seen.click("#doctor-button")
-        assert seen.driver.current_url.endswith("#doctor")
+        until(lambda: seen.driver.current_url.endswith("#doctor"), "the doctor's page")
         until(lambda: "checks done" in str(look_again(seen)), "doctor's report")
     finally:
         seen.scripts(True)
+
+
+class Hand:
+    """Presses buttons, and remembers which there were."""
+
+    def __init__(self, seen: Browser, page: str, *, scripts: bool) -> None:
+        self.seen = seen
+        self.page = page
+        self.scripts = scripts
+        self.there: set[str] = set()
+        self.pressed: set[str] = set()
+
+    def go(self, tab: str) -> None:
+        """The page anew, with a tab in front where there are tabs."""
+        self.seen.open("about:blank")
+        self.seen.open(f"{self.page}#{tab}")
+
+    def press(self, name: str, *, opens: str = "", types: tuple[str, str] = ("", "")) -> str:
+        """Press the button with this id; what is told then, in sight. opens: pressed before it."""
+        found = self.seen.run(
+            "return [...document.querySelectorAll('button')].filter((b) => !b.closest('[hidden]'))"
+            ".map((b) => b.id)"
+        )
+        self.there |= {str(one).partition("-public.")[0] for one in found}
+        self.pressed.add(name.partition("-public.")[0])
+        if opens:
+            self.seen.click(f"[id='{opens}'] summary")
+        if types[0]:
+            self.seen.one(types[0]).send_keys(types[1])
+        self.seen.run("window.before = true")
+        self.seen.click(f"[id='{name}']")
+        if not self.scripts:
+            # Going elsewhere before its answer is there would take the press back.
+            until(lambda: not self.seen.run("return window.before"), f"the answer to {name}")
+            return self.seen.text("main")
+        until(lambda: self.seen.text("#told-text"), f"what {name} did is told")
+        box = self.seen.run(
+            "const b = document.querySelector('#told').getBoundingClientRect();"
+            "return [b.top >= 0, b.bottom <= innerHeight, b.left >= 0, b.right <= innerWidth]"
+        )
+        assert box == [True] * 4, "the message is off screen"
+        told = self.seen.text("#told-text")
+        self.seen.click("#told-close")
+        self.pressed.add("told-close")
+        return told
+
+
+@pytest.fixture(params=[True, False], ids=["javascript", "plain"])
+def scripts(request: pytest.FixtureRequest, opened: Browser) -> Iterator[bool]:
+    """With JavaScript and without."""
+    opened.scripts(request.param)
+    yield request.param
+    opened.scripts(True)
+
+
+def test_every_button_of_a_pipeline_does_what_it_says(looked: Looked, scripts: bool) -> None:
+    """Pipeline, tables, doctor and verify; none answers an error, and none is left out."""
+    pair, hand = looked.shop.pair, Hand(looked.browser, looked.page, scripts=scripts)
+    looked.browser.size(*DESKTOP)
+
+    def product() -> str:
+        [found] = [one for one in looked.facts()["tables"] if one["table"] == "public.product"]
+        return str(found["state"]) if not found["wanted"] else ""
+
+    def comes_to(state: str) -> None:
+        until(lambda: product() == state, f"public.product {state}")
+        hand.go("tables")
+        assert re.search(rf"public\.product\s+{state}", looked.browser.text("#tables"))
+
+    hand.go("replication")
+    hand.press("pause")
+    until(lambda: looked.facts()["state"] == "paused", "the pipeline is paused")
+    hand.go("replication")
+    hand.press("resume")
+    until(lambda: looked.facts()["state"] == "following changes", "the pipeline goes on")
+    comes_to("follows changes")
+    told = hand.press("flow-public.product")
+    assert "public.product" in told
+    comes_to("paused")
+    hand.press("flow-public.product")
+    comes_to("follows changes")
+    pair.target.execute("update public.product set title = 'spoiled' where id = 17")
+    hand.press("resync-now-public.product", opens="resync-public.product")
+    title = "select title from public.product where id = 17"
+    until(lambda: pair.target.execute(title).fetchone() == ("thing 17",), "it is copied again")
+    for name in ("flow-public.product", "add-table"):
+        comes_to("follows changes")
+        hand.press("remove-now-public.product", opens="remove-public.product")
+        comes_to("removed")
+        field = ("#add-name", "public.product") if name == "add-table" else ("", "")
+        hand.press(name, types=field)
+    comes_to("follows changes")
+    wrong = hand.press("add-table", types=("#add-name", "public.nothing"))
+    assert "no table public.nothing" in wrong
+    assert all("409" in one for one in looked.browser.complaints())  # that answer, no other
+    for kind in ("doctor", "verify"):
+        hand.go(kind)
+        hand.press(f"{kind}-button")
+        until(lambda k=kind: "Ended" in look_at(hand, k), f"{kind} has ended")
+    # Two are pressed below, and one in the test of the keyboard.
+    assert hand.there - hand.pressed <= {"doctor-stop", "verify-stop", "hold"}
+
+
+def test_what_runs_is_stopped_by_its_button(tmp_path: Path, opened: Browser, scripts: bool) -> None:
+    """Log in, begin doctor and verify of servers that say nothing, stop both, log out."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://u@127.0.0.1:{silent.getsockname()[1]}/d?connect_timeout=60"
+        path = write_pipeline(tmp_path, url, url, mode="change")
+        token = {"PENSTOCK_WEB_TOKEN": "a token that nobody guesses"}
+        with WebProcess(path, "--port", 0, environment=token) as web:
+            hand = Hand(opened, f"{web.url}/pipelines/shop", scripts=False)
+            hand.go("")
+            hand.press("log-in", types=("#token", token["PENSTOCK_WEB_TOKEN"]))
+            hand.scripts = scripts
+            for kind in ("doctor", "verify"):
+                hand.go(kind)
+                hand.press(f"{kind}-button")
+                until(lambda k=kind: opened.all(f"#{k}-stop"), "there is a button to stop it")
+                hand.press(f"{kind}-stop")
+                until(lambda k=kind: "Stopped" in look_at(hand, k), f"{kind} has stopped")
+            hand.scripts = False
+            hand.press("log-out")
+            assert opened.driver.current_url.endswith("/login")
+            assert hand.there - hand.pressed <= {"hold", "add-table"}  # pressed above
+            opened.open("about:blank")
+            opened.complaints()
+
+
+def look_at(hand: Hand, kind: str) -> str:
+    """What the page tells of doctor or verify; the page anew where it stands still."""
+    if not hand.scripts:
+        hand.go(kind)
+    return hand.seen.text(f"[data-region={kind}]")
 
 
 def look_again(seen: Browser) -> str:

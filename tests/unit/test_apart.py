@@ -11,6 +11,7 @@ from penstock.load.apart import (
     Apart,
     ApartState,
     has_met,
+    isolated,
     left_out,
     moves,
     next_state,
@@ -65,6 +66,11 @@ REMOVED = wish(capture=Capture.REMOVED, capture_id=4)
         (row(ApartState.REMOVED), ADDED, NOBODY, None),
         (row(ApartState.COPYING, copy_id=2), REMOVED, NOBODY, ApartState.REMOVED),
         (row(ApartState.REMOVED), REMOVED, NOBODY, None),
+        (row(ApartState.ISOLATED), wish(), NOBODY, None),
+        (row(ApartState.ISOLATED), wish(paused=True), NOBODY, None),
+        (row(ApartState.ISOLATED, copy_id=2), wish(copy_id=5), NOBODY, ApartState.COPYING),
+        (row(ApartState.ISOLATED), REMOVED, NOBODY, ApartState.REMOVED),
+        (None, wish(capture=Capture.LEFT), NOBODY, None),
     ],
 )
 def test_what_is_wished_decides(
@@ -136,13 +142,21 @@ def test_a_table_is_back_when_it_has_met_the_others() -> None:
     assert (back.state, back.start, back.applied) == (ApartState.FOLLOWING, 5, Applied())
 
 
+def test_a_table_is_left_behind_where_its_changes_end() -> None:
+    """With the others it was where they are; on its way to them, where it had come to."""
+    assert isolated(None, T, HERE) == row(ApartState.ISOLATED, applied=HERE)
+    back = Applied(segment=3)
+    joining = row(ApartState.JOINING, applied=back, start=5, copy_id=2)
+    assert isolated(joining, T, HERE) == replace(joining, state=ApartState.ISOLATED)
+
+
 def test_what_batches_leave_out() -> None:
     """What is apart, and what was added and has perhaps no table in the target yet."""
     wishes = TableWishes(serial=3, tables=(ADDED,))
     assert left_out([], wishes) == {T}
     assert left_out([row(ApartState.FOLLOWING, copy_id=3)], wishes) == frozenset()
     assert left_out([row(ApartState.FOLLOWING, copy_id=2)], wishes) == {T}
-    apart = (ApartState.PAUSED, ApartState.COPYING, ApartState.JOINING, ApartState.REMOVED)
+    apart = [state for state in ApartState if state is not ApartState.FOLLOWING]
     assert all(left_out([row(state)], TableWishes()) == {T} for state in apart)
 
 
@@ -151,7 +165,7 @@ def test_segments_are_kept_for_whoever_waits() -> None:
     back = Applied(segment=3)
     for state in (ApartState.PAUSED, ApartState.COPYING, ApartState.JOINING):
         assert segment_needed([row(state, applied=back)], HERE) == 3
-    for state in (ApartState.REMOVED, ApartState.FOLLOWING):
+    for state in (ApartState.REMOVED, ApartState.FOLLOWING, ApartState.ISOLATED):
         assert segment_needed([row(state, applied=back)], HERE) == 7
 
 

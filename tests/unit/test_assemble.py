@@ -13,7 +13,7 @@ from fix_stream import PlainShapes, changes_of
 from penstock.codec.pgoutput import DecodeError, make_decoder
 from penstock.codec.pgwire import copy_data
 from penstock.host.connect import ConnectionLost, StatementFailed
-from penstock.model import FlushPoint, Run
+from penstock.model import FlushPoint, MarkerKind, Run
 from penstock.source.postgres.assemble import Assembler
 from penstock.source.postgres.assembly import Limits, PublicationLost, StreamUnexpected, Visit
 from penstock.source.postgres.spill import Spill, SpillBroken
@@ -64,6 +64,22 @@ def stream(xid: int, *inside: bytes, first: bool) -> bytes:
     return start + b"".join(inside) + message(b"E")
 
 
+def truncate(*oids: int, xid: int) -> bytes:
+    """T inside a block."""
+    body = struct.pack(">IIB", xid, len(oids), 0)
+    return message(b"T" + body + b"".join(struct.pack(">I", oid) for oid in oids))
+
+
+def origin(name: str) -> bytes:
+    """O: without an xid, in a block too."""
+    return message(b"O" + struct.pack(">Q", 0) + name.encode() + b"\0")
+
+
+def abort(xid: int, subxid: int) -> bytes:
+    """A."""
+    return message(b"A" + struct.pack(">II", xid, subxid))
+
+
 def stream_commit(xid: int, position: int, end: int) -> bytes:
     """C."""
     return message(b"c" + struct.pack(">IBQQq", xid, 0, position, end, 0))
@@ -72,7 +88,9 @@ def stream_commit(xid: int, position: int, end: int) -> bytes:
 class Bench:
     """An assembler with everything it is given, and what it gave."""
 
-    def __init__(self, directory: Path, start: FlushPoint, limits: Limits) -> None:
+    def __init__(
+        self, directory: Path, start: FlushPoint, limits: Limits, *, keep_messages: bool = False
+    ) -> None:
         self.runs: list[Run] = []
         self.idle: list[FlushPoint] = []
         self.replies = 0
@@ -84,6 +102,7 @@ class Bench:
             emit=lambda run, _: self.runs.append(run),
             on_idle=self.idle.append,
             on_reply=self._reply,
+            keep_messages=keep_messages,
             limits=limits,
         )
 
@@ -216,6 +235,52 @@ def test_known_transactions_are_dropped_whole(tmp_path: Path) -> None:
     )
     assert bench.rows() == [(6, 4, {"id": "new"})]
     assert bench.assembler.counted.skipped_transaction_count == 2
+
+
+def test_a_transaction_with_an_origin_comes_whole(bench: Bench) -> None:
+    """What another replication wrote at the source says so behind its begin: plain and streamed."""
+    bench.feed(
+        begin(100),
+        origin("pg_16401"),
+        relation("id"),
+        insert("plain"),
+        commit(100, 110),
+        stream(9, origin("pg_16401"), relation("id", xid=9), insert("a", xid=9), first=True),
+        stream(9, insert("b", xid=9), first=False),
+        stream_commit(9, 200, 210),
+    )
+    assert [row["id"] for _, _, row in bench.rows()] == ["plain", "a", "b"]
+
+
+def test_a_truncate_that_was_rolled_back_empties_nothing(bench: Bench) -> None:
+    """In a savepoint of a streamed transaction; one in a savepoint that stays is a marker."""
+    bench.feed(
+        stream(9, relation("id", xid=9), insert("a", xid=9), truncate(1, xid=10), first=True),
+        abort(9, 10),
+        stream(9, insert("b", xid=9), truncate(1, xid=11), insert("c", xid=9), first=False),
+        stream_commit(9, 200, 210),
+    )
+    assert [row["id"] for _, _, row in bench.rows()] == ["a", "b", "c"]
+    marks = [(mark.kind, mark.gsn) for run in bench.runs for mark in run.markers]
+    assert marks == [(MarkerKind.TRUNCATE, 2)]
+
+
+def test_a_message_that_was_rolled_back_is_no_marker(tmp_path: Path) -> None:
+    """As a TRUNCATE."""
+    bench = Bench(tmp_path, FlushPoint(position=0), Limits(), keep_messages=True)
+
+    def said(xid: int, text: bytes) -> bytes:
+        body = struct.pack(">IBQ", xid, 1, 150) + b"app\0" + struct.pack(">I", len(text)) + text
+        return message(b"M" + body)
+
+    bench.feed(
+        stream(9, relation("id", xid=9), insert("a", xid=9), said(10, b"gone"), first=True),
+        abort(9, 10),
+        stream(9, said(9, b"stays"), first=False),
+        stream_commit(9, 200, 210),
+    )
+    assert bench.rows() == [(1, 1, {"id": "a"})]
+    assert [m.data["content"] for run in bench.runs for m in run.markers] == ["stays"]
 
 
 @pytest.mark.parametrize("streamed", [False, True])

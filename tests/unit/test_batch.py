@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from penstock.host.connect import StatementInterrupted
+from penstock.load.apart import Apart, ApartState
 from penstock.load.batch import APPLY_ATTEMPTS_MAX, apply_batch
 from penstock.load.refusals import ValueRefused
-from penstock.model import PenstockError
+from penstock.load.target import Applied
+from penstock.model import PenstockError, TableName
 
 STAGED: Any = SimpleNamespace(
     phases=(), seconds={}, extra=(), files=(), before=None, after=None, source_engine="postgresql"
@@ -85,3 +88,54 @@ def test_a_batch_is_applied_once_or_its_error_is_raised(
         with pytest.raises(expected):
             apply_batch(target, STAGED, log_id="", clock=clock)
     assert target.applied == (expected is None)
+
+
+class Witness(Target):
+    """Notes what was asked of it, and whether its transaction was open then."""
+
+    def __init__(self) -> None:
+        super().__init__([], mends=False)
+        self.is_open = False
+        self.seen: list[tuple[str, bool]] = []
+
+    def apply_phases(self, _phases: object) -> None:
+        """Note it."""
+        self.seen.append(("apply_phases", self.is_open))
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Open meanwhile; begun once."""
+        self.is_open = True
+        yield
+        self.is_open = False
+        self.seen.append(("commit", False))
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: self.seen.append((name, self.is_open))
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_rows_and_what_is_remembered_of_them_are_one_transaction(apart: bool) -> None:
+    """The applied position first, so that another loader waits; then CL rows with the rows."""
+    target: Any = Witness()
+    clock: Any = Clock()
+    at: Any = SimpleNamespace()
+    row = Apart(
+        table=TableName("public", "t"),
+        state=ApartState.JOINING,
+        copy_id=1,
+        start=1,
+        applied=Applied(),
+    )
+    apply_batch(target, STAGED, log_id="", clock=clock, apart=row if apart else None, at=at)
+    assert target.seen == [
+        ("need", False),
+        ("reshape", False),
+        ("advance", True),
+        *([("write_apart", True)] if apart else []),
+        ("check_staged", True),
+        ("apply_phases", True),
+        ("end_files", True),
+        ("commit", False),
+        ("drop_merge_tables", False),
+    ]

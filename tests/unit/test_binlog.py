@@ -107,6 +107,15 @@ def test_insert_update_delete_become_rows(kind: type[Decoder]) -> None:
     assert transactions.to_pylist()[0]["gsn_last"] == 14
 
 
+def test_a_set_is_printed_as_the_server_does(decoder: Decoder) -> None:
+    """Where a label is empty no comma stands behind an empty text."""
+    table = Table(kinds=("int", "set"))
+    rows = [image(table, [number(bits), bytes((bits,))]) for bits in range(8)]
+    feed(decoder, Log().begin().table(table).add(*inserts(table, *rows)).commit().packets())
+    found = [one["after"]["c1"] for one in rows_of(decoder)]
+    assert found == ["", "", "a", "a", "größe", "größe", "a,größe", "a,größe"]
+
+
 def test_a_changed_key_brings_the_old_one(decoder: Decoder) -> None:
     """And an unchanged one does not: the row is known by what it has now."""
     same = row(TWO, 1, "a") + row(TWO, 1, "b")
@@ -202,6 +211,50 @@ def test_broken_rows_events_are_refused(decoder: Decoder, body: bytes, reason: s
     block = Log().begin().table(TWO).add(WRITE, body).packets()
     assert refused(lambda: feed(decoder, block)) == reason
     assert decoder.take() == []
+
+
+@pytest.mark.parametrize(
+    ("column", "last", "beyond"),
+    [
+        ("datetime(2)", "99b2420000 63", "99b2420000 64"),
+        ("datetime(6)", "99b2420000 0f423f", "99b2420000 0f4240"),
+        ("timestamp(6)", "00000001 0f423f", "00000001 0f4240"),
+        ("time(3)", "800000 270f", "800000 2710"),
+        ("time(6)", "800000 0f423f", "800000 0f4240"),
+        ("decimal(10,4)", "800001 270f", "800001 2710"),
+        ("decimal(10,4)", "8f423f 270f", "8f4240 270f"),
+        ("decimal(5,5)", "81869f", "8186a0"),
+        ("decimal(38,10)", "80 3b9ac9ff" + 13 * " 00", "80 3b9aca00" + 13 * " 00"),
+        ("decimal(65,30)", "85f5e0ff" + 26 * " 00", "85f5e100" + 26 * " 00"),
+    ],
+)
+def test_digits_of_a_value_end_where_they_end(
+    kind: type[Decoder], column: str, last: str, beyond: str
+) -> None:
+    """The last fraction of a second, the last group of digits: one more is no value."""
+    table = Table(kinds=("int", column))
+
+    def block(data: str) -> bytes:
+        one = image(table, [number(1), bytes.fromhex(data)])
+        return Log().begin().table(table).add(*inserts(table, one)).commit().packets()
+
+    decoder = kind()
+    feed(decoder, block(last))
+    assert len(after(decoder)) == 1
+    decoder = kind()
+    assert refused(lambda: feed(decoder, block(beyond))) == "value"
+    assert after(decoder) == []
+
+
+def test_a_decimal_of_zero_has_no_sign(decoder: Decoder) -> None:
+    """However it was stored, and in a column that is text because its digits are too many."""
+    table = Table(kinds=("int", "decimal(65,30)"))
+    rows = [
+        image(table, [number(at), data])
+        for at, data in enumerate((b"\x80" + bytes(29), b"\x7f" + b"\xff" * 29))
+    ]
+    feed(decoder, Log().begin().table(table).add(*inserts(table, *rows)).commit().packets())
+    assert [values[1] for values in after(decoder)] == ["0." + "0" * 30] * 2
 
 
 def test_old_rows_events_and_those_of_partitions_are_read(decoder: Decoder) -> None:

@@ -13,7 +13,7 @@ import pytest
 from fix_binlog import file_events, recorded_files
 from fix_binlog_events import bare, gtid_body, maria_body, query_body
 from penstock.codec import binlog_events as events
-from penstock.codec.binlog_compressed import inflated_rows, payload_events
+from penstock.codec.binlog_compressed import Payload, inflated_rows
 from penstock.codec.binlog_events import EventKind
 from penstock.codec.binlog_outcome import BinlogBroken
 from penstock.codec.binlog_query import query
@@ -174,10 +174,19 @@ def test_a_query_in_another_character_set() -> None:
     assert unknown.text == "flush tables"
 
 
+def unpacked(event: bytes) -> bytes:
+    """All that is inside a TRANSACTION_PAYLOAD event."""
+    payload = Payload(event)
+    inside = b""
+    while not payload.is_used_up:
+        inside = payload.more(inside)
+    return inside
+
+
 def test_payloads_of_a_real_server() -> None:
     """zstd; the events inside have no checksums and end with the commit."""
     (event,) = of_kind("mysql-9.7", EventKind.TRANSACTION_PAYLOAD)
-    inside = payload_events(event)
+    inside = unpacked(event)
     kinds = [one[4] for one in file_events(b"\xfebin" + inside)]
     assert kinds[0] == EventKind.QUERY
     assert kinds[-1] == EventKind.XID
@@ -215,14 +224,14 @@ def zstd(data: bytes) -> bytes:
 def test_broken_payloads_are_refused(event: bytes) -> None:
     """Sizes that are wrong, streams that end early, unknown methods."""
     with pytest.raises(BinlogBroken) as caught:
-        payload_events(event)
+        unpacked(event)
     assert caught.value.fields["reason"] == "payload"
 
 
 def test_payloads_may_be_stored_or_of_several_frames() -> None:
     """Both are allowed by the format."""
-    assert payload_events(payload(b"abc", b"abc", method=255)) == b"abc"
-    assert payload_events(payload(b"abcdef", zstd(b"abc") + zstd(b"def"))) == b"abcdef"
+    assert unpacked(payload(b"abc", b"abc", method=255)) == b"abc"
+    assert unpacked(payload(b"abcdef", zstd(b"abc") + zstd(b"def"))) == b"abcdef"
 
 
 def test_rows_that_mariadb_compressed() -> None:

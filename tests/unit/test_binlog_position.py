@@ -23,6 +23,8 @@ def test_text_form() -> None:
     assert str(position) == "binlog.000003:154"
     assert str(BinlogPosition.at("my.host-bin.1234567", 4)) == "my.host-bin.1234567:4"
     assert BinlogPosition(3 << 40 | 154) == position
+    last = BinlogPosition.at(f"binlog.{BINLOG_NUMBER_MAX}", BINLOG_OFFSET_MAX)
+    assert last.ordinal == 2**64 - 1
 
 
 @given(numbers, offsets, numbers, offsets)

@@ -21,6 +21,7 @@ from fix_binlog_events import (
     gtid_body,
     image,
     maria_body,
+    payload_body,
     query_body,
     rows_body,
 )
@@ -408,20 +409,13 @@ def test_reset_forgets_the_stream_and_keeps_the_rows(decoder: Decoder) -> None:
 # --- compressed transactions
 
 
-def payload(*parts: bytes) -> bytes:
-    """The body of a TRANSACTION_PAYLOAD event that is not compressed."""
-    data = b"".join(parts)
-    size = b"\xfe" + struct.pack("<Q", len(data))
-    return b"\2\3\xfc\xff\0" + b"\1\x09" + size + b"\0" + data
-
-
 def test_rows_inside_a_payload_are_limited_and_widened_like_others(decoder: Decoder) -> None:
     """The payload is consumed at once; what is left of it comes with the next calls."""
     table = Table(kinds=("int", "date"), name="p", table_id=12)
     rows = [image(table, [number(index), b"\0\0\0" if index == 3 else None]) for index in range(5)]
     log = Log().add(EventKind.GTID, gtid_body(1))
     start = log.offset - len(log.events[-1])
-    inside = payload(
+    inside = payload_body(
         bare(EventKind.QUERY, query_body("BEGIN")),
         bare(EventKind.TABLE_MAP, table.body()),
         bare(WRITE, rows_body(table, WRITE, b"".join(rows))),
@@ -446,17 +440,30 @@ def test_rows_inside_a_payload_are_limited_and_widened_like_others(decoder: Deco
     assert decoder.gtid.endswith(":2")
 
 
-def test_a_payload_inside_a_payload_is_refused(decoder: Decoder) -> None:
-    """No server writes one, and it could go on for ever."""
-    inner = bare(EventKind.TRANSACTION_PAYLOAD, payload(b""))
-    block = Log().add(EventKind.TRANSACTION_PAYLOAD, payload(inner)).packets()
-    assert refused(lambda: feed(decoder, block)) == "unknown_event"
+@pytest.mark.parametrize(
+    ("event", "body"),
+    [
+        (EventKind.TRANSACTION_PAYLOAD, payload_body(b"")),  # it could go on for ever
+        # Its checksum would be read behind the payload's last byte.
+        (EventKind.FORMAT_DESCRIPTION, Log().events[0][19:-4]),
+        (EventKind.ROTATE, bytes(8) + b"binlog.000009"),
+        (EventKind.GTID, gtid_body(3)),
+        (EventKind.MARIA_GTID, bytes(19)),
+    ],
+)
+def test_what_says_where_the_stream_stands_is_refused_inside_a_payload(
+    decoder: Decoder, event: EventKind, body: bytes
+) -> None:
+    """No server writes such an event there, and it has no checksum."""
+    log = Log(checksums=False).add(EventKind.TRANSACTION_PAYLOAD, payload_body(bare(event, body)))
+    assert refused(lambda: feed(decoder, log.packets())) == "unknown_event"
+    assert (decoder.offset, decoder.file_name) == (log.offset, "")
 
 
 def test_a_payload_that_ends_inside_an_event_is_refused(decoder: Decoder) -> None:
     """Nothing can follow it."""
     inner = bare(EventKind.XID, bytes(8))[:-1]
-    block = Log().add(EventKind.TRANSACTION_PAYLOAD, payload(inner)).packets()
+    block = Log().add(EventKind.TRANSACTION_PAYLOAD, payload_body(inner)).packets()
     assert refused(lambda: feed(decoder, block)) == "event_length"
 
 

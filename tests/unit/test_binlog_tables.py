@@ -117,6 +117,16 @@ def bound(source_type: str, **more: object) -> Relation:
     return Relation(schema="rec", name="t", columns=(column,))
 
 
+@pytest.mark.parametrize("kind", ["enum", "set"])
+def test_members_in_bytes_are_text(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CHARACTER SET binary: the labels are what they were made of."""
+    monkeypatch.setitem(KINDS, "bytes", replace(KINDS[kind], collation=63))
+    monkeypatch.setattr("fix_binlog_events.UTF8", 63)
+    (column,) = body_of("bytes").columns
+    assert column.charset == "binary"
+    assert column.labels == ("", "a", "größe")
+
+
 @pytest.mark.parametrize(
     ("kind", "source_type"),
     [
@@ -175,9 +185,9 @@ def test_neutral_types_that_can_not_hold_the_values_are_refused() -> None:
     assert len(cells(body_of(), bound("int"))) == 1
     for neutral in ("int16", "bool", "binary", "float64"):
         column = Column(name="c0", source_type="int", neutral=neutral)
-        with pytest.raises(ShapeMismatch, match="can not be kept"):
+        with pytest.raises(ShapeMismatch, match="cannot be kept"):
             cells(body_of(), replace(good, columns=(column,)))
-    with pytest.raises(ShapeMismatch, match="can not be kept"):
+    with pytest.raises(ShapeMismatch, match="cannot be kept"):
         cells(body_of("double"), bound("double"))
 
 

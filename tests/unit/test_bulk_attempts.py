@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fix_pipeline import pipeline
 from penstock.control import load_process
 from penstock.host.connect import ConnectionLost, ServerUnreachable
 from penstock.load.bulk import BulkResult
+from penstock.load.loader_state import read_loader_state
 from penstock.load.session import SparkLost
 from penstock.model import PenstockError
 
@@ -24,48 +27,65 @@ class Sessions:
 
 
 def loading(
-    monkeypatch: pytest.MonkeyPatch, errors: list[PenstockError]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, errors: list[PenstockError]
 ) -> tuple[load_process._Load, Sessions, list[float]]:
     """A load process whose bulk load ends with these errors, one after the other, then well."""
-    sessions, waits = Sessions(), []
-    given: Any = None
-    load = load_process._Load(given, sessions, given, given)  # type: ignore[arg-type]
+    sessions = Sessions()
+    waits: list[float] = []
+    config = pipeline(tmp_path, "postgresql://u@h/d", "postgresql://u@h/d")
+    actions: Any = type("Actions", (), {"word": lambda _: "RUN"})()
+    stop: Any = type(
+        "Stop", (), {"__call__": lambda _: False, "wait": lambda _, s: waits.append(s)}
+    )
+    load = load_process._Load(config, sessions, actions, stop())  # type: ignore[arg-type]
 
     def once(*_: object) -> BulkResult:
         if errors:
             raise errors.pop(0)
         return BulkResult()
 
-    class Clock:
-        """Notes how long it should have slept."""
-
-        sleep = staticmethod(waits.append)
-
     monkeypatch.setattr(load, "bulk_load_once", once)
-    monkeypatch.setattr(load_process, "REAL_CLOCK", Clock)
     return load, sessions, waits
 
 
-def test_lost_connections_and_sessions_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_connections_and_sessions_are_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A new session only where the old one died; pauses only where the network did."""
     errors = [ConnectionLost("cut"), ServerUnreachable("away"), SparkLost("dead")]
-    load, sessions, waits = loading(monkeypatch, errors)  # type: ignore[arg-type]
+    load, sessions, waits = loading(monkeypatch, tmp_path, errors)  # type: ignore[arg-type]
     assert load.bulk_load(None, ()) == BulkResult()  # type: ignore[arg-type]
     assert (sessions.renewed, len(waits)) == (1, 2)
 
 
-def test_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_not_for_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The last error comes out."""
     errors: list[PenstockError] = [ConnectionLost(f"cut {n}") for n in range(99)]
-    load, _, waits = loading(monkeypatch, errors)
+    load, _, waits = loading(monkeypatch, tmp_path, errors)
     with pytest.raises(ConnectionLost, match=f"cut {load_process.BULK_ATTEMPTS_MAX - 1}"):
         load.bulk_load(None, ())  # type: ignore[arg-type]
     assert len(waits) == load_process.BULK_ATTEMPTS_MAX - 1
 
 
-def test_what_somebody_has_to_mend_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_away_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """However long; meanwhile it is told that it is tried again."""
+    errors: list[PenstockError] = [ServerUnreachable(f"away {n}") for n in range(99)]
+    load, _, waits = loading(monkeypatch, tmp_path, errors)
+    assert load.bulk_load(None, ()) == BulkResult()  # type: ignore[arg-type]
+    assert len(waits) == 99
+    assert max(waits) <= 5.0
+    state = read_loader_state(load.config.layout.run)
+    assert state is not None
+    assert (state.state, state.problem) == ("copying", "away 98")
+
+
+def test_what_somebody_has_to_mend_is_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """It comes out at once."""
-    load, _, waits = loading(monkeypatch, [OtherError("no")])
+    load, _, waits = loading(monkeypatch, tmp_path, [OtherError("no")])
     with pytest.raises(OtherError):
         load.bulk_load(None, ())  # type: ignore[arg-type]
     assert waits == []

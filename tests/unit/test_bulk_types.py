@@ -45,6 +45,21 @@ def table(*columns: ColumnDefinition) -> TableDefinition:
     )
 
 
+def test_members_in_bytes_and_years_of_two_digits_are_read_as_they_come_by_change() -> None:
+    """Labels are text whatever their character set, and a year has its century."""
+    ends = Ends(source=MARIADB, target=POSTGRES)
+    definition = table(
+        column("id", "int(11)", "int32"),
+        column("e", "enum('a','b')", charset="binary", collation="binary"),
+        column("s", "set('a','b')", charset="binary", collation="binary"),
+        column("y", "year(2)", "int16"),
+        column("z", "year(4)", "int16"),
+    )
+    way = way_of(definition, ends)
+    assert [cell.form for cell in way.cells[1:3]] == [Form.UTF8, Form.UTF8]
+    assert way.expressions[3:] == ("lpad(if(year(`y`) = 1900, 0, year(`y`)), 4, '0')", "`z`")
+
+
 def task(definition: TableDefinition, ends: Ends) -> ChunkTask:
     """A task of the table's first chunk."""
     way = way_of(definition, ends)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from fix_log import ITEM, SOURCE, Change, inserts, numbered, run_of, truncate
 from fix_pipeline import pipeline
 from penstock.control import change_counts
-from penstock.control.change_counts import ChangeCounter
+from penstock.control.change_counts import ChangeCounter, changes_between
 from penstock.control.config import Config
 from penstock.log import Writer, WriterOptions
 from penstock.model import Op, TableName
@@ -69,7 +70,7 @@ def test_kinds_are_counted_as_the_log_grows(config: Config) -> None:
 
 
 def test_segments_that_have_gone_are_told_by_the_first_row_counted(config: Config) -> None:
-    """Loaded and removed files can not be counted; nothing counted before is forgotten."""
+    """Loaded and removed files cannot be counted; nothing counted before is forgotten."""
     groups = numbered([MIXED, inserts(3, first=10)])
     log = writer(config)
     for group in groups:
@@ -98,3 +99,25 @@ def test_a_long_log_is_counted_in_pieces(config: Config, monkeypatch: pytest.Mon
     counter = ChangeCounter(config)
     seen = [(counted(counter)["insert"], counter.counts.complete) for _ in range(4)]
     assert seen == [(2, False), (4, False), (6, False), (6, True)]
+
+
+def test_changes_of_one_table_between_two_places(config: Config) -> None:
+    """Those of other tables do not count, nor what lies outside, inside of a frame too."""
+    other = replace(ITEM, name="other", source_id=99)
+    elsewhere = [replace(change, relation=other) for change in inserts(5)]
+    with writer(config) as log:
+        for group in numbered([[*inserts(3), *elsewhere], inserts(4, first=10)]):
+            log.write(run_of(group))
+            log.flush()
+            log.rotate()
+
+    def between(after: int, until: int, segment: int = 0) -> int:
+        return changes_between(
+            config, NAME, first_segment=segment, after_gsn=after, until_gsn=until
+        )
+
+    assert between(0, 12) == 7
+    assert between(8, 12, 1) == 4
+    assert between(2, 10) == 3
+    assert between(0, 8) == 3
+    assert between(12, 12) == 0

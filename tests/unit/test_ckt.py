@@ -223,7 +223,7 @@ def test_the_reader_in_the_docs_reads_with_pyarrow_alone(segment_path: Path) -> 
 
 
 def test_the_format_page_names_every_kind_flag_and_size() -> None:
-    """The page and the code can not drift apart in numbers."""
+    """The page and the code cannot drift apart in numbers."""
     page = (DOCS / "ckt-format.md").read_text()
     for kind in ckt.FrameKind:
         assert f"| {kind.value} | {kind.name.lower().replace('_', ' ')} |" in page

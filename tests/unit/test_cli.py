@@ -8,7 +8,7 @@ import pkgutil
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -17,6 +17,7 @@ import pytest
 import penstock
 from fix_pipeline import write_pipeline
 from penstock import cli
+from penstock.control import demo
 from penstock.model import PenstockError
 
 COMMANDS = ("run", "extract", "load", "status", "lag", "verify", "doctor", "demo")
@@ -69,7 +70,7 @@ def test_an_error_is_one_block_on_standard_error(
     assert code == 1
     assert out == ""
     first, second = err.strip().splitlines()
-    assert first.startswith("error CF01: can not read")
+    assert first.startswith("error CF01: cannot read")
     assert second.startswith("  next: ")
 
 
@@ -84,6 +85,27 @@ def test_an_error_is_one_object_with_json(
     assert error["code"] == "CF07"
     assert "postgresql://" in error["error"]
     assert error["hint"]
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_the_demo_tells_what_it_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    """As words, or as an event with type and time."""
+
+    def run_demo(_make_view: object, say: Callable[[str], None], **_: object) -> None:
+        say("the customers are at work")
+        raise PenstockError("enough")
+
+    monkeypatch.setattr(demo, "run_demo", run_demo)
+    code, out, err = called(capsys, "demo", *options)
+    assert (code, "enough" in err) == (1, True), err
+    if options:
+        told = json.loads(out)
+        assert (told["type"], told["text"]) == ("demo", "the customers are at work")
+        assert told["time"]
+    else:
+        assert out == "the customers are at work\n"
 
 
 @pytest.mark.parametrize(
@@ -167,11 +189,12 @@ def test_each_error_has_a_code_of_its_own_and_is_documented() -> None:
 def test_findings_of_doctor_are_documented() -> None:
     """docs/doctor.md lists the code of every check."""
     from penstock.control import doctor
+    from penstock.control.doctor_load import LOAD_CHECKS
     from penstock.control.findings import CHECKS
 
     assert doctor.examine
     page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
-    assert [check.code for check in CHECKS if check.code not in page] == []
+    assert [check.code for check in (*CHECKS, *LOAD_CHECKS) if check.code not in page] == []
 
 
 def test_hints_name_only_commands_that_exist() -> None:

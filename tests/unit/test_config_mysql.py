@@ -53,7 +53,7 @@ def test_urls_of_these_servers_are_taken(tmp_path: Path, url: str) -> None:
     [
         ("mysql://localhost/shop", "no user"),
         ("mysql://repl:geheim@localhost/shop?nonsense=1", "unknown option"),
-        ("mysql://repl:geheim@localhost:x/shop", "can not be read"),
+        ("mysql://repl:geheim@localhost:x/shop", "cannot be read"),
     ],
 )
 def test_urls_that_can_not_be_used_are_refused(tmp_path: Path, url: str, said: str) -> None:

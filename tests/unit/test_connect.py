@@ -56,6 +56,40 @@ def test_another_database_of_the_same_server() -> None:
     assert c.with_database("postgresql://u:p@h", "b") == "postgresql://u:p@h/b"
 
 
+def test_a_session_has_time_limits_for_the_network_and_none_for_statements() -> None:
+    """A server that is gone is noticed; a long copy and an idle snapshot are not cut off."""
+    found = c.session_parameters(
+        "postgresql://u@h/d", application_name="x", settings=c.EXACT_TEXT_SETTINGS
+    )
+    assert found["connect_timeout"] == 10
+    assert (found["keepalives"], found["keepalives_idle"]) == (1, 30)
+    assert (found["keepalives_interval"], found["keepalives_count"]) == (10, 3)
+    assert found["client_encoding"] == "UTF8"
+    options = str(found["options"])
+    for name in (
+        "statement_timeout",
+        "lock_timeout",
+        "idle_in_transaction_session_timeout",
+        "idle_session_timeout",
+    ):
+        assert f"-c {name}=0" in options
+    assert "-c extra_float_digits=3" in options
+    assert "-c bytea_output=hex" in options
+    assert "-c row_security=off" in options
+
+
+def test_a_session_keeps_what_its_url_says() -> None:
+    """Network limits are the URL's where it has them; settings that text rests on are ours."""
+    found = c.session_parameters(
+        "postgresql://u@h/d?connect_timeout=3&keepalives_idle=7&options=-c%20DateStyle%3DGerman",
+        application_name="x",
+        settings={"DateStyle": "ISO, YMD"},
+    )
+    assert (found["connect_timeout"], found["keepalives_idle"]) == ("3", "7")
+    assert found["options"] == "-c DateStyle=German -c DateStyle=ISO,\\ YMD"
+    assert found["application_name"] == "x"
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
@@ -75,6 +109,7 @@ def test_another_database_of_the_same_server() -> None:
         ("server does not support SSL, but SSL was required", c.TlsFailed),
         ("FATAL:  the database system is starting up", c.ServerBusy),
         ("FATAL:  sorry, too many clients already", c.ServerBusy),
+        ('FATAL:  permission denied for database "d"', c.DatabaseRefused),
         ("FATAL:  das war nichts", c.ConnectFailed),
     ],
 )
@@ -94,7 +129,7 @@ def test_a_password_repeated_by_the_server_is_hidden() -> None:
 
 @pytest.mark.parametrize("url", ["mysql://h/d", "h", "", "postgresql://u:pw@h:port/d%zz"])
 def test_a_url_of_something_else_is_refused(url: str) -> None:
-    """Nothing is tried with a URL that can not be read."""
+    """Nothing is tried with a URL that cannot be read."""
     with pytest.raises(c.UrlInvalid) as caught:
         c.connect(url, application_name="test")
     assert "pw" not in str(caught.value)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import structlog
 
-from penstock.control.diagnostics import diagnostics_to, open_diagnostics
+from penstock.control.diagnostics import (
+    configure_diagnostics,
+    diagnostics_to,
+    open_diagnostics,
+)
 
 logger = structlog.get_logger()
 
@@ -34,3 +39,20 @@ def test_a_large_diagnostics_file_is_put_aside(tmp_path: Path) -> None:
         file.write("new\n")
     assert path.read_text() == "new\n"
     assert (tmp_path / "run.log.1").stat().st_size == 16 * 2**20 + 1
+
+
+def test_work_goes_on_where_nobody_reads_the_diagnostics() -> None:
+    """After kill -9 of `penstock run` its two processes write into a pipe without a reader."""
+    reads, writes = os.pipe()
+    before = structlog.get_config()
+    with os.fdopen(writes, "w", buffering=1) as pipe:
+        configure_diagnostics(verbose=False, file=pipe)
+        try:
+            logger.info("somebody reads")
+            assert b"somebody reads" in os.read(reads, 4096)
+            os.close(reads)
+            logger.info("nobody reads")
+            logger.info("nor now")
+        finally:
+            structlog.configure(**before)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), pipe.fileno())  # what is left can be flushed

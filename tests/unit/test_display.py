@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,24 +11,34 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from penstock.control.config import HandoverMode
 from penstock.control.display import (
     console,
     human_bytes,
     human_count,
     human_seconds,
     pairs,
+    screen,
 )
 from penstock.control.doctor import Report
 from penstock.control.findings import Finding, Severity, Side
-from penstock.control.handover_state import Handover
+from penstock.control.handover_state import STEPS, Handover
 from penstock.control.lag import Lag, SourceState, lag_of
-from penstock.control.live import JsonView, LineView, LiveView, change_line, last_lines
+from penstock.control.live import (
+    JsonView,
+    LineView,
+    LiveView,
+    bulk_line,
+    change_line,
+    last_lines,
+)
 from penstock.control.log_facts import LogEnd
 from penstock.control.running import ProcessState
 from penstock.control.show import show_lag, show_report, show_status
 from penstock.control.status import Status, at_rest
+from penstock.control.table_list import TableLine
 from penstock.control.target_state import TargetState
-from penstock.load.bulk_progress import BulkProgress, TableProgress
+from penstock.load.bulk_progress import BulkProgress, Rates, TableProgress, share_of
 from penstock.load.target import Applied
 from penstock.model import FlushPoint, TableName
 
@@ -64,12 +75,18 @@ def lag(seconds: float = 1.5) -> Lag:
 
 
 def status(
-    *, gsn: int = 0, applied: int = 0, bulk: BulkProgress | None = None, steps: int = 0
+    *,
+    gsn: int = 0,
+    applied: int = 0,
+    bulk: BulkProgress | None = None,
+    steps: int = 0,
+    mode: HandoverMode = HandoverMode.SNAPSHOT,
+    tables: tuple[TableLine, ...] = (),
 ) -> Status:
     """A status with so many rows extracted and applied."""
-    handover = Handover()
+    handover = Handover(mode=mode, position="0/700" if steps > 1 else "")
     for number in range(1, steps + 1):
-        handover = handover.with_step(number, f"step {number}")
+        handover = handover.with_step(number, f"{STEPS[number - 1]}: step {number}")
     return Status(
         pipeline="shop",
         mode="data+change",
@@ -82,6 +99,7 @@ def status(
         ),
         target=TargetState(applied=Applied(gsn=applied, trx=1, position=0x800), bulk=bulk),
         lag=lag(),
+        tables=tables,
     )
 
 
@@ -154,44 +172,87 @@ def test_a_report_shows_each_command_on_a_line_of_its_own() -> None:
 def test_status_and_lag_are_plain_text_without_a_terminal() -> None:
     """No colours, no boxes; positions as the source writes them."""
     out = io.StringIO()
-    show_status(status(gsn=10, applied=3, steps=2), console(out))
+    show_status(status(gsn=10, applied=3, steps=2, mode=HandoverMode.PAUSE), console(out))
     show_lag(lag(), console(out))
     text = out.getvalue()
     assert "\x1b" not in text
-    for wanted in ("load (pid 12)", "handover 2 of 4: step 2", "0/900", "1.5 s", "3 segments"):
+    for wanted in (
+        "load (pid 12)",
+        "handover 2 of 4: Capture Position: step 2",
+        "0/900",
+        "1.5 s",
+        "3 segments",
+    ):
         assert wanted in text
     assert msgspec.json.encode(status(gsn=1).as_dict())
+
+
+def shown(view: LineView, clock: Hands, mode: HandoverMode) -> None:
+    """A run from its first step to its end."""
+    view.show(status(bulk=bulk(100), steps=1, mode=mode))
+    clock.now_s += 1
+    view.show(status(bulk=bulk(200), steps=2, mode=mode))
+    clock.now_s += 5
+    view.show(status(bulk=bulk(700), steps=2, mode=mode))
+    view.show(status(gsn=50, applied=20, bulk=bulk(1000, "done"), steps=4, mode=mode))
+    view.finish(status(gsn=50, applied=20, bulk=bulk(1000, "done"), steps=4, mode=mode))
 
 
 def test_lines_tell_each_step_once_and_numbers_at_intervals() -> None:
     """Steps come as they happen; rates and lag not more often than every five seconds."""
     clock, out = Hands(), io.StringIO()
-    view = LineView(console(out), clock=clock)
-    view.show(status(bulk=bulk(100), steps=1))
-    clock.now_s += 1
-    view.show(status(bulk=bulk(200), steps=2))
-    clock.now_s += 5
-    view.show(status(bulk=bulk(700), steps=2))
-    view.show(status(gsn=50, applied=20, bulk=bulk(1000, "done"), steps=4))
-    view.finish(status(gsn=50, applied=20, bulk=bulk(1000, "done"), steps=4))
+    shown(LineView(console(out), clock=clock), clock, HandoverMode.PAUSE)
     text = out.getvalue()
     for number in range(1, 5):
         assert text.count(f"handover {number} of 4") == 1
-    assert text.count("bulk load 70%: 700 of about 1 000 rows, 100 rows/s") == 1
+    assert text.count("bulk load 70%, 0 of 1 tables: 700 of about 1 000 rows, 100 rows/s") == 1
     assert text.count("bulk load done: 1 000 rows in 1 tables") == 1
     assert "stopped in order" in text
 
 
-def test_rates_are_of_the_last_seconds() -> None:
-    """Rows per second into the log and into the target."""
+def test_a_handover_that_stops_nothing_is_one_line() -> None:
+    """Where the changes begin and what follows from it; nothing was stopped or is resumed."""
+    clock, out = Hands(), io.StringIO()
+    shown(LineView(console(out), clock=clock), clock, HandoverMode.SNAPSHOT)
+    text = out.getvalue()
+    assert "handover" not in text
+    line = "position step 2: tables are copied as of it, changes from it on follow them"
+    assert text.count(line) == 1
+    out = io.StringIO()
+    show_status(status(gsn=10, applied=3, steps=4), console(out))
+    assert "handover" not in out.getvalue()
+    assert line in out.getvalue()
+
+
+def test_events_have_a_type_a_time_and_fields() -> None:
+    """News as it comes, figures at intervals and only when they changed; rates of the last
+    seconds.
+    """
     clock, seen = Hands(), []
     view = JsonView(seen.append, clock=clock)
-    view.show(status(gsn=0))
-    clock.now_s += 2
-    view.show(status(gsn=1000, applied=500))
-    assert seen[-1]["extracted_rows_per_s"] == 500
-    assert seen[-1]["loaded_rows_per_s"] == 250
+    view.event("checking", "checking", pipeline="shop")
+    for second in range(8):
+        view.show(status(gsn=500 * second, applied=250 * second, steps=2))
+        clock.now_s += 1
+    clock.now_s += 10
+    for _ in range(8):
+        view.show(status(gsn=3500, applied=1750, steps=2))
+        clock.now_s += 1
+    view.show(status(gsn=3500, applied=1750, bulk=bulk(1000, "done"), steps=4))
+    view.finish(status(gsn=3500, applied=1750, bulk=bulk(1000, "done"), steps=4))
     assert json_able(seen)
+    assert all(item["time"].startswith("1970-01-01T00:0") for item in seen)
+    kinds = [item["type"] for item in seen]
+    assert kinds[0] == "checking"
+    assert kinds[-1] == "ended"
+    for once in ("position", "starting", "bulk load done"):
+        assert kinds.count(once) == 1
+    assert not any("status" in item for item in seen)
+    figures = [item for item in seen if item["type"] == "progress"]
+    assert len(figures) < 6
+    assert figures[1]["extracted_rows_per_s"] == 500
+    assert figures[1]["loaded_rows_per_s"] == 250
+    assert figures[1]["lag_seconds"] == 1.5
 
 
 def json_able(objects: list[dict[str, object]]) -> bool:
@@ -211,7 +272,134 @@ def test_the_live_view_draws_bars_and_numbers() -> None:
     view.close()
     text = out.getvalue()
     assert "preparing" in text
-    assert "handover 4 of 4" in text
+    assert "position step 2" in text
+
+
+REFUSED = TableLine(
+    table=TableName("public", "odd"), state="refused", code="PG12", error="no key", hint="Add one."
+)
+PAUSED = TableLine(table=TableName("public", "item"), state="paused", behind=7)
+
+
+def test_tables_that_do_not_follow_are_shown() -> None:
+    """What needs somebody comes first, with what to do; each is told once when it happens."""
+    clock, out = Hands(), io.StringIO()
+    view = LineView(console(out), clock=clock)
+    found = status(gsn=9, applied=9, tables=(PAUSED, REFUSED))
+    view.show(found)
+    view.show(found)
+    text = out.getvalue()
+    assert text.count("table public.item paused\n") == 1
+    assert text.count("table public.odd refused: PG12 no key; next: Add one.\n") == 1
+    out = io.StringIO()
+    show_status(found, console(out))
+    assert out.getvalue().index("public.odd refused") < out.getvalue().index("public.item paused")
+    assert "public.odd refused: PG12 no key; next: Add one." in drawn(found, 120)
+
+
+def drawn(found: Status, width: int) -> str:
+    """What the live view shows on a screen of this width."""
+    view = LiveView(Console(file=io.StringIO(), force_terminal=True, width=width), clock=Hands())
+    view.close()
+    view.show(found)
+    paper = Console(width=width, record=True, file=io.StringIO(), color_system=None)
+    paper.print(view.drawn(found))
+    return paper.export_text()
+
+
+def long_names() -> Status:
+    """A load of tables with long names, changes, and tables that are refused."""
+    first = bulk(123_456)
+    tables = tuple(
+        msgspec.structs.replace(first.tables[0], table=TableName("warehouse", "t" * 30 + str(n)))
+        for n in range(3)
+    )
+    whole = msgspec.structs.replace(first, tables=tables, rows_per_s=12_345.0, eta_s=754.0)
+    return status(gsn=1_234_567, applied=1_134_567, bulk=whole, tables=(REFUSED, PAUSED))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_no_line_goes_beyond_the_screen(width: int) -> None:
+    """The terminal would break it, and leave pieces behind when the view is drawn anew."""
+    text = drawn(long_names(), width)
+    assert max(map(len, text.splitlines())) <= width
+    for wanted in ("bulk load", "extracted", "refused", "paused", "change log"):
+        assert wanted in text
+    out = io.StringIO()
+    terminal = Console(file=out, force_terminal=True, width=width, color_system=None)
+    view = LiveView(terminal, clock=Hands())
+    view.event("an event that is rather long, with many words, " * 3)
+    view.show(long_names())
+    view.finish(long_names())
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue()).replace("\r", "")
+    assert max(map(len, plain.splitlines())) <= width
+
+
+def test_a_screen_knows_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines for pipes are never broken; a screen's are."""
+    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    made = screen()
+    made.print("word " * 30)
+    assert max(map(len, made.file.getvalue().splitlines())) <= 50  # type: ignore[attr-defined]
+
+
+def many_tables(*, big_done: bool, small_done: int) -> BulkProgress:
+    """One table of a gigabyte, and ten that are all but empty."""
+    big = TableProgress(
+        table=TableName("public", "big"),
+        rows_done=1000 if big_done else 500,
+        rows_total=1000,
+        bytes_done=2**30 if big_done else 2**29,
+        bytes_total=2**30,
+        chunks_done=16 if big_done else 8,
+        chunks_total=16,
+    )
+    small = tuple(
+        TableProgress(
+            table=TableName("public", f"small{n}"),
+            bytes_done=8192 if n < small_done else 0,
+            bytes_total=8192,
+            chunks_done=int(n < small_done),
+            chunks_total=1,
+        )
+        for n in range(10)
+    )
+    size = sum(item.bytes_done for item in (big, *small))
+    return BulkProgress(
+        phase="copying", tables=(big, *small), bytes_done=size, bytes_total=2**30 + 10 * 8192
+    )
+
+
+def test_the_whole_is_not_nearly_done_while_most_tables_wait() -> None:
+    """Small tables take their time, too: it counts, and the time to go is never none."""
+    rates = Rates()
+    rates.add(0.0, many_tables(big_done=False, small_done=0))
+    found = rates.add(10.0, many_tables(big_done=True, small_done=1))
+    assert found.eta_s is not None
+    assert found.eta_s > 0.5
+    assert share_of(found) < 0.98
+    assert "2 of 11 tables" in bulk_line(found)
+    assert "99%" not in bulk_line(found)
+    assert " 0.0 s to go" not in bulk_line(found)
+    stands = rates.add(40.0, many_tables(big_done=True, small_done=1))
+    stands = rates.add(80.0, many_tables(big_done=True, small_done=1))
+    assert stands.eta_s is None
+    assert "to go" not in bulk_line(stands)
+
+
+def test_rows_that_are_under_way_are_not_done() -> None:
+    """Estimates may be exceeded before a chunk is committed: not 100 % and 0 s."""
+    item = many_tables(big_done=False, small_done=0).tables[0]
+    full = msgspec.structs.replace(item, bytes_done=item.bytes_total)
+    whole = msgspec.structs.replace(many_tables(big_done=False, small_done=0), tables=(full,))
+    assert share_of(full) < 1
+    assert share_of(whole) < 1
+    done = msgspec.structs.replace(full, chunks_done=16)
+    ended = msgspec.structs.replace(whole, tables=(done,))
+    assert share_of(ended) == 1
+    assert "100%, 1 of 1 tables" in bulk_line(ended)
+    assert bulk_line(ended).endswith("keys and indexes follow")
 
 
 def test_last_lines_say_whether_it_is_done() -> None:

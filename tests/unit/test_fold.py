@@ -1,4 +1,4 @@
-"""Single histories folded: what the property test can not point at."""
+"""Single histories folded: what the property test cannot point at."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_snapshot_mode_makes_the_slot_and_lets_the_extractor_begin() -> None:
 
 
 def test_a_slot_left_by_a_killed_run_is_used_where_it_stands() -> None:
-    """Making it again would lose nothing, but nobody said that it was ours."""
+    """Whether it is ours is looked at when that is done."""
     assert decide(Handover(), Seen(slot_exists=True)) is Do.ADOPT_SLOT
     assert decide(paused(Phase.NEW, slot_position=""), Seen(slot_exists=True)) is Do.ADOPT_SLOT
 

@@ -89,7 +89,7 @@ def test_overwrite_and_truncate_leave_the_next_append_at_the_end(tmp_path: Path)
 def test_failures_are_typed_and_name_the_path(tmp_path: Path) -> None:
     """Each kind a caller treats differently."""
     REAL_FILES.create(tmp_path / "there").close()
-    with pytest.raises(FileExists, match="can not create"):
+    with pytest.raises(FileExists, match="cannot create"):
         REAL_FILES.create(tmp_path / "there")
     with pytest.raises(FileExists):
         REAL_FILES.link(tmp_path / "there", tmp_path / "there")
@@ -105,14 +105,14 @@ def test_failures_are_typed_and_name_the_path(tmp_path: Path) -> None:
     ):
         with pytest.raises(FileMissing, match="no"):
             act()
-    with pytest.raises(FileFailed, match="can not read"):
+    with pytest.raises(FileFailed, match="cannot read"):
         REAL_FILES.read_whole(tmp_path)
 
 
 def test_a_full_device_is_disk_full_with_path_and_free_space() -> None:
     """/dev/full refuses every write as a full disk does."""
     file = REAL_FILES.open_append(Path("/dev/full"))
-    with pytest.raises(DiskFull, match=r"can not write /dev/full: .* bytes free") as caught:
+    with pytest.raises(DiskFull, match=r"cannot write /dev/full: .* bytes free") as caught:
         file.append([b"x"])
     file.close()
     assert caught.value.retry == "operator"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fix_disk import Disk
 from fix_log import SOURCE, inserts, numbered, run_of
 from penstock.log import SegmentMissing, Writer, WriterOptions, links, open_segment
 
@@ -101,7 +102,7 @@ def test_without_a_hole_no_link_is_deleted(tmp_path: Path) -> None:
 
 
 def test_linking_again_changes_nothing(tmp_path: Path) -> None:
-    """As recovery does when it can not know."""
+    """As recovery does when it cannot know."""
     with open_log(tmp_path) as log:
         rotate_once(log)
         links.enable(tmp_path / "cdc" / "lake")
@@ -109,3 +110,18 @@ def test_linking_again_changes_nothing(tmp_path: Path) -> None:
             assert links.link_segment(tmp_path / "cdc" / "lake", tmp_path / "log" / "0.ckt")
     assert names(tmp_path / "cdc" / "lake") == ["0.ckt"]
     assert not links.link_segment(tmp_path / "log", tmp_path / "log" / "0.ckt")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_link_survives_a_power_cut(seed: int) -> None:
+    """From the moment on that it is counted as made: nobody makes it again."""
+    disk = Disk(seed)
+    log, lake = Path("/log"), Path("/cdc/lake")
+    links.enable(lake, files=disk)
+    with Writer.open(log, log_id=None, source=SOURCE, files=disk) as writer:
+        rotate_once(writer)
+        assert links.link_segment(lake, log / "0.ckt", disk)
+    disk.power_cut()
+    assert [file.number for file in links.next_links(lake, after=-1, count_max=9, files=disk)] == [
+        0
+    ]

@@ -10,18 +10,23 @@ import pytest
 from fix_disk import Disk
 from fix_log import SOURCE, end_point, inserts, numbered, run_of
 from penstock.codec import ckt
+from penstock.codec.ckt import HEADER_REGION_SIZE, FrameKind
 from penstock.host import faults
 from penstock.log import (
     LogForeign,
     SegmentCorrupt,
     Writer,
+    WriterOptions,
     check,
     load_state,
     open_segment,
 )
 from penstock.log.checkpoint import CheckpointCorrupt
 from penstock.log.closing import SegmentPresent
-from penstock.log.recovery import ChainBroken, LeftoverUnexpected
+from penstock.log.frames import FrameReader
+from penstock.log.index import scan_frames
+from penstock.log.recovery import ChainBroken, LeftoverUnexpected, continues
+from penstock.model import FlushPoint
 
 LOG = Path("/log")
 GROUPS = numbered([inserts(3), inserts(2, first=3), inserts(4, first=5)])
@@ -199,3 +204,38 @@ def test_left_overs_of_replaced_files_are_removed() -> None:
     disk.create(LOG / "LOG.json.77.tmp")
     with opened(disk):
         assert "LOG.json.77.tmp" not in disk.listdir(LOG)
+
+
+@pytest.mark.parametrize("buffer_bytes", [1, 2**20])
+def test_a_flush_point_vouches_for_what_was_synced_before_it(buffer_bytes: int) -> None:
+    """Not for what is written out with it: a crash in between is a torn tail, no corruption."""
+    disk = Disk()
+    options = WriterOptions(buffer_size_bytes_max=buffer_bytes)
+    sizes = [HEADER_REGION_SIZE]
+    groups = numbered([inserts(2, first=2 * n) for n in range(3)])
+    with Writer.open(LOG, log_id=None, source=SOURCE, options=options, files=disk) as log:
+        for group in groups:
+            log.write(run_of(group))
+            log.flush()
+            sizes.append(len(disk.content(LOG / "0.ckt_")))
+        found = list(scan_frames(FrameReader(disk.open_read(LOG / "0.ckt_"))))
+    flushes = [one.content for one in found if one.entry.kind == FrameKind.FLUSH_POINT]
+    assert [one.durable_bytes for one in flushes] == sizes[:-1]
+
+
+@pytest.mark.parametrize(
+    ("gsn", "trx", "position", "expected"),
+    [
+        (5, 2, 250, True),
+        (5, 2, 251, True),
+        (5, 2, 249, False),
+        (4, 2, 250, False),
+        (6, 2, 250, False),
+        (5, 1, 250, False),
+        (5, 3, 250, False),
+    ],
+)
+def test_what_continues_a_log(gsn: int, trx: int, position: int, expected: bool) -> None:
+    """The same rows and transactions; an idle source moves the position on, never back."""
+    end = FlushPoint(position=250, gsn=5, trx=2)
+    assert continues(end, FlushPoint(position=position, gsn=gsn, trx=trx)) is expected

@@ -62,7 +62,7 @@ def test_each_operation_prints_what_the_source_sent() -> None:
 
 
 def test_values_of_every_kind_print_exactly() -> None:
-    """As PostgreSQL writes them; bytes as hex; years that datetime can not hold."""
+    """As PostgreSQL writes them; bytes as hex; years that datetime cannot hold."""
     changes = [
         Change(
             relation=EVENT,

@@ -12,7 +12,16 @@ from typing import Any
 import pytest
 
 from fix_binlog import DECODERS, fake_rotate, packet
-from fix_binlog_events import WRITE, Log, Table, gtid_body, query_body, rows_body
+from fix_binlog_events import (
+    WRITE,
+    Log,
+    Table,
+    bare,
+    gtid_body,
+    payload_body,
+    query_body,
+    rows_body,
+)
 from fix_binlog_feed import inserts, row
 from fix_stream import changes_of
 from penstock.codec.binlog_events import EventKind
@@ -133,7 +142,7 @@ class Following:
         return found
 
     def broken(self, stream: Callable[[int], bytes], *, mark: Mark) -> Followed:
-        """Feed what can not be followed to its end; what was given out."""
+        """Feed what cannot be followed to its end; what was given out."""
         found = Followed()
         durable = FlushPoint(position=mark.position)
         with pytest.raises(PenstockError):
@@ -297,6 +306,85 @@ def test_a_whole_log_comes_in_order(following: Following) -> None:
     assert found.marks[-1].position == ends[-1]
     assert found.marks[-1].gtids.endswith(":1-11")
     assert found.marks[-1].prepared == ()
+
+
+def savepoints(limit: int) -> list[bytes | int]:
+    """Statements and rows of one transaction, in which rows are undone to two savepoints."""
+    return [
+        1, b"SAVEPOINT `a`", *range(10, 10 + limit), b"SAVEPOINT `b`", 3, b"ROLLBACK TO `b`", 4,
+        b"SAVEPOINT `B`", 5, b"ROLLBACK TO `A`", 6, b"savepoint x", 7, b"SAVEPOINT `c``d`", 8,
+        b"rollback work to savepoint x", 9,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("row_limit", [1, 3, 1000])
+@pytest.mark.parametrize("ending", [b"COMMIT", b"ROLLBACK", b"XID", b"XA"])
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_rows_behind_a_savepoint_are_undone(
+    following: Following, row_limit: int, ending: bytes, is_packed: bool
+) -> None:
+    """As a replica does: whatever was read of the transaction when the server undid a part."""
+    events = [bare(EventKind.QUERY, query_body(b"XA START " + XID if ending == b"XA" else "BEGIN"))]
+    for one in savepoints(6):
+        if isinstance(one, bytes):
+            events.append(bare(EventKind.QUERY, query_body(one)))
+        else:
+            events.append(bare(EventKind.TABLE_MAP, T.body()))
+            events.append(bare(*inserts(T, row(T, one, "a"))))
+    if ending == b"XA":
+        events.append(bare(EventKind.QUERY, query_body(b"XA END " + XID)))
+        events.append(bare(EventKind.XA_PREPARE, b"\1" + prepare_body()[1:]))
+    elif ending == b"XID":
+        events.append(bare(EventKind.XID, bytes(8)))
+    elif row_limit == 1000 or ending == b"COMMIT":
+        events.append(bare(EventKind.QUERY, query_body(ending)))
+    else:
+        return  # rows in front of the first savepoint are given out
+    log = Log().add(EventKind.GTID, gtid_body(1))
+    if is_packed:
+        log.add(EventKind.TRANSACTION_PAYLOAD, payload_body(*events, zstd=True))
+    else:
+        for event in events:
+            log.add(event[4], event[19:])
+    log.begin(2).table(T).add(*inserts(T, row(T, 20, "b"))).commit()
+    found = following.follow(
+        lambda begin: sent([log], begin),
+        mark=mark_at(1 << 40 | 4),
+        durable=FlushPoint(position=1 << 40 | 4),
+        limits=Limits(row_count=row_limit),
+    )
+    kept = [] if ending == b"ROLLBACK" else [1, 6, 9]
+    assert [(c[0], c[3][0]) for c in found.rows] == list(enumerate([*kept, 20], 1))
+    assert {c[1] for c in found.rows[:-1]} == ({1} if kept else set())
+    assert not list(following.folder.iterdir())
+
+
+@pytest.mark.parametrize("first", [b"XA START " + XID, b"SAVEPOINT a"])
+def test_rows_behind_a_transaction_that_a_crash_cut_off_are_read(
+    following: Following, first: bytes
+) -> None:
+    """The server died while rows of it were put aside; its next file goes on with others."""
+    log, second = Log(), Log()
+    log.add(EventKind.GTID, gtid_body(1))
+    if not first.startswith(b"XA"):
+        log.add(EventKind.QUERY, query_body("BEGIN"))
+    log.add(EventKind.QUERY, query_body(first)).table(T).add(*inserts(T, row(T, 1, "a")))
+    second.begin(2).table(T).add(*inserts(T, row(T, 2, "b"))).commit()
+    found = following.follow(
+        lambda begin: sent([log, second], begin),
+        mark=mark_at(1 << 40 | 4),
+        durable=FlushPoint(position=1 << 40 | 4),
+    )
+    assert found.rows == [(1, 1, "I", (2, "b"))]
+    assert not list(following.folder.iterdir())
+
+
+def test_a_savepoint_that_is_not_there_stops_the_extraction(following: Following) -> None:
+    """What was undone cannot be told."""
+    log = Log().begin().table(T).add(*inserts(T, row(T, 1, "a")))
+    log.add(EventKind.QUERY, query_body("ROLLBACK TO `a`")).commit()
+    found = following.broken(lambda begin: sent([log], begin), mark=mark_at(1 << 40 | 4))
+    assert found.rows == []
 
 
 def test_going_on_anywhere_gives_the_rest_and_nothing_twice(

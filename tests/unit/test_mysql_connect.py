@@ -20,6 +20,7 @@ URL = "mysql://u:topsecret@h:1/d"
     [
         (pymysql.err.OperationalError(1045, "Access denied for 'u'"), c.LoginRefused, False),
         (pymysql.err.OperationalError(1130, "Host is not allowed"), c.LoginRefused, False),
+        (pymysql.err.OperationalError(1044, "Access denied to database"), c.DatabaseRefused, False),
         (pymysql.err.OperationalError(1049, "Unknown database"), c.DatabaseUnknown, False),
         (pymysql.err.OperationalError(1040, "Too many connections"), c.ServerBusy, True),
         (pymysql.err.OperationalError(2003, "Can't connect"), c.ServerUnreachable, True),
@@ -45,6 +46,16 @@ def test_a_certificate_that_is_not_trusted_is_told_apart_from_a_closed_port() ->
     error = pymysql.err.OperationalError(2003, "Can't connect")
     error.original_exception = ssl.SSLCertVerificationError(1, "unknown authority")
     assert isinstance(m.connect_error(URL, error), c.TlsFailed)
+
+
+@pytest.mark.parametrize("who", ["'u'@'%'", "`u`@`%`"])
+def test_a_missing_right_to_a_database_is_no_wrong_password(who: str) -> None:
+    """The hint is the GRANT, for the account as the server calls it."""
+    said = pymysql.err.OperationalError(1044, f"Access denied for user {who} to database 'd'")
+    error = m.connect_error(URL, said)
+    assert isinstance(error, c.DatabaseRefused)
+    assert "grant select on `d`.* to 'u'@'%';" in error.hint
+    assert "password" not in error.hint
 
 
 def test_passwords_are_scrubbed() -> None:

@@ -10,6 +10,7 @@ from penstock.model import TableName
 from penstock.source.mysql.ddl_text import Doing, Effect, effects_of
 
 NEW = ServerVersion.parse("8.0.36")
+STRICT = 0x20_0000
 MARIA = ServerVersion.parse("10.11.19-MariaDB")
 
 
@@ -79,6 +80,23 @@ def told(text: str, **more: object) -> list[tuple[str, str, str]]:
             ("created", "t", ""), ("changed unseen", "t", "")]),
         ("create table t (a timestamp on update current_timestamp)", [("created", "t", "")]),
         ("frobnicate the table t", [("unknown", "", "")]),
+        ("set statement lock_wait_timeout = 5, sort_buffer_size = 1 for truncate table t", [
+            ("emptied", "t", "")]),
+        ("set statement a = substring('x' from 1 for 2) for alter table t drop partition p", [
+            ("altered", "t", ""), ("changed unseen", "t", "")]),
+        ("set statement a = 1 for select 1 from t", [("written by a statement", "", "")]),
+        ("set @statement = 1", []),
+        ("analyze table t", []),
+        ("analyze update t set v = 1", [("written by a statement", "", "")]),
+        ("analyze format = json delete from t", [("written by a statement", "", "")]),
+        ("select `shop`.`f`()", [("written by a statement", "", "")]),
+        ("do f()", [("written by a statement", "", "")]),
+        ("repair table t, u quick", [("repaired", "t", ""), ("repaired", "u", "")]),
+        ("repair view v", []),
+        ("alter table t engine = blackhole", [("altered", "t", ""), ("changed unseen", "t", "")]),
+        ("alter table t comment 'engine', engine innodb", [("altered", "t", "")]),
+        ("alter table t modify a text charset utf8", [
+            ("altered", "t", ""), ("changed unseen", "t", "")]),
         ("alter table t add (a int default 1, b varchar(3))", [("altered", "t", "")]),
     ],
 )  # fmt: skip
@@ -106,6 +124,63 @@ def test_renamed_columns_are_told(text: str, expected: list[tuple[str, str]]) ->
     """Old and new name, as the statement writes them."""
     (effect,) = [e for e in effects_of(query(text), server=NEW) if e.doing is Doing.ALTERED]
     assert list(effect.columns) == expected
+
+
+IGNORED = {
+    "add unique (v)": True,
+    "add constraint k unique key k (v)": True,
+    "add column c int unique": True,
+    "add (c int, d int primary key)": True,
+    "add primary key (v)": True,
+    "add constraint k check (v > 0)": True,
+    "add foreign key (v) references u (id)": True,
+    "add system versioning": True,
+    "add index (w), modify v varchar(3)": True,
+    "change v v int not null": True,
+    "convert to character set utf8mb4": True,
+    "drop column v": True,
+    "partition by range (id) (partition p values less than (5))": True,
+    "add c int partition by list (id) (partition p values in (5))": True,
+    "engine = innodb": True,
+    "add column c int not null default 5 comment 'unique'": False,
+    "add (c int, d varchar(3))": False,
+    "add key (v), add fulltext key (w)": False,
+    "drop key k, drop primary key": False,
+    "rename column v to w, comment = 'x'": False,
+    "alter column v set default 3": False,
+}
+
+
+@pytest.mark.parametrize(("clause", "loses"), list(IGNORED.items()))
+def test_alter_ignore_says_what_may_be_lost(clause: str, loses: bool) -> None:
+    """Rows that a key refuses go, values are cut, and no row event says so."""
+    for verb in ("alter ignore", "alter online ignore"):
+        found = effects_of(query(f"{verb} table t {clause}", sql_mode=STRICT), server=MARIA)
+        assert any("ignore" in one.what for one in found) is loses
+        assert all(one.table == TableName("shop", "t") for one in found)
+    plain = effects_of(query(f"alter table t {clause}", sql_mode=STRICT), server=MARIA)
+    assert not any("ignore" in one.what for one in plain)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("alter table t add unique key k (a, b(10)), add unique (c)", [("a",), ("c",)]),
+        ("alter table t add column if not exists c int unique", [("c",)]),
+        ("alter table t add (c int, d int primary key)", [("d",)]),
+        ("alter table t modify column v int check (v > 0)", [()]),
+        ("alter table t add constraint f foreign key (a) references u (id)", [()]),
+        ("alter table t partition by list (a) (partition p values in (1))", [()]),
+        ("alter table t partition by range (a) (partition p values less than maxvalue)", []),
+        ("create unique index k on t (a, b)", [("a", "b")]),
+        ("create index k on t (a, b)", []),
+        ("alter table t add column c int, drop column d, add key (c)", []),
+    ],
+)
+def test_what_is_asked_of_rows_is_told(text: str, expected: list[tuple[str, ...]]) -> None:
+    """Of a key the columns: a tool that copies rows leaves out those that it refuses."""
+    (effect,) = [e for e in effects_of(query(text), server=NEW) if e.doing is Doing.ALTERED]
+    assert [limit.columns for limit in effect.limits] == expected
 
 
 def test_quotes_mean_names_or_strings_as_the_session_had_it() -> None:

@@ -86,9 +86,9 @@ def test_verification_needs_an_authority(tmp_path: Path) -> None:
     assert world.check_hostname, "the world's authorities prove nothing without the name"
     with pytest.raises(TlsFailed, match="needs a root certificate"):
         MySQLUrl.parse("mysql://u@h/?sslmode=verify-full").tls_context()
-    with pytest.raises(TlsFailed, match="can not be used"):
+    with pytest.raises(TlsFailed, match="cannot be used"):
         MySQLUrl.parse("mysql://u@h/?sslmode=verify-ca&sslrootcert=/no/such").tls_context()
-    with pytest.raises(TlsFailed, match="can not be read"):
+    with pytest.raises(TlsFailed, match="cannot be read"):
         MySQLUrl.parse("mysql://u@h/?server_public_key=/no/such").public_key()
 
 

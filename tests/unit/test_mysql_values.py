@@ -30,6 +30,7 @@ def read(how: How, data: str | bytes, neutral: str = "string", **more: Any) -> A
         ("7fffffffff", 10, 4, "0.0000"),  # a minus before nothing is not printed
         ("806309", 4, 1, "99.9"),
         ("80000f423f", 8, 1, ""),
+        ("8f4240270f", 10, 4, ""),  # exactly one too many
     ],
 )
 def test_decimals(data: str, precision: int, scale: int, text: str) -> None:
@@ -124,6 +125,12 @@ def test_members() -> None:
     assert [read(How.ENUM, bytes((n,)), labels=labels) for n in range(4)] == ["", "a", "b", "c"]
     assert read(How.SET, "05", labels=labels) == "a,c"
     assert read(How.SET, "00", labels=labels) == ""
+    for labels, expected in (
+        (("", "a", "b"), ["", "", "a", "a", "b", "b", "a,b", "a,b"]),
+        (("a", "", "b"), ["", "a", "", "a,", "b", "a,b", "b", "a,,b"]),
+    ):
+        found = [read(How.SET, f"{bits:02x}", labels=labels) for bits in range(8)]
+        assert found == expected  # as the servers print it
 
 
 def test_padding() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,23 @@ def test_an_end_that_was_asked_for_is_no_error(config: Config) -> None:
     with errors_kept(config, "run"):
         pass
     assert past_errors(config) == ()
+
+
+def test_a_terminal_that_was_closed_is_no_error(config: Config) -> None:
+    """Whoever read our output has gone, as in `penstock run ... | head`; a socket's end is one."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    kept = os.dup(1)
+    try:
+        os.dup2(writes, 1)
+        fail(config, BrokenPipeError())
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(writes)
+    assert past_errors(config) == ()
+    fail(config, BrokenPipeError())
+    assert [error.error for error in past_errors(config)] == ["unexpected BrokenPipeError"]
 
 
 def test_a_pipeline_that_was_never_begun_is_left_alone(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_frames_are_cut_only_when_whole() -> None:
 
 @pytest.mark.parametrize("length", [-1, 0, 3, 2**31 - 1])
 def test_impossible_lengths_are_an_error(length: int) -> None:
-    """No buffer is grown for a length that can not be."""
+    """No buffer is grown for a length that cannot be."""
     with pytest.raises(WireError):
         pgwire.frame_at(b"d" + struct.pack(">i", length), 0, 5)
 
@@ -98,6 +98,6 @@ def test_any_bytes_give_a_value_or_one_typed_error(body: bytes, parser: object) 
 
 
 def test_replication_names_are_quoted() -> None:
-    """Quotes in names and values can not end the command."""
+    """Quotes in names and values cannot end the command."""
     sql = pgwire.start_replication('a"b', "0/0", [("publication_names", '"p\'q"')])
     assert sql == ('START_REPLICATION SLOT "a""b" LOGICAL 0/0 ("publication_names" \'"p\'\'q"\')')

@@ -244,3 +244,32 @@ def test_large_tables_are_split_and_small_ones_share() -> None:
     small = [task for task in plan.tasks if task.table != A]
     assert len(share_out(small[:3], partitions_max=5)) == 1
     assert share_out([], partitions_max=5) == []
+
+
+def test_changes_that_a_copy_may_have_are_told() -> None:
+    """Of a table copied at several moments, up to the last of them; of one alone, always."""
+    one = segment(frame(1, 1, 5), frame(2, 6, 9), end=9, shapes={1: (0, A1), 2: (0, B1)})
+    late = segment(frame(1, 10, 12), number=1, start=9, end=12, shapes={1: (9, A1)})
+
+    def told(window: Window, *segments: SegmentView) -> dict[str, bool]:
+        return {task.table.name: task.overlaps for task in plan_batch(segments, window).tasks}
+
+    window = Window(gsn_after=0, gsn_upto=9, settled={A: 40})
+    assert told(window, one) == {"a": True, "b": False}
+    assert told(replace(window, settled={A: 10}), one) == {"a": False, "b": False}
+    assert told(replace(window, only=B), one) == {"b": True}
+    assert told(replace(window, gsn_after=9, gsn_upto=12), late) == {"a": False}
+
+
+def test_rows_of_a_relation_that_a_segment_does_not_describe_stop_the_plan() -> None:
+    """They would be taken for another table's."""
+    with pytest.raises(PlanImpossible, match="which it does not describe"):
+        plan_batch([segment(frame(7, 1, 1), shapes={})], Window(gsn_after=0, gsn_upto=100))
+
+
+@pytest.mark.parametrize(("start", "count"), [(50, 1), (51, 0)])
+def test_a_frame_that_ends_where_a_table_begins_still_counts(start: int, count: int) -> None:
+    """Rows at the start's own position are not in the bulk load; frame() has ten times the gsn."""
+    one = segment(frame(1, 1, 5), end=5, shapes={1: (0, A1)})
+    window = Window(gsn_after=0, gsn_upto=5, starts={A: start})
+    assert len(plan_batch([one], window).tasks) == count

@@ -9,6 +9,7 @@ import pytest
 
 from fix_policies import BASE, BIG, ID, MORE, NAME, SMALL, TABLE, N, shaped
 from penstock.control.config import ConfigKeyUnknown, ConfigValueInvalid, load_config
+from penstock.load import LOAD_AFRESH
 from penstock.load.departures import Departures
 from penstock.load.policies import Kind, Policies, Policy, SchemaChangeRefused
 from penstock.load.postgres.reshape import TYPES
@@ -124,3 +125,9 @@ def test_what_is_unknown_is_refused_with_the_nearest(tmp_path: Path) -> None:
         load_config(written(tmp_path, 'addColumn = "leniant"\n'))
     assert 'Did you mean addColumn = "lenient"?' in invalid.value.hint
     assert "try_evolve" in invalid.value.message
+
+
+def test_loading_afresh_is_told_for_every_engine() -> None:
+    """The loader does not know the source's engine: no statement of one engine stands there."""
+    assert "pg_" not in LOAD_AFRESH
+    assert "penstock reset FILE --target" in LOAD_AFRESH

@@ -105,5 +105,5 @@ def test_header_tells_what_is_known_of_channel_binding() -> None:
     ],
 )
 def test_saslprep(text: str, prepared: bytes) -> None:
-    """The examples of RFC 4013; what can not be prepared is used as it is."""
+    """The examples of RFC 4013; what cannot be prepared is used as it is."""
     assert saslprep(text) == prepared

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fix_followed import follows
 from fix_pipeline import pipeline
-from penstock.control import table_wishes
+from penstock.control import ends, table_wishes
 from penstock.control.config import load_config
-from penstock.control.table_list import line_of
+from penstock.control.followed import is_followed
+from penstock.control.table_list import line_of, lines_from
 from penstock.control.table_wishes import (
     TableNotTaken,
     WishRefused,
     read_wishes,
     wished_patterns,
 )
+from penstock.host.files import REAL_FILES
 from penstock.load.apart import Apart, ApartState
 from penstock.load.target import Applied
+from penstock.log import checkpoint
 from penstock.model import TableName
-from penstock.model.wishes import Capture, CaptureAnswer, CaptureAnswers, TableWish, TableWishes
+from penstock.model.wishes import (
+    CAPTURED_FILE,
+    WISHES_FILE,
+    Capture,
+    CaptureAnswer,
+    CaptureAnswers,
+    TableWish,
+    TableWishes,
+)
+from penstock.source.mysql.engine import NOTES_FILE
+from penstock.source.mysql.table_notes import AllNotes
 from penstock.source.postgres.patterns import Selection
 
 ITEM = TableName("public", "item")
@@ -48,6 +63,7 @@ def test_patterns_follow_the_wishes(table: TableName, patterns: tuple[str, ...])
 def test_the_configuration_has_the_wishes_in_it(tmp_path: Path) -> None:
     """Every command that reads the file sees the tables as they are wished."""
     config = pipeline(tmp_path, *URLS, tables=["public.*"])
+    follows(config, ITEM)
     table_wishes.remove(config, ITEM)
     again = load_config(config.path)
     assert again.source.tables == ("public.*", "!public.item")
@@ -57,6 +73,7 @@ def test_the_configuration_has_the_wishes_in_it(tmp_path: Path) -> None:
 def test_wishes_are_kept_and_numbered(tmp_path: Path) -> None:
     """Pausing twice is one wish; each copy is another one."""
     config = pipeline(tmp_path, *URLS)
+    follows(config, ITEM)
     table_wishes.pause(config, ITEM)
     table_wishes.pause(config, ITEM)
     assert read_wishes(config).of(ITEM) == TableWish(table=ITEM, paused=True)
@@ -72,6 +89,7 @@ def test_wishes_are_kept_and_numbered(tmp_path: Path) -> None:
 def test_what_can_not_be_wished(tmp_path: Path) -> None:
     """Tables of others, the last table, a pipeline without changes; nothing is written then."""
     config = pipeline(tmp_path, *URLS, tables=["public.item"])
+    follows(config, ITEM)
     for command in (table_wishes.pause, table_wishes.resume, table_wishes.resync):
         with pytest.raises(TableNotTaken):
             command(config, ODD)
@@ -86,16 +104,49 @@ def test_what_can_not_be_wished(tmp_path: Path) -> None:
     assert read_wishes(config) == TableWishes()
 
 
+def test_a_name_that_is_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern stands for it, and the source has none: refused; asked for before, forgotten."""
+    config = pipeline(tmp_path, *URLS, tables=["public.*"])
+    nowhere = TableName("public", "itme")
+    follows(config, ITEM)
+    monkeypatch.setattr(ends, "source_tables", lambda _: [])
+    for command in (table_wishes.pause, table_wishes.resync, table_wishes.remove):
+        with pytest.raises(TableNotTaken):
+            command(config, nowhere)
+    table_wishes.put_wish(config, nowhere, lambda last, _: replace(last, paused=True))
+    table_wishes.resume(config, nowhere)
+    assert read_wishes(config).tables == ()
+    left = Apart(table=nowhere, state=ApartState.FOLLOWING)
+    assert lines_from(config, {nowhere: left}, applied_gsn=0) == []
+    assert [line.table for line in lines_from(config, {ITEM: left}, applied_gsn=0)] == [ITEM]
+
+
 def test_what_is_shown() -> None:
     """The state, where it is going, how far behind, and why it stands."""
     added = TableWish(table=ITEM, capture=Capture.ADDED, capture_id=1, copy_id=1)
-    waiting = line_of(None, added, CaptureAnswers(), applied_gsn=9)
+    waiting = line_of(None, added, CaptureAnswers())
     assert (waiting.state, waiting.wanted) == ("waiting", "copying")
     answer = CaptureAnswer(table=ITEM, capture_id=1, code="PG66", error="may not", hint="run")
-    refused = line_of(None, added, CaptureAnswers(tables=(answer,)), applied_gsn=9)
+    refused = line_of(None, added, CaptureAnswers(tables=(answer,)))
     assert (refused.state, refused.code, refused.hint) == ("refused", "PG66", "run")
     paused = Apart(table=ITEM, state=ApartState.PAUSED, applied=Applied(gsn=4))
-    shown = line_of(paused, TableWish(table=ITEM, paused=True), CaptureAnswers(), applied_gsn=9)
-    assert (shown.state, shown.wanted, shown.behind) == ("paused", "", 5)
-    shown = line_of(paused, TableWish(table=ITEM), CaptureAnswers(), applied_gsn=9)
+    shown = line_of(paused, TableWish(table=ITEM, paused=True), CaptureAnswers())
+    assert (shown.state, shown.wanted) == ("paused", "")
+    shown = line_of(paused, TableWish(table=ITEM), CaptureAnswers())
     assert shown.wanted == "joining"
+
+
+def test_a_table_of_a_binlog_is_followed_as_soon_as_it_is_taken_in(tmp_path: Path) -> None:
+    """The notes on tables are kept with the next transaction only: nothing comes for a while."""
+    config = pipeline(tmp_path, "mysql://u@h/s", URLS[1], tables=["s.item"])
+    late = TableName("s", "late")
+    REAL_FILES.make_directory(config.layout.state)
+    checkpoint.save(config.layout.state / NOTES_FILE, AllNotes())
+    wish = TableWish(table=late, capture=Capture.ADDED, capture_id=1, copy_id=1)
+    checkpoint.save(config.layout.state / WISHES_FILE, TableWishes().with_wish(wish))
+    assert not is_followed(config, late)
+    done = CaptureAnswers().with_answer(CaptureAnswer(table=late, capture_id=1))
+    checkpoint.save(config.layout.state / CAPTURED_FILE, done)
+    assert is_followed(config, late)
+    row = Apart(table=late, state=ApartState.FOLLOWING, copy_id=1)
+    assert [line.table for line in lines_from(config, {late: row}, applied_gsn=0)] == [late]

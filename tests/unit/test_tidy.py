@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("src", "tests", "docs", "bench", "examples", ".ci", "changelog.d")
@@ -35,7 +36,8 @@ UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX"
 @cache
 def files() -> tuple[Path, ...]:
     """Every text file of the project, relative to its root."""
-    found = [path for path in ROOT.iterdir() if path.is_file() and path.name != "LICENSE"]
+    ours = (path for path in ROOT.iterdir() if path.name not in ("LICENSE", ".git"))
+    found = [path for path in ours if path.is_file()]  # .git is a file in a work tree
     for folder in FOLDERS:
         found += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
     relative = [path.relative_to(ROOT) for path in found]
@@ -202,6 +204,12 @@ def test_every_error_is_in_the_documentation() -> None:
     assert {code for code in error_classes().values() if f"## {code}" not in page} == set()
 
 
+def test_every_error_in_the_documentation_says_what_to_do() -> None:
+    """Below each code stands at least one line of what is to be done."""
+    sections = read(Path("docs/errors.md")).split("\n## ")[1:]
+    assert [text.splitlines()[0] for text in sections if "\n- " not in text] == []
+
+
 def test_changelog_fragments_are_named_by_kind() -> None:
     """A fragment is changelog.d/NAME.KIND.md with one of the known kinds, and not empty."""
     assert "## [Unreleased]" in read(Path("CHANGELOG.md"))
@@ -209,6 +217,15 @@ def test_changelog_fragments_are_named_by_kind() -> None:
         if path.parts[0] == "changelog.d" and path.name != "README.md":
             assert path.suffixes[-2:][0][1:] in CHANGE_KINDS, path
             assert read(path).strip(), path
+
+
+def test_the_documented_example_counts_are_those_of_the_profiles() -> None:
+    """docs/development.md has a row for each hypothesis profile, with its number of examples."""
+    page = read(Path("docs/development.md"))
+    rows = re.findall(r"^\| `([a-z]+)` \| ([0-9,]+) \|", page, re.MULTILINE)
+    names = re.findall(r'register_profile\(\s*"([a-z]+)"', read(Path("tests/conftest.py")))
+    profiles = {name: settings.get_profile(name).max_examples for name in names}
+    assert {name: int(count.replace(",", "")) for name, count in rows} == profiles
 
 
 def test_references_between_files_hold() -> None:

@@ -294,3 +294,49 @@ def test_the_page_about_types_is_current() -> None:
     root = Path(__file__).resolve().parents[2]
     page = runpy.run_path(str(root / ".ci" / "type_page.py"))["page"]
     assert (root / "docs" / "types.md").read_text() == page()
+
+
+@pytest.mark.parametrize("target", SERVERS)
+def test_a_character_set_that_is_not_known_is_refused_by_the_plan(target: Server) -> None:
+    """Not after the start: `filename` is the one that is left out."""
+    told = mapped("varchar(9)", MYSQL, target, charset="filename", collation="filename")
+    assert told.refused == "penstock does not read the character set filename"
+    assert not mapped("varchar(9)", MYSQL, target, charset="utf8", collation="utf8_bin").refused
+
+
+def test_a_year_of_two_digits_is_held_whole() -> None:
+    """YEAR(2) holds a year, prints two digits of it, and is compared by all four."""
+    for target, held in ((PG, "smallint"), (MYSQL, "year"), (MARIADB, "year")):
+        told = mapped("year(2)", MARIADB, target)
+        assert told.target_type == held
+        assert "year({})" in told.equal.source
+        assert "year(" not in told.equal.target
+        assert "year(" not in mapped("year(4)", MARIADB, target).equal.source
+
+
+@pytest.mark.parametrize(
+    ("charset", "collation", "stored", "expected"),
+    [
+        ("utf8mb4", "utf8mb4_bin", "longtext", "json"),
+        ("latin1", "latin1_bin", "longtext", "longtext character set latin1 collate latin1_bin"),
+        ("utf8mb4", "utf8mb4_general_ci", "longtext",
+         "longtext character set utf8mb4 collate utf8mb4_general_ci"),
+        ("utf8mb4", "utf8mb4_bin", "longtext /*M!100301 COMPRESSED*/",
+         "longtext /*M!100301 COMPRESSED*/ character set utf8mb4 collate utf8mb4_bin"),
+    ],
+)  # fmt: skip
+def test_text_that_mariadb_checks_as_json_keeps_its_collation(
+    charset: str, collation: str, stored: str, expected: str
+) -> None:
+    """Its keys find equal what they did: JSON itself is compared by bytes."""
+    more = {"charset": charset, "collation": collation, "base_type": stored}
+    assert mapped("json", MARIADB, MARIADB, **more).target_type == expected
+    assert mapped("json", MARIADB, PG, **more).target_type == "json"
+
+
+def test_members_in_bytes_stay_so() -> None:
+    """CHARACTER SET binary of an ENUM or SET; there is no collation to be named."""
+    more = {"charset": "binary", "collation": "binary"}
+    for kind in ("enum('a')", "set('a')"):
+        assert mapped(kind, MYSQL, MARIADB, **more).target_type == f"{kind} character set binary"
+        assert mapped(kind, MARIADB, PG, **more).target_type == "text"

@@ -12,14 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markupsafe import escape
 from starlette.testclient import TestClient
 
-from fix_readings import HOSTILE, reading, status, trouble, watch
+from fix_followed import follows
+from fix_readings import HOSTILE, NOW_US, ORDERS, reading, source_away, status, trouble, watch
+from penstock.control.outages import Retry
+from penstock.control.table_list import TableLine
 from penstock.control.table_wishes import read_wishes
+from penstock.control.target_state import TargetState
 from penstock.model import TableName
+from penstock.model.wishes import Capture
 from penstock.web.access import Access, Hosts
-from penstock.web.app import Interface
-from penstock.web.reading import IDLE_INTERVAL_S, Reading, Watch
+from penstock.web.app import TABLE_ACTIONS, Interface
+from penstock.web.reading import IDLE_INTERVAL_S, Reading, Trouble, Watch
 
 TOKEN = "a token that nobody guesses"
 LOCAL = "http://127.0.0.1:8765"
@@ -77,6 +83,7 @@ def readings() -> dict[str, Reading]:
         "follows": reading(),
         "loads": reading(status(done=False)),
         "paused": reading(status(action="PAUSE")),
+        "target away": reading(replace(status(lag_s=None), target=TargetState(unknown=True))),
         "source away": reading(status(lag_s=None), troubles=(trouble(),), retention=None),
         "new": Reading(number=0, at_us=0, at_s=0.0, status_at_us=0, status=None),
         "unreadable": Reading(
@@ -116,7 +123,7 @@ def test_secrets_and_foreign_markup_stay_out(shown: tuple[TestClient, Watch]) ->
         if "api" not in path and "metrics" not in path:
             assert HOSTILE.name not in text, path
     page = client.get(PAGE).text
-    assert "public.&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert str(escape(str(HOSTILE))) in page
     assert "postgresql://repl:***@" in page
     assert "table &lt;b&gt;x&lt;/b&gt; is full" in page
 
@@ -148,6 +155,25 @@ def test_the_json_has_what_the_pages_show(shown: tuple[TestClient, Watch]) -> No
     assert client.get("/api/pipelines").json()["pipelines"] == [found]
     missing = client.get("/api/pipelines/other")
     assert (missing.status_code, missing.json()["code"]) == (404, "404")
+
+
+def test_a_target_that_is_away_is_no_good_news(tmp_path: Path) -> None:
+    """The badge is not green, and what cannot be known is not 0; since when, and what is next."""
+    retry = Retry(process="load", error="refused", since_us=NOW_US, next_us=NOW_US + 3_000_000)
+    outage = replace(source_away(), side="target")
+    found = replace(status(), lag=None, outages=(outage,), retries=(retry,))
+    trouble = Trouble(code="HS22", error="target unreachable", hint="x", since_us=outage.since_us)
+    site = interface(watch(tmp_path, reading(found, troubles=(trouble,))))
+    with TestClient(site.app, base_url=LOCAL) as client:
+        page, index = client.get(PAGE).text, client.get("/").text
+    site.close()
+    for text in (page, index):
+        assert '<span class="badge bad">target unreachable</span>' in text
+        assert "unknown" in text
+        assert "1.5 s" not in text.partition("lag-plot")[0].partition("Change lag")[0]
+    assert "Since 2026-11-" in page
+    assert "load has failed since" in page
+    assert "and tries again at 2026-11-" in page
 
 
 class Seldom(Watch):
@@ -229,7 +255,15 @@ def form_of(client: TestClient) -> str:
 
 
 @pytest.mark.parametrize(
-    "path", ["tasks/doctor", "tasks/verify", "tasks/doctor/stop", "actions/pause", "tables/pause"]
+    "path",
+    [
+        "tasks/doctor",
+        "tasks/verify",
+        "tasks/doctor/stop",
+        "actions/pause",
+        "tables/pause",
+        "tables/add",
+    ],
 )
 @pytest.mark.parametrize(
     ("headers", "secret"),
@@ -273,10 +307,20 @@ def test_an_error_of_a_button_is_told_with_its_code(shown: tuple[TestClient, Wat
 def test_a_table_is_paused_and_copied_by_its_buttons(shown: tuple[TestClient, Watch]) -> None:
     """Each table has its own, named for a screen reader; what they wish is kept."""
     client, made = shown
-    names = re.findall(r'<button aria-label="(\w+) ([^"]+)">', client.get(PAGE).text)
-    assert names
-    assert {word for word, _ in names} >= {"Pause", "Resync"}
-    table = TableName(*names[0][1].split(".", 1))
+    outline = Outline(client.get(PAGE).text)
+    buttons = [each for each in outline.of("button") if each.get("formaction")]
+    assert [each["aria-label"] for each in buttons if "orders" in str(each["id"])] == [
+        "Pause public.orders",
+        "Copy its rows again: public.orders",
+        "Remove it from the pipeline: public.orders",
+    ]
+    # Rows and changes are given up by a second press, behind what opens by the first.
+    assert [each["id"] for each in outline.of("details") if "orders" in str(each.get("id"))] == [
+        "resync-public.orders",
+        "remove-public.orders",
+    ]
+    table = TableName("public", "orders")
+    follows(made.config, table)
     data = {"secret": form_of(client), "schema": table.schema, "table": table.name}
     for action in ("pause", "resync"):
         assert client.post(f"{PAGE}/tables/{action}", data=data).status_code == 200
@@ -289,6 +333,56 @@ def test_a_table_is_paused_and_copied_by_its_buttons(shown: tuple[TestClient, Wa
     stranger = client.post(f"{PAGE}/tables/pause", data={**data, "schema": "elsewhere"})
     assert stranger.status_code == 409
     assert "CT60" in stranger.text
+    assert f'<a href="{PAGE}">Back to shop</a>' in stranger.text
+    assert client.post(f"{PAGE}/tables/remove", data=data).status_code == 200
+    assert read_wishes(made.config).of(table).capture is Capture.REMOVED
+
+
+@pytest.mark.parametrize("name", ["", "orders", ".orders", "public.", " . "])
+def test_a_table_is_named_with_its_schema(shown: tuple[TestClient, Watch], name: str) -> None:
+    """What was typed into the field is repeated, with what is to be typed instead."""
+    client, _ = shown
+    data = {"secret": form_of(client), "name": name}
+    for action in ("add", "remove", "pause", "resume", "resync"):
+        told = client.post(
+            f"{PAGE}/tables/{action}", data=data, headers={"accept": "application/json"}
+        )
+        assert (told.status_code, told.json()["code"]) == (409, "WB07")
+        assert repr(name) in told.json()["error"]
+
+
+def test_a_table_is_added_by_its_name(
+    shown: tuple[TestClient, Watch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the field has it: everything behind the first dot is the table's name."""
+    asked: list[TableName] = []
+    add = (lambda _, table: asked.append(table), "is being added")
+    monkeypatch.setitem(TABLE_ACTIONS, "add", add)
+    client, _ = shown
+    data = {"secret": form_of(client), "name": " public.odd. name "}
+    assert client.post(f"{PAGE}/tables/add", data=data).status_code == 200
+    assert asked == [TableName("public", "odd. name")]
+
+
+def test_what_somebody_asked_for_a_table_is_told(tmp_path: Path) -> None:
+    """Where it is on its way to, and why it does not get there."""
+    new = TableName("public", "new")
+    lines = (
+        TableLine(table=ORDERS, state="following", wanted="paused"),
+        TableLine(table=new, state="refused", code="PG12", error="no key", hint="Add one."),
+    )
+    found = replace(status(), tables=lines)
+    site = interface(watch(tmp_path, reading(found)))
+    with TestClient(site.app, base_url=LOCAL) as client:
+        page = client.get(PAGE).text
+        facts = {each["table"]: each for each in client.get("/api/pipelines/shop").json()["tables"]}
+    site.close()
+    assert "follows changes, on its way to paused" in page
+    assert 'aria-label="Add again public.new"' in page
+    assert "public.new: <span" in page
+    assert "Add one." in page
+    assert facts["public.orders"]["wanted"] == "paused"
+    assert (facts["public.new"]["state"], facts["public.new"]["code"]) == ("refused", "PG12")
 
 
 def test_a_form_without_end_is_refused(shown: tuple[TestClient, Watch]) -> None:
@@ -333,9 +427,13 @@ def test_a_login_gives_a_cookie_that_scripts_and_other_sites_do_not_get(
     assert TOKEN not in cookie
     assert guarded.get(PAGE).status_code == 200
     assert guarded.post(f"{PAGE}/tasks/verify", data={"secret": "0" * 64}).status_code == 403
+    kept = guarded.cookies.get("penstock_session")
     left = guarded.post("/logout", data={"secret": form_of(guarded)})
     assert left.headers["location"] == "/login"
     assert guarded.get(PAGE).status_code == 303
+    # Who has copied the cookie has nothing of it after that, whatever this browser forgets.
+    again = guarded.get(PAGE, headers={"cookie": f"penstock_session={kept}"})
+    assert (again.status_code, again.headers["location"]) == (303, "/login")
 
 
 def test_an_unknown_page_is_a_page_too(shown: tuple[TestClient, Watch]) -> None:

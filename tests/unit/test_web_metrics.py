@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fix_readings import HOSTILE, ORDERS, reading, status, trouble
+from penstock.control.outages import Retry
 from penstock.web.metrics import exposed
 from penstock.web.reading import Reading
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "docs" / "grafana" / "penstock.json"
+ALERTS = DASHBOARD.with_name("alerts.yml")
+TRIES = Retry(process="extract", error="refused", since_us=1, next_us=2)
+AWAY = exposed([("shop", reading(replace(status(lag_s=None), retries=(TRIES,))))]).decode()
 FULL = exposed([("shop", reading(status(done=False)))]).decode()
 
 
@@ -62,8 +67,10 @@ def test_every_metric_tells_what_it_is() -> None:
 
 
 def test_labels_are_escaped() -> None:
-    """A table's name may hold anything."""
+    """A table's name may hold anything: quotes, backslashes and line ends do not end a label."""
+    assert set('"\\\n') <= set(HOSTILE.name)
     assert value("penstock_bulk_loaded_rows", table=str(HOSTILE)) == 7
+    assert 'alert(\\"1\\\\2\\")\\n</script>' in FULL
 
 
 def test_what_is_not_known_is_left_out() -> None:
@@ -78,6 +85,22 @@ def test_what_is_not_known_is_left_out() -> None:
     assert {name for name, _ in samples(exposed([("shop", unread)]).decode())} == {
         "penstock_build_info"
     }
+
+
+def test_the_alerts_ask_only_for_metrics_that_there_are() -> None:
+    """Each rule has an expression over known metrics, and says what to do."""
+    known = {name for name, _ in samples(FULL)} | {"penstock_table_apart"}
+    text = ALERTS.read_text(encoding="utf-8")
+    rules = text.split("- alert: ")[1:]
+    assert len(rules) > 5
+    for rule in rules:
+        expression = re.search(r"expr: (.+)", rule)
+        assert expression, rule
+        asked = set(re.findall(r"penstock_\w+", expression[1]))
+        assert asked, rule
+        assert asked - known == set(), rule
+        assert "summary: " in rule
+        assert "action: " in rule
 
 
 def test_the_dashboard_asks_only_for_metrics_that_there_are() -> None:
@@ -96,4 +119,4 @@ def test_the_dashboard_asks_only_for_metrics_that_there_are() -> None:
 def test_the_metrics_are_documented(page: str) -> None:
     """Each by its name, and none that there is not."""
     told = set(re.findall(r"`(penstock_\w+)`", (ROOT / page).read_text()))
-    assert told == {name for name, _ in samples(FULL)}
+    assert told == {name for name, _ in samples(FULL)} | {name for name, _ in samples(AWAY)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import NoReturn
 
@@ -10,9 +11,11 @@ import click
 
 from penstock import __version__
 from penstock.cli.arguments import CONTEXT, InOrder
+from penstock.cli.begin import copy, init
 from penstock.cli.log import log
 from penstock.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, show_error
 from penstock.cli.reports import doctor, lag, plan, status, verify
+from penstock.cli.reset import reset
 from penstock.cli.run import demo, extract, load, run
 from penstock.cli.table import table
 from penstock.cli.web import web
@@ -29,10 +32,11 @@ class Unexpected(PenstockError):
 @click.group(cls=InOrder, context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="penstock")
 def cli() -> None:
-    """Copy a PostgreSQL database into another one and keep it in step.
+    """Copy a database into another one and keep it in step: PostgreSQL, MySQL, MariaDB.
 
     \b
     A pipeline is one TOML file. In the order you would use them:
+      penstock init URL URL        write that file, from the two databases' URLs
       penstock doctor shop.toml    what would go wrong, and the SQL that mends it
       penstock plan shop.toml      what becomes of each column in the target
       penstock run shop.toml       load in bulk, then follow every change until stopped
@@ -46,11 +50,37 @@ def cli() -> None:
     """  # noqa: D301 - click wants the character
 
 
-for command in (run, extract, load, status, lag, verify, doctor, plan, table, web, demo, log):
+for command in (
+    *(
+        init,
+        run,
+        extract,
+        load,
+        status,
+        lag,
+        verify,
+        doctor,
+        plan,
+        table,
+        reset,
+        copy,
+        web,
+        demo,
+        log,
+    ),
+):
     cli.add_command(command)
 
 
-def _fail(error: BaseException, as_json: bool, verbose: bool) -> NoReturn:
+def _for_file(error: PenstockError, arguments: list[str]) -> PenstockError:
+    """The error, its hint for the pipeline file of this command line."""
+    files = [argument for argument in arguments if argument.endswith(".toml")]
+    if files:
+        error.hint = re.sub(r"\bFILE\b", lambda _: files[0], error.hint)
+    return error
+
+
+def _fail(error: BaseException, arguments: list[str], as_json: bool, verbose: bool) -> NoReturn:
     """End the process with the exit code an exception stands for."""
     if isinstance(error, click.exceptions.Exit):
         sys.exit(error.exit_code)
@@ -63,7 +93,7 @@ def _fail(error: BaseException, as_json: bool, verbose: bool) -> NoReturn:
     if isinstance(error, KeyboardInterrupt | click.Abort):
         sys.exit(EXIT_INTERRUPTED)
     if isinstance(error, PenstockError):
-        show_error(error.as_dict(), as_json)
+        show_error(_for_file(error, arguments).as_dict(), as_json)
         sys.exit(EXIT_FAILED)
     from penstock.host.process import under_parent
 
@@ -92,7 +122,7 @@ def guarded(arguments: list[str]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILED)
     except BaseException as error:
-        _fail(error, as_json, verbose)
+        _fail(error, arguments, as_json, verbose)
 
 
 def main() -> None:

@@ -39,7 +39,10 @@ def say(as_json: bool, text: str, **fields: Any) -> None:
 
 def say_web(as_json: bool) -> Callable[[str, dict[str, str]], None]:
     """What the web interface tells where it can be reached with."""
-    return lambda text, fields: say(as_json, text, event="web interface", **fields)
+    from penstock.control.live import event
+    from penstock.host.clock import REAL_CLOCK
+
+    return lambda text, fields: say(as_json, text, **event(REAL_CLOCK, "web interface", **fields))
 
 
 def show_error(error: dict[str, Any], as_json: bool) -> None:

@@ -18,7 +18,9 @@ def status(file: Path, as_json: bool, verbose: bool) -> None:
     """Show what a pipeline is doing: steps, tables, positions, segments, processes, lag.
 
     Read from the change log, the target and the state files only, never from what a process
-    believes; so it tells the truth whether or not the pipeline runs. Changes nothing.
+    believes; so it tells the truth whether or not the pipeline runs. A server that cannot be
+    asked is named, with since when, and what is tried next; what it would have told is unknown.
+    Changes nothing.
 
     \b
     Example:     penstock status shop.toml --json
@@ -42,24 +44,29 @@ def status(file: Path, as_json: bool, verbose: bool) -> None:
 def lag(file: Path, as_json: bool, verbose: bool) -> None:
     """Tell how far the target is behind the source, in seconds and in bytes.
 
-    Seconds: the age of the newest transaction that is applied; 0 when nothing is outstanding.
+    Seconds: the age of the oldest commit that is not applied; 0 when nothing is outstanding.
     Bytes: what the source has written that is not extracted yet, and behind what is applied.
+    Where a server cannot be asked the lag is unknown (with --json null), and which it is is told.
     Changes nothing.
 
     \b
     Example:     penstock lag shop.toml
-    Exit codes:  0 told, 1 an error, 2 wrong usage
+    Exit codes:  0 told, 1 it is not known or an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.lag import read_lag
-    from penstock.control.show import show_lag
+    from penstock.control.show import show_lag, show_no_lag
+    from penstock.control.status import read_status
 
     config = pipeline_config(file)
     diagnostics(verbose)
-    found = read_lag(config)
+    found = read_status(config)
     if as_json:
-        say_json(found.as_dict())
+        say_json(found.lag_dict())
+    elif found.lag is not None:
+        show_lag(found.lag)
     else:
-        show_lag(found)
+        show_no_lag(found)
+    if found.lag is None:
+        sys.exit(EXIT_FAILED)
 
 
 @click.command()
@@ -100,7 +107,7 @@ def verify(file: Path, repair: bool, as_json: bool, verbose: bool) -> None:
         say_json(result.as_dict())
     else:
         show_verify(result)
-    if not result.equal and not result.repaired:
+    if result.not_compared or not (result.equal or result.repaired):
         sys.exit(EXIT_FAILED)
 
 

@@ -1,4 +1,4 @@
-"""The commands that move rows: run, its two halves, and the demo."""
+"""The commands that move rows: run, its two processes, and the demo."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def run(
 ) -> None:
     """Run a pipeline: bulk load, handover, then every change, until stopped.
 
-    Starts the two halves, `penstock extract` and `penstock load`, watches them, and shows the
-    handover steps, progress, rates and lag. Before anything is changed, everything that doctor
-    would call an error is checked. Run again on the same directory, it goes on where it stopped,
-    however it was stopped.
+    Starts the two processes, `penstock extract` and `penstock load`, watches them, and shows
+    handover, progress, rates, lag, and servers that are away; with --json as events. Before
+    anything is changed, everything that doctor would call an error is checked. Run again on the
+    same directory, it goes on where it stopped, however it was stopped.
 
     \b
     What it changes:
@@ -132,7 +132,7 @@ def demo(seconds: float, as_json: bool, verbose: bool) -> None:
 
     Starts two PostgreSQL servers of its own, fills a shop of twelve tables on one of them, and
     runs a pipeline to the other while customers buy, pay, cancel and browse: the bulk load, the
-    four handover steps, then their changes, with rates and lag. When the customers have gone
+    position of the handover, then their changes, with rates and lag. When the customers have gone
     home, both sides are compared row by row.
 
     \b
@@ -145,12 +145,19 @@ def demo(seconds: float, as_json: bool, verbose: bool) -> None:
     """  # noqa: D301 - click wants the character
     from penstock.control.demo import closing_lines, run_demo
     from penstock.control.demo_workload import WorkloadOptions
-    from penstock.control.live import make_view
+    from penstock.control.live import event, make_view
+    from penstock.host.clock import REAL_CLOCK
+
+    def tell(text: str) -> None:
+        if as_json:
+            say_json(event(REAL_CLOCK, "demo", text=text))
+        else:
+            say_text(text)
 
     diagnostics(verbose)
     outcome = run_demo(
         lambda: make_view(say_json if as_json else None),
-        lambda text: say(as_json, text, event=text),
+        tell,
         options=WorkloadOptions(duration_s=seconds),
         verbose=verbose,
     )

@@ -48,7 +48,9 @@ def table_ls(file: Path, as_json: bool, verbose: bool) -> None:
     following   with all others             paused    its changes wait in the log
     waiting     for the extractor           copying   its rows are copied from the source
     joining     catches up with the others  removed   not captured, not applied
-    refused     can not be captured: the reason and the next command are printed
+    refused     cannot be captured         left out  new, and not followed (newTables)
+    isolated    cannot be applied, and left behind (onTableError)
+    The last three are printed with the reason and the next command.
     Example:     penstock table ls shop.toml --json
     Exit codes:  0 listed, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character

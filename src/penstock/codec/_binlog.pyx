@@ -70,7 +70,7 @@ cdef class Decoder(_Groups):
     cdef uint64_t _widen_table
     cdef int _widen_column
     cdef bint _busy, _statements, _partial_inserts
-    cdef int64_t _row_limit, _park_limit
+    cdef int64_t _row_limit
     cdef list _slots  # every store that is bound or has rows, in the order they were made
     cdef _Scope _main
     cdef Scratch _scratch, _parked
@@ -313,7 +313,9 @@ cdef class Decoder(_Groups):
             if end - start != HEAD + 8:
                 return fail(&self._trouble, BAD_EVENT_BODY, start)
             self.xid = <uint32_t>little(block + start + HEAD, 4)
-            return self._close()
+            return self._parked_end(block, start, end) if self._park_limit else self._close()
+        if not sealed and OUTER[kind]:
+            return fail(&self._trouble, BAD_UNKNOWN_EVENT, start)
         if kind == GTID or kind == ANONYMOUS_GTID:
             return self._gtid_event(block, start, end)
         if kind == MARIA_GTID:
@@ -327,8 +329,6 @@ cdef class Decoder(_Groups):
         if kind == GTID_TAGGED:
             return self._tagged_event(block, start, end)
         if kind == TRANSACTION_PAYLOAD:
-            if not sealed:
-                return fail(&self._trouble, BAD_UNKNOWN_EVENT, start)
             return self._payload(block, start, end)
         return self._other_event(block, start, end)
 
@@ -388,8 +388,13 @@ cdef class Decoder(_Groups):
     cdef int _payload(
         self, const uint8_t* block, int64_t start, int64_t end
     ) except RAISED with gil:
-        data = (<const char*>block)[start:end]
-        self._scope.push(binlog_compressed.payload_events(data), False)
+        if self._scope.has_side and block == self._scope.side_data:
+            # Joined from packets it is a side already, which nothing writes over.
+            data = memoryview(self._scope.side)[start:end]
+        else:
+            data = (<const char*>block)[start:end]
+        payload = binlog_compressed.Payload(data)
+        self._scope.push(payload.more(b""), False, payload)
         return GO_ON
 
     cdef int _partial_event(

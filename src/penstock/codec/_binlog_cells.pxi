@@ -185,7 +185,7 @@ cdef int put_padded(
 cdef int put_set(
     Column* column, int64_t row, Cell* cell, uint64_t bits, int64_t* text
 ) noexcept nogil:
-    """The labels whose bits are set, with commas between."""
+    """The labels whose bits are set, with commas between: behind an empty text stands none."""
     cdef int64_t i, size = 0
     cdef uint8_t* room
     cdef uint8_t* start
@@ -194,23 +194,19 @@ cdef int put_set(
     for i in range(cell.label_count):
         if bits >> i & 1:
             size += cell.labels[i].length + (size > 0)
-    # The first label may be empty: then its comma is not counted yet.
-    size += cell.label_count
     if text[0] + size > TEXT_MAX:
         return TOO_LONG
     room = column_room(column, size)
     if room == NULL:
         return NO_MEMORY
     start = room
-    size = 0
     for i in range(cell.label_count):
         if bits >> i & 1:
-            if size:
+            if room > start:
                 room[0] = c','
                 room += 1
             memcpy(room, cell.labels[i].text, cell.labels[i].length)
             room += cell.labels[i].length
-            size += 1
     size = room - start
     column.length += size
     column.offsets[row + 1] = <int32_t>column.length

@@ -54,6 +54,7 @@ cdef class _Groups(_Walker):
     cdef bint _record, _counted, _begun, _single
     cdef int64_t _gsn_before, _bytes_before, _byte_limit, _commit_limit
     cdef _Scope _again
+    cdef int64_t _park_limit  # 0: rows are decoded, not put aside
     cdef int64_t* _lines  # LINE_FIELDS numbers per transaction
     cdef int64_t _line_count, _line_capacity
     cdef Gtid _gtid
@@ -189,7 +190,7 @@ cdef class _Groups(_Walker):
         if size == 6 and memcmp(text, <const char*>b"COMMIT", 6) == 0:
             if not self.in_transaction:
                 return fail(&self._trouble, BAD_NO_TRANSACTION, start)
-            return self._close()
+            return self._parked_end(block, start, end) if self._park_limit else self._close()
         if not self.in_transaction:
             self._open(block, start, 0)
         if not self._begun:
@@ -202,6 +203,11 @@ cdef class _Groups(_Walker):
             or (size >= 11 and memcmp(text, <const char*>b"XA ROLLBACK", 11) == 0)
             or (size == 8 and memcmp(text, <const char*>b"ROLLBACK", 8) == 0)
         )
+        return self._hand_out(block, start, end)
+
+    cdef int _parked_end(self, const uint8_t* block, int64_t start, int64_t end) noexcept nogil:
+        """A commit while rows are put aside: they are replayed before the transaction ends."""
+        self._closing = True
         return self._hand_out(block, start, end)
 
     cdef int _close(self) except RAISED nogil:

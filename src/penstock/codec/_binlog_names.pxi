@@ -142,6 +142,7 @@ cdef enum:
     ACT_INFLATE = 5
     ACT_ENDING = 6  # a message that ends a group of one statement
 cdef uint8_t ACTIONS[256]
+cdef bint OUTER[256]  # never inside another event
 
 cdef int64_t EVENT_LENGTH_MAX = binlog_outcome.EVENT_LENGTH_MAX_BYTES
 cdef int64_t TEXT_MAX = binlog_outcome.TEXT_LENGTH_MAX_BYTES
@@ -167,6 +168,8 @@ def _fill_actions():
     ):
         for kind in kinds:
             ACTIONS[kind] = action
+    for kind in binlog_walk.OUTER_KINDS:
+        OUTER[kind] = True
 
 
 _fill_actions()

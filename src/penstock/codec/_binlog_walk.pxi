@@ -6,9 +6,10 @@ cdef class _Scope:
 
     cdef IdMap ids
     cdef dict bindings
-    cdef list sides  # (bytes, where to go on, sealed), the innermost last and taken out below
+    cdef list sides  # (bytes, where to go on, sealed, payload), the innermost last and taken out below
     cdef bint has_side
     cdef bytes side
+    cdef object payload  # has more of the side's events, or None
     cdef const uint8_t* side_data
     cdef int64_t side_size, side_at
     cdef bint side_sealed
@@ -22,14 +23,15 @@ cdef class _Scope:
     def __dealloc__(self):
         free(self.ids.places)
 
-    cdef int push(self, bytes data, bint sealed) except RAISED:
+    cdef int push(self, bytes data, bint sealed, payload=None) except RAISED:
         if self.has_side:
-            self.sides.append((self.side, self.side_at, self.side_sealed))
-        self.set_side(data, 0, sealed)
+            self.sides.append((self.side, self.side_at, self.side_sealed, self.payload))
+        self.set_side(data, 0, sealed, payload)
         return 0
 
-    cdef int set_side(self, bytes data, int64_t at, bint sealed) except RAISED:
+    cdef int set_side(self, bytes data, int64_t at, bint sealed, payload) except RAISED:
         self.side = data
+        self.payload = payload
         self.side_data = data
         self.side_size = len(data)
         self.side_at = at
@@ -39,12 +41,20 @@ cdef class _Scope:
 
     cdef int pop(self) except RAISED:
         if self.sides:
-            data, at, sealed = self.sides.pop()
-            self.set_side(data, at, sealed)
+            data, at, sealed, payload = self.sides.pop()
+            self.set_side(data, at, sealed, payload)
         else:
             self.has_side = False
             self.side = None
+            self.payload = None
         return 0
+
+    cdef int refill(self) except RAISED with gil:
+        """Go on with what the payload still has; GO_ON if it had more."""
+        if self.payload is None or self.payload.is_used_up:
+            return NOT_WHOLE
+        data = self.payload.more(self.side[self.side_at:])
+        return self.set_side(data, 0, self.side_sealed, self.payload)
 
 
 cdef class _Walker:
@@ -171,13 +181,16 @@ cdef class _Walker:
         cdef int64_t at = self._scope.side_at, behind = 0
         cdef const uint8_t* data = self._scope.side_data
         cdef int status
-        if at == self._scope.side_size:
+        status = event_end(&self._trouble, data, at, self._scope.side_size, &behind)
+        if status == NOT_WHOLE:
+            status = self._scope.refill()
+            if status != NOT_WHOLE:
+                return status
+            if at != self._scope.side_size:
+                return fail(&self._trouble, BAD_EVENT_LENGTH, at)
             with gil:
                 self._scope.pop()
             return GO_ON
-        status = event_end(&self._trouble, data, at, self._scope.side_size, &behind)
-        if status == NOT_WHOLE:
-            return fail(&self._trouble, BAD_EVENT_LENGTH, at)
         if status != GO_ON:
             return status
         self._scope.side_at = behind  # before more is put on top of it

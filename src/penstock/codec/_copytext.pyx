@@ -2,7 +2,8 @@
 # cython: initializedcheck=False, nonecheck=False
 """The compiled walk over lines of COPY; `copytext.py` is its readable twin and says what it does.
 
-No cell becomes longer than it was: two digits of a bytea become a byte or an escape of two. So a
+No cell becomes longer than it was: two digits of a bytea become a byte or an escape of two, and what
+becomes NULL is at least as long as any name that PostgreSQL writes, anything shorter is broken. So a
 frame's length is all the room that its lines need.
 """
 
@@ -32,6 +33,8 @@ cdef enum:
     LENGTH_MIN = 4
     COPY_DATA = 100  # the letter d
     FIRST_ROOM_BYTES = 256 * 1024
+    NUMBER_NAME_BYTES_MIN = 3  # NaN
+    DATE_BYTES_MIN = 8  # infinity
 
 
 cdef struct Cell:
@@ -197,9 +200,13 @@ cdef int write_cell(
         if size and p[0] == c"-":
             at = 1
         if at >= size or not is_digit(p[at]):
+            if size < NUMBER_NAME_BYTES_MIN:
+                return BROKEN
             trouble = UNFIT
     else:
-        if size < 5 or p[4] != c"-":
+        if size < DATE_BYTES_MIN:
+            return BROKEN
+        if p[4] != c"-":
             trouble = UNFIT
         else:
             for at in range(4):
@@ -208,7 +215,7 @@ cdef int write_cell(
             if memchr(p, c"C", size) != NULL:
                 trouble = UNFIT
         if not trouble and form == ZONED:
-            if size < 3 or p[size - 3] != c"+" or p[size - 2] != c"0" or p[size - 1] != c"0":
+            if p[size - 3] != c"+" or p[size - 2] != c"0" or p[size - 1] != c"0":
                 return BROKEN
             size -= 3
     if trouble:

@@ -53,7 +53,7 @@ cdef extern from *:
 
 cdef enum Status:
     FINE = 0
-    UNFIT = 1  # a proper value that the neutral type can not hold
+    UNFIT = 1  # a proper value that the neutral type cannot hold
     MALFORMED = 2
     NOT_UTF8 = 3
     ASK_TWIN = 4  # the quick way is not sure: the plain decoder decides

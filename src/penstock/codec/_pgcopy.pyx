@@ -25,7 +25,7 @@ def next_head(block, int64_t start, int64_t end):
 cdef int64_t walk(const uint8_t* bytes_, int64_t start, int64_t end) noexcept nogil:
     cdef const uint8_t* head
     cdef int32_t length
-    # Lengths are at most 2**31 - 1 and end is a buffer's: start + length can not overflow.
+    # Lengths are at most 2**31 - 1 and end is a buffer's: start + length cannot overflow.
     while start <= end - HEAD_BYTES:
         head = bytes_ + start
         if head[0] != COPY_DATA:

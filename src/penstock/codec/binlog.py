@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, cast
 
 from penstock.codec import binlog_events as events
 from penstock.codec.binlog_cells import cells
-from penstock.codec.binlog_compressed import inflated_rows, payload_events
+from penstock.codec.binlog_compressed import Payload, inflated_rows
 from penstock.codec.binlog_events import CHECKSUM_BYTES, HEAD_BYTES, EventFlag, EventKind
 from penstock.codec.binlog_groups import Groups
 from penstock.codec.binlog_images import (
@@ -57,6 +57,7 @@ from penstock.codec.binlog_walk import (
     HEARTBEATS,
     INFLATED_KINDS,
     MESSAGE_KINDS,
+    OUTER_KINDS,
     PASSED_KINDS,
     ROW_KINDS,
     STATEMENT_KINDS,
@@ -93,7 +94,7 @@ class Decoder(Groups):
     (xid is known at its end). file_name, file_number, offset: where the stream is.
     stop, message, widen: about the last call; `widen` is (table id, column index).
 
-    After an error all rows before the broken one are still there to take; the stream can not go
+    After an error all rows before the broken one are still there to take; the stream cannot go
     on, only `reset` and be read again from a position. One thread at a time.
     """
 
@@ -247,7 +248,8 @@ class Decoder(Groups):
         """Like `feed`, but rows are put aside undecoded, for a transaction that may be undone.
 
         They are given out by `take_parked` and decoded by `replay`. LIMIT: before an event, with
-        at least byte_limit bytes put aside: take them, then go on from the offset.
+        at least byte_limit bytes put aside: take them, then go on from the offset. MESSAGE: also
+        for a commit, whose transaction stays open until the next call.
         """
         if byte_limit < 1:
             raise ValueError("byte_limit must be at least 1")
@@ -306,6 +308,8 @@ class Decoder(Groups):
             self._require_transaction(start)
             self._put_aside(inflated_rows(bytes(block[start:end])))
             return None
+        if not sealed and kind in OUTER_KINDS:
+            raise binlog_error(Reason.UNKNOWN_EVENT, start)
         if kind in GTID_KINDS:
             return self._gtid_event(block, start, end)
         if kind == EventKind.XID:
@@ -313,11 +317,9 @@ class Decoder(Groups):
             if end - start != HEAD_BYTES + 8:
                 raise binlog_error(Reason.EVENT_BODY, start)
             self.xid = u32(block, start + HEAD_BYTES)
-            return self._close()
+            return self._parked_end(block, start, end) if self._park_limit else self._close()
         if kind == EventKind.TRANSACTION_PAYLOAD:
-            if not sealed:
-                raise binlog_error(Reason.UNKNOWN_EVENT, start)
-            self._put_aside(payload_events(bytes(block[start:end])))
+            self._unpack(block, start, end)
             return None
         return self._other_event(block, start, end)
 
@@ -348,6 +350,13 @@ class Decoder(Groups):
 
     def _put_aside(self, data: bytes) -> None:
         self._scope.sides.append(Side(memoryview(data), sealed=False))
+
+    def _unpack(self, block: memoryview, start: int, end: int) -> None:
+        # Joined from packets it is a side already, which nothing writes over.
+        side = self._scope.sides[-1].data if self._scope.sides else None
+        payload = Payload(block[start:end] if block is side else bytes(block[start:end]))
+        data = memoryview(payload.more(b""))
+        self._scope.sides.append(Side(data, sealed=False, payload=payload))
 
     def _park_event(self, block: memoryview, start: int, end: int) -> Stop | None:
         if len(self._parked) >= self._park_limit:

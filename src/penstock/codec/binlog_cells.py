@@ -150,7 +150,7 @@ def cells(
         if not fits or (cell.charset == "" and cell.how in (How.UTF8, How.OTHER_TEXT)):
             missing = "its character set is not known"
             raise ShapeMismatch(
-                f"column {column.name} of {relation.full_name}, a {text}, can not be kept as "
+                f"column {column.name} of {relation.full_name}, a {text}, cannot be kept as "
                 f"{column.neutral}" + ("" if not fits else f": {missing}"),
                 hint="Run `set global binlog_row_metadata = 'FULL'` so that the binlog itself "
                 "tells what tables look like, then load the table again.",

@@ -1,7 +1,8 @@
 """Compressed events: MySQL's TRANSACTION_PAYLOAD, MariaDB's compressed QUERY and rows events.
 
 What comes out is events as they would have stood in the log, without checksums. Sizes that an
-event claims are never trusted before the bytes are there.
+event claims are never trusted before the bytes are there. A payload is taken apart piece by piece:
+however much it becomes, its packed bytes, two pieces and one event are all that is in memory.
 """
 
 from __future__ import annotations
@@ -14,14 +15,13 @@ import pyarrow as pa
 from penstock.codec.binlog_events import HEAD_BYTES, EventKind
 from penstock.codec.binlog_outcome import (
     EVENT_LENGTH_MAX_BYTES,
-    PAYLOAD_LENGTH_MAX_BYTES,
     Reason,
     binlog_error,
 )
 from penstock.codec.mysql_malformed import Malformed
 
 _ZSTD, _STORED = 0, 255
-_CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 20
 _INFLATED_KINDS = {
     EventKind.WRITE_ROWS_COMPRESSED_V1: EventKind.WRITE_ROWS_V1,
     EventKind.UPDATE_ROWS_COMPRESSED_V1: EventKind.UPDATE_ROWS_V1,
@@ -53,7 +53,7 @@ def inflated(data: bytes) -> bytes:
     return out
 
 
-def _length(data: bytes, at: int) -> tuple[int, int]:
+def _length(data: bytes | memoryview, at: int) -> tuple[int, int]:
     if at >= len(data):
         raise Malformed
     first = data[at]
@@ -65,63 +65,81 @@ def _length(data: bytes, at: int) -> tuple[int, int]:
     return int.from_bytes(data[at + 1 : at + 1 + size], "little"), at + 1 + size
 
 
-def payload_events(event: bytes) -> bytes:
-    """The events inside a TRANSACTION_PAYLOAD event, one behind the other.
+class Payload:
+    """The events inside a TRANSACTION_PAYLOAD event, handed over in pieces."""
 
-    Raises BinlogBroken (reason payload).
-    """
-    try:
-        return _payload(bytes(event[HEAD_BYTES:]))
-    except (Malformed, OSError, pa.ArrowException) as error:
-        raise binlog_error(Reason.PAYLOAD, 0) from error
+    def __init__(self, event: bytes | memoryview) -> None:
+        """event: head and body; it is kept. Raises BinlogBroken (reason payload)."""
+        self._size = 0
+        self._claimed = -1
+        try:
+            self._open(memoryview(event)[HEAD_BYTES:])
+        except Malformed as error:
+            raise binlog_error(Reason.PAYLOAD, 0) from error
+        self._ahead = self._read()
 
+    @property
+    def is_used_up(self) -> bool:
+        """Whether nothing will come any more."""
+        return not self._ahead
 
-def _payload(body: bytes) -> bytes:
-    compression, size, claimed = _ZSTD, -1, -1
-    at = 0
-    while True:
-        kind, at = _length(body, at)
-        if kind == 0:
-            break
-        length, at = _length(body, at)
-        if at + length > len(body):
+    def more(self, rest: bytes) -> bytes:
+        """The bytes that follow, behind those that were not a whole event.
+
+        They hold the event that begins with rest as a whole, unless there is no more. The last
+        ones come only once all was unpacked and has the size that it should have: a commit in them
+        is not seen before. Raises BinlogBroken (reason payload).
+        """
+        wanted = len(rest) + 1
+        if len(rest) >= HEAD_BYTES:
+            wanted = int.from_bytes(rest[9:13], "little")
+        parts, size = [rest], len(rest)
+        while self._ahead and size < wanted:
+            parts.append(self._ahead)
+            size += len(self._ahead)
+            self._ahead = self._read()
+        return b"".join(parts)
+
+    def _open(self, body: memoryview) -> None:
+        compression, size = _ZSTD, -1
+        at = 0
+        while True:
+            kind, at = _length(body, at)
+            if kind == 0:
+                break
+            length, at = _length(body, at)
+            if at + length > len(body):
+                raise Malformed
+            number, end = _length(body, at)
+            if end > at + length:
+                raise Malformed
+            if kind == 1:
+                size = number
+            elif kind == 2:
+                compression = number
+            elif kind == 3:
+                self._claimed = number
+            at += length
+        packed = body[at:]
+        if size not in (-1, len(packed)):
             raise Malformed
-        number, end = _length(body, at)
-        if end > at + length:
+        if compression not in (_ZSTD, _STORED):
             raise Malformed
-        if kind == 1:
-            size = number
-        elif kind == 2:
-            compression = number
-        elif kind == 3:
-            claimed = number
-        at += length
-    packed = body[at:]
-    if size not in (-1, len(packed)):
-        raise Malformed
-    if compression == _STORED:
-        out = packed
-    elif compression == _ZSTD:
-        out = _unpacked(packed, claimed)
-    else:
-        raise Malformed
-    if claimed not in (-1, len(out)):
-        raise Malformed
-    return out
+        stored = pa.BufferReader(packed)
+        self._stream = (
+            stored if compression == _STORED else pa.CompressedInputStream(stored, "zstd")
+        )
 
-
-def _unpacked(packed: bytes, claimed: int) -> bytes:
-    """zstd, piece by piece: a size that is a lie asks for no memory."""
-    bound = claimed if 0 <= claimed <= PAYLOAD_LENGTH_MAX_BYTES else PAYLOAD_LENGTH_MAX_BYTES
-    pieces: list[bytes] = []
-    total = 0
-    with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
-        while total <= bound and (piece := stream.read(_CHUNK_BYTES)):
-            pieces.append(piece)
-            total += len(piece)
-    if total > bound:
-        raise Malformed
-    return b"".join(pieces)
+    def _read(self) -> bytes:
+        try:
+            piece: bytes = self._stream.read(CHUNK_BYTES)
+        except (OSError, pa.ArrowException) as error:
+            raise binlog_error(Reason.PAYLOAD, 0) from error
+        self._size += len(piece)
+        is_wrong = self._size > self._claimed if piece else self._size != self._claimed
+        if is_wrong and self._claimed != -1:
+            raise binlog_error(Reason.PAYLOAD, 0)
+        return piece
 
 
 def inflated_rows(event: bytes) -> bytes:

@@ -50,6 +50,7 @@ class Groups(Walker):
     _bytes_before: int
     _byte_limit: int
     _commit_limit: int
+    _park_limit: int
 
     def _hand_out(self, block: memoryview, start: int, end: int) -> Stop:
         self.message = bytes(block[start:end])
@@ -104,7 +105,7 @@ class Groups(Walker):
             return None
         if text == b"COMMIT":
             self._require_transaction(start)
-            return self._close()
+            return self._parked_end(block, start, end) if self._park_limit else self._close()
         if not self.in_transaction:
             self._open(start, block, "", 0)
         if not self._begun:
@@ -114,6 +115,11 @@ class Groups(Walker):
         self._closing = (
             self._single or text.startswith((b"XA COMMIT", b"XA ROLLBACK")) or (text == b"ROLLBACK")
         )
+        return self._hand_out(block, start, end)
+
+    def _parked_end(self, block: memoryview, start: int, end: int) -> Stop:
+        """A commit while rows are put aside: they are replayed before the transaction ends."""
+        self._closing = True
         return self._hand_out(block, start, end)
 
     def _close(self) -> Stop | None:

@@ -18,8 +18,6 @@ __all__ = ["BYTE_LIMIT_DEFAULT", "BinlogBroken", "DecodeError", "Reason", "Stop"
 
 # max_allowed_packet is at most 1 GiB; an event has a head and a table's bitmaps besides.
 EVENT_LENGTH_MAX_BYTES = 2**30 + 2**20
-# What a transaction's compressed payload may become.
-PAYLOAD_LENGTH_MAX_BYTES = 2**32
 # As for pgoutput: text of one batch stays far below the 2 GiB that 32-bit offsets reach.
 BYTE_LIMIT_DEFAULT = 256 * 2**20
 BYTE_LIMIT_MAX = 2**30
@@ -29,7 +27,7 @@ TEXT_LENGTH_MAX_BYTES = 2**30
 FILE_NUMBER_MAX = 2**24 - 1
 OFFSET_BITS = 40
 # Of events that a server leaves out in one file, as they are in our GTID set already. More than
-# that can not be told from a step back, for an event has the lower 32 bits of its place alone.
+# that cannot be told from a step back, for an event has the lower 32 bits of its place alone.
 GAP_MAX_BYTES = 2**31 - 1
 
 
@@ -40,7 +38,7 @@ class Stop(IntEnum):
     LIMIT = 1  # before a row, when enough rows or bytes are buffered; may be mid-transaction
     COMMIT = 2  # just behind the end of a transaction, when enough rows or bytes are buffered
     MESSAGE = 4  # behind an event that Python handles; `message` has its bytes
-    WIDEN = 5  # before a row with a value that its neutral type can not hold; see `widen`
+    WIDEN = 5  # before a row with a value that its neutral type cannot hold; see `widen`
     OTHER_FRAME = 6  # before a packet that is not an event: EOF or ERR; `message` is its payload
 
 
@@ -91,7 +89,7 @@ _PHRASES: dict[Reason, str] = {
     Reason.DEFAULTED: "inserted row without all columns (binlog_row_image is not FULL)",
     Reason.BEFORE: "row without the old values that tell which row it is",
     Reason.TOO_LONG: "row whose text is too long to keep",
-    Reason.PAYLOAD: "compressed event that can not be decompressed",
+    Reason.PAYLOAD: "compressed event that cannot be decompressed",
     Reason.ENCRYPTED: "encrypted binlog file",
     Reason.PLACE: "event that ends before the one in front of it",
 }

@@ -18,6 +18,7 @@ _MANY_SCHEMAS = 254  # too many to be named
 _OPTION_NO_FOREIGN_KEY_CHECKS = 0x0400_0000
 _MODE_ANSI_QUOTES = 4
 _MODE_NO_BACKSLASH_ESCAPES = 0x10_0000
+_STRICT_MODES = 0x60_0000  # STRICT_TRANS_TABLES and STRICT_ALL_TABLES
 # Status variables of a fixed size that are passed over: number -> bytes.
 _PASSED = {3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8}
 
@@ -51,6 +52,11 @@ class Query:
     def has_backslash_escapes(self) -> bool:
         """Whether a backslash escapes inside strings."""
         return not self.sql_mode & _MODE_NO_BACKSLASH_ESCAPES
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether values that do not fit were refused."""
+        return bool(self.sql_mode & _STRICT_MODES)
 
     @property
     def checks_foreign_keys(self) -> bool:

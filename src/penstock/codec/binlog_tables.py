@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.codec.binlog_outcome import Reason, binlog_error
-from penstock.codec.mysql_charsets import charset_named, decoder
+from penstock.codec.mysql_charsets import charset_named, decoder, label_charset
 from penstock.codec.mysql_decimals import decimal_shape_is_valid
 from penstock.codec.mysql_malformed import Malformed
 from penstock.codec.mysql_temporals import FSP_MAX
@@ -42,7 +42,7 @@ _LENGTH_BYTES = (1, 2, 3, 4)
 class ShapeMismatch(PenstockError):
     """A table in the binlog is not the table whose definition is known.
 
-    Names, types and keys can not be told from the binlog alone, so the definition must be of the
+    Names, types and keys cannot be told from the binlog alone, so the definition must be of the
     same moment. `fields` has `table` and, where one differs, `column`.
     """
 
@@ -303,7 +303,7 @@ def _described(
 def _signedness(
     data: bytes | None, columns: list[WireColumn], year: bool | None
 ) -> list[bool | None]:
-    """Whether each number is unsigned; None for other columns and where it can not be told.
+    """Whether each number is unsigned; None for other columns and where it cannot be told.
 
     year: see `_year_is_numeric`. Where both readings are possible, what they agree on. A YEAR is
     always unsigned, whatever stands in its bit.
@@ -374,7 +374,7 @@ def _with_labels(columns: list[WireColumn], code: TypeCode, body: _Body) -> list
     for column in columns:
         if column.code is code:
             labels = [body.take(body.length()) for _ in range(body.length())]
-            charset = column.charset or "utf8mb4"
+            charset = label_charset(column.charset or "utf8mb4")
             out.append(replace(column, labels=tuple(map(decoder(charset), labels))))
         else:
             out.append(column)
@@ -454,7 +454,7 @@ def refuse_type(table: TableMap, column: WireColumn, name: str) -> None:
 def check_relation(
     table: TableMap, relation: Relation, charsets: Sequence[str | None] = ()
 ) -> None:
-    """Refuse a relation that this event's table can not be.
+    """Refuse a relation that this event's table cannot be.
 
     charsets: per column the character set that the catalogue names (None: not a character
     column); needed where the event has none. Raises ShapeMismatch, TypeRefused.

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from penstock.codec.binlog_compressed import Payload
 from penstock.codec.binlog_events import CHECKSUM_BYTES, HEAD_BYTES, EventFlag, EventKind
 from penstock.codec.binlog_images import Binding
 from penstock.codec.binlog_outcome import (
@@ -45,6 +46,13 @@ GTID_KINDS = frozenset(
     )
 )
 INFLATED_KINDS = frozenset(range(EventKind.WRITE_ROWS_COMPRESSED_V1, 172))
+# What says where the stream stands is never inside another event; no more is a payload, which could
+# go on for ever.
+OUTER_KINDS = GTID_KINDS | {
+    EventKind.ROTATE,
+    EventKind.FORMAT_DESCRIPTION,
+    EventKind.TRANSACTION_PAYLOAD,
+}
 ROW_KINDS = frozenset(
     (
         EventKind.WRITE_ROWS_V1,
@@ -96,12 +104,14 @@ _FILE_NAME = re.compile(rb"[!-~]+\.([0-9]{1,10})")
 class Side:
     """Events that do not lie in the block: joined from packets, decompressed, written anew.
 
-    sealed: as they came from the server, with checksums; they move the position.
+    sealed: as they came from the server, with checksums; they move the position. payload: has
+    more of them, once these are used.
     """
 
     data: memoryview
     sealed: bool
     at: int = 0
+    payload: Payload | None = None
 
 
 @dataclass(slots=True)
@@ -265,11 +275,14 @@ class Walker(ABC):
     def _side_event(self) -> Stop | None:
         sides = self._scope.sides
         side = sides[-1]
-        if side.at == len(side.data):
-            sides.pop()
-            return None
         at = side.at
         behind = event_end(side.data, at, len(side.data))
+        if behind is None and side.payload is not None and not side.payload.is_used_up:
+            side.data, side.at = memoryview(side.payload.more(bytes(side.data[at:]))), 0
+            return None
+        if at == len(side.data):
+            sides.pop()
+            return None
         if behind is None:
             raise binlog_error(Reason.EVENT_LENGTH, at)
         side.at = behind  # before more is put on top of it

@@ -169,7 +169,7 @@ def checksum_salt(file_id: str) -> int:
     return int(google_crc32c.value(uuid.UUID(file_id).bytes))
 
 
-HEADER_SALT = 0  # the header frame tells the file id, so it can not be salted with it
+HEADER_SALT = 0  # the header frame tells the file id, so it cannot be salted with it
 
 
 def _checksum(salt: int, offset_bytes: int, kind: int, length: int, parts: Iterable[Any]) -> int:

@@ -66,6 +66,9 @@ class LineTranscoder(Protocol):
 NO_PLACE = "a value that MySQL has no place for (infinity, NaN, or a year outside 0 to 9999)"
 _NUMBER = re.compile(rb"-?[0-9].*", re.DOTALL)
 _DATE = re.compile(rb"[0-9]{4}-[^C]*", re.DOTALL)
+# The shortest texts that are no digits. With less there is no NULL to be written: that is longer.
+_NUMBER_NAME_BYTES_MIN = len(b"NaN")
+_DATE_BYTES_MIN = len(b"infinity")
 # In a line of COPY these may follow a backslash; LOAD DATA knows all but two of them.
 _RAW = {ord("v"): b"\v", ord("f"): b"\f"}
 _ESCAPED = {ord("\\"): b"\\\\", ord("\n"): b"\\n", ord("\r"): b"\\r", ord("\t"): b"\\t", 0: b"\\0"}
@@ -163,11 +166,13 @@ def _text(text: bytes) -> bytes:
 
 def _number(text: bytes) -> bytes:
     if not _NUMBER.fullmatch(text):
-        raise _Unfit
+        raise _Unfit if len(text) >= _NUMBER_NAME_BYTES_MIN else _Broken
     return text
 
 
 def _date(text: bytes) -> bytes:
+    if len(text) < _DATE_BYTES_MIN:
+        raise _Broken
     if not _DATE.fullmatch(text):
         raise _Unfit
     return text

@@ -1,6 +1,6 @@
 """MySQL's and MariaDB's character sets: collation ids to names, and bytes to text.
 
-A byte sequence that the server itself can not turn into Unicode (it would answer `?`) raises
+A byte sequence that the server itself cannot turn into Unicode (it would answer `?`) raises
 UnicodeDecodeError here, as does one that is cut: nothing is replaced. The tables were compared
 with real servers, character by character (tests/unit/test_mysql_charsets.py).
 Not here: the compiled fast paths (`_binlog.pyx`), which take `single_byte_table` from here.
@@ -282,6 +282,14 @@ def _decode_ucs2(data: bytes) -> str:
     if 2 * len(text) != len(data):
         raise _refused("ucs2", data, 0, len(data))
     return text
+
+
+def label_charset(charset: str) -> str:
+    """What the labels of an ENUM or SET are written in: in bytes they are what they were made of.
+
+    That is text all the same, and nobody says of which character set: nearly always UTF-8.
+    """
+    return "utf8mb4" if charset == "binary" else charset
 
 
 @lru_cache(maxsize=64)

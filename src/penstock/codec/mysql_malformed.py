@@ -9,4 +9,4 @@ class Malformed(ValueError):
 
 
 class Unfit(ValueError):
-    """A proper value that the neutral type can not hold; the column must become text."""
+    """A proper value that the neutral type cannot hold; the column must become text."""

@@ -150,7 +150,11 @@ def _set(cell: Cell) -> Reader:
         bits = int.from_bytes(data, "little")
         if bits >> len(cell.labels):
             raise Malformed
-        return ",".join(label for index, label in enumerate(cell.labels) if bits >> index & 1)
+        out = ""
+        for index, label in enumerate(cell.labels):
+            if bits >> index & 1:
+                out += "," * bool(out) + label  # as the server prints it where a label is empty
+        return out
 
     return read
 

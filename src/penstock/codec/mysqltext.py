@@ -76,7 +76,7 @@ class TextBroken(PenstockError):
 
 
 class CellUnfit(PenstockError):
-    """A value can not be written for the target: it has no such text, or not in this encoding.
+    """A value cannot be written for the target: it has no such text, or not in this encoding.
 
     fields: row, counted from 1 within the chunk, column, counted from 0, and reason.
     """
@@ -241,7 +241,7 @@ class _Zero(ValueError):
 
 
 def unfit(row: int, column: int, reason: str) -> CellUnfit:
-    """The error for a value that can not be written."""
+    """The error for a value that cannot be written."""
     return CellUnfit(
         f"row {row}, column {column + 1} of a chunk: {reason}",
         hint="Change the value in the source, or leave the table out of [source] tables.",

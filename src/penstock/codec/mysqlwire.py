@@ -111,7 +111,7 @@ def register_replica(server_id: int, *, host: str = "", port: int = 0) -> bytes:
 def dump(*, server_id: int, file: str, offset: int, flags: int = 0) -> bytes:
     """COM_BINLOG_DUMP from an offset of a file on.
 
-    Raises PacketInvalid for an offset of 4 GiB or more, which the command can not name.
+    Raises PacketInvalid for an offset of 4 GiB or more, which the command cannot name.
     """
     if offset >= 2**32:
         raise PacketInvalid(f"{file}:{offset} lies behind 4 GiB: only a GTID set can name it")

@@ -285,7 +285,7 @@ def truncate_message(body: Buffer, streamed: bool = False) -> TruncateMessage:
     reader = _Reader(body)
     xid, count, options = reader.xid(streamed), reader.u32(), reader.u8()
     if reader.remaining() != 4 * count:
-        # Said before reading, so that a broken count can not ask for much memory.
+        # Said before reading, so that a broken count cannot ask for much memory.
         reason = Reason.TRUNCATED if reader.remaining() < 4 * count else Reason.TRAILING
         raise decode_error(reason, len(body))
     return TruncateMessage(

@@ -32,7 +32,7 @@ class Stop(IntEnum):
     COMMIT = 2  # just behind a Commit, when enough rows or bytes are buffered
     KEEPALIVE = 3  # behind a keepalive; `message` spans it
     MESSAGE = 4  # behind a pgoutput message that Python handles; `message` spans it
-    WIDEN = 5  # before a row with a value that its neutral type can not hold; see `widen`
+    WIDEN = 5  # before a row with a value that its neutral type cannot hold; see `widen`
     OTHER_FRAME = 6  # before a wire frame that is not CopyData; `message` spans its payload
 
 

@@ -56,7 +56,7 @@ class Malformed(ValueError):
 
 
 class Unfit(ValueError):
-    """A proper value that the neutral type can not hold; the column must become text."""
+    """A proper value that the neutral type cannot hold; the column must become text."""
 
 
 def read_bool(text: bytes) -> bool:
@@ -123,7 +123,7 @@ def read_float32(text: bytes) -> float:
     exact = Fraction(text.decode("ascii"))
     if Fraction(value) != exact and not _bits(value) & 1:
         # Round to odd: of the two doubles around the number take the one whose last bit is set.
-        # It can not sit on the middle between two singles, so the next rounding is right.
+        # It cannot sit on the middle between two singles, so the next rounding is right.
         value = math.nextafter(value, math.inf if exact > Fraction(value) else -math.inf)
     try:
         single: float = struct.unpack("<f", struct.pack("<f", value))[0]

@@ -73,7 +73,7 @@ def _message(kind: bytes, body: bytes) -> bytes:
 def _text(value: str) -> bytes:
     data = value.encode()
     if b"\0" in data:
-        raise WireError("a NUL byte can not be sent in a protocol string")
+        raise WireError("a NUL byte cannot be sent in a protocol string")
     return data + b"\0"
 
 

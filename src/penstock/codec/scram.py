@@ -42,7 +42,7 @@ class ScramError(PenstockError):
 
 
 def saslprep(text: str) -> bytes:
-    """The password as RFC 4013 wants it; as it is where it can not be prepared.
+    """The password as RFC 4013 wants it; as it is where it cannot be prepared.
 
     PostgreSQL does the same on both sides: a password that is not valid by the profile is used
     byte by byte.

@@ -33,7 +33,7 @@ def give_action(config: Config, word: str) -> None:
 class ActionWatch:
     """Reads the action on a connection of its own, at most every `interval_s`.
 
-    A target that can not be reached keeps the last word known: what can not be read must not
+    A target that cannot be reached keeps the last word known: what cannot be read must not
     stop an extraction. Used by one thread.
     """
 

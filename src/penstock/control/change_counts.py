@@ -6,20 +6,23 @@ kind. Not here: how far the log goes (`log_facts.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
 from penstock.codec.ckt import FrameEntry, FrameKind, RowsFlag
 from penstock.control.config import Config
 from penstock.host.files import FileMissing
-from penstock.log.layout import SegmentFile, list_open_segments, list_segments
-from penstock.log.segment import Segment, open_segment
+from penstock.log.layout import SegmentFile, list_segments
+from penstock.log.segment import Segment, list_begun_segments, open_segment
 from penstock.model import MarkerKind, TableName
 
 ROWS_OPENED_MAX = 2_000_000  # per look: a log that was long before we came is counted in pieces
+SEGMENTS_KNOWN_MAX = 20_000  # of which the frames are remembered
 SINGLE = {RowsFlag.INSERT: "insert", RowsFlag.UPDATE: "update", RowsFlag.DELETE: "delete"}
 KINDS = ("insert", "update", "delete", "truncate")
 LETTERS = {ord("I"): "insert", ord("U"): "update", ord("D"): "delete"}
@@ -87,7 +90,7 @@ class ChangeCounter:
 
     def _segments(self) -> Iterator[SegmentFile]:
         # One that is closed between the two listings is then met under its new name.
-        unfinished = list_open_segments(self._directory, self._extension)
+        unfinished = list_begun_segments(self._directory, self._extension)
         closed = list_segments(self._directory, self._extension)
         numbers = {file.number for file in closed}
         files = [*closed, *(file for file in unfinished if file.number not in numbers)]
@@ -129,3 +132,45 @@ class ChangeCounter:
 
     def _of(self, table: TableName) -> KindCounts:
         return self.counts.tables.setdefault(table, KindCounts())
+
+
+def changes_between(
+    config: Config, table: TableName, *, first_segment: int, after_gsn: int, until_gsn: int
+) -> int:
+    """How many row changes of one table the closed segments hold between two places of the log.
+
+    Segments that are gone count for nothing. Raises SegmentCorrupt.
+    """
+    extension = config.change_loader.change_file_extension
+    found = 0
+    for file in list_segments(config.layout.log, extension):
+        if file.number < first_segment:
+            continue
+        try:
+            frames = _frames(file.path, extension, file.path.stat().st_mtime_ns)
+        except (FileMissing, FileNotFoundError):
+            continue  # applied and removed meanwhile
+        for entry in frames.get(table, ()):
+            if entry.gsn_last <= after_gsn or entry.gsn_first > until_gsn:
+                continue
+            if after_gsn < entry.gsn_first and entry.gsn_last <= until_gsn:
+                found += entry.row_count
+                continue
+            with open_segment(file.path, extension=extension) as segment:
+                gsn = segment.read_rows(entry).batch.column("gsn").to_numpy(zero_copy_only=False)
+            found += int(np.count_nonzero((gsn > after_gsn) & (gsn <= until_gsn)))
+    return found
+
+
+@lru_cache(maxsize=SEGMENTS_KNOWN_MAX)
+def _frames(
+    path: Path, extension: str, _changed_ns: int
+) -> Mapping[TableName, Sequence[FrameEntry]]:
+    """The rows frames of a closed segment, by table: it never changes, but for another log's."""
+    found: dict[TableName, list[FrameEntry]] = {}
+    with open_segment(path, extension=extension) as segment:
+        for entry in segment.entries:
+            if entry.kind == FrameKind.ROWS:
+                relation = segment.relation(entry.relation_id)
+                found.setdefault(TableName(relation.schema, relation.name), []).append(entry)
+    return found

@@ -51,6 +51,7 @@ WORK_MEMORY = "64MB"  # for the sums of 65,536 buckets, and for sorting hashes
 QUEUED_BATCHES_MAX = 4
 
 BEGIN = "begin isolation level repeatable read read only"
+KIND = "select relkind::text from pg_class where oid = to_regclass(%(name)s)"
 LEAVES = """
     select n.nspname, c.relname, c.relfilenode, pg_relation_filenode(c.oid),
            pg_relation_size(c.oid), c.reltuples::bigint, c.relkind::text,
@@ -322,9 +323,20 @@ def compare(
     named_max: int = NAMED_MAX,
     on_progress: Callable[[CompareProgress], None] | None = None,
     ends: Ends | None = None,
+    on_gone: Callable[[TableName, TableGone], None] | None = None,
 ) -> list[Compared]:
-    """As `compare_tables`, with what a repair needs to know."""
-    works = [_prepare(pair, source, target, ends) for pair in pairs]
+    """As `compare_tables`, with what a repair needs to know.
+
+    on_gone: told of a table that a side does not have, instead of raising; the rest is compared.
+    """
+    works = []
+    for pair in pairs:
+        try:
+            works.append(_prepare(pair, source, target, ends))
+        except TableGone as error:
+            if on_gone is None:
+                raise
+            on_gone(pair.source.name, error)
     _read_sums(works, (source, target), hasher, on_progress)
     return [_compared(work, (source, target), hasher, named_max) for work in works]
 
@@ -380,15 +392,16 @@ def _parts(lead: psycopg.Connection, table: TableName, side: str) -> tuple[tuple
     """Lock a table and cut it into parts; also an estimate of its rows."""
     name = {"name": quoted(*table)}
     with server_errors(f"looking at {table} in the {side}"):
-        there = lead.execute("select to_regclass(%(name)s) is not null", name).fetchone()
-        if there is None or not there[0]:
+        found = lead.execute(KIND, name).fetchone()
+        if found is None:
             raise TableGone(
                 f"there is no table {table} in the {side}",
-                hint="A table made after the pipeline started is loaded at its next start: run "
-                "`penstock doctor`, it names the SQL to type first. Else check tables and "
-                "[target.map].",
+                hint="See `penstock table ls`: a table that is new is added, or left out, by "
+                "newTables; a captured one comes back by `penstock table resync`. Else check "
+                "tables and [target.map].",
             )
-        lead.execute(f"lock table {quoted(*table)} in access share mode")
+        only = "" if found[0] == "p" else "only "  # tables that inherit are compared by themselves
+        lead.execute(f"lock table {only}{quoted(*table)} in access share mode")
         leaves = lead.execute(LEAVES, name).fetchall() or lead.execute(PLAIN, name).fetchall()
     parts: list[Part] = []
     rows = 0

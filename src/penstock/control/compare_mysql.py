@@ -87,7 +87,9 @@ class MySQLSide:
                 return definitions[found.name]
         raise TableGone(
             f"there is no table {table} in the {side}",
-            hint="Run `penstock doctor`, or check tables and [target.map].",
+            hint="See `penstock table ls`: a table that is new is added, or left out, by "
+            "newTables; a captured one comes back by `penstock table resync`. Else check "
+            "tables and [target.map].",
         )
 
     def column_types(self, table: TableName) -> dict[str, str]:

@@ -10,7 +10,7 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -69,7 +69,7 @@ class ConfigKeyMissing(PenstockError):
 
 
 class ConfigUrlInvalid(PenstockError):
-    """A database URL that can not be read, or of an engine that penstock does not have."""
+    """A database URL that cannot be read, or of an engine that penstock does not have."""
 
     code = "CF07"
 
@@ -127,12 +127,21 @@ class PipelineSection:
     handover: HandoverMode = HandoverMode.SNAPSHOT
 
 
+class NewTables(StrEnum):
+    """What becomes of a table that is made at the source later and that a pattern takes in."""
+
+    ADD = "add"
+    LEAVE = "leave"
+    STOP = "stop"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSection:
     """[source]. tables: patterns `schema.table` with `*` and `?`; a leading `!` takes out."""
 
     url: str = field(repr=False)
     tables: tuple[str, ...]
+    new_tables: NewTables = NewTables.ADD
 
     @property
     def is_mysql(self) -> bool:
@@ -144,7 +153,7 @@ class SourceSection:
 class TargetSection:
     """[target]. map: source namespace to target namespace; others keep their name.
 
-    types: what becomes of values that the target can not hold, see `codec.typemap.parse_choices`.
+    types: what becomes of values that the target cannot hold, see `codec.typemap.parse_choices`.
     """
 
     url: str = field(repr=False)
@@ -174,16 +183,28 @@ class ChangeExtractorSection:
     server_id: int = 0
 
 
+class OnTableError(StrEnum):
+    """What a table that cannot be applied does to the others."""
+
+    STOP = "stop"
+    ISOLATE = "isolate"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeLoaderSection:
-    """[changeLoader], as document 000 names its parameters."""
+    """[changeLoader], as document 000 names its parameters; on_table_error is our own, and so are
+    keep_applied_hours and keep_applied_megabytes, of applied segments not removed at once.
+    """
 
     max_files_per_batch: int = 30
     max_threads: int = 5
     remove_files: bool = False
+    keep_applied_hours: float = 24
+    keep_applied_megabytes: int = 10_240
     change_file_extension: str = "ckt"
     work_directory: str | None = None
     done_directory: str | None = None
+    on_table_error: OnTableError = OnTableError.STOP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +253,11 @@ class SparkSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """One pipeline, as its file says. path: the file, absolute."""
+    """One pipeline, as its file says.
+
+    path: the file, absolute. file_tables: [source] tables as written there; those of `source` have
+    in them what was asked for since.
+    """
 
     path: Path
     pipeline: PipelineSection
@@ -243,6 +268,7 @@ class Config:
     data_loader: DataLoaderSection
     spark: SparkSection
     schema_changes: SchemaChangesSection = field(default_factory=SchemaChangesSection)
+    file_tables: tuple[str, ...] = ()
 
     @property
     def directory(self) -> Path:
@@ -282,6 +308,8 @@ POSITIVE = (
     ("changeExtractor", "eventsPerFlush"),
     ("changeLoader", "maxFilesPerBatch"),
     ("changeLoader", "maxThreads"),
+    ("changeLoader", "keepAppliedHours"),
+    ("changeLoader", "keepAppliedMegabytes"),
     ("dataLoader", "maxThreads"),
     ("dataLoader", "chunkMegabytes"),
 )
@@ -330,7 +358,7 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
     parts = {_snake(name): _section(text, name) for name in SECTIONS}
     config = Config(path=text.path, **parts)
     _check_values(text, config)
-    return with_wishes(config)
+    return with_wishes(replace(config, file_tables=config.source.tables))
 
 
 def _section(text: ConfigText, name: str) -> Any:
@@ -391,7 +419,7 @@ def _words(kind: Any) -> tuple[str, ...]:
 
 
 def _nearest(key: str, value: Any, kind: Any) -> str:
-    """Which of the words was meant; empty where that can not be told."""
+    """Which of the words was meant; empty where that cannot be told."""
     given = str(_plain(value)).lower()
     close = difflib.get_close_matches(given, _words(kind), n=1, cutoff=0.5)
     return f'Did you mean {key} = "{close[0]}"?' if close else ""
@@ -509,7 +537,7 @@ def _check_binlog_start(text: ConfigText, section: ChangeExtractorSection) -> No
         try:
             BinlogPosition.at(file, 4 if position is None else position)
         except PositionInvalid as error:
-            raise _invalid(text, name, "binlogFile", f"can not be used: {error.message}") from error
+            raise _invalid(text, name, "binlogFile", f"cannot be used: {error.message}") from error
     if position is not None and position < BINLOG_HEAD_BYTES:
         raise _invalid(text, name, "binlogPosition", f"must be at least {BINLOG_HEAD_BYTES}")
 
@@ -538,7 +566,7 @@ def _check_url(text: ConfigText, section: str, url: str) -> None:
         port_in_range = parts.port is None or parts.port > 0
     except ValueError as error:
         raise ConfigUrlInvalid(
-            f"{place}: url can not be read: {error}", hint=f"Write it like {example}."
+            f"{place}: url cannot be read: {error}", hint=f"Write it like {example}."
         ) from error
     if parts.scheme not in URL_SCHEMES:
         shown = f"{parts.scheme}://" if "://" in url else "a text without ://"

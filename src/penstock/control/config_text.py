@@ -23,7 +23,7 @@ _USER_INFO = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://([^/?#]*)@")
 
 
 class ConfigUnreadable(PenstockError):
-    """The pipeline file is not there or can not be read."""
+    """The pipeline file is not there or cannot be read."""
 
     code = "CF01"
 
@@ -77,7 +77,7 @@ def read_config_text(path: Path, environment: Mapping[str, str]) -> ConfigText:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise ConfigUnreadable(
-            f"can not read the pipeline file {path}: {reason}",
+            f"cannot read the pipeline file {path}: {reason}",
             hint="Name a pipeline file in TOML; docs/configuration.md shows a whole one.",
         ) from error
     try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -26,19 +26,28 @@ def open_diagnostics(path: Path) -> IO[str]:
 
 
 class _Tee:
-    """Writes each line to every stream that wants it."""
+    """Writes each line to every stream that wants it, and that somebody reads.
+
+    A child of `penstock run` writes into a pipe. After kill -9 of the parent nobody reads it: the
+    work ends in order then, as a signal tells it to, and never by the line that it could not write.
+    """
 
     def __init__(self, streams: list[IO[str]]) -> None:
         self._streams = streams
 
     def write(self, text: str) -> int:
-        for stream in self._streams:
-            stream.write(text)
+        self._each(lambda stream: stream.write(text))
         return len(text)
 
     def flush(self) -> None:
+        self._each(lambda stream: stream.flush())
+
+    def _each(self, does: Callable[[IO[str]], object]) -> None:
         for stream in self._streams:
-            stream.flush()
+            try:
+                does(stream)
+            except BrokenPipeError:
+                self._streams = [other for other in self._streams if other is not stream]
 
 
 def configure_diagnostics(*, verbose: bool, file: IO[str] | None = None) -> None:

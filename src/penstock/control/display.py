@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import IO
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 PLAIN_WIDTH = 200
@@ -19,6 +20,14 @@ def console(file: IO[str] | None = None) -> Console:
     if not made.is_terminal:
         made.width = PLAIN_WIDTH
     return made
+
+
+def screen() -> Console:
+    """A console for what is drawn in place: its lines end at the terminal's edge.
+
+    A line that the terminal itself breaks is not counted, and a piece of it would stay behind.
+    """
+    return Console(highlight=False)
 
 
 def human_bytes(count: float) -> str:
@@ -46,6 +55,16 @@ def human_seconds(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def grid(rows: list[tuple[str, str]]) -> Table:
+    """As `pairs`, for a screen: what does not fit goes on below, in its own column."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def pairs(rows: list[tuple[str, str]]) -> Text:

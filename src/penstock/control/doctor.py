@@ -6,15 +6,18 @@ findings are printed (`display.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import psycopg
 
 # The modules register their checks when they are imported.
 from penstock.control import (  # noqa: F401
+    doctor_directory,
     doctor_host,
     doctor_identity,
     doctor_server,
@@ -23,14 +26,25 @@ from penstock.control import (  # noqa: F401
     doctor_target,
 )
 from penstock.control.config import Config
-from penstock.control.doctor_mysql import MYSQL_CHECKS
-from penstock.control.doctor_mysql.at_target import target_findings
-from penstock.control.findings import CHECKS, Check, Finding, Probe, Severity, Side
+from penstock.control.doctor_load import LOAD_CHECKS, Loading, as_postgres_has_them
+from penstock.control.doctor_mysql.at_source import look_at_source
+from penstock.control.doctor_mysql.at_target import look_at_target
+from penstock.control.findings import (
+    CHECKS,
+    Check,
+    Finding,
+    Looked,
+    Probe,
+    Severity,
+    Side,
+    unreachable,
+    untold,
+)
 from penstock.control.followed import followed_names
-from penstock.control.mysql_source import source_findings
+from penstock.control.new_tables import new_findings
 from penstock.host.connect import EXACT_TEXT_SETTINGS, ConnectFailed, connect, server_errors
 from penstock.load.bulk_types import is_mysql
-from penstock.model import PenstockError
+from penstock.model import PenstockError, TableDefinition
 from penstock.source.postgres.catalog import Survey, open_catalog, survey
 
 
@@ -92,43 +106,46 @@ def examine(
     """Run every check that concerns this pipeline, or only those with these codes or sides.
 
     on_finding: told each finding as soon as it is there; the report has them in order of severity.
-    Changes nothing anywhere. A server that can not be reached is one finding with the code of the
+    Changes nothing anywhere. A server that cannot be reached is one finding with the code of the
     connection's error; its checks are counted as skipped.
     """
     findings = _Told(on_finding)
-    counts = {"done": 0, "skipped": 0}
+    looked = Looked(findings)
 
-    def run(side: Side, subject: Config | Probe | None) -> None:
-        for check in _wanted(config, side):
-            if only and check.code not in only:
-                continue
+    def took(other: Looked) -> None:
+        findings.extend(other.findings)
+        looked.done += other.done
+        looked.skipped += other.skipped
+
+    def run(side: Side, subject: Config | Probe | Loading | None, checks: list[Check]) -> None:
+        for check in _wanted(config, checks, side, only):
             if subject is None:
-                counts["skipped"] += 1
+                looked.skipped += 1
             else:
-                findings.extend(_outcome(check, subject))
-                counts["done"] += 1
+                looked.take(check, check.side, partial(check.function, subject))
 
-    run(Side.HOST, config)
+    run(Side.HOST, config, CHECKS)
     with ExitStack() as stack:
         source = None
         if config.source.is_mysql:
-            found = [one for one in source_findings(config) if not only or one.code in only]
-            findings.extend(found)
-            counts["done"] += sum(check.side is Side.SOURCE for check in MYSQL_CHECKS)
+            found, tables = look_at_source(config, only=only)
+            took(found)
         else:
             source = stack.enter_context(_source(config, findings))
-            run(Side.SOURCE, source)
-        if Side.TARGET in sides and is_mysql(config.target.url):
-            tables = source.tables if source is not None else ()
-            findings.extend(target_findings(config, tables, only=only))
-            counts["done"] += sum(check.side is Side.TARGET for check in MYSQL_CHECKS)
-        elif Side.TARGET in sides:
-            run(Side.TARGET, stack.enter_context(_target(config, source, findings)))
+            run(Side.SOURCE, source, CHECKS)
+            tables = source.tables if source is not None else None
+        if Side.TARGET in sides:
+            if is_mysql(config.target.url):
+                took(look_at_target(config, tables or (), only=only))
+            else:
+                target = stack.enter_context(_target(config, source, tables or (), findings))
+                run(Side.TARGET, target, CHECKS)
+            asked = not any(one.side is Side.TARGET for one in findings.unreachable)
+            loading = Loading(config, tuple(tables)) if tables is not None and asked else None
+            run(Side.TARGET, loading, LOAD_CHECKS)
     order = list(Severity)
     findings.sort(key=lambda finding: order.index(finding.severity))
-    return Report(
-        findings=tuple(findings), checks_done=counts["done"], checks_skipped=counts["skipped"]
-    )
+    return Report(findings=tuple(findings), checks_done=looked.done, checks_skipped=looked.skipped)
 
 
 class _Told(list[Finding]):
@@ -146,30 +163,22 @@ class _Told(list[Finding]):
         for finding in findings:
             self.append(finding)
 
+    @property
+    def unreachable(self) -> list[Finding]:
+        """Those that say that a server cannot be asked."""
+        kinds: list[type[ConnectFailed]] = [ConnectFailed, *ConnectFailed.__subclasses__()]
+        codes = {kind.code for kind in kinds}
+        return [finding for finding in self if finding.code in codes]
 
-def _wanted(config: Config, side: Side) -> list[Check]:
+
+def _wanted(config: Config, checks: list[Check], side: Side, only: Collection[str]) -> list[Check]:
     return [
         check
-        for check in CHECKS
-        if check.side is side and (config.pipeline.mode.has_change or not check.change_only)
+        for check in checks
+        if check.side is side
+        and (config.pipeline.mode.has_change or not check.change_only)
+        and (not only or check.code in only)
     ]
-
-
-def _outcome(check: Check, subject: Config | Probe) -> list[Finding]:
-    """A check's findings; a check that itself fails is a finding too, never silence."""
-    try:
-        return list(check.function(subject))
-    except PenstockError as error:
-        return [
-            Finding(
-                code=check.code,
-                severity=Severity.ERROR,
-                side=check.side,
-                what=f"the check of {check.title} could not be done: {error.message}",
-                why="what it would have found is not known",
-                command=error.hint,
-            )
-        ]
 
 
 @contextmanager
@@ -179,16 +188,7 @@ def _connected(
     try:
         connection = opened()
     except ConnectFailed as error:
-        findings.append(
-            Finding(
-                code=error.code,
-                severity=Severity.ERROR,
-                side=side,
-                what=f"{side}: {error.message}",
-                why="nothing can be asked of this server or done with it",
-                command=error.hint,
-            )
-        )
+        findings.append(unreachable(error, side))
         yield None
         return
     with connection:
@@ -222,24 +222,21 @@ def _source(config: Config, findings: list[Finding]) -> Iterator[Probe | None]:
 def _survey(config: Config, connection: psycopg.Connection, findings: list[Finding]) -> Survey:
     try:
         with server_errors("reading the source's catalogue"):
-            return survey(connection, config.source.tables, dropped=followed_names(config))
+            seen = survey(connection, config.source.tables, dropped=followed_names(config))
+        tables, new = new_findings(config, seen.tables)
+        findings.extend(new)
+        return replace(seen, tables=tables)
     except PenstockError as error:
-        findings.append(
-            Finding(
-                code=error.code,
-                severity=Severity.ERROR,
-                side=Side.SOURCE,
-                what=error.message,
-                why="the tables to replicate can not be told",
-                command=error.hint,
-            )
-        )
+        findings.append(untold(error, Side.SOURCE))
         return Survey(tables=())
 
 
 @contextmanager
 def _target(
-    config: Config, source: Probe | None, findings: list[Finding]
+    config: Config,
+    source: Probe | None,
+    tables: Sequence[TableDefinition],
+    findings: list[Finding],
 ) -> Iterator[Probe | None]:
     def opened() -> psycopg.Connection:
         return connect(
@@ -254,6 +251,102 @@ def _target(
             config=config,
             connection=connection,
             version=connection.info.server_version,
-            tables=source.tables if source else (),
+            tables=as_postgres_has_them(config, tables),
             source_id=source.source_id if source else None,
         )
+
+
+# -- what a start is refused for ---------------------------------------------------------------
+# One list, and a test that walks all error classes: one that somebody has to mend something for is
+# here, under its checks or under the reason why no check finds it.
+
+ITSELF = "itself"  # doctor says this very error: it needs the same thing for its first question
+
+CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        **dict.fromkeys(("HS21", "HS23", "HS24", "HS25", "HS31"), (ITSELF,)),
+        **dict.fromkeys(("PG42", "PG43", "MY40"), (ITSELF, "PK06")),
+        "CT10": ("PG07", "MY040"),
+        "CT11": ("PG07", "MY040"),
+        "CT30": ("PG35",),
+        "CT31": ("PG08", "PG35"),
+        "CT33": ("PG11",),
+        "CT36": ("MY042",),
+        "CT37": ("MY042",),
+        "CT64": ("PK19",),
+        "CT71": ("PK17",),
+        "CT72": ("PK17",),
+        "HS28": ("PG21", "PK10", "MY016", "MY039"),
+        "LD01": ("PK02",),
+        "LD02": ("PK02",),
+        "LD03": ("PK02", "PK04"),
+        "LD43": ("PK15",),
+        "LD45": ("PK15",),
+        "LD46": ("PG33", "PG34", "PK15"),
+        "MY50": ("MY009", "MY041"),
+        "MY51": ("MY009",),
+        "MY52": ("MY009", "MY041"),
+        "MY53": ("MY009", "MY041"),
+        "MY54": ("MY010",),
+        "MY57": ("MY014",),
+        "MY58": ("MY001",),
+        "MY60": ("MY010",),
+        "MY70": ("MY017",),
+        "MY72": ("MY034",),
+        "MY88": ("MY041",),
+        "PG47": ("PG15",),
+        "PG48": ("PG13", "PG17"),
+        "PG50": ("PG10",),
+        "PG51": ("PG10",),
+        "PG52": ("PG09",),
+        "PG53": ("PG10",),
+        "PG54": ("PG10",),
+        "PG55": ("PG07",),
+        "PG56": ("PG07",),
+        "PG57": ("PG07",),
+        "PG58": ("PG31",),
+        "PG59": ("PG11",),
+        "PG61": ("PG01",),
+        "PG63": ("PG12",),
+        "PG64": ("PG12",),
+        "PG65": ("PK06",),
+        "PG67": ("PG13",),
+        "PG74": ("PG09",),
+        "PG75": ("PG09",),
+        "TG01": ("PK14", "PK20"),
+        "TG02": ("PK08", "MY039"),
+        "TG03": ("PK16",),
+        "TG10": ("PK12", "PK20"),
+        "TG11": ("PK13",),
+        "TG12": ("PK13",),
+        "TG13": ("PK09",),
+        "TG34": ("PG33", "PK20"),
+        "TG37": ("PK20",),
+    }
+)
+"""Code of an error to the codes of the checks that find it."""
+
+NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
+    {
+        "CF": "the pipeline file: no command comes as far as doctor's checks",
+        "VF": "of `penstock verify`",
+        "WB": "of the web interface",
+        "LG": "of the change log: `penstock log check`",
+        "DC": "of bytes that were received",
+        "CT01 CT02 CT03 CT04 HS14": "of `penstock run` itself: another process runs, or has failed",
+        "CT50 CT70 CT80 CT81 CT82 CT83 LD60 LG30 LG31 LG32": "of other commands",
+        "CT68 CT69": "told among past errors, or by [source] newTables: nothing refuses to begin",
+        "CT12 LD42 MY89": "files of the directory, read by every command",
+        "PG60": "the pipeline file: the name of a slot, which is read before doctor's checks",
+        "HS10 HS11 HS12 HS13 HS60": "of this machine at the moment that it is asked for something",
+        "HS41 HS42 HS43 HS44 HS70 HS71": "of the demo's servers and of listening",
+        "HS29 HS40 PG44": "of a server at the moment that it is asked for something",
+        "CT34": "of waiting for the extract process, which no command does with a limit",
+        "CT38": "of asking for the lag: which server answers is what MY010 looks at before",
+        "LD06 LD20 LD21 LD22 LD40 LD44 LD48": "while rows are loaded",
+        "MY55 MY59 MY80 MY81 MY82 MY83 MY84 MY85 MY86 MY87": "while the binlog is followed",
+        "PG46 PG49 PG66 PG71 PG72": "while changes are followed",
+        "CT40 TG04 TG20 TG21 TG22 TG23 TG30 TG31 TG32 TG33 TG35 TG36": "while changes are applied",
+    }
+)
+"""Codes, or what codes begin with, to the reason why no check of doctor finds the error."""

@@ -1,8 +1,9 @@
-"""Doctor's checks of this machine: kernel, Java, disk, the pipeline's directory (PK01 to PK05)."""
+"""Doctor's checks of this machine: kernel, Java, disk, Spark's master (PK01 to PK05)."""
 
 from __future__ import annotations
 
 import shutil
+import socket
 from collections.abc import Iterator
 
 from penstock.codec import binlog, pgoutput
@@ -10,6 +11,7 @@ from penstock.control.config import Config
 from penstock.control.findings import Finding, Severity, Side, check
 from penstock.host.process import JAVA_VERSIONS, java_version
 
+MASTER_TIMEOUT_S = 5.0
 DISK_FREE_BYTES_ERROR = 100 * 2**20
 DISK_FREE_BYTES_WARNING = 5 * 2**30
 
@@ -64,3 +66,32 @@ def disk(config: Config) -> Iterator[Finding]:
             "the change log stops when the disk is full, and the source keeps its WAL meanwhile",
             "set changeLoader.removeFiles = true, or free some space",
         )
+
+
+@check("PK04", "Spark's master", side=Side.HOST)
+def spark_master(config: Config) -> Iterator[Finding]:
+    """A standalone master that [spark] names must answer at one of its addresses."""
+    places = _addresses(config.spark.master)
+    said = []
+    for host, port in places:
+        try:
+            socket.create_connection((host, port), MASTER_TIMEOUT_S).close()
+            return
+        except OSError as error:
+            said.append(f"{host}:{port}: {error.strerror or error}")
+    if places:
+        yield _found(
+            "PK04",
+            Severity.ERROR,
+            f"Spark's master {config.spark.master} does not answer ({'; '.join(said)})",
+            "bulk load and change loader run on Spark",
+            'start the master, or set [spark] master = "local[*]"',
+        )
+
+
+def _addresses(master: str) -> list[tuple[str, int]]:
+    """Host and port of each master that a spark:// URL names; none of other masters."""
+    if not master.startswith("spark://"):
+        return []
+    parts = (text.rpartition(":") for text in master.removeprefix("spark://").split(","))
+    return [(host, int(port) if port.isdigit() else 0) for host, _, port in parts]

@@ -18,6 +18,7 @@ TABLE = """
     select c.oid::bigint as id,
            n.nspname as schema,
            c.relname as name,
+           c.relkind::text as kind,
            c.relreplident::text as identity,
            u.name as usable_index,
            coalesce(u.indisprimary, false) as usable_is_primary,
@@ -93,13 +94,7 @@ def identity(probe: Probe) -> Iterator[Finding]:
     for row in probe.rows(WITHOUT_IDENTITY, ids=probe.table_ids):
         what = f"{row['schema']}.{row['name']} {WITHOUT[row['identity']]}"
         if row["identity"] != "n":
-            yield found(
-                "PG12",
-                Severity.ERROR,
-                what,
-                "once it is published, every UPDATE and DELETE on it fails at the source",
-                _identity_sql(probe, row),
-            )
+            yield found("PG12", Severity.ERROR, what, _without(row), _identity_sql(probe, row))
             continue
         root = next(t for t in probe.tables if row["id"] in (t.source_id, *t.partition_leaves))
         if root.name not in told:  # one partition stands for all
@@ -122,6 +117,17 @@ def identity(probe: Probe) -> Iterator[Finding]:
                 "updates and deletes of its rows come without the key that tells them apart",
                 left_out.mend,
             )
+
+
+def _without(row: dict[str, Any]) -> str:
+    """What it leads to that a table has no identity."""
+    if row["kind"] == "p":
+        return (
+            "UPDATE and DELETE work at the source where its partitions have an identity, and are "
+            "sent as changes of the partitioned table: without a key of its own nobody can tell "
+            "which rows they are"
+        )
+    return "once it is published, every UPDATE and DELETE on it fails at the source"
 
 
 def _identity_sql(probe: Probe, row: dict[str, Any]) -> str:
@@ -151,6 +157,6 @@ def generated_identity(probe: Probe) -> Iterator[Finding]:
             f"the replica identity of {row['schema']}.{row['name']} has a generated column",
             "once it is published, every UPDATE and DELETE on it fails at the source"
             if refuses
-            else "generated columns are not sent: changed rows can not be told apart",
+            else "generated columns are not sent: changed rows cannot be told apart",
             _identity_sql(probe, row),
         )

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.control.config import HandoverMode
 from penstock.control.findings import Finding, Probe, Severity, Side, check
+from penstock.control.handover_state import read_handover
+from penstock.control.standby import NotAStandby, StandbyTooOld, check_standby
 from penstock.host.connect import literal, quoted
 
 SIZE_UNITS = {"B": 1, "kB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
@@ -140,9 +143,16 @@ def replication_role(probe: Probe) -> Iterator[Finding]:
             Severity.ERROR,
             f"the role {probe.user} may not replicate from the source",
             "slots and the stream need the attribute REPLICATION",
-            f"alter role {quoted(probe.user)} replication;  "
-            f"-- on Amazon RDS: grant rds_replication to {quoted(probe.user)};",
+            replication_grant(probe),
         )
+
+
+def replication_grant(probe: Probe) -> str:
+    """The statement that lets our role replicate."""
+    return (
+        f"alter role {quoted(probe.user)} replication;  "
+        f"-- on Amazon RDS: grant rds_replication to {quoted(probe.user)};"
+    )
 
 
 @check("PG08", "standby", side=Side.SOURCE, change_only=True)
@@ -167,6 +177,19 @@ def standby(probe: Probe) -> Iterator[Finding]:
             "making a slot waits for the primary",
             "select pg_log_standby_snapshot();  -- on the primary, while the slot is being made",
         )
+
+
+@check("PG35", "mode pause", side=Side.SOURCE, change_only=True)
+def pausable(probe: Probe) -> Iterator[Finding]:
+    """A handover in mode pause needs a standby of 16 or later, until it is made."""
+    config = probe.config
+    made = read_handover(config)
+    if config.pipeline.handover is not HandoverMode.PAUSE or (made is not None and made.position):
+        return
+    try:
+        check_standby(probe.connection)
+    except (NotAStandby, StandbyTooOld) as error:
+        yield found("PG35", Severity.ERROR, error.message, "the handover is refused", error.hint)
 
 
 @check("PG18", "old transactions", side=Side.SOURCE, change_only=True)
@@ -231,7 +254,7 @@ def slot_age(probe: Probe) -> Iterator[Finding]:
             "PG19",
             Severity.ERROR if row["age"] > SLOT_AGE_ERROR else Severity.WARNING,
             f"the slot {row['slot_name']} holds back the catalogue by {row['age']} transactions",
-            "vacuum can not clean behind it; past two thousand million the server stops writing",
+            "vacuum cannot clean behind it; past two thousand million the server stops writing",
             f"select pg_drop_replication_slot({literal(row['slot_name'])});  "
             "-- or let its consumer go on",
         )

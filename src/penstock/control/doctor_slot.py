@@ -4,20 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.control.doctor_server import found, own_slot
-from penstock.control.findings import Finding, Probe, Severity, Side, check
+from penstock.control.config import Mode
+from penstock.control.doctor_server import found, own_slot, replication_grant
+from penstock.control.findings import Finding, Probe, Severity, Side, check, mend_of
+from penstock.control.handover_state import read_handover
 from penstock.control.identity import check_identity, read_identity, stored_identity
+from penstock.control.log_facts import read_log_end
+from penstock.control.new_tables import without_new
+from penstock.control.running import processes
+from penstock.control.standby import PublicationOnPrimary, check_publication_there
 from penstock.control.table_wishes import read_wishes
-from penstock.host.connect import literal, quoted
-from penstock.model import PenstockError, TableName
+from penstock.host.connect import LoginRefused, PrivilegeMissing, literal, quoted
+from penstock.log import checkpoint
+from penstock.model import LOAD_AGAIN, PenstockError, TableName
 from penstock.source.postgres.client import open_replication
-from penstock.source.postgres.slot import APPLICATION_NAME
-
-RELOAD = "then take the pipeline to a new directory: everything is loaded anew"
+from penstock.source.postgres.engine import STREAM_FILE
+from penstock.source.postgres.slot import (
+    APPLICATION_NAME,
+    PositionAhead,
+    SlotInUse,
+    check_not_ahead,
+    published,
+)
+from penstock.source.postgres.slot_owner import (
+    SlotOfAnother,
+    SlotThereBefore,
+    check_adoptable,
+    slot_of_another,
+    slot_owner,
+    slot_there_before,
+)
+from penstock.source.postgres.source_identity import (
+    ServerIdentity,
+    SourceReplaced,
+    TimelineForked,
+    checked_server,
+)
 
 
 def _slot(probe: Probe) -> str:
     return probe.config.change_extractor.replication_slot
+
+
+def _load_again(probe: Probe) -> str:
+    """The commands where changes are lost for good."""
+    return LOAD_AGAIN.replace("FILE", probe.config.path.name)
 
 
 def _publication(probe: Probe) -> str:
@@ -25,7 +56,7 @@ def _publication(probe: Probe) -> str:
 
 
 def _tables(probe: Probe) -> str:
-    return ", ".join(quoted(*table.name) for table in probe.tables) or "..."
+    return published(table.name for table in probe.tables) or "only ..."
 
 
 def create_publication(probe: Probe) -> str:
@@ -49,9 +80,8 @@ def replication_connection(probe: Probe) -> Iterator[Finding]:
             "PG06",
             Severity.ERROR,
             f"no replication connection to the source: {error.message}",
-            "changes come over one; a connection pooler can not carry it",
-            f"hostssl {probe.connection.info.dbname} {probe.user} ADDRESS/32 scram-sha-256  "
-            "# in pg_hba.conf, then: select pg_reload_conf();",
+            "changes come over one; a connection pooler cannot carry it",
+            _replication_mend(probe, error),
         )
         return
     system_id = rows[0]["systemid"] if rows else None
@@ -66,9 +96,21 @@ def replication_connection(probe: Probe) -> Iterator[Finding]:
         )
 
 
+def _replication_mend(probe: Probe, error: PenstockError) -> str:
+    """What lets us in, by the reason for which the server does not."""
+    if isinstance(error, PrivilegeMissing):
+        return replication_grant(probe)
+    if isinstance(error, LoginRefused):
+        return (
+            f"hostssl {probe.connection.info.dbname} {probe.user} ADDRESS/32 scram-sha-256  "
+            "# in pg_hba.conf, then: select pg_reload_conf();"
+        )
+    return mend_of(error, "name the server itself in source.url, not a pooler before it")
+
+
 @check("PG07", "same source as before", side=Side.SOURCE)
 def same_source(probe: Probe) -> Iterator[Finding]:
-    """The directory must belong to this pipeline, server, database and slot."""
+    """The directory must belong to this pipeline, server, database and slot; timelines, too."""
     stored = stored_identity(probe.config)
     now = read_identity(probe.connection, probe.config)
     try:
@@ -79,22 +121,36 @@ def same_source(probe: Probe) -> Iterator[Finding]:
             Severity.ERROR,
             error.message,
             "positions of one source mean nothing in another; changes would be missed or mixed",
-            error.hint,
+            mend_of(error),
         )
         return
-    if stored is not None and stored.timeline != now.timeline:
+    log = read_log_end(probe.config)
+    if probe.config.pipeline.mode.has_change and log.end.position:
+        yield from _has_ours(probe, log.end.position)
+
+
+def _has_ours(probe: Probe, position: int) -> Iterator[Finding]:
+    """After a promotion, or with an older copy in its place: whether it has all the log has."""
+    known = checkpoint.load(probe.config.layout.state / STREAM_FILE, ServerIdentity)
+    try:
+        with open_replication(
+            probe.config.source.url, application_name="penstock doctor"
+        ) as replication:
+            checked_server(replication, known, position)
+            check_not_ahead(replication, position)
+    except (SourceReplaced, TimelineForked, PositionAhead) as error:
         yield found(
             "PG07",
-            Severity.WARNING,
-            f"the source is on timeline {now.timeline}, the log was begun on {stored.timeline}",
-            "a standby was promoted; the stream goes on only if the slot came with it",
-            f"select * from pg_replication_slots where slot_name = {literal(_slot(probe))};",
+            Severity.ERROR,
+            error.message,
+            "positions mean something else there; changes would be missed or mixed",
+            mend_of(error),
         )
 
 
 @check("PG09", "slot is ours", side=Side.SOURCE, change_only=True)
 def slot_kind(probe: Probe) -> Iterator[Finding]:
-    """A slot with our name must be a logical pgoutput slot of this database."""
+    """A slot with our name must be a logical pgoutput slot of this database, and nobody else's."""
     slot = own_slot(probe)
     if slot is None:
         return
@@ -108,8 +164,10 @@ def slot_kind(probe: Probe) -> Iterator[Finding]:
         "database": (slot["database"], database),
         "two_phase": (two_phase, False),
     }
+    is_ours = True
     for name, (actual, expected) in wrong.items():
         if actual != expected and (actual is not None or name == "plugin"):
+            is_ours = False
             yield found(
                 "PG09",
                 Severity.ERROR,
@@ -118,6 +176,30 @@ def slot_kind(probe: Probe) -> Iterator[Finding]:
                 f"select pg_drop_replication_slot({literal(_slot(probe))});  "
                 "-- or name another with changeExtractor.replicationSlot",
             )
+    if is_ours:
+        yield from _slot_of_another(probe)
+
+
+def _slot_of_another(probe: Probe) -> Iterator[Finding]:
+    """What an extraction would refuse: `ensure_slot` and the handover before it, the engine."""
+    config, slot, publication = probe.config, _slot(probe), _publication(probe)
+    log = read_log_end(config, look_into_open=False)
+    try:
+        known = slot_owner(probe.connection, publication, slot)
+        if known is not None and known.log_id != log.log_id:
+            raise slot_of_another(known, publication, slot)
+        if not log.end.position:
+            check_adoptable(probe.connection, publication, slot)
+            if config.pipeline.mode is Mode.DATA_CHANGE and read_handover(config) is None:
+                raise slot_there_before(slot)
+    except (SlotOfAnother, SlotInUse, SlotThereBefore) as error:
+        yield found(
+            "PG09",
+            Severity.ERROR,
+            error.message,
+            "a slot gives each change to one reader only",
+            error.hint,
+        )
 
 
 @check("PG10", "state of the slot", side=Side.SOURCE, change_only=True)
@@ -133,8 +215,8 @@ def slot_state(probe: Probe) -> Iterator[Finding]:
             "PG10",
             Severity.ERROR,
             f"the slot {_slot(probe)} is lost: the server removed WAL that it still needed",
-            "the changes in between can not be had any more",
-            f"select pg_drop_replication_slot({literal(_slot(probe))});  -- {RELOAD}",
+            "the changes in between cannot be had any more",
+            _load_again(probe),
         )
     elif status == "unreserved":
         yield found(
@@ -164,7 +246,8 @@ def _other_reader(probe: Probe, pid: object) -> Iterator[Finding]:
         pid=pid,
     )
     name = rows[0]["application_name"] if rows else "unknown"
-    if name == APPLICATION_NAME:
+    runs = any(one.pid for one in processes(probe.config) if one.name == "extract")
+    if name == APPLICATION_NAME and runs:
         return
     yield found(
         "PG10",
@@ -183,7 +266,7 @@ def publication(probe: Probe) -> Iterator[Finding]:
     )
     if not rows:
         if own_slot(probe) is None:
-            yield from _may_create_publication(probe)
+            yield from _can_create_publication(probe)
         return
     lacking = [
         what for what in ("insert", "update", "delete", "truncate") if not rows[0][f"pub{what}"]
@@ -209,6 +292,19 @@ def publication(probe: Probe) -> Iterator[Finding]:
             "their rows would arrive under the partitions' names",
             mend,
         )
+
+
+def _can_create_publication(probe: Probe) -> Iterator[Finding]:
+    try:
+        check_publication_there(
+            probe.connection, _publication(probe), [table.name for table in probe.tables]
+        )
+    except PublicationOnPrimary as error:
+        yield found(
+            "PG11", Severity.ERROR, error.message, "changes come by publication", mend_of(error)
+        )
+        return
+    yield from _may_create_publication(probe)
 
 
 def _may_create_publication(probe: Probe) -> Iterator[Finding]:
@@ -250,7 +346,7 @@ def published_tables(probe: Probe) -> Iterator[Finding]:
         "select true from pg_publication where pubname = %(name)s", name=_publication(probe)
     ):
         return
-    published = {
+    there = {
         TableName(row["schemaname"], row["tablename"])
         for row in probe.rows(
             "select schemaname, tablename from pg_publication_tables where pubname = %(name)s",
@@ -258,14 +354,15 @@ def published_tables(probe: Probe) -> Iterator[Finding]:
         )
     }
     added = read_wishes(probe.config).copied()  # the extractor publishes them, or says why not
-    for table in probe.tables:
-        if table.name not in published and table.name not in added:
+    for table in without_new(probe.config, probe.tables):  # what is new is asked for at the start
+        if table.name not in there and table.name not in added:
             yield found(
                 "PG13",
                 Severity.ERROR,
                 f"{table.name} is not in the publication {_publication(probe)}",
                 "its changes would not arrive; once it is, the next run loads it and follows it",
-                f"alter publication {quoted(_publication(probe))} add table {quoted(*table.name)};",
+                f"alter publication {quoted(_publication(probe))} add table "
+                f"{published([table.name])};",
             )
 
 
@@ -329,8 +426,8 @@ def failover(probe: Probe) -> Iterator[Finding]:
             "PG27",
             Severity.ERROR,
             f"the server invalidated the slot {_slot(probe)}: {row['invalidation_reason']}",
-            "the changes since then can not be had from it any more",
-            f"select pg_drop_replication_slot({literal(_slot(probe))});  -- {RELOAD}",
+            "the changes since then cannot be had from it any more",
+            _load_again(probe),
         )
     standby = probe.value(
         "select true from pg_replication_slots where slot_type = 'physical' limit 1"
@@ -380,6 +477,5 @@ def publication_gone(probe: Probe) -> Iterator[Finding]:
         f"the slot {_slot(probe)} is there, the publication {_publication(probe)} is not",
         "changes since the slot was made would be lost; a publication made now does not bring "
         "them back",
-        f"select pg_drop_replication_slot({literal(_slot(probe))}); {create_publication(probe)}  "
-        f"-- {RELOAD}",
+        _load_again(probe),
     )

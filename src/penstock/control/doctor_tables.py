@@ -127,7 +127,7 @@ def unlogged(probe: Probe) -> Iterator[Finding]:
                 "PG15",
                 Severity.ERROR if left_out.is_named else Severity.WARNING,
                 str(left_out),
-                "the table can not be followed" if left_out.is_named else "it is left out",
+                "the table cannot be followed" if left_out.is_named else "it is left out",
                 left_out.mend,
             )
 
@@ -304,6 +304,6 @@ def inheritance(probe: Probe) -> Iterator[Finding]:
             "PG30",
             Severity.INFO,
             f"other tables inherit from {_names([row['name'] for row in rows])}",
-            "each table is copied with its own rows alone: in the target a query of the parent "
-            "does not show those of its children",
+            "each table is copied with its own rows alone: tables that penstock makes do not "
+            "inherit, so that a query of the parent does not show its children's rows",
         )

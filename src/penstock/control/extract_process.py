@@ -13,10 +13,10 @@ import structlog
 
 from penstock.control import mysql_handover
 from penstock.control.actions import ActionWatch
-from penstock.control.bulk_load import source_tables
 from penstock.control.config import Config, Mode
 from penstock.control.diagnostics import diagnostics_to
 from penstock.control.doctor import examine
+from penstock.control.ends import source_tables
 from penstock.control.findings import Side
 from penstock.control.handover import prepared, tell_blockers
 from penstock.control.identity import (
@@ -28,8 +28,10 @@ from penstock.control.identity import (
     stored_identity,
 )
 from penstock.control.mysql_source import has_begun, make_engine
+from penstock.control.new_tables import NewTableWatch, settle_new_tables, without_new
 from penstock.control.progress import CeRecorder
 from penstock.control.running import check_not_running
+from penstock.control.standby import check_publication_there
 from penstock.control.stopping import StopRequest, stop_on_signals
 from penstock.host.connect import ConnectFailed, connect
 from penstock.host.files import REAL_FILES
@@ -43,6 +45,7 @@ from penstock.source.postgres import slot as slots
 from penstock.source.postgres.client import open_replication
 from penstock.source.postgres.engine import PostgresEngine
 from penstock.source.postgres.patterns import Selection
+from penstock.source.postgres.slot_owner import check_adoptable, disclaim_slot
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock extract"
@@ -76,7 +79,7 @@ def extract_changes(config: Config, *, verbose: bool = False, checked: bool = Fa
     """Extract until idle (exitWhenIdle) or told to stop by signal or action.
 
     checked: `penstock run` has done the preflight. Raises PreflightFailed or AlreadyRunning with
-    nothing changed, and what ends an extraction.
+    nothing changed, NewTable, and what ends an extraction.
     """
     if not config.pipeline.mode.has_change:
         raise NothingToExtract(
@@ -88,6 +91,7 @@ def extract_changes(config: Config, *, verbose: bool = False, checked: bool = Fa
         stack.enter_context(stop_on_signals(stop))
         check_not_running(config, "extract")
         if not checked:
+            config = settle_new_tables(config)
             # Only progress is written to the target, and extraction goes on without it.
             examine(config, sides=(Side.HOST, Side.SOURCE)).require()
         check_source(config)
@@ -103,9 +107,13 @@ def extract_changes(config: Config, *, verbose: bool = False, checked: bool = Fa
         recorder = stack.enter_context(_recorder(config))
         gate = ActionWatch(config.target.url, name=f"{APPLICATION_NAME} action", interval_s=0.0)
         stack.callback(gate.close)
-        return Extractor(
+        watch = stack.enter_context(NewTableWatch(config, stop.ask))
+        outcome = Extractor(
             engine, config.directory, options=options, recorder=recorder, gate=gate, stop=stop
         ).run()
+        if watch.error is not None:
+            raise watch.error
+        return outcome
 
 
 def _engine(
@@ -119,7 +127,7 @@ def _engine(
                 mysql_handover.prepared(config, has_begun=has_begun(config), stop=stop)
             )
         return make_engine(config, options, handed)
-    tables = source_tables(config)
+    tables = without_new(config, source_tables(config))
     start_position = stack.enter_context(_begun(config, tables, stop))
     return PostgresEngine(
         config.source.url,
@@ -127,6 +135,7 @@ def _engine(
         options=options,
         start_position=start_position,
         takes=Selection.parse(config.source.tables).takes,
+        pipeline=config.pipeline.name,
     )
 
 
@@ -179,17 +188,22 @@ def ensure_slot(config: Config, tables: list[TableDefinition]) -> int:
 
     Returns where the log begins when it is empty: the new slot's position, 0 for one that was
     there. A slot that a log with content has lost is never made again: the extractor refuses.
+    Raises SlotOfAnother or SlotInUse for a slot that an empty log cannot begin at.
     """
     section = config.change_extractor
     with open_replication(config.source.url, application_name=APPLICATION_NAME) as replication:
         state = slots.read_slot(replication, section.replication_slot)
         log = load_state(config.layout.log)
-        if state is not None or (log is not None and log.end.position):
+        if log is not None and log.end.position:
             return 0
         with connect(config.source.url, application_name=APPLICATION_NAME) as connection:
-            slots.ensure_publication(
-                connection, section.publication, [table.name for table in tables]
-            )
+            if state is not None:
+                check_adoptable(connection, section.publication, section.replication_slot)
+                return 0
+            disclaim_slot(connection, section.publication, section.replication_slot)
+            names = [table.name for table in tables]
+            check_publication_there(connection, section.publication, names)
+            slots.ensure_publication(connection, section.publication, names)
         created = slots.create_slot(
             replication,
             config.source.url,

@@ -17,7 +17,7 @@ from psycopg.rows import dict_row
 
 from penstock.control.config import Config
 from penstock.host.connect import server_errors
-from penstock.model import TableDefinition
+from penstock.model import PenstockError, TableDefinition
 from penstock.source.postgres.catalog import Survey
 
 
@@ -62,6 +62,50 @@ class Finding:
             "why": self.why,
             "command": self.command,
         }
+
+
+def mend_of(error: PenstockError, instead: str = "") -> str:
+    """What an error says to do, fit to be a finding's command.
+
+    instead: for errors that say to run doctor, which is what runs.
+    """
+    return instead if "`penstock doctor`" in error.hint else error.hint
+
+
+def unreachable(error: PenstockError, side: Side) -> Finding:
+    """The finding for a server that cannot be connected to."""
+    return Finding(
+        code=error.code,
+        severity=Severity.ERROR,
+        side=side,
+        what=f"{side}: {error.message}",
+        why="nothing can be asked of this server or done with it",
+        command=mend_of(error),
+    )
+
+
+def untold(error: PenstockError, side: Side) -> Finding:
+    """The finding for a source whose tables cannot be read from its catalogue."""
+    return Finding(
+        code=error.code,
+        severity=Severity.ERROR,
+        side=side,
+        what=error.message,
+        why="the tables to replicate cannot be told",
+        command=mend_of(error),
+    )
+
+
+def not_done(check: Check, side: Side, error: PenstockError) -> Finding:
+    """The finding for a check that failed itself: never silence."""
+    return Finding(
+        code=check.code,
+        severity=Severity.ERROR,
+        side=side,
+        what=f"the check of {check.title} could not be done: {error.message}",
+        why="what it would have found is not known",
+        command=mend_of(error),
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,13 +169,32 @@ class Check:
 CHECKS: list[Check] = []
 
 
+@dataclass(slots=True)
+class Looked:
+    """What checks found. done: how many were; skipped: of those that could not ask the server."""
+
+    findings: list[Finding] = field(default_factory=list)
+    done: int = 0
+    skipped: int = 0
+
+    def take(self, check: Check, side: Side, found: Callable[[], Iterator[Finding]]) -> None:
+        """Do a check. One that fails itself is a finding and counts as skipped, never as done."""
+        try:
+            with server_errors("a check of doctor"):
+                self.findings.extend(found())
+            self.done += 1
+        except PenstockError as error:
+            self.findings.append(not_done(check, side, error))
+            self.skipped += 1
+
+
 def check(
-    code: str, title: str, *, side: Side, change_only: bool = False
+    code: str, title: str, *, side: Side, change_only: bool = False, into: list[Check] = CHECKS
 ) -> Callable[[CheckFunction], CheckFunction]:
     """Register a function as the check with this code; several functions may share one code."""
 
     def register(function: CheckFunction) -> CheckFunction:
-        CHECKS.append(
+        into.append(
             Check(code=code, title=title, side=side, change_only=change_only, function=function)
         )
         return function

@@ -24,6 +24,7 @@ from penstock.control.handover_state import (
     HandoverView,
     Phase,
     Seen,
+    check_bulk_load,
     decide,
     read_handover,
     write_handover,
@@ -32,6 +33,7 @@ from penstock.control.source_planner import HeldPoint, Planning, SourcePlanner
 from penstock.control.standby import (
     APPLICATION_NAME,
     STANDBY,
+    check_publication_there,
     check_standby,
     frozen_point,
     open_source,
@@ -40,15 +42,21 @@ from penstock.control.standby import (
 )
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
-from penstock.host.connect import connect, quoted, server_errors
+from penstock.host.connect import connect, server_errors
 from penstock.load.bulk import Point
 from penstock.load.bulk_types import is_mysql
 from penstock.load.chunk import snapshot_text
 from penstock.load.ledger import read_ledger
+from penstock.log.state import load_state
 from penstock.model import Lsn, PenstockError, TableDefinition
 from penstock.source.postgres import slot as slots
 from penstock.source.postgres.client import open_replication
 from penstock.source.postgres.slot import ConsistentPoint, consistent_point
+from penstock.source.postgres.slot_owner import (
+    check_adoptable,
+    disclaim_slot,
+    slot_there_before,
+)
 
 __all__ = ["HandoverView", "bulk_planner", "prepared", "read_handover", "wait_for_point"]
 
@@ -65,14 +73,8 @@ SLOT = """
 """
 
 
-class PublicationOnPrimary(PenstockError):
-    """The publication is missing and can only be made on the standby's primary."""
-
-    code = "CT33"
-
-
 class HandoverFailed(PenstockError):
-    """The extract process reports that the handover can not be made."""
+    """The extract process reports that the handover cannot be made."""
 
     code = "CT34"
 
@@ -130,8 +132,8 @@ def prepared(
     is captured (mode pause: also the bulk load is waited for). While it runs, a thread keeps the
     snapshot and takes the steps that follow. Leaving it waits until the bulk load has no more use
     for the snapshot, unless stop() says so or the extraction failed. Replay that was paused is
-    resumed in every case. Raises NotAStandby, StandbyTooOld, PublicationOnPrimary, the errors of
-    `source.postgres.slot`.
+    resumed in every case. Raises LogWithoutBulkLoad, NotAStandby, StandbyTooOld,
+    PublicationOnPrimary, the errors of `source.postgres.slot`.
     """
     with ExitStack() as stack:
         handing = _Handing(config, tables, stop, stack)
@@ -165,7 +167,11 @@ class _Handing:
         self.kept: ExitStack | None = None
         self.point: HeldPoint | None = None
         self.connection = stack.enter_context(closing(open_source(config)))
-        self.state = read_handover(config) or Handover(
+        begun = read_handover(config)
+        log = load_state(config.layout.log)
+        check_bulk_load(config, begun, has_begun=log is not None and bool(log.end.position))
+        self.has_begun = begun is not None
+        self.state = begun or Handover(
             mode=config.pipeline.handover,
             slot=config.change_extractor.replication_slot,
             tables=tuple(str(table.name) for table in tables),
@@ -289,24 +295,21 @@ class _Handing:
         name = self.config.change_extractor.publication
         wanted = [table.name for table in self.tables]
         with connect(self.config.source.url, application_name=APPLICATION_NAME) as connection:
-            standby = connection.execute(STANDBY).fetchone()
-            there = connection.execute(
-                "select 1 from pg_publication where pubname = %s", (name,)
-            ).fetchone()
-            if standby is not None and standby[0] and there is None:
-                listed = ", ".join(quoted(*table) for table in wanted)
-                raise PublicationOnPrimary(
-                    f"publication {name} does not exist, and a standby can not make it",
-                    hint=f"On the primary, run: create publication {quoted(name)} for table "
-                    f"{listed} with (publish_via_partition_root = true);",
-                )
+            check_publication_there(connection, name, wanted)
             slots.ensure_publication(connection, name, wanted)
+            if not self.seen().slot_exists:
+                disclaim_slot(connection, name, self.state.slot)
 
     def adopt_slot(self) -> None:
         """A slot that is there: its changes begin where it stands; the bulk load's point is later.
 
-        Left by a run that was killed before it could write the position down, or made by hand.
+        Left by a run of ours that was killed before it could write the position down. Raises
+        SlotThereBefore for another one.
         """
+        publication = self.config.change_extractor.publication
+        check_adoptable(self.connection, publication, self.state.slot)
+        if not self.has_begun:
+            raise slot_there_before(self.state.slot)
         self.ensure_publication()
         with server_errors("reading the slot's position"):
             row = self.connection.execute(SLOT, {"slot": self.state.slot}).fetchone()

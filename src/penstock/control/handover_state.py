@@ -17,9 +17,16 @@ from penstock.host.clock import REAL_CLOCK
 from penstock.load.bulk import Point
 from penstock.load.ledger import position_of
 from penstock.log import checkpoint
+from penstock.model import PenstockError
 
 STATE_FILE = "handover.json"
 FORMAT_VERSION = 1
+
+
+class LogWithoutBulkLoad(PenstockError):
+    """A directory of mode change is to go on in mode data+change."""
+
+    code = "CT64"
 
 
 class Phase(StrEnum):
@@ -155,6 +162,19 @@ def _decide_paused(state: Handover, seen: Seen) -> Do:
 def read_handover(config: Config) -> Handover | None:
     """The handover as it stands; None when none was begun. Raises CheckpointCorrupt."""
     return checkpoint.load(config.layout.state / STATE_FILE, Handover)
+
+
+def check_bulk_load(config: Config, begun: Handover | None, *, has_begun: bool) -> None:
+    """Refuse a log that stands somewhere and was begun without a bulk load, in mode data+change.
+
+    begun: the handover as it stands. has_begun: the log has. Raises LogWithoutBulkLoad.
+    """
+    if has_begun and begun is None:
+        raise LogWithoutBulkLoad(
+            f"the change log in {config.layout.log} was begun without a bulk load",
+            hint='Set mode = "change" again, or begin with a bulk load: '
+            f"penstock reset {config.path.name} --target, then penstock run {config.path.name}",
+        )
 
 
 def write_handover(config: Config, state: Handover) -> None:

@@ -109,9 +109,9 @@ def stored_identity(config: Config) -> SourceIdentity | None:
 
 
 def unreadable(path: Path, error: Exception) -> StateUnreadable:
-    """The error for a state file that can not be read."""
+    """The error for a state file that cannot be read."""
     return StateUnreadable(
-        f"{path} can not be read: {error}",
+        f"{path} cannot be read: {error}",
         hint="Put the file back from a copy, or take the pipeline to a new directory.",
     )
 

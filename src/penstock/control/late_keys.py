@@ -11,8 +11,9 @@ from dataclasses import replace
 
 import structlog
 
-from penstock.control.bulk_load import bulk_options, source_tables
+from penstock.control.bulk_load import bulk_options
 from penstock.control.config import Config
+from penstock.control.ends import source_tables
 from penstock.control.table_wishes import read_wishes
 from penstock.host import faults
 from penstock.load.late_keys import LateTable, put_late_keys, read_late_keys

@@ -1,43 +1,50 @@
 """What `penstock run` shows: a live view in a terminal, lines elsewhere, JSON when asked.
 
-Everything shown comes from a `Status`. Not here: when it is read (`supervisor.py`).
+Everything shown comes from a `Status`. Not here: when it is read (`supervisor.py`), what is news
+(`told.py`).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from penstock.control.display import (
     console,
+    grid,
     human_bytes,
     human_count,
     human_seconds,
-    pairs,
+    screen,
 )
+from penstock.control.outages import utc_text
 from penstock.control.status import Status
+from penstock.control.told import Told, starting, table_text
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.load.bulk_progress import BulkProgress, Rates, TableProgress
+from penstock.load.bulk_progress import BulkProgress, TableProgress, share_of
 
-RATE_WINDOW_S = 10.0
 LINE_INTERVAL_S = 5.0
 TABLES_SHOWN_MAX = 12
 BAR_WIDTH = 28
+BAR_WIDTH_NARROW = 10
+WIDE = 100
+MIDDLE = 76
+LATER = ("  loaded", "  lag")
 
 
 class View(Protocol):
     """Shows a run. Called from one thread."""
 
-    def event(self, text: str) -> None:
-        """Something happened."""
+    def event(self, text: str, kind: str = "note", **fields: Any) -> None:
+        """Something happened: in words, and what it is made of."""
         ...
 
     def show(self, status: Status) -> None:
@@ -53,85 +60,26 @@ class View(Protocol):
         ...
 
 
-class ChangeRates:
-    """Rows per second into the log and into the target, over the last RATE_WINDOW_S."""
-
-    def __init__(self) -> None:
-        self._seen: deque[tuple[float, int, int]] = deque()
-
-    def add(self, now_s: float, status: Status) -> tuple[float, float]:
-        """Take a reading; rows per second extracted and loaded."""
-        self._seen.append((now_s, status.log.end.gsn, status.target.applied.gsn))
-        while len(self._seen) > 2 and now_s - self._seen[0][0] > RATE_WINDOW_S:
-            self._seen.popleft()
-        then_s, log_gsn, applied_gsn = self._seen[0]
-        span_s = now_s - then_s
-        if span_s <= 0:
-            return 0.0, 0.0
-        log_rate = (status.log.end.gsn - log_gsn) / span_s
-        return log_rate, (status.target.applied.gsn - applied_gsn) / span_s
-
-
-class _Common:
-    """What all views need: new handover steps, and rates."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._steps_told = 0
-        self._bulk_told = False
-        self._starting_told = False
-        self._first = True
-        started = datetime.fromtimestamp(clock.now_us() // 1_000_000, UTC)
-        self._started = started.isoformat(timespec="seconds")
-        self._change_rates = ChangeRates()
-        self._bulk_rates = Rates()
-        self.log_rate = 0.0
-        self.applied_rate = 0.0
-        self.bulk: BulkProgress | None = None
-
-    def take(self, status: Status, tell: Callable[[str], None]) -> None:
-        """Compute rates, and tell of handover steps and of the bulk load's end, each once."""
-        now_s = self._clock.monotonic_s()
-        self.log_rate, self.applied_rate = self._change_rates.add(now_s, status)
-        bulk = status.target.bulk
-        self.bulk = self._bulk_rates.add(now_s, bulk) if bulk is not None else None
-        steps = status.handover.steps if status.handover else ()
-        if self._first:
-            self._first = False
-            self._take_up(status, tell)
-        for step in steps[self._steps_told :]:
-            tell(f"handover {step.number} of 4: {step.text}")
-        self._steps_told = max(self._steps_told, len(steps))
-        if len(steps) == 4 and not self._starting_told and starting(status):
-            self._starting_told = True
-            tell(starting(status))
-        if bulk is not None and bulk.phase == "done" and not self._bulk_told:
-            self._bulk_told = True
-            tell(f"bulk load done: {human_count(bulk.rows_done)} rows in {len(bulk.tables)} tables")
-
-    def _take_up(self, status: Status, tell: Callable[[str], None]) -> None:
-        """What an earlier run has done is told in a line, not as if it happened now."""
-        steps = status.handover.steps if status.handover else ()
-        earlier = [step for step in steps if step.at < self._started]
-        self._steps_told = len(earlier)
-        if earlier:
-            tell(f"goes on from an earlier run; handover {len(earlier)} of 4: {earlier[-1].text}")
-        bulk = status.target.bulk
-        if bulk is not None and bulk.phase == "done":
-            self._bulk_told = True
-            rows = human_count(bulk.rows_done)
-            tell(f"the bulk load was done before: {rows} rows in {len(bulk.tables)} tables")
-
-
 def bulk_line(bulk: BulkProgress) -> str:
     """The whole bulk load in one line."""
-    share = bulk.bytes_done / bulk.bytes_total if bulk.bytes_total else 0.0
-    eta = f", {human_seconds(bulk.eta_s)} to go" if bulk.eta_s is not None else ""
     paused = "paused at " if bulk.phase == "paused" else ""
     return (
-        f"bulk load {paused}{share:.0%}: {human_count(bulk.rows_done)} of about "
-        f"{human_count(bulk.rows_total)} rows, {human_count(bulk.rows_per_s)} rows/s{eta}"
+        f"bulk load {paused}{share_of(bulk):.0%}, {_tables_done(bulk)}: "
+        f"{human_count(bulk.rows_done)} of about {human_count(bulk.rows_total)} rows, "
+        f"{human_count(bulk.rows_per_s)} rows/s{_left(bulk)}"
     )
+
+
+def _tables_done(bulk: BulkProgress) -> str:
+    loaded = sum(t.chunks_done == t.chunks_total for t in bulk.tables)
+    return f"{loaded} of {len(bulk.tables)} tables"
+
+
+def _left(item: TableProgress | BulkProgress) -> str:
+    """The time to go; nothing where it cannot be told."""
+    if share_of(item) == 1.0:
+        return ", keys and indexes follow" if isinstance(item, BulkProgress) else ""
+    return f", {human_seconds(item.eta_s)} to go" if item.eta_s is not None else ""
 
 
 def change_line(status: Status, log_rate: float, applied_rate: float) -> str:
@@ -140,20 +88,17 @@ def change_line(status: Status, log_rate: float, applied_rate: float) -> str:
     behind = (
         f"lag {human_seconds(lag.seconds)}, {human_bytes(lag.applied_bytes)}"
         if lag is not None
-        else f"lag unknown: {status.source_error}"
+        else f"lag unknown: {status.why_no_lag}"
     )
+    loaded = f"loaded {human_count(status.target.applied.gsn)} ({human_count(applied_rate)}/s)"
+    if status.target.unknown:
+        loaded = "loaded unknown"
+    elif status.outage("target") is not None:
+        loaded = f"loaded {human_count(status.target.applied.gsn)} when last read"
     return (
         f"extracted {human_count(status.log.end.gsn)} rows ({human_count(log_rate)}/s), "
-        f"loaded {human_count(status.target.applied.gsn)} ({human_count(applied_rate)}/s), "
-        f"{behind}, at {status.positions.text(status.log.end.position)}"
+        f"{loaded}, {behind}, at {status.positions.text(status.log.end.position)}"
     )
-
-
-def starting(status: Status) -> str:
-    """What the bulk load waits for before its first sign of life; empty when it waits no more."""
-    if status.mode == "change" or status.target.bulk is not None:
-        return ""
-    return "Spark is starting; the bulk load begins when it is there"
 
 
 def _following(status: Status) -> bool:
@@ -167,25 +112,26 @@ class LineView:
     def __init__(self, out: Console | None = None, *, clock: Clock = REAL_CLOCK) -> None:
         self._out = out or console()
         self._clock = clock
-        self._common = _Common(clock)
+        self._told = Told(clock)
         self._told_s = float("-inf")
         self._last = ""
 
-    def event(self, text: str) -> None:
+    def event(self, text: str, kind: str = "note", **_fields: Any) -> None:
         """See View."""
+        del kind
         self._out.print(text)
 
     def show(self, status: Status) -> None:
         """See View."""
-        self._common.take(status, self.event)
+        self._told.take(status, self.event)
         now_s = self._clock.monotonic_s()
         if now_s - self._told_s < LINE_INTERVAL_S:
             return
-        common, lines = self._common, []
-        if common.bulk is not None and common.bulk.phase != "done" and common.bulk.rows_done:
-            lines.append(bulk_line(common.bulk))
+        told, lines = self._told, []
+        if told.bulk is not None and told.bulk.phase != "done" and told.bulk.rows_done:
+            lines.append(bulk_line(told.bulk))
         if _following(status):
-            lines.append(change_line(status, common.log_rate, common.applied_rate))
+            lines.append(change_line(status, told.log_rate, told.applied_rate))
         if lines and "\n".join(lines) != self._last:
             self._last = "\n".join(lines)
             self._told_s = now_s
@@ -195,7 +141,7 @@ class LineView:
     def finish(self, status: Status | None) -> None:
         """See View."""
         if status is not None:
-            self._common.take(status, self.event)
+            self._told.take(status, self.event)
         for line in last_lines(status):
             self._out.print(line)
 
@@ -210,88 +156,162 @@ def last_lines(status: Status | None) -> list[str]:
     lines = []
     if status.mode != "data":
         lines.append(change_line(status, 0.0, 0.0).replace(" (0/s)", ""))
-    if status.log.done and status.lag is not None and status.lag.rows == 0:
+    if is_idle(status):
         lines.append("the source was idle and everything is applied: done")
-    elif status.mode == "data" and status.target.bulk and status.target.bulk.phase == "done":
+    elif is_loaded(status):
         lines.append("everything is loaded: done")
     else:
         lines.append("stopped in order; run it again to go on from here")
     return lines
 
 
+def is_idle(status: Status) -> bool:
+    """Whether a run ended because its source was idle, with everything applied."""
+    return status.log.done and status.lag is not None and status.lag.rows == 0
+
+
+def is_loaded(status: Status) -> bool:
+    """Whether a run of mode data has loaded everything."""
+    bulk = status.target.bulk
+    return status.mode == "data" and bulk is not None and bulk.phase == "done"
+
+
 class JsonView:
-    """One JSON object per line: events, and a status about every second."""
+    """One JSON object per line: events with type, time and fields, in the order they happen.
+
+    Every LINE_INTERVAL_S one of type progress, where its figures are others than before.
+    """
 
     def __init__(self, emit: Callable[[dict[str, Any]], None], *, clock: Clock = REAL_CLOCK):
         self._emit = emit
-        self._common = _Common(clock)
+        self._clock = clock
+        self._told = Told(clock)
+        self._told_s = float("-inf")
+        self._last: dict[str, Any] = {}
 
-    def event(self, text: str) -> None:
+    def event(self, text: str, kind: str = "note", **fields: Any) -> None:
         """See View."""
-        self._emit({"event": text})
+        self._emit(event(self._clock, kind, text=text, **fields))
 
     def show(self, status: Status) -> None:
         """See View."""
-        self._common.take(status, self.event)
-        common = self._common
-        self._emit(
-            {
-                "status": status.as_dict(),
-                "extracted_rows_per_s": round(common.log_rate, 1),
-                "loaded_rows_per_s": round(common.applied_rate, 1),
+        self._told.take(status, self.event)
+        now_s = self._clock.monotonic_s()
+        if now_s - self._told_s < LINE_INTERVAL_S:
+            return
+        found = self._figures(status)
+        if found != self._last:
+            self._last, self._told_s = found, now_s
+            self._emit(event(self._clock, "progress", **found))
+
+    def _figures(self, status: Status) -> dict[str, Any]:
+        told, lag, bulk = self._told, status.lag, self._told.bulk
+        away = status.outage("target") is not None
+        found: dict[str, Any] = {}
+        if bulk is not None and bulk.phase != "done":
+            found |= {
+                "bulk_share": round(share_of(bulk), 4),
+                "bulk_rows": bulk.rows_done,
+                "bulk_tables_done": sum(t.chunks_done == t.chunks_total for t in bulk.tables),
+                "bulk_tables": len(bulk.tables),
+                "bulk_seconds_to_go": bulk.eta_s,
             }
-        )
+        if _following(status):
+            found |= {
+                "extracted_rows": status.log.end.gsn,
+                "extracted_rows_per_s": round(told.log_rate, 1),
+                "loaded_rows": None if away else status.target.applied.gsn,
+                "loaded_rows_per_s": None if away else round(told.applied_rate, 1),
+                "lag_seconds": round(lag.seconds, 3) if lag is not None else None,
+                "lag_bytes": lag.applied_bytes if lag is not None else None,
+                "log_position": status.positions.text(status.log.end.position),
+            }
+        return found
 
     def finish(self, status: Status | None) -> None:
         """See View."""
-        self._emit({"event": "ended", "status": status.as_dict() if status else None})
+        fields: dict[str, Any] = {}
+        if status is not None:
+            self._told.take(status, self.event)
+            fields = {"done": is_idle(status) or is_loaded(status), **self._figures(status)}
+        self._emit(event(self._clock, "ended", text=last_lines(status)[-1], **fields))
 
     def close(self) -> None:
         """See View."""
+
+
+def event(clock: Clock, kind: str, **fields: Any) -> dict[str, Any]:
+    """An event as `--json` prints it."""
+    return {"time": utc_text(clock.now_us()), "type": kind, **fields}
 
 
 class LiveView:
     """A view that is drawn anew in place, for terminals."""
 
     def __init__(self, out: Console, *, clock: Clock = REAL_CLOCK) -> None:
+        """out: a console that knows its width; what is drawn never goes beyond."""
         self._out = out
-        self._common = _Common(clock)
-        self._note = ""
+        self._told = Told(clock)
         self._live = Live(Text(""), console=out, refresh_per_second=4, transient=True)
         self._live.start()
 
-    def event(self, text: str) -> None:
+    def event(self, text: str, kind: str = "note", **_fields: Any) -> None:
         """See View: printed above the part that is drawn anew."""
-        self._live.console.print(Text(f"  {text}"))
+        del kind
+        self._live.console.print(indented(text))
 
     def show(self, status: Status) -> None:
         """See View."""
-        self._common.take(status, self.event)
-        self._live.update(self._drawn(status))
+        self._told.take(status, self.event)
+        self._live.update(self.drawn(status))
 
-    def _drawn(self, status: Status) -> RenderableType:
-        common = self._common
+    def drawn(self, status: Status) -> RenderableType:
+        """The part that is drawn anew."""
+        told = self._told
         parts: list[RenderableType] = [Text("")]
-        if common.bulk is not None and common.bulk.phase != "done":
-            parts += [bulk_table(common.bulk), Text("")]
+        parts += [indented(line, style="red") for line in status.outage_lines()]
+        if told.bulk is not None and told.bulk.phase != "done":
+            parts += [bulk_table(told.bulk, self._out.width), Text("")]
         if _following(status):
-            parts.append(pairs(change_rows(status, common.log_rate, common.applied_rate)))
-        running = [process.name for process in status.processes if process.pid]
-        waiting = "" if len(parts) > 1 else "  Spark and the source are being prepared"
-        parts.append(
-            Text(f"  running: {', '.join(running)}{waiting}   Ctrl-C ends it in order", style="dim")
-        )
+            rows = change_rows(status, told.log_rate, told.applied_rate)
+            loading = told.bulk is not None and told.bulk.phase != "done"
+            # Nothing is late before all rows are there: changes wait for them in the log.
+            parts.append(grid([one for one in rows if not (loading and one[0] in LATER)]))
+        parts += [indented(text, style) for text, style in table_rows(status)]
+        waiting = starting(status) if len(parts) > 1 else "Spark and the source are being prepared"
+        if waiting:
+            parts.append(indented(waiting))
+        running = ", ".join(status.running) or "nothing yet"
+        parts.append(indented(f"running: {running}   Ctrl-C ends it in order", style="dim"))
         return Group(*parts)
 
     def finish(self, status: Status | None) -> None:
         """See View."""
         self._live.stop()
         for line in last_lines(status):
-            self._out.print(Text(f"  {line}"))
+            self._out.print(indented(line))
 
     def close(self) -> None:
         """See View."""
         self._live.stop()
+
+
+def indented(text: str, style: str = "") -> RenderableType:
+    """A line of the view; where it is broken, too."""
+    return Padding(Text(text, style=style), (0, 0, 0, 2), expand=False)
+
+
+def table_rows(status: Status) -> list[tuple[str, str]]:
+    """Tables that do not follow with the others, as text and style; what needs somebody first."""
+    lines = [line for line in status.tables if line.state != "following" or line.wanted]
+    lines = [line for line in lines if line.state != "removed" or line.wanted]
+    lines.sort(key=lambda line: not line.error)
+    rows = [
+        (table_text(line), "red" if line.error else "yellow") for line in lines[:TABLES_SHOWN_MAX]
+    ]
+    if len(lines) > TABLES_SHOWN_MAX:
+        rows.append((f"and {len(lines) - TABLES_SHOWN_MAX} more: penstock table ls", ""))
+    return rows
 
 
 def change_rows(
@@ -305,16 +325,11 @@ def change_rows(
             f"{human_count(status.log.end.gsn)} rows in {human_count(status.log.end.trx)} "
             f"transactions{_rate(log_rate)}, up to {text(status.log.end.position)}",
         ),
-        (
-            "  loaded",
-            f"{human_count(status.target.applied.gsn)} rows in "
-            f"{human_count(status.target.applied.trx)} transactions{_rate(applied_rate)}, "
-            f"up to {text(status.target.applied.position)}",
-        ),
+        ("  loaded", _loaded(status, applied_rate)),
     ]
     lag = status.lag
     if lag is None:
-        rows.append(("  lag", f"unknown: {status.source_error or 'no change extraction'}"))
+        rows.append(("  lag", f"unknown: {status.why_no_lag}"))
     else:
         rows.append(
             (
@@ -334,38 +349,56 @@ def change_rows(
     return rows
 
 
+def _loaded(status: Status, applied_rate: float | None) -> str:
+    if status.target.unknown:
+        return f"unknown: {status.why_no_lag}"
+    applied = status.target.applied
+    rows = f"{human_count(applied.gsn)} rows in {human_count(applied.trx)} transactions"
+    if status.outage("target") is not None:
+        read_at = datetime.fromtimestamp(status.target_read_us / 1e6, UTC)
+        return f"{rows} when last read, at {read_at:%H:%M:%S} UTC"
+    return f"{rows}{_rate(applied_rate)}, up to {status.positions.text(applied.position)}"
+
+
 def _rate(rows_per_s: float | None) -> str:
     return "" if rows_per_s is None else f", {human_count(rows_per_s)} rows/s"
 
 
-def bulk_table(bulk: BulkProgress) -> Table:
-    """A bar per table that is not loaded yet, the largest first, and one for all."""
+def bulk_table(bulk: BulkProgress, width: int = WIDE) -> Table:
+    """A bar per table that is not loaded yet, the largest first, and one for all.
+
+    width: of the screen; a narrow one has shorter bars and fewer figures.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True, overflow="ellipsis", ratio=1 if width < WIDE else None)
+    for _ in range(_columns(width) - 1):
+        table.add_column(no_wrap=True)
     open_tables = [t for t in bulk.tables if t.chunks_done < t.chunks_total]
     open_tables.sort(key=lambda t: -t.bytes_total)
     for item in open_tables[:TABLES_SHOWN_MAX]:
-        table.add_row(*_bar_row(str(item.table), item))
+        table.add_row(*_bar_row(str(item.table), item, width))
     hidden = len(open_tables) - TABLES_SHOWN_MAX
     if hidden > 0:
         table.add_row(f"  and {hidden} more")
-    loaded = len(bulk.tables) - len(open_tables)
     name = "bulk load paused" if bulk.phase == "paused" else "bulk load"
-    table.add_row(*_bar_row(f"{name} ({loaded} of {len(bulk.tables)} tables)", bulk))
+    table.add_row(*_bar_row(f"{name} ({_tables_done(bulk)})", bulk, width))
     return table
 
 
-def _bar_row(name: str, item: TableProgress | BulkProgress) -> tuple[RenderableType, ...]:
-    total = max(item.bytes_total, 1)
-    share = item.bytes_done / total
-    eta = human_seconds(item.eta_s) if item.eta_s is not None else "?"
-    return (
-        f"  {name}",
-        ProgressBar(total=total, completed=item.bytes_done, width=BAR_WIDTH),
-        f"{share:4.0%}",
-        f"{human_count(item.rows_done)} rows",
-        f"{human_count(item.rows_per_s)} rows/s",
-        f"{eta} to go",
+def _columns(width: int) -> int:
+    return 6 if width >= WIDE else 5 if width >= MIDDLE else 4
+
+
+def _bar_row(name: str, item: TableProgress | BulkProgress, width: int) -> list[RenderableType]:
+    share = share_of(item)
+    waits = "waits" if not item.rows_done and share == 0.0 else "? to go"
+    left = _left(item).removeprefix(", ") or ("done" if share == 1.0 else waits)
+    bar = ProgressBar(
+        total=1.0, completed=share, width=BAR_WIDTH if width >= WIDE else BAR_WIDTH_NARROW
     )
+    figures = [f"{human_count(item.rows_done)} rows", f"{human_count(item.rows_per_s)} rows/s"]
+    shown = figures[: _columns(width) - 4]
+    return [f"  {name}", bar, f"{share:4.0%}", *shown, left]
 
 
 def make_view(emit_json: Callable[[dict[str, Any]], None] | None) -> View:
@@ -373,4 +406,4 @@ def make_view(emit_json: Callable[[dict[str, Any]], None] | None) -> View:
     if emit_json is not None:
         return JsonView(emit_json)
     out = console()
-    return LiveView(out) if out.is_terminal else LineView(out)
+    return LiveView(screen()) if out.is_terminal else LineView(out)

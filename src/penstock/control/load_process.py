@@ -6,6 +6,7 @@ Wires configuration, Spark, handover and action to the loaders. Not here: copyin
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, nullcontext
@@ -16,13 +17,15 @@ import structlog
 
 from penstock.codec.typemap import Engine, parse_choices
 from penstock.control.actions import ActionWatch
-from penstock.control.bulk_load import bulk_load, bulk_options, source_tables
-from penstock.control.config import Config, Mode
+from penstock.control.bulk_load import bulk_load, bulk_options
+from penstock.control.config import Config, Mode, OnTableError
 from penstock.control.diagnostics import diagnostics_to
 from penstock.control.doctor import examine
+from penstock.control.ends import source_tables
 from penstock.control.handover import bulk_planner, wait_for_point
 from penstock.control.late_keys import LateKeyMaker, unique_keys_wait
 from penstock.control.log_facts import read_log_end
+from penstock.control.new_tables import settle_new_tables, without_new
 from penstock.control.past_errors import keep_error
 from penstock.control.plan import check as check_plan
 from penstock.control.running import LOAD_LOCK, check_not_running, take_lock
@@ -31,12 +34,13 @@ from penstock.control.stopping import StopRequest, stop_on_signals
 from penstock.control.table_copy import TableCopier
 from penstock.control.table_wishes import read_wishes
 from penstock.host.clock import REAL_CLOCK
-from penstock.host.connect import ConnectionLost, ServerUnreachable
 from penstock.host.files import REAL_FILES
-from penstock.host.retry import Backoff
+from penstock.host.retry import Backoff, Patience, is_outage
 from penstock.load.bulk import BulkResult, BulkStopped, Planner, finish_foreign_keys
+from penstock.load.kept_files import Keeping
 from penstock.load.ledger import read_ledger
 from penstock.load.loader import Loader, LoaderOptions
+from penstock.load.loader_state import LoaderState, write_loader_state
 from penstock.load.progress import open_progress
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions, SparkLost
 from penstock.model import PenstockError, TableDefinition
@@ -69,6 +73,7 @@ def load_changes(config: Config, *, verbose: bool = False, checked: bool = False
         stack.enter_context(stop_on_signals(stop))
         check_not_running(config, "load")
         if not checked:
+            config = settle_new_tables(config)
             check_plan(config)
             examine(config).require()
         stack.enter_context(take_lock(config, config.layout.state, LOAD_LOCK))
@@ -117,7 +122,8 @@ class _Load:
         config = self.config
         # Tables that are copied by wish are not the bulk load's any more.
         copied = read_wishes(config).copied()
-        tables = [one for one in source_tables(config) if one.name not in copied]
+        taken = without_new(config, source_tables(config))
+        tables = [one for one in taken if one.name not in copied]
         handed = config.pipeline.mode is Mode.DATA_CHANGE
         with bulk_planner(config) if handed else data_planner(config) as planner:
             try:
@@ -138,19 +144,27 @@ class _Load:
 
         As a process that is started again would: by the ledger, and by what the target has.
         """
-        waits = Backoff(attempts=BULK_ATTEMPTS_MAX).waits()
+        patience = Patience(Backoff(attempts=BULK_ATTEMPTS_MAX))
+        state = LoaderState(pid=os.getpid(), state="copying")
         while True:
             try:
                 return self.bulk_load_once(planner, tables)
-            except (SparkLost, ConnectionLost, ServerUnreachable) as error:
-                wait_s = next(waits, None)
-                if wait_s is None:
+            except PenstockError as error:
+                wait_s = patience.wait_s(error)
+                if wait_s is None or not (isinstance(error, SparkLost) or is_outage(error)):
                     raise
                 logger.warning("bulk load goes on", reason=error.message, wait_s=round(wait_s, 1))
                 if isinstance(error, SparkLost):
                     self.sessions.renew()
-                else:
-                    REAL_CLOCK.sleep(wait_s)
+                    continue
+                state.state = "retrying"
+                state.failed(error.message, now_us=REAL_CLOCK.now_us(), wait_s=wait_s)
+                write_loader_state(self.config.layout.run, state)
+                self.stop.wait(wait_s)
+                if self.ended():
+                    raise BulkStopped("told to stop while a server was away") from error
+                state.state = "copying"
+                write_loader_state(self.config.layout.run, state)
 
     def bulk_load_once(self, planner: Planner, tables: Sequence[TableDefinition]) -> BulkResult:
         """One session's part of it; safe to repeat."""
@@ -170,14 +184,20 @@ class _Load:
             run_directory=config.layout.run,
             namespaces=config.target.map,
             starts=loaded.positions,
+            settled=read_ledger(config.layout.state).settled_at,
             max_files_per_batch=section.max_files_per_batch,
             max_threads=section.max_threads,
             remove_files=section.remove_files,
             done_directory=(config.path.parent / done) if done else None,
+            keeping=Keeping(
+                age_s=section.keep_applied_hours * 3600,
+                size_bytes=section.keep_applied_megabytes * 2**20,
+            ),
             change_file_extension=section.change_file_extension,
             exit_when_done=config.change_extractor.exit_when_idle,
             choices=parse_choices(config.target.types, Engine.of_url(config.source.url)),
             policies=config.schema_changes.policies,
+            isolates=section.on_table_error is OnTableError.ISOLATE,
             on_note=lambda note: keep_error(config, "load", note),
         )
         pending = bool(loaded.positions) and not read_ledger(config.layout.state).foreign_keys_done

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from penstock.control.config import Config
 from penstock.host.files import FileMissing
-from penstock.log.layout import DONE_NAME, SegmentFile, list_open_segments, list_segments
-from penstock.log.segment import Segment, open_segment
+from penstock.log.layout import DONE_NAME, SegmentFile, list_segments
+from penstock.log.segment import Segment, list_begun_segments, open_segment
 from penstock.log.state import load_state
 from penstock.model import FlushPoint
 
@@ -48,7 +48,7 @@ def read_log_end(config: Config, *, look_into_open: bool = True) -> LogEnd:
     if state is None:
         return LogEnd()
     closed = list_segments(directory, extension)
-    unfinished = list_open_segments(directory, extension)
+    unfinished = list_begun_segments(directory, extension)
     end = state.end
     if look_into_open:
         for file in unfinished:
@@ -68,7 +68,7 @@ def outstanding_commit_us(config: Config, applied_gsn: int) -> int | None:
     """Commit time of the first row in the log behind applied_gsn; None when there is none."""
     directory = config.layout.log
     extension = config.change_loader.change_file_extension
-    files = [*list_segments(directory, extension), *list_open_segments(directory, extension)]
+    files = [*list_segments(directory, extension), *list_begun_segments(directory, extension)]
     for number, file in enumerate(files):
         following = files[number + 1] if number + 1 < len(files) else None
         with suppress(FileMissing):

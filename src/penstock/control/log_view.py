@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.control.config import load_config
 from penstock.host.files import FileMissing
 from penstock.log import check, list_segments, open_segment
 from penstock.log.layout import (
     EXTENSION_DEFAULT,
     SegmentFile,
     SegmentMissing,
-    list_open_segments,
 )
 from penstock.log.reader import Finding
+from penstock.log.segment import list_begun_segments
 from penstock.log.text import NULL, lines
 from penstock.model import Lsn, PenstockError, TableName
 
@@ -48,6 +47,8 @@ def find_log(path: Path) -> LogPlace:
     Raises LogNotFound, and the CF errors for a file that is no pipeline file.
     """
     if not path.is_dir():
+        from penstock.control.config import load_config  # with all drivers: not for a directory
+
         config = load_config(path)
         place = LogPlace(
             directory=config.layout.log, extension=config.change_loader.change_file_extension
@@ -69,7 +70,7 @@ def segments_of(place: LogPlace, numbers: Sequence[int] = ()) -> list[SegmentFil
     Raises SegmentMissing for a number that is not there.
     """
     closed = list_segments(place.directory, place.extension)
-    found = [*closed, *list_open_segments(place.directory, place.extension)]
+    found = [*closed, *list_begun_segments(place.directory, place.extension)]
     if not numbers:
         return found
     by_number = {file.number: file for file in found}

@@ -21,7 +21,13 @@ import structlog
 
 from penstock.control import mysql_replica
 from penstock.control.config import Config, HandoverMode
-from penstock.control.handover_state import Handover, Phase, read_handover, write_handover
+from penstock.control.handover_state import (
+    Handover,
+    Phase,
+    check_bulk_load,
+    read_handover,
+    write_handover,
+)
 from penstock.control.mysql_planner import MySQLPlanner
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
@@ -38,12 +44,6 @@ POLL_INTERVAL_S = 0.2
 APPLICATION_NAME = "penstock handover"
 
 
-class LogWithoutBulkLoad(PenstockError):
-    """A directory of mode change is to go on in mode data+change."""
-
-    code = "CT64"
-
-
 faults.declare("handover.paused", "handover.captured", "handover.resumed")
 
 
@@ -58,14 +58,9 @@ def prepared(
     snapshots does.
     """
     state = read_handover(config)
+    check_bulk_load(config, state, has_begun=has_begun)
     if has_begun or (state is not None and state.position):
         # The snapshots of an earlier process are gone with it: the load takes its own, later ones.
-        if state is None:
-            raise LogWithoutBulkLoad(
-                f"the change log in {config.layout.log} was begun without a bulk load",
-                hint='Set mode = "change" again, or choose a new directory: there the bulk load '
-                "and the changes begin at one place.",
-            )
         _resume(config)
         _forget_snapshot(config)
         _started(config)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from penstock.host.connect import PrivilegeMissing
 from penstock.host.mysql.connect import Connection, literal, rows, run
 from penstock.model import PenstockError
+from penstock.source.mysql.rights import read_rights
 
 
 class NotAReplica(PenstockError):
@@ -38,6 +39,9 @@ def applying(connection: Connection) -> tuple[str, ...]:
             "mode pause needs a source that is a replica, and this one replicates from nobody",
             hint='Set handover = "snapshot", which needs no pause.',
         )
+    enough = _rights_that_do(connection)
+    if not read_rights(connection).has(*enough):
+        raise _not_ours(connection, f"it lacks {' or '.join(enough)} on *.*")
     states = {
         str(_of(row, "connection_name", "channel_name") or ""): str(
             _of(row, "slave_sql_running", "replica_sql_running")
@@ -69,12 +73,16 @@ def _asked(connection: Connection, sql: str, doing: str) -> list[dict[str, objec
             return rows(connection, sql, doing=doing)
         run(connection, sql, doing=doing)
     except PrivilegeMissing as error:
-        raise ReplicaNotOurs(
-            f"mode pause stops and starts the replica, which this account may not: {error.message}",
-            hint=f"Run at the source: grant {_rights(connection)} on *.* to 'USER'@'HOST'; or set "
-            'handover = "snapshot".',
-        ) from error
+        raise _not_ours(connection, error.message) from error
     return []
+
+
+def _not_ours(connection: Connection, reason: str) -> ReplicaNotOurs:
+    return ReplicaNotOurs(
+        f"mode pause stops and starts the replica, which this account may not: {reason}",
+        hint=f"Run at the source: grant {_rights(connection)} on *.* to 'USER'@'HOST'; or set "
+        'handover = "snapshot".',
+    )
 
 
 def _statement(connection: Connection, verb: str, name: str) -> str:
@@ -85,6 +93,16 @@ def _statement(connection: Connection, verb: str, name: str) -> str:
 
 def _replica(connection: Connection) -> str:
     return "replica" if connection.server.mysql(8, 0, 22) else "slave"
+
+
+def _rights_that_do(connection: Connection) -> tuple[str, ...]:
+    """The rights of which one is enough to stop and start a replica."""
+    server = connection.server
+    if server.mysql(8):
+        return "replication_slave_admin", "super"
+    if not server.mariadb(10, 5, 2):
+        return ("super",)
+    return "replication slave admin", *(() if server.mariadb(11, 0, 1) else ("super",))
 
 
 def _rights(connection: Connection) -> str:

@@ -1,27 +1,21 @@
-"""A MySQL or MariaDB source of a configured pipeline: its engine, and what doctor finds there.
+"""A MySQL or MariaDB source of a configured pipeline: its engine, and where its log stands.
 
-Not here: extracting (`penstock.source`), the checks themselves (`doctor_mysql`).
+Not here: extracting (`penstock.source`), what doctor finds there (`doctor_mysql/at_source.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from penstock.control.config import Config
-from penstock.control.doctor_mysql import MySQLProbe, Wanted, examine
-from penstock.control.findings import Finding, Severity, Side
-from penstock.host.connect import ConnectFailed
 from penstock.log import checkpoint
 from penstock.log.state import load_state
-from penstock.model import BinlogPosition, PenstockError
+from penstock.model import BinlogPosition
 from penstock.source.extract import ExtractOptions
 from penstock.source.mysql.beginning import Beginning, find_beginning
-from penstock.source.mysql.catalog import Survey, captured_tables, open_catalog, survey
+from penstock.source.mysql.catalog import open_catalog, survey
 from penstock.source.mysql.engine import MySQLEngine
 from penstock.source.mysql.login import server_id_for
 from penstock.source.mysql.standing import STANDING_FILE, Standing, physical
 from penstock.source.mysql.status import ResumePoint
-from penstock.source.postgres.patterns import Selection
 
 APPLICATION_NAME = "penstock extract"
 
@@ -81,7 +75,7 @@ def make_engine(
         options=options,
         beginning=beginning,
         task=task_of(config),
-        takes=Selection.parse(patterns).takes,
+        takes=lambda _: False,  # what is new is asked for, see `new_tables.py`
     )
 
 
@@ -96,45 +90,4 @@ def resume_point(config: Config) -> ResumePoint | None:
         server=standing.server,
         gtids=standing.mark.gtids,
         log_identity=standing.log_identity if standing.log_file == position.file else "",
-    )
-
-
-def source_findings(config: Config) -> Iterator[Finding]:
-    """What doctor finds at the source; a server that can not be reached is one finding."""
-    try:
-        with open_catalog(config.source.url, application_name="penstock doctor") as connection:
-            seen, findings = Survey(tables=()), []
-            try:
-                seen = survey(connection, config.source.tables)
-                captured_tables(connection, config.source.tables)
-            except PenstockError as error:
-                findings.append(_finding(error, "the tables to replicate can not be told"))
-            wanted = Wanted(
-                has_change=config.pipeline.mode.has_change,
-                has_data=config.pipeline.mode.has_data,
-                server_id=server_id_of(config),
-                resume=resume_point(config),
-            )
-            probe = MySQLProbe(
-                side=Side.SOURCE,
-                url=config.source.url,
-                connection=connection,
-                wanted=wanted,
-                tables=seen.tables,
-                survey=seen,
-            )
-            yield from findings
-            yield from examine(probe)
-    except ConnectFailed as error:
-        yield _finding(error, "nothing can be asked of this server or done with it")
-
-
-def _finding(error: PenstockError, why: str) -> Finding:
-    return Finding(
-        code=error.code,
-        severity=Severity.ERROR,
-        side=Side.SOURCE,
-        what=f"source: {error.message}",
-        why=why,
-        command=error.hint,
     )

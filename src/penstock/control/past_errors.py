@@ -19,6 +19,7 @@ from penstock.control.doctor import PreflightFailed
 from penstock.control.identity import DirectoryOfOtherPipeline, DirectoryOfOtherSource
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, FileMissing
+from penstock.host.process import output_is_unread
 from penstock.model import PenstockError
 
 logger = structlog.get_logger()
@@ -46,7 +47,8 @@ def errors_kept(config: Config, command: str, *, clock: Clock = REAL_CLOCK) -> I
     """Keep the error that ends the block, if one does, and let it go on.
 
     A pipeline whose directory is not there yet is left without one. What is refused before
-    anything has begun is not kept: the directory may be another pipeline's.
+    anything has begun is not kept: the directory may be another pipeline's. Nor is the end of a
+    command whose output nobody reads any more, as in `penstock run shop.toml | head`.
     """
     try:
         yield
@@ -57,7 +59,8 @@ def errors_kept(config: Config, command: str, *, clock: Clock = REAL_CLOCK) -> I
         _keep(config, command, clock, str(shown["code"]), str(shown["error"]), error.hint)
         raise
     except Exception as error:
-        _keep(config, command, clock, "PS99", f"unexpected {type(error).__name__}", "")
+        if not (isinstance(error, BrokenPipeError) and output_is_unread()):
+            _keep(config, command, clock, "PS99", f"unexpected {type(error).__name__}", "")
         raise
 
 

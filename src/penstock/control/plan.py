@@ -149,7 +149,7 @@ class Plan:
         """Raise PlanRefused, naming the first thing that keeps the pipeline from starting."""
         for reason in (*self.problems, *self.refusals):
             raise PlanRefused(
-                f"this pipeline can not run: {reason}",
+                f"this pipeline cannot run: {reason}",
                 hint="Run `penstock plan`, which shows every column; take the table out of "
                 "[source] tables, or mend what it names.",
             )
@@ -168,22 +168,24 @@ class Plan:
                 )
 
 
-def check(config: Config) -> Plan | None:
+def check(config: Config, *, whole: bool = True) -> Plan | None:
     """Refuse a pipeline between engines that would lose something unasked.
 
-    None between servers of PostgreSQL, where nothing is asked: every type is the same. Raises
-    PlanRefused, and what `make_plan` does.
+    whole: False where the configuration is narrowed to some of its tables. None between servers of
+    PostgreSQL, where nothing is asked: every type is the same. Raises PlanRefused, and what
+    `make_plan` does.
     """
-    if not _between_engines(config):
+    if not is_planned(config):
         return None
-    plan = make_plan(config)
+    plan = make_plan(config, whole=whole)
     plan.require()
     return plan
 
 
-def make_plan(config: Config) -> Plan:
+def make_plan(config: Config, *, whole: bool = True) -> Plan:
     """Ask both servers and say what becomes of each captured column.
 
+    whole: see `check`.
     Raises the errors of connecting, of the catalogue readers and of [target.types].
     """
     facts = _source(config)
@@ -194,7 +196,14 @@ def make_plan(config: Config) -> Plan:
     if source.engine is target.engine:
         rules = NameRules.of(target, lower_case_table_names=folding)
     found = [*facts.problems, *problems(definitions, config.target.map, rules)]
-    found += _unfit_choices(choices, definitions)
+    if whole:
+        found += _unfit_choices(choices, definitions)
+    if config.pipeline.mode.has_change:
+        found += _versioned(definitions)
+    if config.pipeline.mode.has_data and source.engine is target.engine and source.engine.is_mysql:
+        from penstock.control.plan_mysql import doubtful_expressions
+
+        found += doubtful_expressions(config, definitions)
     tables = [
         replace(
             _table(definition, mappings, config, rules),
@@ -212,7 +221,8 @@ def make_plan(config: Config) -> Plan:
     )
 
 
-def _between_engines(config: Config) -> bool:
+def is_planned(config: Config) -> bool:
+    """Whether there is something to choose: not between two servers of PostgreSQL."""
     engines = {Engine.of_url(config.source.url), Engine.of_url(config.target.url)}
     return engines != {Engine.POSTGRESQL}
 
@@ -250,6 +260,15 @@ def _unfit_choices(choices: Choices, definitions: Sequence[TableDefinition]) -> 
     return [
         f"[target.types] speaks of {column}, which is no column of a captured table"
         for column in sorted(set(choices.columns()) - columns)
+    ]
+
+
+def _versioned(definitions: Sequence[TableDefinition]) -> list[str]:
+    return [
+        f"{definition.name} is system-versioned: the binlog holds its past rows as rows of their "
+        "own, under the keys of the present ones"
+        for definition in definitions
+        if definition.is_versioned
     ]
 
 

@@ -15,7 +15,7 @@ class SourceFacts:
     """A source's server and its captured tables.
 
     left_out: the tables that a pattern takes in and that are not captured, each with its reason.
-    problems: tables that are named and are not there, or can not be captured.
+    problems: tables that are named and are not there, or cannot be captured.
     """
 
     server: Server

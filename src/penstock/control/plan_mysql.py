@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 from penstock.codec.typemap import Engine, Server
 from penstock.control.config import Config
 from penstock.control.plan_facts import APPLICATION_NAME, SourceFacts
-from penstock.host.mysql.connect import Connection, connect, rows
+from penstock.host.connect import StatementFailed
+from penstock.host.mysql.connect import Connection, connect, quoted, rows
+from penstock.load.ledger import read_ledger
+from penstock.model import ColumnDefinition, TableDefinition
 from penstock.source.mysql.catalog import Exclusion, open_catalog, survey
 
 
@@ -25,6 +29,46 @@ def read_source(config: Config) -> SourceFacts:
                 *(f"{one}, and [source] tables names it" for one in out if one.is_named),
             ),
         )
+
+
+def doubtful_expressions(config: Config, tables: Sequence[TableDefinition]) -> list[str]:
+    """The generated columns whose expression a strict target would refuse for rows that are there.
+
+    The target computes them again in strict mode, where the source may have stored the rows in
+    another one: what is a warning in a SELECT is an error there. One pass over each table that has
+    such columns, and none once its bulk load has been planned.
+    """
+    ledger = read_ledger(config.layout.state)
+    found: list[str] = []
+    with closing(open_catalog(config.source.url, application_name=APPLICATION_NAME)) as session:
+        for table in tables:
+            computed = [column for column in table.columns if column.generated and column.default]
+            if not computed or table.is_versioned or ledger.plan_of(table.name) is not None:
+                continue
+            if next(_warnings(session, table, computed), None) is None:
+                continue
+            found += [
+                f"{table.name}.{column.name} is generated, and its expression gives "
+                f'"{first}" for a row of the table: a strict server refuses that row'
+                for column in computed
+                if (first := next(_warnings(session, table, [column]), None)) is not None
+            ]
+    return found
+
+
+def _warnings(
+    session: Connection, table: TableDefinition, columns: Sequence[ColumnDefinition]
+) -> Iterator[str]:
+    """What the server has to say when it computes these columns for all rows."""
+    doing = f"computing generated columns of {table.name}"
+    counts = ", ".join(f"count(({column.default}))" for column in columns)
+    try:
+        rows(session, f"select {counts} from {quoted(*table.name)}", doing=doing)
+    except StatementFailed as error:
+        yield error.message
+        return
+    for row in rows(session, "show warnings", doing=doing):
+        yield str(row["message"])
 
 
 def read_target(config: Config) -> tuple[Server, int]:

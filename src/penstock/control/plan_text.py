@@ -64,7 +64,7 @@ def _verdict(column: ColumnPlan) -> str:
 
 def _outcome(plan: Plan) -> Iterator[str]:
     for problem in (*plan.problems, *plan.refusals):
-        yield f"can not run: {problem}"
+        yield f"cannot run: {problem}"
     if plan.missing:
         yield "What may get lost has to be chosen first. Below [target.types], for all columns, or"
         yield 'for a type ("date zero dates") or a column ("shop.orders.day zero dates") alone:'

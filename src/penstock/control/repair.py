@@ -133,7 +133,7 @@ class Repair:
         if left := differing_buckets(one.source_sums, sums):
             raise RepairUnequal(
                 f"{one.pair.target} would still differ from the source in {len(left)} places",
-                hint="Compare the two tables' definitions: the target can not hold these rows as "
+                hint="Compare the two tables' definitions: the target cannot hold these rows as "
                 "the source has them. Nothing was changed.",
                 table=str(one.pair.target),
             )

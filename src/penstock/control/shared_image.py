@@ -81,7 +81,7 @@ def shared_images(
     for column in columns:
         if refused := mappings[column.name].refused:
             raise ColumnIncomparable(
-                f"column {column.name} of {definition.name} can not be compared: {refused}",
+                f"column {column.name} of {definition.name} cannot be compared: {refused}",
                 hint="Take the table out of [source] tables, or see `penstock plan`.",
                 table=str(target),
             )

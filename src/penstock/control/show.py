@@ -26,9 +26,10 @@ from penstock.control.display import console, human_bytes, human_count, human_se
 from penstock.control.doctor import Report
 from penstock.control.findings import Finding, Severity
 from penstock.control.lag import Lag
-from penstock.control.live import bulk_table, change_rows
+from penstock.control.live import bulk_table, change_rows, table_rows
 from penstock.control.status import Status
 from penstock.control.table_list import TableLine
+from penstock.control.told import in_flight, point_text
 from penstock.control.verify import VerifyResult
 from penstock.log.reader import Finding as LogFinding
 
@@ -62,6 +63,19 @@ def _show_finding(finding: Finding, out: Console) -> None:
         out.print(Text(f"        > {finding.command}"))
 
 
+def show_no_lag(status: Status, out: Console | None = None) -> None:
+    """Say that it is not known how far behind the target is, why, and what is tried next."""
+    out = out or console()
+    out.print(pairs([("lag", f"unknown: {status.why_no_lag}")]))
+    for outage in status.outage_lines():
+        out.print(Text(outage, style="red"))
+    for one in status.outages:
+        out.print(Text(f"next for the {one.side}: {one.hint}"))
+    log = status.positions.text(status.log.end.position)
+    rows = [("change log is at", f"{log}, {human_count(status.log.end.gsn)} rows")]
+    out.print(pairs(rows))
+
+
 def show_lag(lag: Lag, out: Console | None = None) -> None:
     """Print how far behind the target is."""
     out = out or console()
@@ -87,25 +101,42 @@ def show_status(status: Status, out: Console | None = None) -> None:
     head = [
         ("pipeline", f"{status.pipeline}, mode {status.mode}, in {status.directory}"),
         ("processes", ", ".join(running) or "none runs"),
-        ("action", f"{status.target.action}, {status.target.restarts} restarts so far"),
+        ("action", _action(status)),
     ]
     if status.identity is not None:
         server = f"system {status.identity.system_id}, database {status.identity.database}"
         head.append(("source", f"{server}, slot {status.identity.slot}"))
     out.print(pairs(head))
-    for step in status.handover.steps if status.handover else ():
-        out.print(Text(f"handover {step.number} of 4: {step.text} ({step.at})"))
-    apart = status.as_dict()["apart"]
-    for name, state in sorted(apart.items()):
-        out.print(Text(f"table {name}: {state}", style="yellow"))
+    for line in status.outage_lines():
+        out.print(Text(line, style="red"))
+    for text in _handover(status):
+        out.print(Text(text))
+    for text, style in table_rows(status):
+        out.print(Text(text, style=style))
     bulk = status.target.bulk
     if bulk is not None and bulk.phase == "done":
         out.print(f"bulk load done: {human_count(bulk.rows_done)} rows, {len(bulk.tables)} tables")
     elif bulk is not None:
-        out.print(bulk_table(bulk))
+        out.print(bulk_table(bulk, out.width))
     if status.mode != "data":
         out.print(pairs(change_rows(status)))
         _show_files(status, out)
+
+
+def _handover(status: Status) -> list[str]:
+    """The four steps where something is stopped for them; else the place that counts."""
+    handover = status.handover
+    if handover is None:
+        return []
+    if not in_flight(handover):
+        return [f"handover {one.number} of 4: {one.text} ({one.at})" for one in handover.steps]
+    return [f"{point_text(handover)} ({handover.steps[1].at})"] if len(handover.steps) > 1 else []
+
+
+def _action(status: Status) -> str:
+    if status.target.unknown:
+        return "unknown"
+    return f"{status.target.action}, {status.target.restarts} restarts so far"
 
 
 def _show_files(status: Status, out: Console) -> None:
@@ -228,6 +259,17 @@ class VerifyBar:
         )
 
 
+def _show_not_compared(result: VerifyResult, out: Console) -> None:
+    for name, state in result.left_out.items():
+        out.print(Text(f"{name}: not compared, it stands apart ({state})", style="yellow"))
+    for name, why in result.not_compared.items():
+        out.print(Text(f"{name}: not compared: {why}", style="red"))
+    for name, columns in result.columns_left_out.items():
+        listed = ", ".join(sorted(columns))
+        text = f"{name}: not compared, the target is without by [schemaChanges]: {listed}"
+        out.print(Text(text, style="yellow"))
+
+
 def show_verify(result: VerifyResult, out: Console | None = None) -> None:
     """Print what a comparison found; the last line is the verdict."""
     out = out or console()
@@ -246,12 +288,7 @@ def show_verify(result: VerifyResult, out: Console | None = None) -> None:
         hidden = table.missing + table.surplus + table.different - len(table.named)
         if hidden > 0:
             out.print(f"  and {human_count(hidden)} more")
-    for name, state in result.left_out.items():
-        out.print(Text(f"{name}: not compared, it stands apart ({state})", style="yellow"))
-    for name, columns in result.columns_left_out.items():
-        listed = ", ".join(sorted(columns))
-        text = f"{name}: not compared, the target is without by [schemaChanges]: {listed}"
-        out.print(Text(text, style="yellow"))
+    _show_not_compared(result, out)
     rows = sum(table.source_rows for table in result.tables)
     facts = f"{len(result.tables)} tables, {human_count(rows)} rows, at {result.place}"
     taken = f"in {human_seconds(result.seconds)}"
@@ -269,6 +306,8 @@ def show_verify(result: VerifyResult, out: Console | None = None) -> None:
         out.print(
             Text(f"source and target differed and are equal now: {facts}, {taken}", style="green")
         )
+    elif result.not_compared and all(table.equal for table in result.tables):
+        out.print(Text(f"what was compared is equal: {facts}, {taken}", style="bold red"))
     elif result.equal:
         out.print(Text(f"source and target are equal: {facts}, compared {taken}", style="green"))
     else:

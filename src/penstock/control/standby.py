@@ -5,6 +5,7 @@ Not here: when that is done (`handover.py`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from typing import ClassVar
 
@@ -12,9 +13,9 @@ import psycopg
 
 from penstock.control.config import Config
 from penstock.host.clock import REAL_CLOCK
-from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, server_errors
-from penstock.model import Lsn, PenstockError, Retry
-from penstock.source.postgres.slot import ConsistentPoint
+from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted, server_errors
+from penstock.model import Lsn, PenstockError, Retry, TableName
+from penstock.source.postgres.slot import ConsistentPoint, published
 
 APPLICATION_NAME = "penstock handover"
 POLL_INTERVAL_S = 0.05
@@ -36,9 +37,15 @@ class NotAStandby(PenstockError):
 
 
 class StandbyTooOld(PenstockError):
-    """A standby below 16 can not decode changes."""
+    """A standby below 16 cannot decode changes."""
 
     code = "CT31"
+
+
+class PublicationOnPrimary(PenstockError):
+    """The publication is missing and can only be made on the standby's primary."""
+
+    code = "CT33"
 
 
 class ReplayNotPaused(PenstockError):
@@ -56,7 +63,7 @@ def open_source(config: Config) -> psycopg.Connection:
 
 
 def check_standby(connection: psycopg.Connection) -> None:
-    """Refuse a server that mode pause can not work with. Changes nothing."""
+    """Refuse a server that mode pause cannot work with. Changes nothing."""
     with server_errors("asking whether the source is a standby"):
         row = connection.execute(STANDBY).fetchone()
     assert row is not None
@@ -69,6 +76,23 @@ def check_standby(connection: psycopg.Connection) -> None:
         raise StandbyTooOld(
             f"the standby is PostgreSQL {row[1] // 10000}; changes can be read from 16 on",
             hint='Name the primary in source.url and set handover = "snapshot" in [pipeline].',
+        )
+
+
+def check_publication_there(
+    connection: psycopg.Connection, name: str, tables: Iterable[TableName]
+) -> None:
+    """Refuse a standby without the publication, which it cannot make. Changes nothing."""
+    with server_errors(f"looking at publication {name}"):
+        standby = connection.execute(STANDBY).fetchone()
+        there = connection.execute(
+            "select 1 from pg_publication where pubname = %s", (name,)
+        ).fetchone()
+    if standby is not None and standby[0] and there is None:
+        raise PublicationOnPrimary(
+            f"publication {name} does not exist, and a standby cannot make it",
+            hint=f"On the primary, run: create publication {quoted(name)} for table "
+            f"{published(tables)} with (publish_via_partition_root = true);",
         )
 
 

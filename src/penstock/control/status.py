@@ -18,9 +18,20 @@ from penstock.control.handover_state import Handover, read_handover
 from penstock.control.identity import SourceIdentity, stored_identity
 from penstock.control.lag import Lag, lag_of, log_begin
 from penstock.control.log_facts import LogEnd, outstanding_commit_us, read_log_end
+from penstock.control.outages import (
+    SIDES,
+    Outage,
+    Outages,
+    Retry,
+    dated,
+    outage_lines,
+    read_retries,
+    utc_text,
+)
 from penstock.control.positions import LsnPositions, Positions, positions_of
 from penstock.control.running import ProcessState, processes
 from penstock.control.source_reader import SourceReader, open_source
+from penstock.control.table_list import TableLine, lines_from
 from penstock.control.target_state import (
     ProgressRow,
     TargetReader,
@@ -29,7 +40,6 @@ from penstock.control.target_state import (
     read_target_state,
 )
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.load.apart import ApartState
 from penstock.load.target import Applied
 from penstock.model import PenstockError
 
@@ -38,9 +48,13 @@ NAME = "penstock status"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """All of it. lag is None, and source_error says why, when the source can not be asked.
+    """All of it. outages: servers that could not be asked; lag is None then.
 
-    positions: how the source writes them.
+    What the target tells is of target_read_us where it could not be asked now; where it never was,
+    `target.unknown`. retries: what processes have failed at and try again. read_us: when this was
+    read.
+
+    tables: those that somebody asked something for. positions: how the source writes them.
     """
 
     pipeline: str
@@ -52,8 +66,50 @@ class Status:
     log: LogEnd
     target: TargetState
     lag: Lag | None
-    source_error: str = ""
+    tables: tuple[TableLine, ...] = ()
+    outages: tuple[Outage, ...] = ()
+    retries: tuple[Retry, ...] = ()
+    read_us: int = 0
+    target_read_us: int = 0
     positions: Positions = field(default_factory=LsnPositions, compare=False)
+
+    def outage(self, side: str) -> Outage | None:
+        """That of one server: source or target."""
+        return next((one for one in self.outages if one.side == side), None)
+
+    @property
+    def source_error(self) -> str:
+        """Why the source cannot be asked; empty when it can."""
+        outage = self.outage("source")
+        return outage.error if outage is not None else ""
+
+    @property
+    def running(self) -> list[str]:
+        """The names of the processes that run."""
+        return [process.name for process in self.processes if process.pid]
+
+    @property
+    def why_no_lag(self) -> str:
+        """Why the lag is not known."""
+        if self.mode == "data":
+            return "this pipeline follows no changes"
+        return ", ".join(one.words for one in self.outages) or "nothing is extracted yet"
+
+    def lag_dict(self) -> dict[str, Any]:
+        """The lag as `penstock lag --json` prints it; lag_seconds is null where it is not known."""
+        if self.lag is not None:
+            return self.lag.as_dict()
+        return {
+            "lag_seconds": None,
+            "log_position": self.positions.text(self.log.end.position),
+            "unreachable": [one.as_dict() for one in self.outages],
+            "tried_again": [one.as_dict() for one in self.retries],
+        }
+
+    def outage_lines(self) -> list[str]:
+        """What cannot be asked, since when, and what is tried next, for people."""
+        running = [name for name in self.running if name != "run"]
+        return outage_lines(self.outages, self.retries, running=running, now_us=self.read_us)
 
     def as_dict(self) -> dict[str, Any]:
         """The status as `penstock status --json` prints it."""
@@ -62,14 +118,15 @@ class Status:
             "mode": self.mode,
             "directory": str(self.directory),
             "processes": {process.name: process.pid or None for process in self.processes},
-            "action": self.target.action,
-            "restarts": self.target.restarts,
+            "action": None if self.target.unknown else self.target.action,
+            "restarts": None if self.target.unknown else self.target.restarts,
             "handover": self.handover.as_dict() if self.handover else None,
             "bulk": msgspec.to_builtins(self.target.bulk),
-            "apart": {
-                str(table): str(row.state)
-                for table, row in self.target.apart.items()
-                if row.state is not ApartState.FOLLOWING
+            "apart": {str(line.table): line.state for line in self.tables if not line.follows},
+            "apart_errors": {
+                str(line.table): {"code": line.code, "error": line.error, "hint": line.hint}
+                for line in self.tables
+                if line.error
             },
             "log": {
                 "log_id": self.log.log_id,
@@ -81,7 +138,9 @@ class Status:
                 "position": self.positions.text(self.log.end.position),
                 "done": self.log.done,
             },
-            "applied": {
+            "applied": None
+            if self.target.unknown
+            else {
                 "gsn": self.target.applied.gsn,
                 "trx": self.target.applied.trx,
                 "position": self.positions.text(self.target.applied.position),
@@ -90,6 +149,9 @@ class Status:
             "loaded_files": [_row_dict(row) for row in self.target.loaded],
             "lag": self.lag.as_dict() if self.lag else None,
             "source_error": self.source_error,
+            "unreachable": [one.as_dict() for one in self.outages],
+            "tried_again": [one.as_dict() for one in self.retries],
+            "target_read_at": utc_text(self.target_read_us) if self.target_read_us else None,
         }
 
 
@@ -113,44 +175,73 @@ class StatusReader:
         """Nothing is connected before the first read."""
         self._config = config
         self._clock = clock
+        self._outages = Outages(clock)
+        self._last = TargetState(unknown=True)
+        self.asking = ""  # which server is being asked: it may never answer
+        self._last_us = 0
         self._target: TargetReader | None = None
         self._source: SourceReader | None = None
 
     def read(self, *, look_into_open: bool = True) -> Status:
         """The status now. look_into_open: read the open segment's end too.
 
-        Raises the typed errors of the target's connection; the source's go into the status.
+        A server that cannot be asked is told in it. Raises what the files of the pipeline do.
         """
         config = self._config
         log = read_log_end(config, look_into_open=look_into_open)
-        target = self._target_state()
-        lag, source_error = self._lag(log, target.applied)
+        away = self._ask_target()
+        target, now = self._last, processes(config)
+        lag, source_away = self._lag(log, target.applied, asked=away is None)
+        retries = read_retries(config, now)
         return Status(
             pipeline=config.pipeline.name,
             mode=str(config.pipeline.mode),
             directory=config.directory,
             identity=stored_identity(config),
-            processes=processes(config),
+            processes=now,
             handover=read_handover(config),
             log=log,
             target=target,
             lag=lag,
-            source_error=source_error,
+            tables=self._tables(target),
+            outages=dated([one for one in (source_away, away) if one is not None], retries),
+            retries=retries,
+            read_us=self._clock.now_us(),
+            target_read_us=self._last_us,
             positions=positions_of(config),
         )
 
-    def _target_state(self) -> TargetState:
-        if self._target is None or self._target.is_closed:
-            self._target = open_target_reader(self._config.target.url, application_name=NAME)
-        try:
-            return read_target_state(self._target, self._config)
-        except PenstockError:
-            self._target.close()
-            raise
+    def _tables(self, target: TargetState) -> tuple[TableLine, ...]:
+        """Tables that something was asked for; where they are only the target knows."""
+        lines = lines_from(self._config, target.apart, applied_gsn=target.applied.gsn)
+        if not target.unknown:
+            return tuple(lines)
+        return tuple(
+            line if line.error else replace(line, state="unknown", wanted="") for line in lines
+        )
 
-    def _lag(self, log: LogEnd, applied: Applied) -> tuple[Lag | None, str]:
+    def _ask_target(self) -> Outage | None:
+        """Ask the target what it tells; why not, if it cannot be asked."""
+        self.asking = "target"
+        try:
+            if self._target is None or self._target.is_closed:
+                self._target = open_target_reader(self._config.target.url, application_name=NAME)
+            self._last = read_target_state(self._target, self._config)
+        except PenstockError as error:
+            if self._target is not None:
+                self._target.close()
+            return self._outages.seen("target", error)
+        self._last_us = self._clock.now_us()
+        self._outages.answered("target")
+        return None
+
+    def _lag(
+        self, log: LogEnd, applied: Applied, *, asked: bool
+    ) -> tuple[Lag | None, Outage | None]:
+        """The lag, or why the source cannot be asked. asked: the target was, so applied is new."""
         if not self._config.pipeline.mode.has_change:
-            return None, ""
+            return None, None
+        self.asking = "source"
         try:
             if self._source is None or self._source.is_closed:
                 self._source = open_source(self._config, application_name=NAME)
@@ -158,7 +249,10 @@ class StatusReader:
         except PenstockError as error:
             if self._source is not None:
                 self._source.close()
-            return None, error.message
+            return None, self._outages.seen("source", error)
+        self._outages.answered("source")
+        if not asked:
+            return None, None
         outstanding = outstanding_commit_us(self._config, applied.gsn)
         now_us = self._clock.now_us()
         lag = lag_of(
@@ -170,7 +264,7 @@ class StatusReader:
             begin=log_begin(self._config),
             positions=positions_of(self._config),
         )
-        return lag, ""
+        return lag, None
 
     def close(self) -> None:
         """Let go of both connections."""
@@ -180,12 +274,15 @@ class StatusReader:
 
 
 def read_status(config: Config) -> Status:
-    """The status, once. Raises the typed errors of the target's connection."""
+    """The status, once. As `StatusReader.read`; since when a server is away only processes know."""
     reader = StatusReader(config)
     try:
-        return reader.read()
+        found = reader.read()
     finally:
         reader.close()
+    known = {SIDES[retry.process] for retry in found.retries}
+    outages = (one if one.side in known else replace(one, since_us=0) for one in found.outages)
+    return replace(found, outages=tuple(outages))
 
 
 def at_rest(status: Status) -> Status:

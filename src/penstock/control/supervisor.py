@@ -1,4 +1,4 @@
-"""`penstock run`: the two halves as child processes, watched, restarted, ended in order.
+"""`penstock run`: its two child processes, watched, restarted, ended in order.
 
 The halves share nothing but files and tables, so either may die at any moment: one that was
 killed is started again, one that ends with an error ends the run with that error. Not here: what
@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 import msgspec
@@ -22,10 +22,13 @@ from penstock.control.config import Config
 from penstock.control.diagnostics import diagnostics_to, open_diagnostics
 from penstock.control.doctor import examine
 from penstock.control.live import View
+from penstock.control.new_tables import settle_new_tables
+from penstock.control.outages import Outage
 from penstock.control.plan import check as check_plan
 from penstock.control.running import RUN_LOCK, check_not_running, take_lock
 from penstock.control.status import Status, StatusReader, at_rest
 from penstock.control.stopping import HURRIED_EXIT_CODE, StopRequest, stop_on_signals
+from penstock.control.told import Tell
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.process import Child, this_program
@@ -35,6 +38,7 @@ logger = structlog.get_logger()
 
 POLL_INTERVAL_S = 0.1
 STATUS_INTERVAL_S = 1.0
+SILENT_S = 8.0  # so long a question may take before its answer is called missing
 RESTARTS_MAX = 5
 RESTART_WAIT_FIRST_S = 1.0
 HEALTHY_AFTER_S = 60.0  # a half that ran so long has earned its restarts anew
@@ -140,7 +144,9 @@ class StatusThread:
         self._reader = StatusReader(config)
         self._ended = threading.Event()
         self._latest: Status | None = None
-        self.trouble = ""
+        self._last: Status | None = None
+        self._asked_s: float | None = None
+        self._trouble = ""
         self._thread = threading.Thread(target=self._run, name="status", daemon=True)
         self._thread.start()
 
@@ -151,18 +157,40 @@ class StatusThread:
         self._reader.close()
 
     def _read(self) -> None:
+        self._asked_s = REAL_CLOCK.monotonic_s()
         try:
             self._latest = self._reader.read()
-            self.trouble = ""
+            self._trouble = ""
         except PenstockError as error:
-            if self.trouble != error.message:
+            if self._trouble != error.message:
                 logger.warning("status not readable", error=error.message)
-            self.trouble = error.message
+            self._trouble = error.message
+        finally:
+            self._asked_s = None
 
     def take(self) -> Status | None:
         """The newest status that was not taken yet; None when there is none."""
         latest, self._latest = self._latest, None
+        if latest is None:
+            return self._silence()
+        self._last = latest
         return latest
+
+    def _silence(self) -> Status | None:
+        """What there is to say while a server has taken a question and does not answer."""
+        asked_s, last, side = self._asked_s, self._last, self._reader.asking
+        silent_s = 0.0 if asked_s is None else REAL_CLOCK.monotonic_s() - asked_s
+        if last is None or silent_s < SILENT_S:
+            return None
+        now_us = REAL_CLOCK.now_us()
+        silent = Outage(
+            side=side,
+            code="HS27",
+            error="it does not answer",
+            hint="Look at the server and the network in between.",
+            since_us=now_us - round(silent_s * 1e6),
+        )
+        return replace(last, lag=None, outages=(silent,), retries=(), read_us=now_us)
 
     def close(self) -> None:
         """End the thread; does not wait for a server that hangs."""
@@ -178,7 +206,7 @@ class Supervisor:
         halves: list[_Half],
         stop: StopRequest,
         *,
-        on_event: Callable[[str], None],
+        on_event: Tell,
         on_tick: Callable[[], None],
     ) -> None:
         """on_event: told what happens to processes. on_tick: called every POLL_INTERVAL_S."""
@@ -217,7 +245,8 @@ class Supervisor:
         while self._signals_passed < wanted:
             self._signals_passed += 1
             if self._failure is None:
-                self._on_event("stopping" if self._signals_passed == 1 else "stopping at once")
+                text = "stopping" if self._signals_passed == 1 else "stopping at once"
+                self._on_event(text, "stopping", at_once=self._signals_passed > 1)
             for half in self._halves:
                 if half.child is not None:
                     half.child.signal(signal.SIGTERM)
@@ -257,7 +286,13 @@ class Supervisor:
         wait_s = RESTART_WAIT_FIRST_S * 2**half.restarts
         half.restarts += 1
         half.restart_at_s = now + wait_s
-        self._on_event(f"{half.name} was killed by {name}: started again in {wait_s:.0f} s")
+        self._on_event(
+            f"{half.name} was killed by {name}: started again in {wait_s:.0f} s",
+            "process killed",
+            process=half.name,
+            signal=name,
+            restarts=half.restarts,
+        )
         logger.warning("process killed", process=half.name, signal=name, restarts=half.restarts)
 
     def _restart_when_due(self, half: _Half) -> None:
@@ -275,15 +310,18 @@ class Supervisor:
 def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
     """Run a pipeline until it is done or told to stop.
 
-    Raises PreflightFailed or AlreadyRunning with nothing changed, HalfFailed with the error of
-    the process that ended, SystemExit after a second signal.
+    Raises PreflightFailed or AlreadyRunning with nothing changed, NewTable, HalfFailed with the
+    error of the process that ended, SystemExit after a second signal.
     """
     stop = StopRequest()
     with ExitStack() as stack:
         stack.callback(view.close)
         stack.enter_context(stop_on_signals(stop, hurry=False))
-        view.event(f"checking source, target and this machine for pipeline {config.pipeline.name}")
+        name = config.pipeline.name
+        text = f"checking source, target and this machine for pipeline {name}"
+        view.event(text, "checking", pipeline=name)
         check_not_running(config, "run", "extract", "load")
+        config = settle_new_tables(config)
         check_plan(config)
         examine(config).require()
         if stop():
@@ -323,7 +361,7 @@ def half_names(config: Config) -> tuple[str, ...]:
 
 
 def read_last_status(config: Config) -> Status | None:
-    """The status at the end, for the last lines; None when the target can not be asked."""
+    """The status at the end, for the last lines; None when it cannot be read."""
     reader = StatusReader(config)
     try:
         return reader.read()

@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 import structlog
 
-from penstock.control.bulk_load import bulk_options, source_tables
+from penstock.control.bulk_load import bulk_options
 from penstock.control.config import Config, HandoverMode
+from penstock.control.ends import source_tables
 from penstock.control.handover import tell_blockers
 from penstock.control.late_keys import narrowed
 from penstock.control.mysql_source import stored_standing
@@ -25,7 +26,7 @@ from penstock.control.source_planner import Planning, SourcePlanner, data_planne
 from penstock.control.standby import paused_point
 from penstock.host import faults
 from penstock.host.files import REAL_FILES, Files
-from penstock.host.retry import Backoff
+from penstock.host.retry import Backoff, Patience
 from penstock.load.bulk import BulkStopped, finish_foreign_keys, load_in_bulk
 from penstock.load.session import SessionKeeper
 from penstock.model import PenstockError, TableName
@@ -133,7 +134,7 @@ class _Copy:
 
     def _run(self) -> None:
         """Copy, and try again as long as it is wanted: the operator may have to mend something."""
-        waits = RETRIES.waits()
+        patience = Patience(RETRIES)
         while not self._ended.is_set():
             try:
                 position = self._in_turn()
@@ -144,7 +145,7 @@ class _Copy:
                     "table is not copied yet", table=str(self.note.table), error=error.message
                 )
                 self._note(code=error.code, error=error.message, hint=error.hint)
-                self._ended.wait(next(waits, RETRIES.longest_s))
+                self._ended.wait(patience.wait_s(error) or RETRIES.longest_s)
             except Exception as error:
                 # A defect: told where the operator looks, and the other tables flow on.
                 logger.exception("copy failed", table=str(self.note.table))

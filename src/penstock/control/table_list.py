@@ -6,19 +6,25 @@ wishes (`table_wishes.py`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from penstock.control.change_counts import changes_between
 from penstock.control.config import Config
+from penstock.control.followed import followed_tables
 from penstock.control.table_copy import read_notes
 from penstock.control.table_wishes import read_answers, read_wishes
 from penstock.load.apart import Apart, ApartState, next_state
+from penstock.load.isolation import read_isolations
 from penstock.load.progress import open_progress
 from penstock.model import TableName
 from penstock.model.wishes import Capture, CaptureAnswers, TableWish, TableWishes
 
 APPLICATION_NAME = "penstock tables"
+LEFT_OUT = "left out"
+WAITING = (ApartState.PAUSED, ApartState.COPYING, ApartState.JOINING)  # changes wait in the log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +32,8 @@ class TableLine:
     """One table that somebody has wished something for.
 
     state: where it is. wanted: what it is on its way to; empty when it is there. behind: row
-    changes that the others have behind them and it has not, of all tables. code, error, hint: why
-    it does not go on; empty when it does.
+    changes of this table that wait, as far as the others are. code, error, hint: why
+    it does not go on, or is left out; empty otherwise.
     """
 
     table: TableName
@@ -37,6 +43,11 @@ class TableLine:
     code: str = ""
     error: str = ""
     hint: str = ""
+
+    @property
+    def follows(self) -> bool:
+        """Whether it is with the others."""
+        return self.state == ApartState.FOLLOWING
 
     def as_dict(self) -> dict[str, Any]:
         """As `penstock table ls --json` prints it."""
@@ -58,30 +69,48 @@ def table_lines(config: Config) -> list[TableLine]:
     """
     with closing(open_progress(config.target.url, application_name=APPLICATION_NAME)) as target:
         rows, applied = target.read_apart(), target.read_applied()
+    return lines_from(config, rows, applied_gsn=applied.gsn)
+
+
+def lines_from(
+    config: Config, rows: Mapping[TableName, Apart], *, applied_gsn: int
+) -> list[TableLine]:
+    """The same, where the target was read already. Raises CheckpointCorrupt."""
     notes = {note.table: note for note in read_notes(config) if note.error}
-    wishes, answers = read_wishes(config), read_answers(config)
+    wishes, answers, known = read_wishes(config), read_answers(config), followed_tables(config)
+    isolations = read_isolations(config.layout.state)
     lines = []
     for table in sorted({*rows, *(wish.table for wish in wishes.tables)}):
-        line = line_of(rows.get(table), wishes.of(table), answers, applied_gsn=applied.gsn)
+        line = line_of(rows.get(table), wishes.of(table), answers)
+        if known is not None and line.follows and not line.wanted and not known.has(table):
+            continue  # it has another name now, or was never a table
+        row = rows.get(table)
+        if row is not None and row.state in WAITING:
+            behind = changes_between(
+                config,
+                table,
+                first_segment=row.applied.segment,
+                after_gsn=row.applied.gsn,
+                until_gsn=applied_gsn,
+            )
+            line = replace(line, behind=behind)
+        why = isolations.get(table)
+        if why is not None and line.state == ApartState.ISOLATED:
+            again = f"penstock table resync {config.path.name} {table}"
+            line = replace(line, code=why.code, error=why.error, hint=f"{why.hint} Then: {again}")
         note = notes.get(table)
         if note is not None and line.state == "copying" and not line.error:
-            line = TableLine(
-                table=table,
-                state=line.state,
-                wanted=line.wanted,
-                behind=line.behind,
-                code=note.code,
-                error=note.error,
-                hint=note.hint,
-            )
+            line = replace(line, code=note.code, error=note.error, hint=note.hint)
         lines.append(line)
     return lines
 
 
-def line_of(
-    row: Apart | None, wish: TableWish, answers: CaptureAnswers, *, applied_gsn: int
-) -> TableLine:
+def line_of(row: Apart | None, wish: TableWish, answers: CaptureAnswers) -> TableLine:
     """What is shown of a table. Pure."""
+    if row is None and wish.capture is Capture.LEFT:
+        return TableLine(
+            table=wish.table, state=LEFT_OUT, code=wish.code, error=wish.error, hint=wish.hint
+        )
     state = row.state if row is not None else ApartState.FOLLOWING
     answer = answers.of(wish.table)
     refused = answers.refuses(wish)
@@ -92,14 +121,10 @@ def line_of(
     wanted = str(following) if following is not None else _on_the_way(state, wish)
     if shown == "waiting":
         wanted = str(ApartState.COPYING)
-    behind = 0
-    if row is not None and state in (ApartState.PAUSED, ApartState.COPYING, ApartState.JOINING):
-        behind = max(applied_gsn - row.applied.gsn, 0)
     return TableLine(
         table=wish.table,
         state=shown,
         wanted="" if refused else wanted,
-        behind=behind,
         code=answer.code if refused and answer else "",
         error=answer.error if refused and answer else "",
         hint=answer.hint if refused and answer else "",
@@ -118,10 +143,11 @@ def _on_the_way(state: ApartState, wish: TableWish) -> str:
 def states(wishes: TableWishes, rows: dict[TableName, Apart]) -> dict[TableName, str]:
     """The state of each table that does not follow with the others."""
     apart = {t: str(row.state) for t, row in rows.items() if row.state is not ApartState.FOLLOWING}
+    shown = {Capture.ADDED: "waiting", Capture.LEFT: LEFT_OUT}
     waiting = {
-        wish.table: "waiting"
+        wish.table: shown[wish.capture]
         for wish in wishes.tables
-        if wish.capture is Capture.ADDED and wish.table not in rows
+        if wish.capture in shown and wish.table not in rows
     }
     return {**waiting, **apart}
 

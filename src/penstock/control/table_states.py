@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from penstock.control.status import Status
+from penstock.control.table_list import LEFT_OUT, TableLine
 from penstock.load.apart import ApartState
-from penstock.load.bulk_progress import TableProgress
+from penstock.load.bulk_progress import TableProgress, share_of
 from penstock.model import TableName
 
 
 class TableState(StrEnum):
     """What a table is at."""
 
+    UNKNOWN = "not known"
     WAITING = "waits for the bulk load"
     LOADING = "bulk load"
     LOADED = "loaded"
@@ -27,6 +29,10 @@ class TableState(StrEnum):
     COPYING = "rows are copied"
     JOINING = "catches up"
     REMOVED = "removed"
+    ISOLATED = "left behind"
+    UNCAPTURED = "waits for the extractor"
+    REFUSED = "refused"
+    LEFT_OUT = "left out"
 
 
 APART = {
@@ -34,32 +40,63 @@ APART = {
     ApartState.COPYING: TableState.COPYING,
     ApartState.JOINING: TableState.JOINING,
     ApartState.REMOVED: TableState.REMOVED,
+    ApartState.ISOLATED: TableState.ISOLATED,
+}
+ASKED = {
+    "waiting": TableState.UNCAPTURED,
+    "refused": TableState.REFUSED,
+    LEFT_OUT: TableState.LEFT_OUT,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFacts:
-    """One table. share: of the bulk load, 0 to 1; None where there is none."""
+    """One table. share: of the bulk load, 0 to 1; None where there is none.
+
+    wanted: what it is on its way to, as `penstock table ls` says it; empty when it is there. code,
+    error, hint: why it does not go on.
+    """
 
     table: TableName
     state: TableState
     share: float | None
+    wanted: str = ""
+    code: str = ""
+    error: str = ""
+    hint: str = ""
 
 
-def table_facts(status: Status, names: Iterable[TableName]) -> list[TableFacts]:
-    """Tell of every table, by name. names: those that the log follows, or counts changes of."""
+def table_facts(
+    status: Status, names: Iterable[TableName], *, whole: bool = False
+) -> list[TableFacts]:
+    """Tell of every table, by name. names: those that the log follows, or counts changes of.
+
+    whole: these are all that are followed now; others of the bulk load have another name by now,
+    or were removed.
+    """
     bulk = status.target.bulk
     loading = {item.table: item for item in bulk.tables} if bulk is not None else {}
     apart = {t: APART[row.state] for t, row in status.target.apart.items() if row.state in APART}
-    every = {*loading, *names, *_captured(status), *apart}
-    return [
-        TableFacts(
-            table=table,
-            state=apart.get(table) or _state(status, loading.get(table)),
-            share=_share(loading.get(table)),
+    asked = {line.table: line for line in status.tables}
+    every = {*names, *apart, *asked}
+    if not whole:
+        every |= {*loading, *_captured(status)}
+    facts = []
+    for table in sorted(every):
+        line = asked.get(table) or TableLine(table=table, state="")
+        state = apart.get(table) or ASKED.get(line.state) or _state(status, loading.get(table))
+        facts.append(
+            TableFacts(
+                table=table,
+                state=state,
+                share=_share(loading.get(table)),
+                wanted=line.wanted,
+                code=line.code,
+                error=line.error,
+                hint=line.hint,
+            )
         )
-        for table in sorted(every)
-    ]
+    return facts
 
 
 def _captured(status: Status) -> list[TableName]:
@@ -68,6 +105,8 @@ def _captured(status: Status) -> list[TableName]:
 
 
 def _state(status: Status, progress: TableProgress | None) -> TableState:
+    if status.target.unknown:
+        return TableState.UNKNOWN
     bulk = status.target.bulk
     if status.mode != "change" and (bulk is None or bulk.phase != "done"):
         if progress is None or (progress.chunks_done == 0 and progress.rows_done == 0):
@@ -90,6 +129,4 @@ def _running(status: Status) -> Mapping[str, bool]:
 def _share(progress: TableProgress | None) -> float | None:
     if progress is None:
         return None
-    if progress.chunks_done == progress.chunks_total:
-        return 1.0
-    return min(progress.bytes_done / max(progress.bytes_total, 1), 1.0)
+    return share_of(progress)

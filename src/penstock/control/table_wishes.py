@@ -9,7 +9,8 @@ they make of it (`source.postgres.captures`, `penstock.load.apart`), and showing
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,7 @@ class TableTaken(PenstockError):
 
 
 class WishRefused(PenstockError):
-    """A wish that can not be carried out as things are."""
+    """A table request that cannot be carried out as things are."""
 
     code = "CT62"
     retry = "never"
@@ -77,10 +78,35 @@ def read_answers(config: Config, files: Files = REAL_FILES) -> CaptureAnswers:
     return checkpoint.load(path, CaptureAnswers, files) or CaptureAnswers()
 
 
-def _change(
+def put_wish(
     config: Config, table: TableName, change: Callable[[TableWish, int], TableWish]
 ) -> TableWish:
-    """Put another wish in place of a table's; change gets the last one and the new number."""
+    """Put another wish in place of a table's; change gets the last one and the new number.
+
+    Raises WishesBusy.
+    """
+    with _locked(config):
+        wishes = read_wishes(config)
+        last = wishes.of(table)
+        wish = change(last, wishes.serial + 1)
+        if wish == TableWish(table=table):
+            if wish != last:
+                checkpoint.save(config.layout.state / WISHES_FILE, wishes.without(table))
+        elif wish != last:
+            checkpoint.save(config.layout.state / WISHES_FILE, wishes.with_wish(wish))
+        return wish
+
+
+def forget_wish(config: Config, table: TableName) -> None:
+    """Nothing was asked for this table. Raises WishesBusy."""
+    with _locked(config):
+        wishes = read_wishes(config)
+        if wishes.without(table) != wishes:
+            checkpoint.save(config.layout.state / WISHES_FILE, wishes.without(table))
+
+
+@contextmanager
+def _locked(config: Config) -> Iterator[None]:
     REAL_FILES.make_directory(config.layout.state)
     deadline_s = time.monotonic() + LOCK_WAIT_S
     while True:
@@ -95,12 +121,7 @@ def _change(
                 ) from error
             time.sleep(LOCK_CHECK_S)
     try:
-        wishes = read_wishes(config)
-        last = wishes.of(table)
-        wish = change(last, wishes.serial + 1)
-        if wish != last:
-            checkpoint.save(config.layout.state / WISHES_FILE, wishes.with_wish(wish))
-        return wish
+        yield
     finally:
         lock.release()
 
@@ -114,8 +135,12 @@ def wished_patterns(patterns: tuple[str, ...], wishes: TableWishes) -> tuple[str
         name = as_pattern(wish.table)
         if wish.capture is Capture.ADDED:
             kept = [text for text in patterns if not _is_alone(text, wish.table, excludes=True)]
-            patterns = (*kept, name)
-        elif wish.capture is Capture.REMOVED:
+            # Named alone, it would have to be there for good.
+            taken = any(
+                not one.excludes and one.matches(wish.table) for one in map(parse_pattern, kept)
+            )
+            patterns = tuple(kept) if taken else (*kept, name)
+        elif wish.capture in (Capture.REMOVED, Capture.LEFT):
             kept = [text for text in patterns if not _is_alone(text, wish.table, excludes=False)]
             patterns = (*kept, f"!{name}")
     return tuple(dict.fromkeys(patterns))
@@ -142,7 +167,8 @@ def with_wishes(config: Config) -> Config:
 def add(config: Config, table: TableName) -> TableWish:
     """Have a table captured, its rows copied, and its changes followed.
 
-    Raises TableTaken, WishRefused, PreflightFailed, and what reading the source's catalogue does.
+    Raises TableTaken, WishRefused, PreflightFailed, PlanRefused, and what reading the source's
+    catalogue does.
     """
     _check_mode(config)
     selection = Selection.parse(_patterns(config))
@@ -158,7 +184,7 @@ def add(config: Config, table: TableName) -> TableWish:
             f"the pattern {out.text!r} of the pipeline file takes {table} out",
             hint="Take the pattern out of [source] tables; the other tables stay as they are.",
         )
-    definition = _captured(config, table)
+    [definition] = check_capturable(config, [table])
 
     def change(last: TableWish, number: int) -> TableWish:
         return TableWish(
@@ -169,7 +195,7 @@ def add(config: Config, table: TableName) -> TableWish:
             replaces=last.capture is Capture.REMOVED,
         )
 
-    return _change(config, table, change)
+    return put_wish(config, table, change)
 
 
 def remove(config: Config, table: TableName) -> TableWish:
@@ -178,7 +204,8 @@ def remove(config: Config, table: TableName) -> TableWish:
     Raises TableNotTaken, WishRefused.
     """
     _check_mode(config)
-    _check_taken(config, table)
+    if read_wishes(config).of(table) == TableWish(table=table):
+        _check_there(config, table)
     patterns = wished_patterns(
         _patterns(config),
         TableWishes(tables=(TableWish(table=table, capture=Capture.REMOVED),)),
@@ -188,7 +215,7 @@ def remove(config: Config, table: TableName) -> TableWish:
             f"{table} is the last table of this pipeline",
             hint="Add another one first, or stop the pipeline.",
         )
-    return _change(
+    return put_wish(
         config,
         table,
         lambda _, number: TableWish(table=table, capture=Capture.REMOVED, capture_id=number),
@@ -198,22 +225,33 @@ def remove(config: Config, table: TableName) -> TableWish:
 def pause(config: Config, table: TableName) -> TableWish:
     """Have a table's changes wait in the log. Raises TableNotTaken."""
     _check_mode(config)
-    _check_taken(config, table)
-    return _change(config, table, lambda last, _: replace(last, paused=True))
+    _check_there(config, table)
+    return put_wish(config, table, lambda last, _: replace(last, paused=True))
 
 
 def resume(config: Config, table: TableName) -> TableWish:
-    """Have them applied, in their order. Raises TableNotTaken."""
+    """Have them applied, in their order; forgets what was asked for a name that is no table.
+
+    Raises TableNotTaken.
+    """
     _check_mode(config)
-    _check_taken(config, table)
-    return _change(config, table, lambda last, _: replace(last, paused=False))
+    if not read_wishes(config).of(table).paused:
+        _check_there(config, table)
+    return put_wish(config, table, lambda last, _: replace(last, paused=False))
 
 
 def resync(config: Config, table: TableName) -> TableWish:
     """Have a table's rows copied again, whatever the target holds. Raises TableNotTaken."""
     _check_mode(config)
-    _check_taken(config, table)
-    return _change(config, table, lambda last, number: replace(last, copy_id=number, replaces=True))
+    _check_there(config, table)
+    if not _is_captured(config, table) and not _is_asked(config, table):
+        raise TableNotTaken(
+            f"{table} is not captured yet",
+            hint=f"Add it: penstock table add {config.path.name} {table}",
+        )
+    return put_wish(
+        config, table, lambda last, number: replace(last, copy_id=number, replaces=True)
+    )
 
 
 def _check_mode(config: Config) -> None:
@@ -229,12 +267,24 @@ def _patterns(config: Config) -> tuple[str, ...]:
     return wished_patterns(config.source.tables, read_wishes(config))
 
 
-def _check_taken(config: Config, table: TableName) -> None:
+def _check_there(config: Config, table: TableName) -> None:
+    """Raise TableNotTaken where the patterns do not take a table in, or there is none."""
+    from penstock.control.followed import followed_tables
+
+    hint = f"See which there are: penstock plan {config.path.name}"
     if not Selection.parse(_patterns(config)).takes(table):
-        raise TableNotTaken(
-            f"{table} is not one of this pipeline's tables",
-            hint=f"See which there are: penstock table ls {config.path.name}",
-        )
+        raise TableNotTaken(f"{table} is not one of this pipeline's tables", hint=hint)
+    known = followed_tables(config)
+    if (known is None or not known.has(table)) and not _is_asked(config, table):
+        from penstock.control.ends import source_tables
+
+        # A pattern may stand for the name, and the table be new; or it is written wrongly.
+        if table not in {one.name for one in source_tables(config)}:
+            raise TableNotTaken(f"there is no table {table} at the source", hint=hint)
+
+
+def _is_asked(config: Config, table: TableName) -> bool:
+    return read_wishes(config).of(table).capture is Capture.ADDED
 
 
 def _is_captured(config: Config, table: TableName) -> bool:
@@ -244,21 +294,30 @@ def _is_captured(config: Config, table: TableName) -> bool:
     return is_followed(config, table)
 
 
-def _captured(config: Config, table: TableName) -> TableDefinition:
-    """The table's definition, which must be one that can be followed."""
-    from penstock.control.bulk_load import source_tables
-    from penstock.control.doctor import examine
-    from penstock.control.findings import Side
+def check_capturable(config: Config, tables: Sequence[TableName]) -> list[TableDefinition]:
+    """The definitions of tables that can be followed.
 
-    only = replace(config, source=replace(config.source, tables=(as_pattern(table),)))
+    Raises TableNotTaken, PreflightFailed, PlanRefused, and what reading the source's catalogue
+    does.
+    """
+    from penstock.control.doctor import examine
+    from penstock.control.ends import source_tables
+    from penstock.control.findings import Side
+    from penstock.control.plan import check as check_plan
+
+    names = tuple(as_pattern(table) for table in tables)
+    only = replace(config, source=replace(config.source, tables=names))
     found = source_tables(only)
-    if not found:
+    missing = sorted(set(tables) - {table.name for table in found})
+    if missing:
         raise TableNotTaken(
-            f"there is no table {table} at the source",
+            f"there is no table {missing[0]} at the source",
             hint="Write names as the catalogue has them: case counts.",
         )
     # What its binlog would not tell, as the cascades of a foreign key, is refused here; and what
-    # the source could not update any more once it is published.
+    # the source could not update any more once it is published; and types that nobody has chosen
+    # a form for, with which the pipeline would not start again.
     checks = () if config.source.is_mysql else CHECKS_OF_TABLES
     examine(only, only=checks, sides=(Side.SOURCE,)).require()
-    return found[0]
+    check_plan(only, whole=False)
+    return found

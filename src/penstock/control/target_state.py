@@ -57,8 +57,9 @@ class ProgressRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetState:
-    """What the target tells."""
+    """What the target tells. unknown: it could not be asked so far, and the rest means nothing."""
 
+    unknown: bool = False
     applied: Applied = field(default_factory=Applied)
     action: str = "RUN"
     restarts: int = 0

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 
 import structlog
 
-from penstock.control.bulk_load import ends_of, source_tables
 from penstock.control.compare import (
     NAMED_MAX,
     CompareProgress,
@@ -28,7 +27,9 @@ from penstock.control.compare import (
 )
 from penstock.control.compare_port import Reader
 from penstock.control.config import Config, Mode
+from penstock.control.ends import ends_of, source_tables
 from penstock.control.log_facts import read_log_end
+from penstock.control.new_tables import without_new
 from penstock.control.positions import positions_of
 from penstock.control.repair import Repair, Repaired
 from penstock.control.running import processes
@@ -59,6 +60,7 @@ from penstock.model import Lsn, PenstockError, Retry, TableName
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock verify"
 POLL_INTERVAL_S = 0.05
+NOT_CAPTURED = "it is new and not captured yet"
 TIMEOUT_S = 300.0
 SESSIONS = 2
 
@@ -103,6 +105,8 @@ class VerifyResult:
     was done to the tables that were found not to be equal, and are now. left_out: tables that
     stand apart from the others (`penstock table`), and what each is at. columns_left_out: by table,
     columns of the source that the target does not have, by policy: they are not compared.
+    not_compared: tables that the configuration takes in and that are not captured, or that a side
+    does not have, and why.
     """
 
     position: int
@@ -114,11 +118,12 @@ class VerifyResult:
     repaired: tuple[Repaired, ...] = ()
     left_out: Mapping[TableName, str] = field(default_factory=dict)
     columns_left_out: Mapping[TableName, Collection[str]] = field(default_factory=dict)
+    not_compared: Mapping[TableName, str] = field(default_factory=dict)
 
     @property
     def equal(self) -> bool:
         """Whether every table is equal, row by row."""
-        return all(table.equal for table in self.tables)
+        return all(table.equal for table in self.tables) and not self.not_compared
 
     @property
     def place(self) -> str:
@@ -134,6 +139,7 @@ class VerifyResult:
             "seconds": round(self.seconds, 3),
             "hold_seconds": round(self.hold_seconds, 3),
             "left_out": {str(table): state for table, state in self.left_out.items()},
+            "not_compared": {str(table): why for table, why in self.not_compared.items()},
             "columns_left_out": {
                 str(table): sorted(names) for table, names in self.columns_left_out.items()
             },
@@ -178,7 +184,7 @@ def verify(
             opened = _sides_at_rest(config, waiting, sessions, stack, keep=repair)
         hasher = hasher_for(opened.source, opened.target)
         left_out |= apart_tables(config)  # and what has left the others meanwhile
-        pairs, without = _pairs(config, left_out)
+        pairs, without, not_compared = _pairs(config, left_out)
         compared = compare(
             pairs,
             opened.source,
@@ -187,6 +193,7 @@ def verify(
             named_max=named_max,
             on_progress=on_progress,
             ends=ends,
+            on_gone=lambda name, error: not_compared.update({name: error.message}),
         )
         repaired: tuple[Repaired, ...] = ()
         if repair:
@@ -211,6 +218,7 @@ def verify(
         repaired=repaired,
         left_out=left_out,
         columns_left_out=without,
+        not_compared=not_compared,
     )
     logger.info("verify ended", equal=result.equal, tables=len(compared), repaired=len(repaired))
     return result
@@ -218,12 +226,15 @@ def verify(
 
 def _pairs(
     config: Config, left_out: Collection[TableName]
-) -> tuple[list[TablePair], dict[TableName, frozenset[str]]]:
-    """What is compared, and the columns of those tables that are not."""
+) -> tuple[list[TablePair], dict[TableName, frozenset[str]], dict[TableName, str]]:
+    """What is compared, the columns of those tables that are not, and tables that are not."""
     pairs = [pair for pair in table_pairs(config) if pair.source.name not in left_out]
+    captured = {table.name for table in without_new(config, [pair.source for pair in pairs])}
+    new = {p.source.name: NOT_CAPTURED for p in pairs if p.source.name not in captured}
+    pairs = [pair for pair in pairs if pair.source.name in captured]
     lacking = columns_left_out(config)
     without = {p.source.name: lacking[p.source.name] for p in pairs if p.source.name in lacking}
-    return [pair.without(without.get(pair.source.name, ())) for pair in pairs], without
+    return [pair.without(without.get(pair.source.name, ())) for pair in pairs], without, new
 
 
 def table_pairs(config: Config) -> list[TablePair]:

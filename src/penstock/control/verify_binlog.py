@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from penstock.control.bulk_load import source_tables
 from penstock.control.compare_mysql import MySQLSide
 from penstock.control.config import Config
+from penstock.control.ends import source_tables
 from penstock.control.lag import log_begin
 from penstock.control.log_facts import read_log_end
 from penstock.control.mysql_source import stored_standing
@@ -39,7 +39,7 @@ def open_binlog_side(
         ]
     if not among:
         raise NoConsistentPoint(
-            "the tables can not be compared at one point: the account may not lock for a moment",
+            "the tables cannot be compared at one point: the account may not lock for a moment",
             hint="Run at the server: grant reload on *.* to 'USER'@'HOST'; or lock tables on them.",
         )
     taken = stack.enter_context(

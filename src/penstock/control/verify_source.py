@@ -12,10 +12,10 @@ from typing import Any
 
 import psycopg
 
-from penstock.control.bulk_load import source_tables
 from penstock.control.compare import APPLICATION_NAME, Side
 from penstock.control.compare_port import Reader
 from penstock.control.config import Config
+from penstock.control.ends import source_tables
 from penstock.control.log_facts import read_log_end
 from penstock.host.connect import connect, server_errors
 from penstock.model import Lsn

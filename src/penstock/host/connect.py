@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import ClassVar, LiteralString
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 import psycopg
 from psycopg import conninfo
@@ -106,6 +106,13 @@ class ServerBusy(ConnectFailed):
     code = "HS26"
 
 
+class DatabaseRefused(ConnectFailed):
+    """The account may not use this database; MySQL says so of one that is not there, too."""
+
+    code = "HS31"
+    retry = "operator"
+
+
 class ConnectionLost(PenstockError):
     """An open connection broke: server stopped, session ended by an operator, network cut."""
 
@@ -149,29 +156,48 @@ def connect(
     prepared by themselves: penstock changes tables, and a cached plan would fail afterwards.
     Raises a subclass of ConnectFailed; messages never hold the password.
     """
-    parameters = _parameters(url)
     settings = {**_ALWAYS, **options}
-    encoding = settings.pop("client_encoding", None)
-    if encoding is not None:
-        parameters["client_encoding"] = encoding
-    given = str(parameters.get("options") or "")
-    ours = " ".join(f"-c {name}={_option_value(value)}" for name, value in settings.items())
-    parameters["options"] = f"{given} {ours}".strip()
-    parameters["application_name"] = application_name
-    parameters.setdefault("connect_timeout", CONNECT_TIMEOUT_S)
-    for name, value in _KEEPALIVE.items():
-        parameters.setdefault(name, value)
+    parameters = session_parameters(url, application_name=application_name, settings=settings)
     try:
         connection = psycopg.Connection.connect(
             conninfo.make_conninfo("", **parameters), autocommit=autocommit, prepare_threshold=None
         )
     except psycopg.Error as error:
         raise connect_error(url, str(error)) from error
-    if "statement_timeout" in settings and connection.info.server_version >= 170000:
-        connection.execute("set transaction_timeout = 0")
-        if not autocommit:
-            connection.commit()
+    try:
+        if "statement_timeout" in settings and connection.info.server_version >= 170000:
+            connection.execute("set transaction_timeout = 0")
+            if not autocommit:
+                connection.commit()
+    except psycopg.Error as error:  # the server goes just now
+        connection.close()
+        raise connect_error(url, str(error)) from error
     return connection
+
+
+def session_parameters(
+    url: str, *, application_name: str, settings: Mapping[str, str]
+) -> dict[str, int | str | None]:
+    """What libpq is given: the URL's parameters, then ours where it leaves them open.
+
+    settings: server settings of the session; they win over the URL's own. Raises UrlInvalid.
+    """
+    parameters = _parameters(url)
+    encoding = settings.get("client_encoding")
+    if encoding is not None:
+        parameters["client_encoding"] = encoding
+    given = str(parameters.get("options") or "")
+    ours = " ".join(
+        f"-c {name}={_option_value(value)}"
+        for name, value in settings.items()
+        if name != "client_encoding"
+    )
+    parameters["options"] = f"{given} {ours}".strip()
+    parameters["application_name"] = application_name
+    parameters.setdefault("connect_timeout", CONNECT_TIMEOUT_S)
+    for name, value in _KEEPALIVE.items():
+        parameters.setdefault(name, value)
+    return parameters
 
 
 def _parameters(url: str) -> dict[str, int | str | None]:
@@ -185,7 +211,7 @@ def _parameters(url: str) -> dict[str, int | str | None]:
     except psycopg.ProgrammingError as error:
         # libpq's text may repeat parts of the URL, so it is not passed on.
         raise UrlInvalid(
-            f"the URL {mask(url)} can not be read",
+            f"the URL {mask(url)} cannot be read",
             hint="Write it as postgresql://user:password@host:5432/database and percent-encode "
             "special characters in user and password.",
         ) from error
@@ -212,7 +238,7 @@ _CAUSES: tuple[tuple[type[ConnectFailed], str, str], ...] = (
     (
         LoginRefused,
         r"authentication|password|pg_hba|role \".*\" does not exist|not permitted to log in"
-        r"|no pg_hba\.conf entry|permission denied for database",
+        r"|no pg_hba\.conf entry",
         "Check user and password in the URL, and that pg_hba.conf has a line for this user, "
         "database and address.",
     ),
@@ -231,6 +257,9 @@ _CAUSES: tuple[tuple[type[ConnectFailed], str, str], ...] = (
 )
 
 
+_NOT_ALLOWED = re.compile(r'permission denied for database "(.+?)"')
+
+
 def connect_error(url: str, text: str) -> ConnectFailed:
     """The typed error for what libpq or the server said when a connection failed.
 
@@ -238,6 +267,12 @@ def connect_error(url: str, text: str) -> ConnectFailed:
     message in another language becomes the plain ConnectFailed, with the message as it came.
     """
     said = " ".join(_scrubbed(text, url).split())
+    if refused := _NOT_ALLOWED.search(text):
+        role = unquote(urlsplit(url).username or "ROLE")
+        return DatabaseRefused(
+            f"no connection to {mask(url)}: {said}",
+            hint=f"As its owner: grant connect on database {quoted(refused[1])} to {quoted(role)};",
+        )
     # The password and role cases name TLS words in a suffix ("no encryption") on every pg_hba
     # refusal, so these come first.
     first = LoginRefused if re.search(r"pg_hba|password authentication failed", text) else None
@@ -299,7 +334,7 @@ def literal(text: str) -> str:
     Safe whatever standard_conforming_strings is: a backslash makes it an escape string.
     """
     if "\0" in text:
-        raise ValueError("a string literal can not hold a zero byte")
+        raise ValueError("a string literal cannot hold a zero byte")
     doubled = text.replace("'", "''")
     if "\\" in doubled:
         return "E'" + doubled.replace("\\", "\\\\") + "'"
@@ -329,6 +364,19 @@ def safe_to_retry(error: BaseException) -> bool:
             return isinstance(error, psycopg.OperationalError)
         return state in _RETRY_STATES or state.startswith(("08", "57P"))
     return isinstance(error, ConnectionError | TimeoutError)
+
+
+def commit_durably(connection: psycopg.Connection, *, once: bool = False) -> None:
+    """Have the session's commits wait for the disk, where its role or database says otherwise.
+
+    For commits after which something is forgotten here. Nothing stricter is weakened: a standby
+    may have to have them, too. once: the transaction's that is open.
+    """
+    connection.execute(
+        "select set_config('synchronous_commit', 'on', %s)"
+        " where current_setting('synchronous_commit') = 'off'",
+        (once,),
+    )
 
 
 @contextmanager

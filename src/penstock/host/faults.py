@@ -42,7 +42,7 @@ class FaultInjected(PenstockError):
 
 
 class FaultPlanInvalid(PenstockError):
-    """PENSTOCK_FAULT can not be read, or names a point that does not exist."""
+    """PENSTOCK_FAULT cannot be read, or names a point that does not exist."""
 
     code = "HS02"
     retry = "never"
@@ -88,7 +88,7 @@ def parse(spec: str) -> list[Fault]:
         action, _, argument = action_text.partition("=")
         if not name or not nth.isdecimal() or int(nth) < 1 or not _action_valid(action, argument):
             raise FaultPlanInvalid(
-                f"can not read {part!r} in {VARIABLE}",
+                f"cannot read {part!r} in {VARIABLE}",
                 hint="Write it as name:nth:kill, name:nth:error=ENOSPC or name:nth:sleep=2.5.",
             )
         faults.append(Fault(name=name, nth=int(nth), action=action, argument=argument))

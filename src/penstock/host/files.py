@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -193,7 +194,7 @@ def _typed(path: Path, doing: str) -> Iterator[None]:
 
 
 def _error(path: Path, doing: str, error: OSError) -> FileFailed:
-    text = f"can not {doing} {path}: {error.strerror or error}"
+    text = f"cannot {doing} {path}: {error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = _free_bytes_near(path)
         return DiskFull(
@@ -460,3 +461,9 @@ REAL_FILES: Files = RealFiles()
 def replace(path: Path, data: bytes) -> None:
     """Give a file new content whole, durably; a crash leaves the old or the new, never a mix."""
     REAL_FILES.replace(path, data)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory with all that it holds. Raises FileFailed; then some of it is gone."""
+    with _typed(path, "remove"):
+        shutil.rmtree(path)

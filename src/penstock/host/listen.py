@@ -9,7 +9,7 @@ from penstock.model import PenstockError
 
 
 class ListenFailed(PenstockError):
-    """The address can not be listened at."""
+    """The address cannot be listened at."""
 
     code = "HS70"
 
@@ -56,4 +56,4 @@ def _error(host: str, port: int, error: OSError) -> PenstockError:
     hint = "Give an address of this machine with --host."
     if error.errno == errno.EACCES:
         hint = "Ports below 1024 need rights: give a higher one with --port."
-    return ListenFailed(f"can not listen at {host} port {port}: {error.strerror}", hint=hint)
+    return ListenFailed(f"cannot listen at {host} port {port}: {error.strerror}", hint=hint)

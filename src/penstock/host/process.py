@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -55,7 +56,7 @@ class Child:
                 start_new_session=True,
             )
         except OSError as error:
-            raise ProcessNotStarted(f"can not start {arguments[0]}: {error.strerror}") from error
+            raise ProcessNotStarted(f"cannot start {arguments[0]}: {error.strerror}") from error
         self.pid = self._process.pid
         # From the child's end of its errors to the caller; daemonic, because a grandchild that
         # outlives the child may keep the pipe open.
@@ -125,6 +126,14 @@ def end_with_parent() -> None:
 def under_parent() -> bool:
     """Whether a `Child` started this process, as `end_with_parent` found."""
     return _under_parent
+
+
+def output_is_unread() -> bool:
+    """Whether our standard output or error is a pipe that nobody reads any more."""
+    watch = select.poll()
+    for number in (1, 2):
+        watch.register(number, 0)  # errors are told always
+    return any(events & select.POLLERR for _, events in watch.poll(0))
 
 
 def this_program() -> list[str]:

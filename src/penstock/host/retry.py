@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from penstock.host.connect import safe_to_retry
+from penstock.host.connect import ConnectFailed, ConnectionLost, safe_to_retry
 
 T = TypeVar("T")
 
@@ -47,6 +47,36 @@ class Backoff:
 
 
 DEFAULT_BACKOFF = Backoff()
+# For a server that was there before: work waits for it, so it is to be found soon after it is back.
+# Bounded all the same: four days and more.
+RECONNECT = Backoff(first_s=0.2, longest_s=5.0, attempts=100_000)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether a server is away and may come back by itself; one that refuses us is not."""
+    return isinstance(error, ConnectFailed | ConnectionLost) and error.retry == "backoff"
+
+
+class Patience:
+    """How long to wait before the next try, by what went wrong."""
+
+    def __init__(self, backoff: Backoff = DEFAULT_BACKOFF, away: Backoff = RECONNECT) -> None:
+        """backoff: for all but a server that is away."""
+        self._backoffs = (backoff, away)
+        self.worked()
+
+    def worked(self) -> None:
+        """The work got on: the next failure is a first one."""
+        self._waits, self._away = (backoff.waits() for backoff in self._backoffs)
+
+    def wait_s(self, error: BaseException) -> float | None:
+        """The seconds to wait; None when it was tried often enough.
+
+        Only a server that takes no connection is waited for without an end: one that breaks them
+        may break because of what we do there.
+        """
+        waited_for = isinstance(error, ConnectFailed) and is_outage(error)
+        return next(self._away if waited_for else self._waits, None)
 
 
 def retrying(

@@ -47,7 +47,7 @@ class EmbeddedServerFailed(PenstockError):
 
 
 class EmbeddedDirectoryUnusable(PenstockError):
-    """The folder asked for can not be reached by the unprivileged user that runs the server."""
+    """The folder asked for cannot be reached by the unprivileged user that runs the server."""
 
     code: ClassVar[str] = "HS42"
     retry = "operator"
@@ -69,7 +69,7 @@ class ServerFolder:
             self.root.mkdir(parents=True, exist_ok=True)
             if not enterable(self.root.parent, self.account):
                 raise EmbeddedDirectoryUnusable(
-                    f"user {self.account.name if self.account else ''!r} can not enter "
+                    f"user {self.account.name if self.account else ''!r} cannot enter "
                     f"{self.root.parent}",
                     hint="Name a folder below /tmp or /var/tmp, or run without root.",
                 )

@@ -70,7 +70,7 @@ def client_context(parameters: Mapping[str, str]) -> ssl.SSLContext:
         _show(context, parameters)
     except (OSError, ssl.SSLError) as error:
         raise TlsFailed(
-            f"a certificate or key file can not be used: {error}",
+            f"a certificate or key file cannot be used: {error}",
             hint="Check sslrootcert, sslcert, sslkey and sslcrl in the URL.",
         ) from error
     return context

@@ -1,8 +1,6 @@
 """Loading through Spark: the only room that imports pyspark."""
 
-LOAD_AFRESH = (
-    "To load everything afresh: stop the pipeline, drop its target tables and schema wirekite, "
-    "drop its slot with `select pg_drop_replication_slot(...)`, empty its directory, then "
-    "`penstock run`."
-)
-"""What to do when a target can not be brought on from where it is."""
+from penstock.model import LOAD_AGAIN
+
+LOAD_AFRESH = f"{LOAD_AGAIN[0].upper()}{LOAD_AGAIN[1:]}"
+"""What to do when a target cannot be brought on from where it is."""

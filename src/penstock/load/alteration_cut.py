@@ -1,9 +1,9 @@
 """Where a batch ends when a table changes its shape in it and the target's DDL commits.
 
-There the rows before the change and those behind it can not share a transaction with the ALTER
+There the rows before the change and those behind it cannot share a transaction with the ALTER
 between them. So the batch ends with the last transaction before the change, and the next batch
 begins with the change: between the two the target is altered, as the source was. A transaction
-that changes a shape after rows of its own can not be divided: its batch takes it whole, and the
+that changes a shape after rows of its own cannot be divided: its batch takes it whole, and the
 target is altered ahead of it. Not here: what is altered (`Target.reshape`).
 """
 

@@ -24,7 +24,8 @@ class ApartState(StrEnum):
 
     FOLLOWING: with the others. PAUSED: its changes wait. COPYING: its rows are copied at a
     consistent point of their own. JOINING: its changes since are applied, beside the others.
-    REMOVED: its changes count no more.
+    REMOVED: its changes count no more. ISOLATED: a change of it could not be applied; those behind
+    count no more, until its rows are copied again.
     """
 
     FOLLOWING = "following"
@@ -32,6 +33,7 @@ class ApartState(StrEnum):
     COPYING = "copying"
     JOINING = "joining"
     REMOVED = "removed"
+    ISOLATED = "isolated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,9 @@ def next_state(row: Apart | None, wish: TableWish, answers: CaptureAnswers) -> A
     """
     state = row.state if row is not None else ApartState.FOLLOWING
     served = row.copy_id if row is not None else 0
-    if wish.capture is Capture.REMOVED:
+    if wish.capture is Capture.LEFT and row is None:
+        return None
+    if wish.capture in (Capture.REMOVED, Capture.LEFT):
         return ApartState.REMOVED if state is not ApartState.REMOVED else None
     if wish.copy_id > served:
         return ApartState.COPYING if answers.is_done(wish) else None
@@ -105,6 +109,17 @@ def _moved(row: Apart | None, wish: TableWish, state: ApartState, applied: Appli
     if state is ApartState.REMOVED:
         return replace(known, state=state, applied=Applied())
     return replace(known, state=state)
+
+
+def isolated(row: Apart | None, table: TableName, applied: Applied) -> Apart:
+    """The row of a table that is left behind where its changes are applied to.
+
+    applied: where the others are, and it, if it was with them.
+    """
+    known = row or Apart(table=table, state=ApartState.FOLLOWING)
+    if known.state is ApartState.FOLLOWING:
+        known = replace(known, applied=applied)
+    return replace(known, state=ApartState.ISOLATED)
 
 
 def has_met(row: Apart, applied: Applied) -> bool:

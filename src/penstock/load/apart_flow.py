@@ -18,7 +18,15 @@ import structlog
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
 from penstock.load.ahead import Ahead, Wanted
-from penstock.load.apart import Apart, ApartState, has_met, left_out, moves, segment_needed
+from penstock.load.apart import (
+    Apart,
+    ApartState,
+    has_met,
+    isolated,
+    left_out,
+    moves,
+    segment_needed,
+)
 from penstock.load.following import Follower
 from penstock.load.stage import BatchOptions, Staged
 from penstock.load.target import Applied
@@ -124,6 +132,10 @@ class ApartFlow:
                 if position is not None:
                     copied[row.table] = position
         return moves(self.rows, wishes, self._answers.value, applied, copied=copied)
+
+    def isolated(self, tables: Iterable[TableName], applied: Applied) -> list[Apart]:
+        """The rows of tables that are left behind."""
+        return [isolated(self.rows.get(table), table, applied) for table in tables]
 
     def took(self, rows: Iterable[Apart]) -> None:
         """These rows are in the target."""

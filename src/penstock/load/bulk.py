@@ -19,19 +19,17 @@ from typing import Protocol
 import structlog
 
 from penstock.host.clock import REAL_CLOCK
-from penstock.host.connect import connect
-from penstock.host.mysql import loans
 from penstock.load.bulk_checks import check_names, goes_binary
 from penstock.load.bulk_progress import OnProgress, Teller, Watch
 from penstock.load.bulk_target import BulkTarget, open_bulk_target
 from penstock.load.bulk_tasks import partitions, partitions_beside, streams_per_task
-from penstock.load.bulk_types import Ends, is_mysql, way_of
+from penstock.load.bulk_types import Ends, way_of
 from penstock.load.chunk import (
     ChunkOutcome,
     ChunkTask,
     Status,
     copy_chunks,
-    import_snapshot,
+    snapshot_alive,
 )
 from penstock.load.late_keys import LateTable, early_and_late, put_late_keys
 from penstock.load.late_tables import drop_late_keys, late_tables
@@ -121,7 +119,7 @@ class Planner(Protocol):
         """Cut a table into chunks which together hold each of its rows once.
 
         Each copy_out gives `columns` in order; for MySQL these are expressions. Raises PointUnfit
-        when the table's rows can not be read at this point any more.
+        when the table's rows cannot be read at this point any more.
         """
         ...
 
@@ -310,7 +308,7 @@ class _Load:
         }
         for name, step in steps.items():
             if step is Step.REFUSE and not self.options.replaces:
-                raise refused(targets[name])
+                raise refused(targets[name], found.truncates[targets[name]])
             if step is Step.REFUSE:
                 steps[name] = Step.AFRESH
         for name, step in steps.items():
@@ -341,7 +339,7 @@ class _Load:
             name: step for name, step in steps.items() if step is not Step.DONE
         }
         if pending and self.ledger.finished:
-            self.ledger.finished = self.ledger.copied = False
+            self.ledger.reopen()
         rounds = 0
         while rounds < ROUNDS_MAX:
             self.mark_lost_snapshots(pending)
@@ -363,7 +361,7 @@ class _Load:
         )
 
     def mark_lost_snapshots(self, pending: dict[TableName, Step]) -> None:
-        """Tables whose snapshot is gone can not go on: they begin afresh.
+        """Tables whose snapshot is gone cannot go on: they begin afresh.
 
         Unless another snapshot of the same point lives: then they go on with that.
         """
@@ -427,7 +425,7 @@ class _Load:
     def plans_at(
         self, point: Point, tables: Sequence[TableName]
     ) -> tuple[list[TablePlan], list[TableName]]:
-        """Plans of the tables that can be read at a point, and the tables that can not."""
+        """Plans of the tables that can be read at a point, and the tables that cannot."""
         plans, unfit = [], []
         for name in tables:
             try:
@@ -552,12 +550,22 @@ class _Load:
     # -- after the rows ----------------------------------------------------------------------------
 
     def add_all_keys(self) -> None:
-        """Keys, indexes and statistics; then foreign keys, if all tables stand alike."""
+        """Keys, indexes and statistics; then foreign keys, if all tables stand alike.
+
+        Not of tables that an earlier load has finished: those follow the log, and may lack what
+        their definitions at the source have by now.
+        """
         definitions = list(self.definitions.values())
-        late = {one.source: one for one in self.late_tables(self.ledger.plans)}
+        plans = [plan for plan in self.ledger.plans if not plan.has_keys]
+        names = {plan.source for plan in plans}
+        late = {one.source: one for one in self.late_tables(plans)}
         if self.options.keys_directory is not None:
-            put_late_keys(self.options.keys_directory, late.values(), instead_of=self.definitions)
-        early = [early_and_late(one)[0] if one.name in late else one for one in definitions]
+            put_late_keys(self.options.keys_directory, late.values(), instead_of=names)
+        early = [
+            early_and_late(one)[0] if one.name in late else one
+            for one in definitions
+            if one.name in names
+        ]
         self.target.add_keys(early, threads=self.options.max_threads, stop=self.stop)
         if self.stop():
             raise _stopped()
@@ -588,13 +596,3 @@ def _stopped() -> BulkStopped:
     return BulkStopped(
         "the bulk load was stopped", hint="Run the same command again: it goes on where it was."
     )
-
-
-def snapshot_alive(source_url: str, snapshot_id: str, text: str) -> bool:
-    """Whether an exported snapshot can still be imported and is the one it was."""
-    if is_mysql(source_url):
-        return loans.is_alive(snapshot_id, text)
-    with connect(source_url, application_name=APPLICATION_NAME) as connection:
-        alive = import_snapshot(connection, snapshot_id, text)
-        connection.rollback()
-    return alive

@@ -30,7 +30,7 @@ BINARY_TYPES = frozenset(
 
 
 class NamesCollide(PenstockError):
-    """Two tables can not be told apart in wirekite_progress, or land on one target table."""
+    """Two tables cannot be told apart in wirekite_progress, or land on one target table."""
 
     code = "LD45"
 

@@ -10,8 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 
-from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted, server_errors
+from penstock.host.connect import (
+    EXACT_TEXT_SETTINGS,
+    commit_durably,
+    connect,
+    quoted,
+    server_errors,
+)
 from penstock.load.postgres.schema import add_foreign_keys, add_keys, made_tables
+from penstock.load.postgres.target import read_target_tables
 from penstock.load.target import target_name
 from penstock.model import TableDefinition, TableName
 
@@ -51,6 +58,7 @@ def add_all_keys(
             return
         target = target_name(definition.name, namespaces)
         with connect(target_url, application_name=APPLICATION_NAME, options=settings) as connection:
+            commit_durably(connection)  # the load is called finished behind it
             if target in made:
                 add_keys(connection, definition, namespaces)
             with server_errors(f"analyzing {target}"):
@@ -67,11 +75,17 @@ def add_all_keys(
 def analyze(connection: psycopg.Connection, definition: TableDefinition, table: TableName) -> None:
     """Give the planner statistics of a table that was filled just now.
 
+    Of the columns that it has: the source may have got more since.
     Rough ones where autovacuum makes thorough ones soon: it finds the rows counted as changed,
     because an ANALYZE that names columns does not reset that count.
     """
     row = connection.execute(AUTOVACUUM_COMES, {"name": quoted(*table)}).fetchone()
-    columns = ", ".join(quoted(c.name) for c in definition.columns if not c.generated)
+    there = read_target_tables(connection, [table]).get(table)
+    columns = ", ".join(
+        quoted(c.name)
+        for c in definition.columns
+        if not c.generated and there is not None and there.column(c.name) is not None
+    )
     if row is None or not row[0] or not columns:
         connection.execute(f"analyze {quoted(*table)}")
         return

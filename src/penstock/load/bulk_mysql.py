@@ -22,7 +22,7 @@ _DEFINITION_CHANGED = 1412  # ER_TABLE_DEF_CHANGED: the table is younger than th
 
 
 def was_redefined(error: PenstockError) -> bool:
-    """Whether a SELECT failed because the snapshot can not see the table as it is now."""
+    """Whether a SELECT failed because the snapshot cannot see the table as it is now."""
     return error.fields.get("errno") == _DEFINITION_CHANGED
 
 
@@ -48,7 +48,7 @@ class RowsOfChunk:
         ended = False
         while not ended:
             session.start = lines.feed(session.block, session.start, session.end)
-            # What ends a result is noted before its last rows are given away: who can not use
+            # What ends a result is noted before its last rows are given away: who cannot use
             # them gives the session back, and must not wait for the end a second time.
             if ended := lines.stop is Stop.END:
                 session.finished()

@@ -28,6 +28,8 @@ RUN_FILE = "bulk.json"
 POLL_INTERVAL_S = 0.5
 WRITE_INTERVAL_S = 1.0
 RATE_WINDOW_S = 15.0
+CHUNK_COST_BYTES = 4 * 2**20  # what a chunk costs besides its bytes: many small tables take time
+NOT_YET_ALL = 0.99  # estimates may say that all is there while chunks are not committed
 
 
 class TableProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +59,33 @@ class BulkProgress(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_s: float = 0.0
     eta_s: float | None = None
     elapsed_s: float = 0.0
+
+
+def share_of(item: TableProgress | BulkProgress) -> float:
+    """How much of the work is done, 0 to 1; 1 only when every chunk is."""
+    if isinstance(item, BulkProgress):
+        if all(table.chunks_done == table.chunks_total for table in item.tables):
+            return 1.0
+        return min(_work_done(item) / max(_work(item), 1.0), NOT_YET_ALL)
+    if item.chunks_done == item.chunks_total:
+        return 1.0
+    done, total = item.bytes_done, item.bytes_total
+    if not total:
+        done, total = item.chunks_done, item.chunks_total
+    return min(done / total, NOT_YET_ALL)
+
+
+def _work(item: TableProgress | BulkProgress) -> float:
+    """All of it, in bytes."""
+    if isinstance(item, BulkProgress):
+        return sum(map(_work, item.tables))
+    return float(item.bytes_total + CHUNK_COST_BYTES * item.chunks_total)
+
+
+def _work_done(item: TableProgress | BulkProgress) -> float:
+    if isinstance(item, BulkProgress):
+        return sum(map(_work_done, item.tables))
+    return share_of(item) * _work(item)
 
 
 OnProgress = Callable[[BulkProgress], None]
@@ -106,7 +135,7 @@ class Rates:
             reading,
             rows_per_s=(reading.rows_done - before.rows_done) / span_s,
             bytes_per_s=bytes_per_s,
-            eta_s=_eta(reading.bytes_total - reading.bytes_done, bytes_per_s),
+            eta_s=_eta(reading, before, span_s),
             tables=tuple(_rated(t, earlier.get(t.table), span_s) for t in reading.tables),
         )
 
@@ -115,16 +144,18 @@ def _rated(table: TableProgress, before: TableProgress | None, span_s: float) ->
     if before is None:
         return table
     rows_per_s = max(0.0, (table.rows_done - before.rows_done) / span_s)
-    eta_s = _eta(
-        table.bytes_total - table.bytes_done, (table.bytes_done - before.bytes_done) / span_s
-    )
+    eta_s = _eta(table, before, span_s)
     return msgspec.structs.replace(table, rows_per_s=rows_per_s, eta_s=eta_s)
 
 
-def _eta(left: int, per_s: float) -> float | None:
-    if left <= 0:
+def _eta(
+    now: TableProgress | BulkProgress, before: TableProgress | BulkProgress, span_s: float
+) -> float | None:
+    """The time to go at the pace of the window; None where nothing moved in it."""
+    if share_of(now) == 1.0:
         return 0.0
-    return left / per_s if per_s > 0 else None
+    per_s = (_work_done(now) - _work_done(before)) / span_s
+    return (_work(now) - _work_done(now)) / per_s if per_s > 0 else None
 
 
 class Teller:

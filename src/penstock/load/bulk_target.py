@@ -20,11 +20,13 @@ from penstock.model import PenstockError, TableDefinition, TableName
 class Found:
     """What the target holds before a load. empty: of each table that is there, whether it is.
 
-    refusals: of tables whose triggers or foreign keys would act on our rows, the error to raise.
+    truncates: the SQL that empties each, and no table that inherits from it. refusals: of tables
+    whose triggers or foreign keys would act on our rows, the error to raise.
     """
 
     empty: Mapping[TableName, bool]
     marks: Mapping[TableName, Mark]
+    truncates: Mapping[TableName, str]
     refusals: Mapping[TableName, PenstockError] = field(default_factory=dict)
 
 

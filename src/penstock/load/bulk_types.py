@@ -18,10 +18,10 @@ import msgspec
 
 from penstock.codec import typemap
 from penstock.codec.copytext import LineCell, LineForm
-from penstock.codec.mysql_charsets import charset_named
+from penstock.codec.mysql_charsets import charset_named, label_charset
 from penstock.codec.mysql_types import parse_type
 from penstock.codec.mysqltext import Form, TextCell
-from penstock.codec.typemap import Choices, Mapping, Server, SourceType
+from penstock.codec.typemap import FULL_YEAR, Choices, Mapping, Server, SourceType, filled
 from penstock.host.connect import quoted as postgres_quoted
 from penstock.host.mysql.url import SCHEMES as MYSQL_SCHEMES
 from penstock.load.carried import (
@@ -44,6 +44,7 @@ _GEOMETRIES = frozenset(
     }
 )  # fmt: skip
 _UTF8 = frozenset({"utf8mb3", "utf8mb4", "ascii"})
+_PRINTED = frozenset({"uuid", "inet4", "inet6"})
 _TARGET_CHARSET = re.compile(r"character set (\w+)")
 
 # EWKB as `codec.mysql_values.ewkb_hex` has it, from what the server stores: SRID, byte order, kind.
@@ -151,6 +152,8 @@ def _number(column: ColumnDefinition) -> str | None:
     if base in ("float", "double"):
         # As it stands a FLOAT is shown with six digits; times one, not plus nothing: of -0 too.
         return f"{name} * 1e0"
+    if base == "year" and SourceType.of(column, typemap.Engine.MYSQL).is_short_year:
+        return filled(FULL_YEAR, name)
     return f"{name} + 0" if base == "bit" else None
 
 
@@ -174,9 +177,14 @@ def _into_postgres(column: ColumnDefinition, mapping: Mapping) -> tuple[str, Tex
         return name, TextCell(form=Form.DATE, zero_is_null=is_null), AS_IS
     if base in _TEXTS or base == "json":
         removed = mapping.chosen.get("nul characters") == "remove"
-        charset = charset_named(column.charset) or "utf8mb4"
-        return name, _text_cell(charset, remove_zero=removed), AS_IS
+        return name, _text_cell(_charset(column), remove_zero=removed), AS_IS
     return _number(column) or name, TextCell(form=Form.PLAIN), AS_IS
+
+
+def _charset(column: ColumnDefinition) -> str:
+    """What the text of a column is read in."""
+    charset = charset_named(column.charset) or "utf8mb4"
+    return label_charset(charset) if _base(column) in _LABELS else charset
 
 
 def target_charset(column: ColumnDefinition, mapping: Mapping) -> str:
@@ -192,12 +200,15 @@ def _into_mysql(column: ColumnDefinition, mapping: Mapping) -> tuple[str, TextCe
     if base == "json" and mapping.target_type == "json":
         return name, TextCell(form=Form.RAW), "convert({} using utf8mb4)"
     if base in _TEXTS or base == "json":
-        charset = charset_named(column.charset) or "utf8mb4"
+        charset = _charset(column)
         target = target_charset(column, mapping)
         if target == charset or {target, charset} <= {"utf8mb3", "utf8mb4"}:
             return name, TextCell(form=Form.RAW), AS_IS
         return name, _text_cell(charset), mapping.write.sql
-    template = AS_IS if base in ("year", "float") else mapping.write.sql
+    if base == mapping.target_type in _PRINTED:
+        return name, TextCell(form=Form.PLAIN), "convert({} using utf8mb4)"  # 36 bytes are no UUID
+    is_whole = base == "year" or (base == "float" and "," not in column.type_text)
+    template = AS_IS if is_whole else mapping.write.sql
     return _number(column) or name, TextCell(form=Form.PLAIN), template
 
 
@@ -268,6 +279,7 @@ def postgres_definition(
             type_text=mappings[column.name].target_type,
             base_type=mappings[column.name].target_type,
             default=extras.defaults.get(column.name),
+            not_null=column.not_null and not mappings[column.name].may_be_null,
             generated="",
             identity_kind="d" if column.name in extras.counted else "",
             collation=None,

@@ -296,7 +296,7 @@ def _fitting(
     mappings: Mapping[str, TypeMapping],
     target: Server,
 ) -> tuple[_Parts, str]:
-    """The parts as the target can have them, or why it can not."""
+    """The parts as the target can have them, or why it cannot."""
     is_mysql = target.engine.is_mysql
     room = MYSQL_INDEX_BYTES_MAX if is_mysql else POSTGRES_INDEX_BYTES_MAX
     made: _Parts = []
@@ -314,7 +314,7 @@ def _fitting(
 
 
 def _indexed(kind: str, *, is_mysql: bool) -> tuple[int, int, str]:
-    """Bytes of a column in an index, how many characters of it, and why it can not be."""
+    """Bytes of a column in an index, how many characters of it, and why it cannot be."""
     base = kind.partition("(")[0].partition(" ")[0]
     length = re.search(r"\((\d+)", kind)
     if base in ("varchar", "char", "character"):
@@ -356,7 +356,7 @@ def _foreign_key(extras: Extras, key: ForeignKey, source: Server, target: Server
 
 
 def referable(key: ForeignKey, tables: Mapping[TableName, TableDefinition]) -> str:
-    """Why a foreign key can not be made in PostgreSQL; empty when it can."""
+    """Why a foreign key cannot be made in PostgreSQL; empty when it can."""
     parent = tables.get(key.target)
     if parent is None:
         return f"{key.target} is not captured"

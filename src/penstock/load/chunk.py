@@ -26,6 +26,7 @@ from penstock.host.connect import (
     quoted,
     server_errors,
 )
+from penstock.host.mysql import loans
 from penstock.host.mysql.loans import SnapshotGone
 from penstock.host.retry import Backoff, retrying
 from penstock.load.borrowing import BorrowedSession, borrow
@@ -293,6 +294,16 @@ def import_snapshot(connection: psycopg.Connection, snapshot_id: str, text: str)
     return row is not None and row[0] == text
 
 
+def snapshot_alive(source_url: str, snapshot_id: str, text: str) -> bool:
+    """Whether an exported snapshot can still be imported and is the one it was."""
+    if is_mysql(source_url):
+        return loans.is_alive(snapshot_id, text)
+    with connect(source_url, application_name=APPLICATION_NAME) as connection:
+        alive = import_snapshot(connection, snapshot_id, text)
+        connection.rollback()
+    return alive
+
+
 def snapshot_text(source_url: str, snapshot_id: str) -> str:
     """What a living exported snapshot holds, as pg_current_snapshot() prints it."""
     with (
@@ -320,9 +331,11 @@ def was_rewritten(connection: psycopg.Connection, relation: TableName) -> bool:
 class PostgresWriter:
     """A worker's connection to a target of PostgreSQL; see `Writer`."""
 
-    def __init__(self, url: str, *, replica_role: bool) -> None:
+    def __init__(
+        self, url: str, *, replica_role: bool, settings: Mapping[str, str] = TARGET_SETTINGS
+    ) -> None:
         """replica_role: keep triggers and foreign keys from acting on our rows."""
-        self._connection = connect(url, application_name=APPLICATION_NAME, options=TARGET_SETTINGS)
+        self._connection = connect(url, application_name=APPLICATION_NAME, options=settings)
         if replica_role:
             with server_errors("preparing a session"):
                 self._connection.execute("set session_replication_role = replica")

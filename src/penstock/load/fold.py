@@ -35,8 +35,15 @@ Bools = npt.NDArray[np.bool_]
 class Fold:
     """Folds the changes of one relation version."""
 
-    def __init__(self, relation: Relation, layout: Layout | None = None) -> None:
-        """layout: how the merge rows shall lie; PostgreSQL's when none is given."""
+    def __init__(
+        self, relation: Relation, layout: Layout | None = None, *, overlaps: bool = False
+    ) -> None:
+        """layout: how the merge rows shall lie; PostgreSQL's when none is given.
+
+        overlaps: the target may have some of these changes already. A row that they make and take
+        away again may be there then, copied in between: its key is deleted as well.
+        """
+        self._overlaps = overlaps
         self.relation = relation
         self.layout: Layout = layout or MergeLayout(relation)
         self._key = relation.key or tuple(range(len(relation.columns)))
@@ -93,6 +100,9 @@ class Fold:
         op = _joined(self._ops, np.uint8)
         destination, origin = self._codes(keys, op)
         net, lineage, origin_of = _net_by_key(self, keys.size, op, destination, origin)
+        if self._overlaps:
+            touched = np.union1d(destination, origin)
+            net.gone = np.setdiff1d(touched[touched >= 0], net.codes)
         if self._absent_rows:
             _resolve_absent(self, net, op, lineage, origin_of)
         return self._folded(keys, net, copies=None)

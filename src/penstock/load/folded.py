@@ -28,7 +28,7 @@ ROWS_PER_BATCH = 20_000
 
 
 class LogInconsistent(PenstockError):
-    """Changes of one table contradict each other: the log can not have come from one history."""
+    """Changes of one table contradict each other: the log cannot have come from one history."""
 
     code = "LD10"
     retry = "never"

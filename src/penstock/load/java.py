@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,11 @@ def launch(conf: SparkConf, directory: Path, messages: Path, start: Start) -> An
     """
     with tempfile.TemporaryDirectory() as place, messages.open("ab") as stream:
         info = Path(place) / "port"
+        properties = Path(place) / "spark.conf"
+        properties.touch(0o600)
+        properties.write_text(_as_properties(conf.getAll()), encoding="ascii")
         process = subprocess.Popen(
-            _command(conf),
+            _command(properties),
             stdin=subprocess.PIPE,
             stdout=stream,
             stderr=stream,
@@ -123,12 +127,27 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.stdin.close()
 
 
-def _command(conf: SparkConf) -> list[str]:
+def _command(properties: Path) -> list[str]:
+    """Everybody on the machine can read a process's arguments: Spark properties are no part."""
     spark_home: Any = _find_spark_home  # without annotations in pyspark
     command = [str(Path(spark_home()) / "bin" / "spark-submit")]
-    for name, value in conf.getAll():
-        command += ["--conf", f"{name}={value}"]
+    command += ["--properties-file", str(properties), "--load-spark-defaults"]
     return command + shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+
+
+def _as_properties(pairs: Iterable[tuple[str, str]]) -> str:
+    """A file of Java properties. Source: java.util.Properties.load."""
+    return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in pairs)
+
+
+def _escaped(text: str) -> str:
+    """Letters, digits, dot and minus as they are, anything else as its UTF-16 units in hex."""
+    units = text.encode("utf-16-be")
+    codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
+    return "".join(
+        chr(code) if code < 128 and (chr(code).isalnum() or chr(code) in ".-") else f"\\u{code:04x}"
+        for code in codes
+    )
 
 
 def _connect(process: subprocess.Popen[bytes], info: Path) -> Any:

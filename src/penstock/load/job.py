@@ -106,7 +106,8 @@ def _run(work: Work, segments: dict[Path, Segment], began: float) -> Outcome:
         if ref.path not in segments:
             segments[ref.path] = open_segment(ref.path, extension=work.extension)
     frames = _Frames(task, segments, work.prepare)
-    fold = Fold(task.relation, engine_of(work.url).layout(task.relation))
+    layout = engine_of(work.url).layout(task.relation)
+    fold = Fold(task.relation, layout, overlaps=task.overlaps)
     for frame in frames:
         fold.add(frame)
     folded = fold.finish()

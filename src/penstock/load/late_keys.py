@@ -90,6 +90,11 @@ class LateFlow:
         self._file.look()
         return [table for table in self._file.value.tables if table.source not in apart]
 
+    @property
+    def settled(self) -> dict[TableName, int]:
+        """Of those that wait, the position from which on each one's rows are of one moment."""
+        return {table.source: table.settled for table in self.waiting(())}
+
     def due(self, apart: Collection[TableName], covered: Callable[[], int]) -> list[LateTable]:
         """Those of them whose rows are of one moment. covered: up to where changes are applied."""
         waiting = self.waiting(apart)

@@ -11,7 +11,7 @@ from contextlib import closing
 
 import structlog
 
-from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, server_errors
+from penstock.host.connect import EXACT_TEXT_SETTINGS, commit_durably, connect, server_errors
 from penstock.load.bulk_keys import INDEX_MEMORY
 from penstock.load.bulk_target import BulkTarget
 from penstock.load.bulk_types import is_mysql
@@ -53,7 +53,7 @@ def late_tables(
 def add_late_keys(url: str, table: LateTable) -> list[str]:
     """Make the unique keys of a table that have waited; safe to repeat.
 
-    Returns a sentence for each that can not be had any more. Raises TargetDdlFailed for one that
+    Returns a sentence for each that cannot be had any more. Raises TargetDdlFailed for one that
     the target refuses, and what a connection does.
     """
     if is_mysql(url):
@@ -67,6 +67,7 @@ def add_late_keys(url: str, table: LateTable) -> list[str]:
         connect(url, application_name=APPLICATION_NAME, options=settings) as target,
         server_errors(f"adding keys of {table.target}"),
     ):
+        commit_durably(target)  # they are forgotten behind it
         return schema.add_late_keys(target, table)
 
 

@@ -4,7 +4,7 @@ Two halves that are only believed together. `state/bulk.json`, replaced whole, h
 table's chunks, its consistent point and the name of the plan. The target holds what was done: a DL
 row per chunk, committed with the chunk's rows, and in `wirekite.bulk_table` the name of the plan
 that a table's rows came from. A chunk's transaction checks that name first, so that a task left
-over from a killed process can not add rows of an old plan to a table that was begun afresh.
+over from a killed process cannot add rows of an old plan to a table that was begun afresh.
 Not here: running anything (`bulk.py`, `chunk.py`).
 """
 
@@ -19,11 +19,12 @@ import msgspec
 import psycopg
 
 from penstock.host import files
-from penstock.host.connect import quoted
+from penstock.host.connect import commit_durably
 from penstock.load.bulk_checks import check_no_cascade
 from penstock.load.bulk_types import Way
 from penstock.load.postgres import progress
-from penstock.model import BinlogPosition, Lsn, PenstockError, TableName
+from penstock.load.postgres.target import read_own_rows
+from penstock.model import LOAD_AGAIN, BinlogPosition, Lsn, PenstockError, TableName
 
 STATE_FILE = "bulk.json"
 FORMAT_VERSION = 1
@@ -88,7 +89,7 @@ class TargetHoldsRows(PenstockError):
 
 
 class ChunksMissing(PenstockError):
-    """A table can not be called finished: chunks of its plan are not recorded in the target."""
+    """A table cannot be called finished: chunks of its plan are not recorded in the target."""
 
     code = "LD44"
 
@@ -116,7 +117,7 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
     up to where changes have to be applied until they are some one state. snapshot_id: an
     exported snapshot of the source at that point; snapshot_text: what it holds. columns: those
     that are copied, in order; binary: in COPY's binary format; way: how rows go between
-    engines.
+    engines. has_keys: its keys, indexes and statistics were made by an earlier load.
     """
 
     source: TableName
@@ -131,6 +132,7 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
     given_up: tuple[str, ...] = ()
     way: Way | None = None
     settled: str = ""
+    has_keys: bool = False
 
     def renamed(self, earlier: TablePlan | None) -> TablePlan:
         """This plan under a new name, remembering those that it replaces."""
@@ -166,6 +168,18 @@ class Ledger(msgspec.Struct, kw_only=True):
         """The plan of a source table, or None."""
         return next((plan for plan in self.plans if plan.source == table), None)
 
+    @property
+    def settled_at(self) -> dict[TableName, int]:
+        """Where each table whose rows are of several moments is as the source was at one."""
+        return {
+            plan.source: position_of(plan.settled).ordinal for plan in self.plans if plan.is_mixed
+        }
+
+    def reopen(self) -> None:
+        """More tables are loaded behind those that are finished, which stay as they are."""
+        self.finished = self.copied = False
+        self.plans = [msgspec.structs.replace(plan, has_keys=True) for plan in self.plans]
+
     def put(self, plans: Iterable[TablePlan]) -> None:
         """Add plans, replacing those of the same tables."""
         new = {plan.source: plan for plan in plans}
@@ -182,9 +196,8 @@ def read_ledger(state_directory: Path) -> Ledger:
         return Ledger()
     except (OSError, msgspec.MsgspecError) as error:
         raise LedgerUnreadable(
-            f"{path} can not be read: {error}",
-            hint="Put the file back from a copy; or, to load everything again, remove it and "
-            "truncate the target tables.",
+            f"{path} cannot be read: {error}",
+            hint=f"Put the file back from a copy, or {LOAD_AGAIN}",
         ) from error
     if ledger.version != FORMAT_VERSION:
         raise LedgerUnreadable(
@@ -256,7 +269,9 @@ def read_marks(connection: psycopg.Connection) -> dict[TableName, Mark]:
 
 def is_empty(connection: psycopg.Connection, target: TableName) -> bool:
     """Whether a target table holds no row."""
-    row = connection.execute(f"select exists (select from {quoted(*target)})").fetchone()
+    row = connection.execute(
+        f"select exists (select from {read_own_rows(connection, target)})"
+    ).fetchone()
     return row is not None and not row[0]
 
 
@@ -276,7 +291,7 @@ def begin_afresh(connection: psycopg.Connection, plans: Iterable[TablePlan]) -> 
     if not plans:
         return
     with connection.transaction():
-        connection.execute("set local synchronous_commit = on")
+        commit_durably(connection, once=True)
         for plan in plans:
             connection.execute(
                 WRITE_MARK, {**_keys(plan.source, plan.name), "position": plan.position}
@@ -289,10 +304,10 @@ def begin_afresh(connection: psycopg.Connection, plans: Iterable[TablePlan]) -> 
 
 
 def _empty(connection: psycopg.Connection, tables: list[TableName]) -> None:
-    names = ", ".join(quoted(*table) for table in tables)
+    own = {table: read_own_rows(connection, table) for table in tables}
     try:
         with connection.transaction():
-            connection.execute(f"truncate {names}")
+            connection.execute(f"truncate {', '.join(own.values())}")
     except psycopg.errors.FeatureNotSupported:
         # Of tables that foreign keys refer to; no cascade may take the rows that refer with it.
         try:
@@ -301,7 +316,7 @@ def _empty(connection: psycopg.Connection, tables: list[TableName]) -> None:
         except psycopg.errors.InsufficientPrivilege:
             check_no_cascade(connection, tables)
         for table in tables:
-            connection.execute(f"delete from {quoted(*table)}")
+            connection.execute(f"delete from {own[table]}")
 
 
 def finish_table(connection: psycopg.Connection, plan: TablePlan) -> int:
@@ -311,7 +326,7 @@ def finish_table(connection: psycopg.Connection, plan: TablePlan) -> int:
     durable they all are. Raises ChunksMissing when the target does not have every chunk.
     """
     with connection.transaction():
-        connection.execute("set local synchronous_commit = on")
+        commit_durably(connection, once=True)
         done = progress.finished_chunks(connection, plan.source)
         missing = [chunk.number for chunk in plan.chunks if chunk.number not in done]
         rows = sum(done.values())
@@ -371,11 +386,11 @@ def next_step(
     return Step.GO_ON
 
 
-def refused(target: TableName) -> TargetHoldsRows:
-    """The error for a target table with rows that are not ours."""
+def refused(target: TableName, truncate: str) -> TargetHoldsRows:
+    """The error for a target table with rows that are not ours. truncate: SQL that empties it."""
     return TargetHoldsRows(
         f"target table {target} holds rows that this pipeline did not load",
-        hint=f"If they may go, run: truncate {quoted(*target)}; otherwise leave the table out "
+        hint=f"If they may go, run: {truncate}; otherwise leave the table out "
         'of [source] tables, or set mode = "change".',
         table=str(target),
     )

@@ -13,22 +13,25 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-import msgspec
 import structlog
 
 from penstock.codec.typemap import NO_CHOICES, Choices
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
-from penstock.host.retry import Backoff
+from penstock.host.retry import Backoff, Patience, is_outage
 from penstock.load.ahead import Ahead, Wanted
+from penstock.load.apart import Apart
 from penstock.load.apart_flow import JOBS, ApartFlow, Copier, options_for
 from penstock.load.batch import BatchResult, apply_batch
 from penstock.load.batch_size import FIRST_BYTES, MAX_BYTES, next_batch_bytes
 from penstock.load.hold import Held, Hold, read_held, read_hold, write_held
+from penstock.load.isolation import BrokenTables
+from penstock.load.kept_files import AppliedFiles, Keeping
 from penstock.load.late_keys import KeyMaker, LateFlow
+from penstock.load.loader_state import LoaderState, write_loader_state
 from penstock.load.plan import POSITION_MAX
 from penstock.load.policies import EVOLVE_ALL, Policies, SchemaChangeNotCarried
 from penstock.load.rows_files import sweep
@@ -55,7 +58,6 @@ faults.declare("load.apart.before", "load.apart.after")
 POLL_S = 0.05
 PAUSE_CHECK_S = 5.0
 STATE_INTERVAL_S = 1.0
-STATE_NAME = "load.json"
 ROWS_NAME = "rows"
 
 
@@ -72,8 +74,11 @@ class LoaderOptions:
     """The loader's settings; those of document 000 under their names there.
 
     starts: per source table the position from which its changes count, from the bulk load.
+    settled: see `Window`, from the bulk load.
+    keeping: of applied segments that are neither removed at once nor moved.
     exit_when_done: end when CHANGE.DONE is there and everything before it is applied. choices: of
-    [target.types], where source and target are of different engines.
+    [target.types], where source and target are of different engines. isolates: a table that cannot
+    be applied is left behind, and the others flow on.
     """
 
     url: str
@@ -82,42 +87,20 @@ class LoaderOptions:
     run_directory: Path
     namespaces: Mapping[str, str] = field(default_factory=dict)
     starts: Mapping[TableName, int] = field(default_factory=dict)
+    settled: Mapping[TableName, int] = field(default_factory=dict)
     max_files_per_batch: int = 30
     max_threads: int = 5
     remove_files: bool = False
     done_directory: Path | None = None
+    keeping: Keeping = field(default_factory=Keeping)
     change_file_extension: str = EXTENSION_DEFAULT
     exit_when_done: bool = True
     allow_triggers: bool = False
     choices: Choices = NO_CHOICES
     policies: Policies = EVOLVE_ALL
+    isolates: bool = False
     on_note: Callable[[PenstockError], None] = lambda _: None
     backoff: Backoff = field(default_factory=lambda: Backoff(attempts=20))
-
-
-class LoaderState(msgspec.Struct, kw_only=True):
-    """What `run/load.json` holds: for displays, never for decisions.
-
-    state: starting, waiting, applying, paused, held, retrying or ended. Rows are changes applied
-    by this process. commit_time_us: of the last applied commit. seconds: of each step of the last
-    batch; its staging may have run while the batch before was applied.
-    """
-
-    pid: int
-    state: str = "starting"
-    updated_us: int = 0
-    batch_count: int = 0
-    row_count: int = 0
-    file_count: int = 0
-    applied_gsn: int = 0
-    applied_segment: int = -1
-    applied_position: int = 0
-    commit_time_us: int = 0
-    batch_rows: int = 0
-    batch_files: int = 0
-    batch_tables: int = 0
-    seconds: dict[str, float] = {}
-    problem: str = ""
 
 
 class Loader:
@@ -154,13 +137,24 @@ class Loader:
             options.state_directory, options.starts, copier, clock=clock, files=files
         )
         self._late = LateFlow(options.state_directory, keys, files)
+        self._broken = BrokenTables(options, files)
         self._applied = Applied()
         self._log_id = ""
         self._batch_bytes = FIRST_BYTES
+        self._is_away = False  # the target, as the last try has found
         self._log_end = 0  # position up to which whole segments are applied
         self.state = LoaderState(pid=os.getpid())
         self._unsure = UnsureTables(clock)
         self._written_s = float("-inf")
+        self._files_applied = AppliedFiles(
+            options.log_directory,
+            options.change_file_extension,
+            removes=options.remove_files,
+            done_directory=options.done_directory,
+            keeping=options.keeping,
+            clock=clock,
+            files=files,
+        )
         self._rows_directory = options.run_directory / ROWS_NAME if sessions.is_local else None
 
     @property
@@ -171,21 +165,21 @@ class Loader:
     def run(self) -> LoaderState:
         """Load until the log is done, STOP, or stop(); then the last state.
 
-        Raises what can not be tried again, and what was tried too often.
+        Raises what cannot be tried again, and what was tried too often.
         """
-        waits = self._options.backoff.waits()
+        patience = Patience(self._options.backoff)
         if self._rows_directory is not None:
             sweep(self._rows_directory)
         try:
             while not self._ended():
                 try:
                     if self._once():
-                        waits = self._options.backoff.waits()
+                        patience.worked()
                 except PenstockError as error:
-                    self._retry(error, next(waits, None))
+                    self._failed(error, patience.wait_s(error))
                 except self._engine.errors as error:
                     typed = self._engine.typed("loading changes", error)
-                    self._retry(typed, next(waits, None))
+                    self._failed(typed, patience.wait_s(typed))
             self._show("ended", at_once=True)
             return self.state
         finally:
@@ -220,6 +214,8 @@ class Loader:
             self._show("waiting")
             self._wait(POLL_S)
             return False
+        if self._broken.errors:
+            self._isolate()
         hold = read_hold(self._options.state_directory)
         if hold is not None:
             self._abandon()
@@ -228,6 +224,7 @@ class Loader:
                 self._open_ahead()
             return self._once_held(hold)
         self._move_tables()
+        self._files_applied.remove_outlived(self._apart.segment_needed(self._applied))
         if self._make_keys() or self._catch_up():
             return True
         if self._apart.is_near(self._applied):
@@ -312,7 +309,7 @@ class Loader:
             self._log_end = staged.after.position
         self._note(result)
         self._batch_bytes = next_batch_bytes(staged.size_bytes, result.seconds)
-        self._dispose(staged.whole)
+        self._files_applied.dispose(staged.whole, self._apart.segment_needed(self._applied))
 
     def _batch_until(self, files: list[SegmentFile], until: int) -> bool:
         """Apply what was committed before `until`: whole segments first, then a cut one."""
@@ -354,7 +351,7 @@ class Loader:
         state.batch_files = len(staged.whole)
         state.batch_tables = staged.tables
         state.seconds = dict(result.seconds)
-        state.problem = ""
+        state.worked()
         logger.info(
             "batch applied",
             files=len(staged.whole),
@@ -365,18 +362,6 @@ class Loader:
         )
         self._show("applying")
 
-    def _dispose(self, files: Sequence[SegmentFile]) -> None:
-        """Remove or move files that are applied and committed, to every table."""
-        needed = self._apart.segment_needed(self._applied)
-        for file in files:
-            if file.number > needed:
-                continue
-            if self._options.remove_files:
-                self._files.unlink(file.path)
-            elif self._options.done_directory is not None:
-                self._files.make_directory(self._options.done_directory)
-                self._files.rename(file.path, self._options.done_directory / file.path.name)
-
     # --- tables apart -----------------------------------------------------------------------------
 
     def _move_tables(self) -> None:
@@ -385,16 +370,29 @@ class Loader:
         self._apart.look()
         due = self._apart.due(self._applied)
         if due:
-            self._abandon()
-            faults.point("load.apart.before")
-            with self._target.transaction():
-                self._target.advance(log_id=self._log_id, before=self._applied, after=self._applied)
-                for row in due:
-                    self._target.write_apart(row)
-            faults.point("load.apart.after")
-            self._apart.took(due)
-            self._target.forget()  # a copy may have made a table anew
-            self._tidy()
+            self._write_apart(due)
+        if self._is_outdated():
+            self._open_ahead()
+
+    def _write_apart(self, rows: Sequence[Apart]) -> None:
+        assert self._target is not None
+        self._abandon()
+        faults.point("load.apart.before")
+        with self._target.transaction():
+            self._target.advance(log_id=self._log_id, before=self._applied, after=self._applied)
+            for row in rows:
+                self._target.write_apart(row)
+        faults.point("load.apart.after")
+        self._apart.took(rows)
+        self._target.forget()  # a copy may have made a table anew
+        self._files_applied.tidy(self._apart.segment_needed(self._applied))
+
+    def _isolate(self) -> None:
+        """Leave tables behind that cannot be applied; why is on disk before the target says so."""
+        self._broken.keep()
+        self._write_apart(self._apart.isolated(self._broken.errors, self._applied))
+        for error in self._broken.take():
+            self._options.on_note(error)
         if self._is_outdated():
             self._open_ahead()
 
@@ -421,21 +419,12 @@ class Loader:
         )
         self._apart.took([self._apart.caught_up(row, staged)])
         self.state.row_count += result.staged.counts.changes
-        self._tidy()
+        self._files_applied.tidy(self._apart.segment_needed(self._applied))
         return True
 
     def _ahead_of(self, table: TableName) -> Ahead:
         options = options_for(self._batch_options(), table)
         return Ahead(options, self._sessions, jobs=JOBS, clock=self._clock)
-
-    def _tidy(self) -> None:
-        """Remove or move segments that a table apart was the last to need."""
-        if self._options.remove_files or self._options.done_directory is not None:
-            self._dispose(
-                list_segments(
-                    self._options.log_directory, self._options.change_file_extension, self._files
-                )
-            )
 
     # --- keys that have waited --------------------------------------------------------------------
 
@@ -502,15 +491,20 @@ class Loader:
             policies=self._options.policies,
         )
         try:
-            self._applied = target.bind(self._log_id)
+            applied = target.bind(self._log_id)
             self._apart.connected(target.read_apart())
         except BaseException:
             target.close()
             raise
         self._target = target
+        if self._is_away:
+            self._is_away = False
+            self.state.worked()
         self._open_ahead()
-        self._log_end = max(self._log_end, self._applied.position)
-        self._tidy()
+        # One that lost commits makes void what was known of it.
+        known = self._log_end if applied.is_at(self._applied) else 0
+        self._applied, self._log_end = applied, max(known, applied.position)
+        self._files_applied.tidy(self._apart.segment_needed(self._applied))
         logger.info(
             "loader connected", gsn=self._applied.gsn, replica=target.replica, log=self._log_id
         )
@@ -533,6 +527,7 @@ class Loader:
             choices=self._options.choices,
             policies=self._options.policies,
             starts=self._apart.starts,
+            settled={**self._options.settled, **self._late.settled},
             left_out=self._apart.left_out,
             rows_directory=self._rows_directory,
             unsure=self._unsure.now(),
@@ -554,6 +549,16 @@ class Loader:
             self._target.close()
         self._target, self._ahead = None, None
 
+    def _failed(self, error: PenstockError, wait_s: float | None) -> None:
+        """Leave the table behind that an error is about, prepare for another try, or raise."""
+        is_final = error.retry != "backoff" or wait_s is None
+        if is_final and self._broken.learn(
+            error, self._apart.rows, self._next_files(self._applied)
+        ):
+            self._disconnect()
+        else:
+            self._retry(error, wait_s)
+
     def _retry(self, error: PenstockError, wait_s: float | None) -> None:
         """Prepare for another try, or raise."""
         self._disconnect()
@@ -564,7 +569,8 @@ class Loader:
         if isinstance(error, SparkLost | SparkJobFailed):
             self._sessions.renew()
         self._unsure.learn(error)
-        self.state.problem = error.message
+        self._is_away = is_outage(error)
+        self.state.failed(error.message, now_us=self._clock.now_us(), wait_s=wait_s)
         logger.warning("batch failed, trying again", wait_s=round(wait_s, 2), reason=error.message)
         self._show("retrying", at_once=True)
         self._wait(wait_s)
@@ -584,15 +590,4 @@ class Loader:
         self.state.applied_segment = self._applied.segment
         self.state.applied_position = self._applied.position
         self.state.commit_time_us = self._applied.commit_time_us
-        path = self._options.run_directory / STATE_NAME
-        self._files.make_directory(path.parent)
-        self._files.replace(path, msgspec.json.encode(self.state))
-
-
-def read_loader_state(run_directory: Path, files: Files = REAL_FILES) -> LoaderState | None:
-    """What the loader last wrote, or None."""
-    path = run_directory / STATE_NAME
-    if not files.exists(path):
-        return None
-    state: Any = msgspec.json.decode(files.read_whole(path), type=LoaderState)
-    return state if isinstance(state, LoaderState) else None
+        write_loader_state(self._options.run_directory, self.state, self._files)

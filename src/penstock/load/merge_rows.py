@@ -177,7 +177,7 @@ def _packs(columns: tuple[Column, ...], plain: set[int], prefix: str) -> Iterabl
 
 
 def _longest_row(types: Iterable[str]) -> int:
-    """Bytes of the longest row that the server can not make shorter, of columns of these types."""
+    """Bytes of the longest row that the server cannot make shorter, of columns of these types."""
     types = list(types)
     length = ROW_HEAD_BYTES + (len(types) + 7) // 8
     known, rest = 8, 0  # what is known of the offset: its remainder to this power of two

@@ -74,8 +74,9 @@ class Task:
     """Fold and stage one table of one phase, or one bucket of it.
 
     Rows count with gsn_after < gsn <= gsn_upto and position >= position_from. bucket: this task
-    writes every buckets-th row of the result. staging: the merge table. rows_path: a file where
-    rows may wait that need none, or None; rows_form: how, as `Staging.direct` said.
+    writes every buckets-th row of the result. overlaps: see `Fold`. staging: the merge table.
+    rows_path: a file where rows may wait that need none, or None; rows_form: how, as
+    `Staging.direct` said.
     """
 
     phase: int
@@ -86,6 +87,7 @@ class Task:
     position_from: int = 0
     bucket: int = 0
     buckets: int = 1
+    overlaps: bool = False
     staging: str = ""
     rows_path: Path | None = None
     rows_form: object = None
@@ -138,8 +140,9 @@ class Window:
 
     starts: per source table the position from which its rows count (from the bulk load).
     markers_before: position from which on a marker behind the last row counts no more. truncates:
-    whether TRUNCATE empties the target too. left_out:
-    tables that the window is not about; only: it is about this one alone.
+    whether TRUNCATE empties the target too. left_out: tables that the window is not about; only: it
+    is about this one alone. settled: per source table whose copied rows are of several moments, the
+    position before which changes may be in the copy already.
     """
 
     gsn_after: int
@@ -150,6 +153,7 @@ class Window:
     truncates: bool = True
     left_out: frozenset[TableName] = frozenset()
     only: TableName | None = None
+    settled: Mapping[TableName, int] = field(default_factory=dict)
 
     def takes(self, table: TableName) -> bool:
         """Whether the window is about this table."""
@@ -160,6 +164,13 @@ class Window:
     def start(self, table: TableName) -> int:
         """The position from which this table's rows count."""
         return self.starts.get(table, 0)
+
+    def overlaps(self, table: TableName, position: int) -> bool:
+        """Whether changes from this position on may be in the target already, copied with it.
+
+        Always where a table catches up alone: where its copy is settled is not told then.
+        """
+        return self.only is not None or position < self.settled.get(table, 0)
 
 
 @dataclass(slots=True)
@@ -329,6 +340,7 @@ def _tasks(
     frames = tuple(ref for ref, _ in chosen)
     size = sum(ref.entry.length_bytes for ref in frames)
     buckets = max(1, min(buckets_max, size // BUCKET_BYTES))
+    overlaps = window.overlaps(table, min(ref.entry.position_first for ref in frames))
     return [
         Task(
             phase=number,
@@ -339,6 +351,7 @@ def _tasks(
             position_from=window.start(table),
             bucket=bucket,
             buckets=buckets,
+            overlaps=overlaps,
         )
         for bucket in range(buckets)
     ]

@@ -18,7 +18,7 @@ class Policy(StrEnum):
     """What the loader does when a captured table changes its shape at the source.
 
     EXCEPTION: stop, with nothing of it applied. EVOLVE: change the target as the source was, stop
-    where that can not be. TRY_EVOLVE: the same, and as LENIENT where it can not be, with a note.
+    where that cannot be. TRY_EVOLVE: the same, and as LENIENT where it cannot be, with a note.
     LENIENT: no column and no value of the target is ever given up. IGNORE: the target's shape stays
     as it is, what it has no column for is not written.
     """

@@ -49,7 +49,7 @@ class TargetTableMissing(PenstockError):
 
 
 class ProgressUnwritable(PenstockError):
-    """The schema wirekite or its tables can not be made or written in the target."""
+    """The schema wirekite or its tables cannot be made or written in the target."""
 
     code = "TG02"
 
@@ -73,7 +73,7 @@ class TargetShapeDiffers(PenstockError):
 
 
 class TargetTypeMissing(PenstockError):
-    """A column's type can not be had in the target."""
+    """A column's type cannot be had in the target."""
 
     code = "TG11"
 
@@ -91,7 +91,7 @@ class TargetSchemaMissing(PenstockError):
 
 
 class RelationNotCarried(PenstockError):
-    """A change of the source table's shape can not be carried out in the target."""
+    """A change of the source table's shape cannot be carried out in the target."""
 
     code = "TG20"
 
@@ -145,6 +145,6 @@ class ActionUnknown(PenstockError):
 
 
 class TargetNotTransactional(PenstockError):
-    """A target table is kept by a storage engine that can not take a batch back."""
+    """A target table is kept by a storage engine that cannot take a batch back."""
 
     code = "TG37"

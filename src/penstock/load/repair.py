@@ -18,7 +18,7 @@ from penstock.model import PenstockError, Retry, TableDefinition, TableName
 
 
 class RepairRefused(PenstockError):
-    """A target table can not be repaired: writing its rows would do more than that."""
+    """A target table cannot be repaired: writing its rows would do more than that."""
 
     code = "LD60"
 

@@ -42,7 +42,7 @@ class RowsFiles:
             self._parent.mkdir(parents=True, exist_ok=True)
             self._folders[place] = Path(tempfile.mkdtemp(dir=self._parent))
         except OSError as error:
-            logger.warning("rows can not wait in files", path=str(self._parent), reason=str(error))
+            logger.warning("rows cannot wait in files", path=str(self._parent), reason=str(error))
             return None
         return self._folders[place]
 
@@ -66,7 +66,7 @@ def sweep(parent: Path) -> None:
 def pieces_of(file: RowsFile, *, size_bytes: int) -> Iterator[Iterator[bytes]]:
     """A file's bytes, in pieces of at most this size.
 
-    Raises StagingChanged where it is not as it was written, or can not be read.
+    Raises StagingChanged where it is not as it was written, or cannot be read.
     """
     try:
         with file.path.open("rb") as opened:
@@ -75,7 +75,7 @@ def pieces_of(file: RowsFile, *, size_bytes: int) -> Iterator[Iterator[bytes]]:
                 raise _changed(file, f"holds {found} bytes, {file.size_bytes} were written")
             yield iter(lambda: opened.read(size_bytes), b"")
     except OSError as error:
-        raise _changed(file, f"can not be read: {error.strerror}") from error
+        raise _changed(file, f"cannot be read: {error.strerror}") from error
 
 
 def _changed(file: RowsFile, what: str) -> StagingChanged:

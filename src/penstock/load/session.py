@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import structlog
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import PySparkException
 
 from penstock.load.java import Start, check_java, end, launch
 from penstock.model import PenstockError, Retry
@@ -46,6 +46,8 @@ _WORKER_GONE = (
     r"Python worker (exited unexpectedly|failed to connect)|crashed"
     r"|reading the port number from .* stdout"
 )
+_FAILURE = r"^(Exception|Error|Invalid|Unrecognized|Could not)\b"
+JAVA_WORDS_BYTES_MAX = 65536
 
 
 class SparkStartFailed(PenstockError):
@@ -162,7 +164,7 @@ class Session:
                 self._context.setLocalProperty("spark.scheduler.pool", self._jobs)
                 data = self._context.parallelize(list(partitions), len(partitions))
                 return list(data.mapPartitions(call).collect())
-        except (Py4JError, PySparkRuntimeError, OSError, EOFError) as error:
+        except (Py4JError, PySparkException, OSError, EOFError) as error:
             raise self._job_error(error) from error
 
     def _job_error(self, error: BaseException) -> PenstockError:
@@ -377,20 +379,24 @@ def _not_started(session: Session | None, error: PenstockError) -> str:
 
 def _launch(conf: SparkConf, options: SessionOptions, start: Start, began: float) -> Session:
     messages = options.work_directory / "spark.log"
+    before = messages.stat().st_size if messages.exists() else 0
     gateway: Any = None
     try:
         gateway = launch(conf, options.work_directory, messages, start)
         context = SparkContext(conf=conf, gateway=gateway)
         _quieten(context)
         return Session(context, gateway, started_s=time.monotonic() - began)
-    except (Py4JError, PySparkRuntimeError, OSError, ValueError) as error:
+    except (Py4JError, PySparkException, OSError, ValueError) as error:
         gone = gateway is None or _is_ending(gateway.proc, error)
+        said = _last_line(_java_text(error))  # the JVM is asked for it
+        if gateway is None:
+            said = _last_words(messages, before) or said
         if gateway is not None:
             end(gateway.proc)
         _forget_context()
         kind = SparkLost if gone else SparkStartFailed
         raise kind(
-            f"the Spark session could not be started: {_last_line(_java_text(error))}",
+            f"the Spark session could not be started: {said}",
             hint=f"Look at {messages} for Spark's own messages; check [spark] in the pipeline "
             "file.",
         ) from error
@@ -484,8 +490,19 @@ def _java_text(error: BaseException) -> str:
         try:
             return str(java.toString())
         except (Py4JError, OSError):
-            return str(error)
+            # Its own text would be asked for in the same way.
+            return f"{type(error).__name__}, and Java does not answer any more"
     return str(error)
+
+
+def _last_words(messages: Path, before: int) -> str:
+    """Why a JVM ended before it answered: its first line that tells a failure; "" without one."""
+    if not messages.exists():
+        return ""
+    with messages.open("rb") as file:
+        file.seek(before)
+        text = file.read(JAVA_WORDS_BYTES_MAX).decode("utf-8", errors="replace")
+    return next((line.strip() for line in text.splitlines() if re.search(_FAILURE, line)), "")
 
 
 def _last_line(text: str) -> str:

@@ -70,7 +70,7 @@ class LogForeign(PenstockError):
 class BatchOptions:
     """What a batch must know besides its segments.
 
-    starts, left_out, only: see `Window`. choices: of [target.types].
+    starts, settled, left_out, only: see `Window`. choices: of [target.types].
     policies: of changes of shape. rows_directory: where rows may wait that need no merge table,
     on a disk that the workers and the loader share; None where there is none. unsure: see
     `Staging.direct`.
@@ -82,6 +82,7 @@ class BatchOptions:
     threads_max: int
     extension: str
     starts: Mapping[TableName, int]
+    settled: Mapping[TableName, int] = field(default_factory=dict)
     choices: Choices = NO_CHOICES
     policies: Policies = EVOLVE_ALL
     left_out: frozenset[TableName] = frozenset()
@@ -180,18 +181,10 @@ class Stager:
                 for file in files
             ]
             self._check(segments, applied)
-            source_engine = segments[0].header.source.get("engine", "")
+            source_engine = _source_engine(segments[0].header.source)
             after = _end(segments, applied, before)
             views = [view(segment) for segment in segments]
-            window = Window(
-                gsn_after=applied.gsn,
-                gsn_upto=after.gsn,
-                position_before=before,
-                starts=self._options.starts,
-                truncates=not self._options.policies.keeps_rows,
-                left_out=self._options.left_out,
-                only=self._options.only,
-            )
+            window = self._window(applied.gsn, after.gsn, before)
             is_cut = before != POSITION_MAX
             plan = plan_batch(views, window, buckets_max=self._options.threads_max)
             if self._engine.ddl_commits and len(plan.phases) > 1:
@@ -369,6 +362,20 @@ class Stager:
                 )
         return found
 
+    def _window(self, gsn_after: int, gsn_upto: int, before: int) -> Window:
+        """What of the segments counts. before: the position at which the batch ends."""
+        options = self._options
+        return Window(
+            gsn_after=gsn_after,
+            gsn_upto=gsn_upto,
+            position_before=before,
+            starts=options.starts,
+            truncates=not options.policies.keeps_rows,
+            left_out=options.left_out,
+            only=options.only,
+            settled=options.settled,
+        )
+
     def _phase(
         self,
         phase: Phase,
@@ -396,6 +403,11 @@ class Stager:
                 if task.bucket == 0
             ),
         )
+
+
+def _source_engine(source: Mapping[str, str]) -> str:
+    """Whose types a log has. MariaDB is told apart: its JSON is another type than MySQL's."""
+    return source.get("flavour") or source.get("engine", "")
 
 
 def _end(segments: Sequence[Segment], applied: Applied, before: int) -> Applied:

@@ -49,6 +49,11 @@ class Applied:
     position: int = 0
     commit_time_us: int = 0
 
+    def is_at(self, other: Applied) -> bool:
+        """Whether both are one place in the log."""
+        mine = (self.segment, self.gsn, self.position)
+        return mine == (other.segment, other.gsn, other.position)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileProgress:

@@ -36,7 +36,7 @@ faults.declare(
 
 
 class SegmentPresent(PenstockError):
-    """A segment can not get its name: a file has it already."""
+    """A segment cannot get its name: a file has it already."""
 
     code = "LG08"
     retry = "operator"
@@ -85,7 +85,7 @@ def publish(place: Place, state: LogState, number: int) -> tuple[ClosedSegment, 
     path = place.directory / segment_name(number, place.extension)
     if place.files.exists(path):
         raise SegmentPresent(
-            f"can not name segment {number}: {path} exists",
+            f"cannot name segment {number}: {path} exists",
             hint="Two writers, or a file put back by hand: run penstock log check.",
             path=str(path),
         )

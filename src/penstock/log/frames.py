@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.codec import ckt
 from penstock.codec.ckt import FrameEntry, FrameKind
-from penstock.host.files import ReadFile
+from penstock.host.files import REAL_FILES, Files, ReadFile
 from penstock.model import PenstockError
 
 
@@ -98,3 +98,21 @@ def place_entry(
 ) -> FrameEntry:
     """The index entry of a frame that holds no rows: it stands behind row gsn."""
     return FrameEntry(kind, 0, 0, relation, offset, length, 0, 0, gsn, gsn, 0, 0)
+
+
+def is_header_torn(path: Path, files: Files = REAL_FILES) -> bool:
+    """Whether an open segment has no whole header yet, so that it holds nothing.
+
+    The writer makes the header durable before anything else: in a longer file a damaged header
+    is corruption, and reading it says so. Raises FileMissing.
+    """
+    file = files.open_read(path)
+    try:
+        if file.size_bytes > ckt.HEADER_REGION_SIZE:
+            return False
+        FrameReader(file)
+    except SegmentCorrupt:
+        return True
+    finally:
+        file.close()
+    return False

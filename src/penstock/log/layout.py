@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.host.files import REAL_FILES, TEMPORARY_SUFFIX, FileMissing, Files
-from penstock.model import PenstockError
+from penstock.model import LOAD_AGAIN, PenstockError
 
 EXTENSION_DEFAULT = "ckt"
 OPEN_SUFFIX = "_"
@@ -178,8 +178,7 @@ def missing(directory: Path, last: int, following: int, *, extension: str) -> Se
     return SegmentMissing(
         f"found missed segments in {directory}: {segment_name(last + 1, extension)} is not there "
         f"but {segment_name(following, extension)} is (last segment {last}, next {following})",
-        hint="Put the missing files back, or load the tables afresh: penstock log check tells "
-        "what is there.",
+        hint=f"Put the missing files back (penstock log check names them), or {LOAD_AGAIN}",
         after=last,
         next=following,
     )

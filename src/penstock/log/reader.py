@@ -115,7 +115,7 @@ def check(
     """Examine a whole log: every byte of every segment, numbers, chain, state, left-overs.
 
     on_segment: called before each segment (progress). A writer may be at work meanwhile. Raises
-    FileMissing when there is no such directory, FileFailed when the disk can not be read.
+    FileMissing when there is no such directory, FileFailed when the disk cannot be read.
     """
     findings: list[Finding] = []
     names = files.listdir(directory)

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import structlog
 
-from penstock.codec import ckt
 from penstock.host import faults
 from penstock.host.files import AppendFile
 from penstock.log.closing import (
@@ -30,7 +29,7 @@ from penstock.log.closing import (
 )
 from penstock.log.cut import CutPlace, keep_tail
 from penstock.log.frame_buffer import FrameBuffer
-from penstock.log.frames import FrameReader, SegmentCorrupt
+from penstock.log.frames import FrameReader, is_header_torn
 from penstock.log.index import Scan, scan
 from penstock.log.layout import (
     SegmentFile,
@@ -73,7 +72,7 @@ class ChainBroken(PenstockError):
 
 
 class LeftoverUnexpected(PenstockError):
-    """A file `N.ckt_` stands where the writer can not have left one."""
+    """A file `N.ckt_` stands where the writer cannot have left one."""
 
     code = "LG10"
     retry = "operator"
@@ -158,7 +157,7 @@ def _state_anew(
     if closed:
         with _opened(place, closed[-1]) as segment:
             state = _state_of(segment)
-    elif leftovers and not _is_header_torn(place, leftovers[-1]):
+    elif leftovers and not is_header_torn(leftovers[-1].path, place.files):
         with _opened(place, leftovers[-1]) as segment:
             header = segment.header
         state = LogState(
@@ -247,7 +246,7 @@ def _mend(
             hint="Run penstock log check, and move the file away if it belongs to another log.",
             path=str(leftover.path),
         )
-    if _is_header_torn(place, leftover):
+    if is_header_torn(leftover.path, place.files):
         return None, _discard(place, state, leftover)
     reader = FrameReader(place.files.open_read(leftover.path))
     try:
@@ -267,24 +266,6 @@ def _mend(
     segment, state = publish(place, state, leftover.number)
     logger.info("left-over segment closed", segment=segment.path.name, gsn_last=segment.gsn_last)
     return segment, state
-
-
-def _is_header_torn(place: Place, leftover: SegmentFile) -> bool:
-    """Whether nothing can have been written behind the header, and the header is not whole.
-
-    The writer makes the header durable before anything else: in a longer file a damaged header
-    is corruption, and reading it says so.
-    """
-    file = place.files.open_read(leftover.path)
-    try:
-        if file.size_bytes > ckt.HEADER_REGION_SIZE:
-            return False
-        FrameReader(file)
-    except SegmentCorrupt:
-        return True
-    finally:
-        file.close()
-    return False
 
 
 def _checked_scan(reader: FrameReader, state: LogState) -> Scan:

@@ -8,6 +8,7 @@ several segments in a row (`reader.py`), repairing what a crash left (`recovery.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -18,11 +19,11 @@ import pyarrow as pa
 from penstock.codec import ckt
 from penstock.codec.ckt import FrameEntry, FrameKind, SegmentHeader, TableTotals, Totals
 from penstock.codec.columns import batch_schema
-from penstock.host.files import REAL_FILES, Files
+from penstock.host.files import REAL_FILES, FileMissing, Files
 from penstock.log import order
-from penstock.log.frames import FrameReader, corrupt
+from penstock.log.frames import FrameReader, corrupt, is_header_torn
 from penstock.log.index import read_trailer, scan
-from penstock.log.layout import EXTENSION_DEFAULT, parse_name
+from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, list_open_segments, parse_name
 from penstock.model import FlushPoint, Marker, PenstockError, Relation, Rows, TableName
 
 
@@ -330,3 +331,18 @@ def _read_footer(reader: FrameReader) -> tuple[tuple[FrameEntry, ...], Totals]:
         return ckt.decode_footer(payload)
     except ckt.FrameInvalid as error:
         raise corrupt(reader.path, error) from error
+
+
+def list_begun_segments(
+    directory: Path, extension: str = EXTENSION_DEFAULT, files: Files = REAL_FILES
+) -> list[SegmentFile]:
+    """Open segments whose header is whole: of the others nothing can be read.
+
+    One that is closed and renamed while we look is left out.
+    """
+    begun = []
+    for file in list_open_segments(directory, extension, files):
+        with suppress(FileMissing):
+            if not is_header_torn(file.path, files):
+                begun.append(file)
+    return begun

@@ -1,7 +1,7 @@
 """The log's own small state: what must be known even when no segment is left.
 
 Written before a segment gets its final name, so that a consumer that removes the file at once
-can not make the log forget where it was. When segments and state disagree, the newer one wins;
+cannot make the log forget where it was. When segments and state disagree, the newer one wins;
 a missing state is made again from the segments.
 """
 

@@ -180,13 +180,21 @@ def _texts(images: Any, columns: Sequence[Column]) -> list[list[str]]:
 
 
 def _column_texts(values: Any, neutral: str) -> list[str]:
+    texts = exact_texts(values, neutral)
+    if neutral == "string":
+        return [NULL if text is None else escaped(text) for text in texts]
+    return [NULL if text is None else text for text in texts]
+
+
+def exact_texts(values: Any, neutral: str) -> list[str | None]:
+    """Values of a neutral type as text that tells them exactly, not escaped; None is NULL."""
     kind = neutral.partition("(")[0]
     if kind in _STORED_AS:
         values = values.cast(_STORED_AS[kind])
     elif kind in ("float32", "float64"):
         values = pc.cast(values, pa.string())  # the shortest text that reads back as the same
     text = _TEXT_OF[kind]
-    return [NULL if value is None else text(value) for value in values.to_pylist()]
+    return [None if value is None else text(value) for value in values.to_pylist()]
 
 
 def date_text(days: int) -> str:
@@ -249,5 +257,5 @@ _TEXT_OF: dict[str, Callable[[Any], str]] = {
     "timestamptz": lambda value: timestamp_text(value, "+00"),
     "uuid": _uuid_text,
     "binary": bytes.hex,
-    "string": escaped,
+    "string": str,
 }

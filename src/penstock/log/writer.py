@@ -34,7 +34,7 @@ from penstock.log.recovery import recover
 from penstock.log.segment import ClosedSegment
 from penstock.log.sequence import advance, start_of
 from penstock.log.state import Done, save_done
-from penstock.model import FlushPoint, Marker, Op, PenstockError, Relation, Rows, Run
+from penstock.model import LOAD_AGAIN, FlushPoint, Marker, Op, PenstockError, Relation, Rows, Run
 
 faults.declare("log.create.before", "log.create.after", "log.flush.before", "log.flush.after")
 
@@ -86,7 +86,7 @@ class WriterOptions:
     clock: Clock = REAL_CLOCK
 
     def __post_init__(self) -> None:
-        """Refuse bounds that can not work."""
+        """Refuse bounds that cannot work."""
         checked_extension(self.extension)
         if min(self.operation_count_max, self.segment_size_bytes_max) < 1:
             raise ValueError("a segment must be able to hold an operation")
@@ -103,7 +103,7 @@ class _OpenSegment:
         self.builder = IndexBuilder(header)
         self.opened_at_s = opened_at_s
         # By identity first: hashing a relation of 1,000 columns for every batch would be dear.
-        # The relation is kept beside its id, so that the identity can not be used anew.
+        # The relation is kept beside its id, so that the identity cannot be used anew.
         self.ids: dict[int, tuple[int, Relation]] = {}
         self.relation_ids: dict[Relation, int] = {}
         self.encoders: dict[int, MessageEncoder] = {}
@@ -273,7 +273,7 @@ class Writer:
                 f"the log in {self._place.directory} ends at position {self._durable.position}, "
                 f"but the source was told to forget everything before {position}",
                 hint="Changes between are lost: the directory was restored from a copy, or its "
-                "newest segment is damaged. Load the tables afresh.",
+                f"newest segment is damaged; {LOAD_AGAIN}",
                 path=str(self._place.directory),
                 expected=position,
                 actual=self._durable.position,

@@ -9,6 +9,10 @@ from typing import Any, ClassVar, Literal
 
 Retry = Literal["backoff", "operator", "never"]
 
+# What hints say where changes are lost for good. The command line puts the pipeline's file in the
+# place of FILE.
+LOAD_AGAIN = "load everything again: penstock reset FILE --target, then penstock run FILE"
+
 
 class PenstockError(Exception):
     """One condition, one class: where it happened, what was expected, and what to do next.

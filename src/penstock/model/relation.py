@@ -27,7 +27,7 @@ class Column:
     source_type: the type as the source prints it, with modifiers: `numeric(12,2)`, `public.mood`.
     neutral: how values are kept in the log; one of `bool int16 int32 int64 uint32 uint64 float32
     float64 decimal(p,s) date time timestamp timestamptz uuid binary string`. A value that its
-    neutral type can not hold exactly (infinity, NaN in a decimal, 24:00:00, year 294276) moves
+    neutral type cannot hold exactly (infinity, NaN in a decimal, 24:00:00, year 294276) moves
     the column to `string` in a new relation version: the text form is always exact.
     base_type: the type below a domain, same as source_type otherwise.
     missing: text of the value that rows written before the column was added have; None: NULL.

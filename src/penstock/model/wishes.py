@@ -25,6 +25,7 @@ class Capture(StrEnum):
     FILE = "file"  # as the pipeline file says
     ADDED = "added"
     REMOVED = "removed"
+    LEFT = "left"  # new, a pattern takes it in, and it is left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,8 @@ class TableWish:
 
     capture_id: number of the wish that decided capture last. copy_id: number of the last wish to
     have the table's rows copied again (add, resync); 0: none. replaces: rows that the target table
-    holds before that copy may go. paused: its changes wait in the log.
+    holds before that copy may go. paused: its changes wait in the log. code, error, hint: why it
+    is left out.
     """
 
     table: TableName
@@ -42,6 +44,9 @@ class TableWish:
     copy_id: int = 0
     replaces: bool = False
     paused: bool = False
+    code: str = ""
+    error: str = ""
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +65,10 @@ class TableWishes:
         others = tuple(other for other in self.tables if other.table != wish.table)
         return replace(self, serial=self.serial + 1, tables=(*others, wish))
 
+    def without(self, table: TableName) -> TableWishes:
+        """Nothing is asked for this table any more."""
+        return replace(self, tables=tuple(wish for wish in self.tables if wish.table != table))
+
     def copied(self) -> frozenset[TableName]:
         """Tables whose rows are copied by wish, and not by the bulk load."""
         return frozenset(wish.table for wish in self.tables if wish.copy_id)
@@ -69,7 +78,7 @@ class TableWishes:
 class CaptureAnswer:
     """What the extractor made of a wish. capture_id: of the wish.
 
-    error: why it can not be carried out (code, sentence, next command); all empty when it was.
+    error: why it cannot be carried out (code, sentence, next command); all empty when it was.
     """
 
     table: TableName
@@ -102,7 +111,7 @@ class CaptureAnswers:
         )
 
     def refuses(self, wish: TableWish) -> bool:
-        """Whether this wish was tried and can not be carried out."""
+        """Whether this wish was tried and cannot be carried out."""
         answer = self.of(wish.table)
         return answer is not None and answer.capture_id == wish.capture_id and not answer.is_done
 

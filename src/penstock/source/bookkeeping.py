@@ -1,7 +1,7 @@
 """Work beside the extraction that must never stop it: progress rows, the action, the report.
 
 Each runs on a thread of its own, because a target or a disk that hangs must not keep changes from
-the log. What can not be recorded now is kept and tried again; the segments themselves are the
+the log. What cannot be recorded now is kept and tried again; the segments themselves are the
 truth. Not here: what is recorded (`extract.py`), the tables (`load.postgres.progress`).
 """
 

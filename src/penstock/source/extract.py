@@ -57,7 +57,7 @@ ACTION_INTERVAL_S = 5.0  # document 000: the action is looked at every five seco
 SOURCE_INTERVAL_S = 5.0
 QUIET_FLUSH_S = 0.2  # caught up for so long: make durable what there is
 WAIT_S = 0.2
-BACKOFF_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 5.0)  # a server that was there is to be found soon again
 BACKOFF_JITTER = 0.3
 STEADY_S = 60.0  # a connection that lasted so long starts the back-off anew
 
@@ -112,7 +112,7 @@ class Extractor:
     """One extraction into one directory.
 
     `run` returns when the source is idle (exit_when_idle) or an end was asked for, and raises what
-    can not be mended by connecting again.
+    cannot be mended by connecting again.
     """
 
     def __init__(
@@ -159,6 +159,7 @@ class Extractor:
                 state=_StateFiles(self._layout.state, self._files),
                 spill=self._layout.spill,
                 run=self._layout.run,
+                log_id=lambda: self._log_id or "",
                 files=self._files,
                 clock=self._clock,
             )
@@ -178,6 +179,7 @@ class Extractor:
                 )
             )
             writer = stack.enter_context(self._open_writer(origin))
+            self._log_id = writer.log_id
             try:
                 return self._run(writer)
             finally:
@@ -241,6 +243,7 @@ class Extractor:
         with ranges as behind:
             while behind.is_worth_it():
                 self.progress.state = "catching up"
+                self.progress.worked()
                 for run in behind.read_range():
                     self._write(writer, run)
                     self._report(writer)
@@ -259,6 +262,7 @@ class Extractor:
         now_s = self._clock.monotonic_s()
         self._pace = Pace(flushed_s=now_s, data_s=now_s)
         self.progress.state = "streaming"
+        self.progress.worked()
         while True:
             if self._asked_to_stop():
                 return self._finish(writer, source, Ended.STOPPED)
@@ -431,7 +435,7 @@ class Extractor:
         wait_s *= 1 - BACKOFF_JITTER * random.random()  # noqa: S311 - spreads load only
         self.progress.state = "reconnecting"
         self.progress.reconnect_count += 1
-        self.progress.last_error = error.message
+        self.progress.failed(error.message, now_us=self._clock.now_us(), wait_s=wait_s)
         logger.warning("stream broke", error=error.message, retry_in_s=round(wait_s, 1))
         if writer.at_commit:
             self._flush(writer, None)

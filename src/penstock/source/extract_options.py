@@ -63,7 +63,11 @@ class ExtractOptions:
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """Counters of one extraction, kept for display."""
+    """Counters of one extraction, kept for display.
+
+    problem: what the stream broke of, since problem_since_us, to be tried again at next_try_us;
+    empty and 0 once it flows again. last_error: the last of these, also after that.
+    """
 
     state: str = "connecting"
     reconnect_count: int = 0
@@ -72,7 +76,20 @@ class Progress:
     transaction_count: int = 0
     byte_count: int = 0
     last_error: str = ""
+    problem: str = ""
+    problem_since_us: int = 0
+    next_try_us: int = 0
     started_us: int = 0
+
+    def failed(self, problem: str, *, now_us: int, wait_s: float) -> None:
+        """The stream broke, and is tried again after a while."""
+        self.problem = self.last_error = problem
+        self.problem_since_us = self.problem_since_us or now_us
+        self.next_try_us = now_us + round(wait_s * 1e6)
+
+    def worked(self) -> None:
+        """It flows again."""
+        self.problem, self.problem_since_us, self.next_try_us = "", 0, 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ Not here: writing the file (`bookkeeping.py`).
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from typing import Any
 
@@ -37,6 +38,7 @@ def facts_of(
     counted = source.counted if source is not None else None
     return {
         **asdict(progress),
+        "pid": os.getpid(),
         "now_us": now_us,
         "slot": engine.name,
         "segment": segment,

@@ -7,7 +7,7 @@ keep, they keep through `StateFiles`, and what they write, through `Desk`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,11 +35,15 @@ class StateFiles(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePlace:
-    """Where an engine works. spill: directory of side files. run: directory of what is for show."""
+    """Where an engine works. spill: directory of side files. run: directory of what is for show.
+
+    log_id: tells the log's, from the first attempt on.
+    """
 
     state: StateFiles
     spill: Path
     run: Path
+    log_id: Callable[[], str]
     files: Files = field(default=REAL_FILES)
     clock: Clock = field(default=REAL_CLOCK)
 

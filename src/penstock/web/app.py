@@ -47,6 +47,8 @@ FRESH_WAIT_MAX_S = 2.0  # a server that hangs shows on the page, not as a page t
 FRESH_POLL_S = 0.02
 ACTIONS = {"pause": "PAUSE", "resume": "RUN"}
 TABLE_ACTIONS = {
+    "add": (table_wishes.add, "is being added"),
+    "remove": (table_wishes.remove, "is being removed"),
     "pause": (table_wishes.pause, "is being paused"),
     "resume": (table_wishes.resume, "goes on"),
     "resync": (table_wishes.resync, "is being copied again"),
@@ -56,6 +58,12 @@ STATIC = {
     "penstock.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
+
+
+class NoTableNamed(PenstockError):
+    """A form for one table does not say which, or not as schema.table."""
+
+    code = "WB07"
 
 
 class Interface:
@@ -218,13 +226,13 @@ class Interface:
         return self._back(request, "", f"the pipeline {told}")
 
     async def act_on_table(self, request: Request) -> Response:
-        """Pause one table, let it go on, or have its rows copied again."""
+        """Add or remove a table, pause it, let it go on, or have its rows copied again."""
         form = await self._checked_form(request)
         watch = self._watch(request)
         wish = TABLE_ACTIONS.get(request.path_params["action"])
-        table = TableName(form.get("schema", ""), form.get("table", ""))
-        if wish is None or not all(table):
+        if wish is None:
             raise HTTPException(HTTPStatus.NOT_FOUND)
+        table = _table_of(form)
         make, told = wish
         await asyncio.to_thread(make, watch.config, table)
         logger.info("table wish made", pipeline=watch.config.pipeline.name, table=str(table))
@@ -348,7 +356,14 @@ class Interface:
         wants_json = "application/json" in request.headers.get("accept", "")
         if wants_json or request.url.path.startswith("/api/"):
             return _json(shown, code)
-        return self._html("error.html", request, {"error": shown, "phrase": code.phrase}, code)
+        # Where a button was pressed there is a page to go back to.
+        name = request.path_params.get("name", "")
+        context = {
+            "error": shown,
+            "phrase": code.phrase,
+            "pipeline": name if name in self.watches else "",
+        }
+        return self._html("error.html", request, context, code)
 
 
 def _json(value: Any, code: HTTPStatus = HTTPStatus.OK) -> Response:
@@ -374,6 +389,19 @@ async def _form(request: Request) -> dict[str, str]:
             raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
     found = parse_qs(body.decode("utf-8", errors="replace"), keep_blank_values=True)
     return {name: values[0] for name, values in found.items()}
+
+
+def _table_of(form: Mapping[str, str]) -> TableName:
+    """The table that a form is for: in two fields, or written by hand as schema.table."""
+    schema, table = form.get("schema", ""), form.get("table", "")
+    if not schema:
+        schema, _, table = form.get("name", "").strip().partition(".")
+    if not schema or not table:
+        raise NoTableNamed(
+            f"{form.get('name', '')!r} is not schema.table",
+            hint="Write the schema (on MySQL and MariaDB the database), a dot, and the table.",
+        )
+    return TableName(schema, table)
 
 
 async def static(request: Request) -> Response:

@@ -66,7 +66,7 @@ async def stream(number: Number, render: Render, ended: Callable[[], bool]) -> A
                 page = await asyncio.to_thread(render)
             except Exception as error:
                 logger.error("page not drawn", exc_info=error)
-                said = f"this page can not be drawn: unexpected {type(error).__name__}"
+                said = f"this page cannot be drawn: unexpected {type(error).__name__}"
                 yield b"event: broken\ndata: " + msgspec.json.encode(said) + b"\n\n"
                 return
             yield b"event: page\ndata: " + msgspec.json.encode(sent.new(page)) + b"\n\n"

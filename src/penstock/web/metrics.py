@@ -15,7 +15,6 @@ from prometheus_client.registry import Collector
 
 from penstock import __version__
 from penstock.control.status import Status
-from penstock.load.apart import ApartState
 from penstock.web.reading import Reading
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -52,6 +51,7 @@ class _Readings(Collector):
         yield from (readable, read_at)
         known = [(name, r, r.status) for name, r in self._readings if r.status is not None]
         yield from _processes(self._readings, known)
+        yield from _servers(known)
         yield from _log(known)
         yield from _lag(known)
         yield from _bulk(known)
@@ -80,12 +80,31 @@ def _processes(every: Sequence[tuple[str, Reading]], known: Known) -> Iterator[M
         for process in reading.processes:
             running.add_metric([name, process.name], 1 if process.pid else 0)
     for name, _, status in known:
+        if status.target.unknown:
+            continue
         paused.add_metric([name], 1 if status.target.action == "PAUSE" else 0)
         restarts.add_metric([name], status.target.restarts)
-        for table, row in sorted(status.target.apart.items()):
-            if row.state is not ApartState.FOLLOWING:
-                apart.add_metric([name, str(table), str(row.state)], 1)
+        for line in status.tables:
+            if not line.follows:
+                apart.add_metric([name, str(line.table), line.state], 1)
     yield from (running, paused, restarts, apart)
+
+
+def _servers(known: Known) -> Iterator[Metric]:
+    text = "1 when the server in the label side (source, target) could be asked."
+    reachable = _gauge("server_reachable", text, "side")
+    since = _gauge("server_unreachable_since_seconds", "Since 1970 UTC; missing when not.", "side")
+    text = "When the process tries again what it has failed at; missing when nothing has."
+    retry = _gauge("next_try_timestamp_seconds", text, "process")
+    for name, _, status in known:
+        for side in ("source", "target") if status.mode != "data" else ("target",):
+            outage = status.outage(side)
+            reachable.add_metric([name, side], 0 if outage else 1)
+            if outage is not None and outage.since_us:
+                since.add_metric([name, side], outage.since_us / 1e6)
+        for one in status.retries:
+            retry.add_metric([name, one.process], one.next_us / 1e6)
+    yield from (reachable, since, retry)
 
 
 def _log(known: Known) -> Iterator[Metric]:
@@ -99,8 +118,9 @@ def _log(known: Known) -> Iterator[Metric]:
         log, applied = status.log, status.target.applied
         rows.add_metric([name], log.end.gsn)
         transactions.add_metric([name], log.end.trx)
-        loaded_rows.add_metric([name], applied.gsn)
-        loaded_transactions.add_metric([name], applied.trx)
+        if not status.target.unknown:
+            loaded_rows.add_metric([name], applied.gsn)
+            loaded_transactions.add_metric([name], applied.trx)
         segments.add_metric([name], log.segments)
         size.add_metric([name], log.size_bytes)
     yield from (rows, transactions, loaded_rows, loaded_transactions, segments, size)

@@ -17,6 +17,7 @@ from penstock.control.config import Config
 from penstock.control.display import human_bytes, human_count, human_seconds
 from penstock.control.positions import positions_of
 from penstock.host.connect import mask
+from penstock.load.bulk_progress import share_of
 from penstock.web.plot import PLOT_HEIGHT, PLOT_WIDTH, SPANS_S, plotted
 from penstock.web.reading import Reading, Watch, changes_of, lag_of, state_of
 from penstock.web.tasks import Kind, Stage, TaskView
@@ -55,8 +56,7 @@ STATE_KINDS = {
     "stopping": "held",
     "stopped": "held",
     "not started": "held",
-    "not known": "bad",
-}
+}  # any other is a server that is away
 
 
 def moment(us: int) -> str:
@@ -96,6 +96,7 @@ def _environment() -> Environment:
         severities=SEVERITIES,
         differences=DIFFERENCES,
         state_kinds=STATE_KINDS,
+        share_of=share_of,
         plot_width=PLOT_WIDTH,
         plot_height=PLOT_HEIGHT,
     )

@@ -18,9 +18,10 @@ import structlog
 
 from penstock.control.change_counts import KINDS, ChangeCounter, ChangeCounts
 from penstock.control.config import Config
-from penstock.control.followed import followed_names
+from penstock.control.followed import followed_tables
 from penstock.control.lag import Lag
 from penstock.control.log_facts import read_log_end
+from penstock.control.outages import Outage
 from penstock.control.past_errors import PastError, past_errors
 from penstock.control.retention import Retention
 from penstock.control.running import ProcessState, processes
@@ -53,12 +54,12 @@ class Speeds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A point of the plots. at_s: monotonic. lag_s: None where it was not known."""
+    """A point of the plots. at_s: monotonic. None: it was not known."""
 
     at_s: float
     lag_s: float | None
     extracted_transactions: float
-    loaded_transactions: float
+    loaded_transactions: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,7 @@ class Trouble:
     code: str
     error: str
     hint: str
+    since_us: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,8 @@ class SpeedMeter:
 
     def add(self, now_s: float, status: Status) -> Speeds:
         """Take a reading in. Counters that went back begin afresh."""
+        if status.target.unknown:
+            return Speeds()
         log, applied = status.log.end, status.target.applied
         counters = (log.gsn, applied.gsn, log.trx, applied.trx)
         if self._seen and any(
@@ -146,6 +150,7 @@ class Watch:
         self._wanted_at_s = float("-inf")
         self._wake = threading.Event()
         self._ended = False
+        self._is_due = False
         self._thread = threading.Thread(target=self._run, name="web-watch", daemon=True)
         self.latest = Reading(number=0, at_us=0, at_s=0.0, status_at_us=0, status=None)
 
@@ -161,10 +166,11 @@ class Watch:
         self._wanted_at_s = self._clock.monotonic_s()
         if idle:
             self._wake.set()
-        return idle and self._thread.is_alive()
+        return (idle or self._is_due) and self._thread.is_alive()
 
     def look_now(self) -> None:
-        """Something was done: look at once."""
+        """Something was done: look at once, and whoever comes before that has happened waits."""
+        self._is_due = True
         self._wake.set()
 
     def close(self) -> None:
@@ -178,6 +184,7 @@ class Watch:
         while not self._ended:
             self._wake.clear()
             self._look_safely()
+            self._is_due = self._wake.is_set()
             self._wake.wait(WATCHED_INTERVAL_S if self._is_watched else IDLE_INTERVAL_S)
         self._reader.close()
         if self._source is not None:
@@ -215,22 +222,24 @@ class Watch:
         now_us, now_s = self._clock.now_us(), self._clock.monotonic_s()
         status, status_at_us = self._status(before, now_us, troubles)
         counts, errors, names = before.counts, before.errors, frozenset[TableName]()
+        followed = None
         retention = before.retention
         try:
             counts = deepcopy(self._counter.look())
             errors = past_errors(self.config)
-            names = followed_names(self.config) | counts.tables.keys()
+            followed = followed_tables(self.config)
+            names = followed.names if followed is not None else frozenset(counts.tables)
             retention = self._kept(now_s, at_once=bool(status and status.source_error))
         except PenstockError as error:
             troubles.append(trouble_of(error))
-        if status is not None and status.source_error:
-            troubles.append(Trouble(code="", error=status.source_error, hint=""))
+        if status is not None:
+            troubles = [*map(_trouble_of_outage, status.outages), *troubles]
         speeds, bulk, tables = before.speeds, before.bulk, before.tables
         if status is not None:
             speeds = self._meter.add(now_s, status)
             found = status.target.bulk
             bulk = self._bulk_rates.add(now_s, found) if found is not None else None
-            tables = tuple(table_facts(status, names))
+            tables = tuple(table_facts(status, names, whole=followed is not None))
             self._remember(now_s, status if status_at_us == now_us else None, speeds)
         self.latest = Reading(
             number=before.number + 1,
@@ -258,7 +267,7 @@ class Watch:
         except PenstockError as error:
             troubles.append(trouble_of(error))
         else:
-            return status, now_us
+            return status, now_us if status.outage("target") is None else before.status_at_us
         if before.status is None:
             return None, 0
         try:
@@ -293,7 +302,7 @@ class Watch:
                 at_s=now_s,
                 lag_s=lag.seconds if lag is not None else None,
                 extracted_transactions=speeds.extracted_transactions,
-                loaded_transactions=speeds.loaded_transactions,
+                loaded_transactions=speeds.loaded_transactions if fresh is not None else None,
             )
         )
         while now_s - self._history[0].at_s > HISTORY_S:
@@ -306,13 +315,19 @@ def trouble_of(error: PenstockError) -> Trouble:
     return Trouble(code=str(shown["code"]), error=str(shown["error"]), hint=error.hint)
 
 
+def _trouble_of_outage(outage: Outage) -> Trouble:
+    """A server that cannot be asked, as it is shown."""
+    said = f"{outage.words}: {outage.error}"
+    return Trouble(code=outage.code, error=said, hint=outage.hint, since_us=outage.since_us)
+
+
 def _distinct(troubles: Sequence[Trouble]) -> tuple[Trouble, ...]:
-    """Each once: what two readers met alike is told by the one that knows its code."""
-    by_text: dict[str, Trouble] = {}
+    """Each once: what two readers met alike is told by the one that was first to tell it."""
+    told: list[Trouble] = []
     for trouble in troubles:
-        if trouble.code or trouble.error not in by_text:
-            by_text[trouble.error] = trouble
-    return tuple(by_text.values())
+        if not any(one.error.endswith(trouble.error) for one in told):
+            told.append(trouble)
+    return tuple(told)
 
 
 def state_of(reading: Reading) -> str:
@@ -324,6 +339,8 @@ def state_of(reading: Reading) -> str:
     if not running:
         begun = status.log.log_id or status.handover is not None or status.target.bulk is not None
         return "done" if _done(status) else "stopped" if begun else "not started"
+    if status.outages:
+        return " and ".join(one.words for one in status.outages)
     if status.target.action != "RUN":
         return {"PAUSE": "paused", "STOP": "stopping"}[status.target.action]
     bulk = status.target.bulk
@@ -363,6 +380,10 @@ def as_dict(reading: Reading, config: Config) -> dict[str, Any]:
                 "table": str(item.table),
                 "state": str(item.state),
                 "bulk_share": item.share,
+                "wanted": item.wanted,
+                "code": item.code,
+                "error": item.error,
+                "hint": item.hint,
                 "changes": changes_of(reading, item.table),
             }
             for item in reading.tables

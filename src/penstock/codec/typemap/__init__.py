@@ -4,7 +4,7 @@
 too. No I/O.
 """
 
-from penstock.codec.typemap.forms import filled
+from penstock.codec.typemap.forms import FULL_YEAR, filled
 from penstock.codec.typemap.losses import (
     LOSSES,
     NO_CHOICES,
@@ -28,6 +28,7 @@ from penstock.codec.typemap.source_type import SourceType, builtin_types
 from penstock.codec.typemap.table import key_room, map_column, map_table
 
 __all__ = [
+    "FULL_YEAR",
     "LOSSES",
     "NO_CHOICES",
     "Choices",

@@ -8,12 +8,14 @@ from dataclasses import replace
 from penstock.codec.typemap.forms import Form, Kind
 from penstock.codec.typemap.losses import ROUND
 from penstock.codec.typemap.mapping import AS_TEXT, Case, Held, Write
-from penstock.codec.typemap.mysql_text import WITHIN_FLOAT, by_bytes, known_collation
+from penstock.codec.typemap.mysql_text import WITHIN_FLOAT, by_bytes, known_collation, within_digits
 from penstock.codec.typemap.sides import Engine, Server
 from penstock.codec.typemap.source_type import GEOMETRIES, SourceType
 
 _COMMENT = re.compile(r"\s*/\*.*?\*/", re.DOTALL)
 _SCALE_MAX = 30
+_JSON_COLLATION = "utf8mb4_bin"  # MariaDB's JSON is LONGTEXT with it
+_COMPRESSED = "/*M!100301 COMPRESSED*/"
 _TIMESTAMP_MAX = "'2038-01-19 03:14:07.999999'"
 _CHARACTER = frozenset(
     ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set")
@@ -57,7 +59,7 @@ def held(kind: SourceType, server: Server, key_bytes: int | None, source: Server
     if kind.base in ("uuid", "inet4", "inet6"):
         return _mariadb_only(kind, server)
     if kind.base == "json":
-        return _json(kind, server)
+        return _json(kind, server, key_bytes)
     if not kind.is_builtin or kind.base == "vector":
         return None
     target = kind.text if kind.engine is server.engine else _COMMENT.sub("", kind.text)
@@ -70,8 +72,11 @@ def held(kind: SourceType, server: Server, key_bytes: int | None, source: Server
         return Held(target_type=target, source_form=form, target_form=form, write=write)
     if kind.zerofill and kind.base == "decimal":
         form = Form(kind=Kind.INTEGER)
-    write = _WRITES.get(kind.base, Write())
-    plain = Held(target_type=target, source_form=form, target_form=form, write=write)
+    plain = Held(target_type=target, source_form=form, target_form=form, write=_write(kind))
+    if kind.is_short_year:
+        note = "the whole year, of which year(2) prints two digits"
+        form = Form(kind=Kind.YEAR)
+        return replace(plain, target_type="year", source_form=form, note=note)
     if kind.base in _CHARACTER:
         return _text(plain, kind, server, key_bytes)
     if kind.base == "decimal":
@@ -86,6 +91,12 @@ def held(kind: SourceType, server: Server, key_bytes: int | None, source: Server
             text = replace(text, write=Write(name=AS_TEXT, sql=f"left({{}}, {length})"))
         return replace(plain, cases=(case,), text=text)
     return plain
+
+
+def _write(kind: SourceType) -> Write:
+    if kind.base in ("float", "double") and len(kind.arguments) == 2:
+        return Write(sql=within_digits(kind.base, *kind.arguments))
+    return _WRITES.get(kind.base, Write())
 
 
 def _as_text(server: Server, characters: int | None) -> Held:
@@ -115,10 +126,17 @@ def _mariadb_only(kind: SourceType, server: Server) -> Held:
     )
 
 
-def _json(kind: SourceType, server: Server) -> Held:
-    """MySQL's JSON is a type that changes what it is given, MariaDB's is text that it checks."""
+def _json(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
+    """MySQL's JSON is a type that changes what it is given, MariaDB's is text that it checks.
+
+    There a check makes any LONGTEXT one, which may be compared in another way than JSON is.
+    """
     form = Form(kind=Kind.TEXT)
     if kind.engine is server.engine:
+        if kind.is_compressed or kind.collation not in ("", _JSON_COLLATION):
+            text = "longtext" + (f" {_COMPRESSED}" if kind.is_compressed else "")
+            plain = Held(target_type=text, source_form=form, target_form=form)
+            return _text(plain, kind, server, key_bytes)
         return Held(target_type="json", source_form=form, target_form=form)
     note = (
         "the document's text, unchanged (MySQL's JSON would change it)"
@@ -131,6 +149,8 @@ def _json(kind: SourceType, server: Server) -> Held:
 def _text(plain: Held, kind: SourceType, server: Server, key_bytes: int | None) -> Held:
     if not kind.collation or not kind.charset:
         return plain
+    if kind.charset == "binary":
+        return replace(plain, target_type=f"{plain.target_type} character set binary")
     collation = known_collation(kind.collation, server)
     if collation is not None:
         charset = collation.split("_")[0]

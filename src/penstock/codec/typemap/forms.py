@@ -14,6 +14,8 @@ from enum import StrEnum
 from penstock.codec.typemap.sides import Engine
 
 VALUE = "{}"  # where a template takes its operand
+# Of YEAR(2), which prints two digits of them: 1900 is what stands for 0.
+FULL_YEAR = "lpad(if(year({}) = 1900, 0, year({})), 4, '0')"
 
 
 def filled(template: str, operand: str) -> str:
@@ -26,6 +28,7 @@ class Kind(StrEnum):
 
     BOOLEAN = "1 or 0"
     INTEGER = "digits"
+    YEAR = "digits of the whole year"
     DECIMAL = "digits, with as many behind the point as the type has"
     NUMBER = "digits, without zeros at the end"
     FLOAT = "53 bits and an exponent of two, which leaves out the sign of a zero"
@@ -130,6 +133,7 @@ _MY_TEXT = "convert({} using utf8mb4)"
 _MYSQL = {
     Kind.BOOLEAN: "cast({} + 0 as char)",
     Kind.INTEGER: "cast({} + 0 as char)",  # without the zeros that zerofill shows
+    Kind.YEAR: f"cast({FULL_YEAR} + 0 as char)",
     Kind.DECIMAL: "cast({} as char)",
     Kind.NUMBER: "trim(trailing '.' from trim(trailing '0' from cast({} as char)))",
     Kind.FLOAT: _MY_FLOAT,

@@ -35,7 +35,7 @@ class TypeChoiceInvalid(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """Something that the target can not hold. name: as in [target.types]. what: which values.
+    """Something that the target cannot hold. name: as in [target.types]. what: which values.
 
     choices: what can be done about it, each with what it means.
     """
@@ -204,7 +204,7 @@ def _unknown(key: str, word: str, known: tuple[str, ...], reason: str) -> TypeCh
 
 def _invalid(key: str, choice: str, allowed: tuple[str, ...]) -> TypeChoiceInvalid:
     return TypeChoiceInvalid(
-        f"{key!r} in [target.types] can not be {choice!r}, expected {' or '.join(allowed)}",
+        f"{key!r} in [target.types] cannot be {choice!r}, expected {' or '.join(allowed)}",
         hint=f'Write "{key}" = "{allowed[0]}".',
         key=key,
     )

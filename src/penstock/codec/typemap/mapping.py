@@ -75,6 +75,11 @@ class Mapping:
         return tuple(loss for loss in self.losses if loss.name not in self.chosen)
 
     @property
+    def may_be_null(self) -> bool:
+        """Whether a value that is not NULL in the source may be in the target."""
+        return NULL in self.chosen.values()
+
+    @property
     def may_run(self) -> bool:
         """Whether a pipeline with this column may start."""
         return not self.refused and not self.missing
@@ -82,7 +87,7 @@ class Mapping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """The values that a rule can not hold.
+    """The values that a rule cannot hold.
 
     waiting: condition over the value as it waits in the target; empty where none waits, or where
     the target refuses it by itself. stored: condition over the source's column. refusal: text that

@@ -16,9 +16,28 @@ ROW_BYTES_MAX = 65_535  # of all columns but blobs and long texts
 VARCHAR_MAX = 16_383
 # The shortest digits of the greatest float are a little more than it is, and out of its range.
 _FLOAT_MAX = "3.4028234663852886e38"
-WITHIN_FLOAT = (
-    f"case when abs({{}} + 0e0) > {_FLOAT_MAX} then sign({{}} + 0e0) * {_FLOAT_MAX} else {{}} end"
-)
+_FLOAT_DIGITS = 38  # in front of the point no type of so many has values out of a float's range
+_DOUBLE_DIGITS = 308
+
+
+def _within(most: str) -> str:
+    return f"case when abs({{}} + 0e0) > {most} then sign({{}} + 0e0) * {most} else {{}} end"
+
+
+WITHIN_FLOAT = _within(_FLOAT_MAX)
+
+
+def within_digits(base: str, digits: int, scale: int) -> str:
+    """How a value of FLOAT(digits, scale), or DOUBLE, is written into a column of the same type.
+
+    The greatest one is stored as the number next to it, which may be out of the type's own range.
+    """
+    if digits - scale > (_FLOAT_DIGITS if base == "float" else _DOUBLE_DIGITS):
+        return WITHIN_FLOAT if base == "float" else "{}"
+    whole, fraction = "9" * (digits - scale) or "0", "9" * scale
+    return _within(f"{whole}.{fraction}e0" if scale else f"{whole}e0")
+
+
 CHAR_MAX = 255
 _MARIADB_ALONE = ("uca1400", "nopad", "_520_w2", "croatian_mysql561")
 _SINCE_8_0_30 = ("_bg_0900", "_bs_0900", "_gl_0900", "_mn_cyrl_0900", "_nb_0900", "_nn_0900",

@@ -22,7 +22,7 @@ _LOSS = "long names"
 
 
 class NameRefused(PenstockError):
-    """A name of the source can not be one in the target, or two of them would be the same."""
+    """A name of the source cannot be one in the target, or two of them would be the same."""
 
     code = "CT71"
     retry = "operator"
@@ -61,7 +61,7 @@ class NameRules:
         return len(name.encode()) <= POSTGRES_BYTES_MAX
 
     def problem(self, name: str) -> str:
-        """Why a name can not be one in the target; empty when it can."""
+        """Why a name cannot be one in the target; empty when it can."""
         if not self.fits(name) and not self.shorten:
             most = (
                 f"{MYSQL_CHARACTERS_MAX} characters"

@@ -6,7 +6,7 @@ Not here: what becomes of it in a target.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from penstock.codec.mysql_types import parse_type
@@ -76,7 +76,7 @@ class SourceType:
     text: as the source prints it. base: its name alone, `timestamptz` for `timestamp with time
     zone`; of a domain the type below it. arguments: numbers in parentheses. neutral: how the log
     keeps the values. is_array: of `base` (PostgreSQL). charset, collation: of MySQL's text, empty
-    where not known.
+    where not known. is_compressed: MariaDB's COMPRESSED.
     """
 
     engine: Engine
@@ -86,6 +86,7 @@ class SourceType:
     neutral: str = "string"
     unsigned: bool = False
     zerofill: bool = False
+    is_compressed: bool = False
     is_array: bool = False
     is_enum: bool = False
     charset: str = ""
@@ -101,7 +102,9 @@ class SourceType:
             collation = column.collation or ""
         if engine is Engine.POSTGRESQL:
             return cls.postgres(printed, column.neutral, base_type=column.base_type)
-        return cls.mysql(printed, column.neutral, engine, charset=charset, collation=collation)
+        kind = cls.mysql(printed, column.neutral, engine, charset=charset, collation=collation)
+        stored = parse_type(column.base_type or printed)
+        return replace(kind, is_compressed=stored is not None and stored.compressed)
 
     @classmethod
     def postgres(cls, text: str, neutral: str, *, base_type: str = "") -> Self:
@@ -153,6 +156,11 @@ class SourceType:
     def length(self) -> int | None:
         """The first number in parentheses, if there is one."""
         return self.arguments[0] if self.arguments else None
+
+    @property
+    def is_short_year(self) -> bool:
+        """Whether it is MariaDB's YEAR(2), which holds a year and prints two digits of it."""
+        return self.base == "year" and self.length == 2
 
     @property
     def decimal(self) -> tuple[int, int]:

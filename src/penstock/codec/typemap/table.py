@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from penstock.codec.mysql_charsets import charset_named
 from penstock.codec.typemap import among_mysql, to_mysql, to_postgres
 from penstock.codec.typemap.forms import Form, Kind
 from penstock.codec.typemap.losses import NO_CHOICES, Choices, column_scope
@@ -16,7 +17,7 @@ from penstock.codec.typemap.mapping import Held, Mapping, refused, resolve
 from penstock.codec.typemap.mysql_text import CHARACTER_BYTES, KEY_BYTES_MAX, ROW_BYTES_MAX
 from penstock.codec.typemap.sides import Engine, Server
 from penstock.codec.typemap.source_type import SourceType
-from penstock.model import Column, ColumnDefinition, TableDefinition, TableName
+from penstock.model import Column, ColumnDefinition, Identity, TableDefinition, TableName
 
 _OTHER_BYTES = 36  # the most that a column takes in a key or row that is no text
 _LONG_BYTES = 12  # what a blob or a long text takes in the row itself
@@ -43,6 +44,8 @@ def map_column(
     when it is in no key. is_enum: its type is an enum of PostgreSQL.
     """
     kind = replace(SourceType.of(column, source.engine), is_enum=is_enum)
+    if source.engine.is_mysql and kind.charset and charset_named(kind.charset) is None:
+        return refused(kind, f"penstock does not read the character set {kind.charset}")
     held = _held(kind, source, target, key_bytes)
     if held is None:
         known = "carries no" if kind.is_builtin else "does not know the type"
@@ -76,6 +79,14 @@ def map_table(
         )
         for column in definition.columns
     }
+    for name in _identifying(definition) & result.keys():
+        if result[name].may_be_null:
+            result[name] = replace(
+                result[name],
+                target_type="",
+                refused="NULL was chosen for some of its values, and rows are found by it: "
+                f'choose otherwise for "{column_scope(definition.name, name)}"',
+            )
     if source.engine is target.engine:
         return result
     most = _MYSQL_COLUMNS_MAX if target.engine.is_mysql else _POSTGRES_COLUMNS_MAX
@@ -86,6 +97,13 @@ def map_table(
     elif target.engine.is_mysql:
         _fit_row(result, room)
     return result
+
+
+def _identifying(definition: TableDefinition) -> set[str]:
+    columns = set(definition.primary_key)
+    if definition.identity is not Identity.FULL:
+        columns |= set(definition.identity_columns)
+    return columns
 
 
 def _bare(text: str) -> str:

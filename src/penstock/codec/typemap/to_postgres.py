@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
+from penstock.codec.mysql_types import parse_type
 from penstock.codec.typemap.forms import Form, Kind
 from penstock.codec.typemap.losses import REMOVE
 from penstock.codec.typemap.mapping import AS_IS, AS_TEXT, Case, Held, Write
@@ -27,6 +29,7 @@ _INTEGERS = {
 }
 _TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 _BYTES = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob")
+_NUL_PRINTED = re.compile(r"\0|(?<!\\)(?:\\\\)*\\0")  # the catalogue escapes it in labels
 _NUL = "instr({}, char(0))"
 REMOVE_NUL = "nul characters removed"
 
@@ -83,6 +86,11 @@ def _decimal(kind: SourceType) -> Held:
         target_form=Form(kind=Kind.DECIMAL),
         cast=f"::{target}" if kind.neutral == "string" else "",
     )
+
+
+def _year(kind: SourceType) -> Held:
+    told = _plain("smallint", Kind.INTEGER)
+    return replace(told, source_form=Form(kind=Kind.YEAR)) if kind.is_short_year else told
 
 
 def _bit(kind: SourceType) -> Held:
@@ -170,19 +178,18 @@ def _timestamp(kind: SourceType) -> Held:
     return _temporal(target, kind, form, _pattern(kind), " || '+00'")
 
 
+_NUL_CASE = Case(
+    loss="nul characters",
+    stored=_NUL,
+    instead={REMOVE: ("{}", "replace(convert({} using utf8mb4), char(0 using utf8mb4), '')")},
+    prepare={REMOVE: REMOVE_NUL},
+)
+
+
 def _text(kind: SourceType, key_bytes: int | None) -> Held:
     length = kind.length or 1
     sized = kind.base in ("char", "varchar")
-    cases = [
-        Case(
-            loss="nul characters",
-            stored=_NUL,
-            instead={
-                REMOVE: ("{}", "replace(convert({} using utf8mb4), char(0 using utf8mb4), '')")
-            },
-            prepare={REMOVE: REMOVE_NUL},
-        )
-    ]
+    cases = [_NUL_CASE]
     if key_bytes is not None and not (sized and length * _CHARACTER_BYTES <= key_bytes):
         cases.append(Case(loss="long keys"))
     form = Form(kind=Kind.TEXT)
@@ -203,8 +210,14 @@ def _bytes(kind: SourceType, key_bytes: int | None) -> Held:
     )
 
 
-def _label(_: SourceType) -> Held:
-    return _plain("text", Kind.TEXT, note="the label")
+def _labels(kind: SourceType) -> Held:
+    """Text; only few have a label that text of PostgreSQL's cannot be."""
+    note = "the label" if kind.base == "enum" else "the labels, with commas between them"
+    told = _plain("text", Kind.TEXT, note=note)
+    parsed = parse_type(kind.text)
+    if parsed is None or not any(map(_NUL_PRINTED.search, parsed.labels)):
+        return told
+    return replace(told, cases=(_NUL_CASE,))
 
 
 def _json(kind: SourceType) -> Held:
@@ -233,13 +246,13 @@ _MAKERS: dict[str, Callable[[SourceType], Held]] = {
     "double": lambda _: _plain("double precision", Kind.FLOAT),
     "decimal": _decimal,
     "bit": _bit,
-    "year": lambda _: _plain("smallint", Kind.INTEGER),
+    "year": _year,
     "date": _date,
     "time": _time,
     "datetime": _datetime,
     "timestamp": _timestamp,
-    "enum": _label,
-    "set": lambda _: _plain("text", Kind.TEXT, note="the labels, with commas between them"),
+    "enum": _labels,
+    "set": _labels,
     "json": _json,
     "uuid": lambda _: _plain("uuid", Kind.TEXT),
     "inet4": lambda _: _address(4),

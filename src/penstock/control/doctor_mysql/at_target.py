@@ -5,13 +5,18 @@ Not here: the checks (`target.py`), and the same of a source (`control/mysql_sou
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
 from penstock.control.config import Config
-from penstock.control.doctor_mysql.probe import MySQLProbe, Wanted, examine
-from penstock.control.findings import Finding, Severity, Side
+from penstock.control.doctor_mysql.probe import (
+    MySQLProbe,
+    Wanted,
+    look,
+    wanted_checks,
+)
+from penstock.control.findings import Looked, Side, unreachable
 from penstock.host.connect import ConnectFailed
 from penstock.host.mysql.connect import connect
 from penstock.load.target import target_name
@@ -21,10 +26,10 @@ from penstock.source.mysql.catalog import open_catalog, survey
 APPLICATION_NAME = "penstock doctor"
 
 
-def target_findings(
+def look_at_target(
     config: Config, tables: Sequence[TableDefinition], *, only: Collection[str] = ()
-) -> Iterator[Finding]:
-    """What doctor finds at the target; a server that can not be reached is one finding.
+) -> Looked:
+    """What doctor finds at the target; a server that cannot be reached is one finding.
 
     tables: the captured tables where the source is of another kind; else they are read here.
     """
@@ -37,8 +42,8 @@ def target_findings(
                 connect(config.target.url, application_name=APPLICATION_NAME)
             )
         except ConnectFailed as error:
-            yield _unreachable(error)
-            return
+            skipped = len(wanted_checks(Side.TARGET, wanted, only))
+            return Looked([unreachable(error, Side.TARGET)], skipped=skipped)
         source = _source(config, wanted, stack) if config.source.is_mysql else None
         if source is not None:
             tables = source.tables
@@ -54,7 +59,7 @@ def target_findings(
             tables=there,
             source=source,
         )
-        yield from examine(probe, only=only)
+        return look(probe, only=only)
 
 
 def _source(config: Config, wanted: Wanted, stack: ExitStack) -> MySQLProbe | None:
@@ -73,15 +78,4 @@ def _source(config: Config, wanted: Wanted, stack: ExitStack) -> MySQLProbe | No
         wanted=wanted,
         tables=seen.tables,
         survey=seen,
-    )
-
-
-def _unreachable(error: PenstockError) -> Finding:
-    return Finding(
-        code=error.code,
-        severity=Severity.ERROR,
-        side=Side.TARGET,
-        what=f"target: {error.message}",
-        why="nothing can be asked of this server or done with it",
-        command=error.hint,
     )

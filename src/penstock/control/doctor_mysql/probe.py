@@ -5,14 +5,15 @@ Not here: the checks themselves (the other modules of this package).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from penstock.control.findings import Check, CheckFunction, Finding, Severity, Side
+from penstock.control.findings import Check, CheckFunction, Finding, Looked, Severity, Side
 from penstock.host.mysql.connect import Connection, rows
 from penstock.host.mysql.version import ServerVersion
-from penstock.model import PenstockError, TableDefinition
+from penstock.model import TableDefinition
 from penstock.source.mysql.catalog import Survey
 from penstock.source.mysql.rights import Rights, read_rights
 from penstock.source.mysql.status import ResumePoint, account
@@ -145,30 +146,32 @@ def check(
 
 
 def examine(probe: MySQLProbe, *, only: Collection[str] = ()) -> list[Finding]:
-    """Run the checks of the probe's side, or only those with these codes, worst first.
+    """Run the checks of the probe's side, or only those with these codes, worst first."""
+    return look(probe, only=only).findings
+
+
+def look(probe: MySQLProbe, *, only: Collection[str] = ()) -> Looked:
+    """The same, with how many checks were done.
 
     Changes nothing. A check that itself fails is a finding too, never silence.
     """
-    findings: list[Finding] = []
-    for one in MYSQL_CHECKS:
-        wanted = probe.wanted.has_change or not one.change_only
-        if one.side is probe.side and wanted and (not only or one.code in only):
-            findings.extend(_outcome(one, probe))
+    looked = Looked()
+    for one in wanted_checks(probe.side, probe.wanted, only):
+        looked.take(one, probe.side, partial(one.function, probe))
     order = list(Severity)
-    return sorted(findings, key=lambda finding: order.index(finding.severity))
+    looked.findings.sort(key=lambda finding: order.index(finding.severity))
+    return looked
 
 
-def _outcome(one: Check, probe: MySQLProbe) -> Iterator[Finding]:
-    try:
-        yield from list(one.function(probe))
-    except PenstockError as error:
-        yield probe.found(
-            one.code,
-            Severity.ERROR,
-            f"the check of {one.title} could not be done: {error.message}",
-            "what it would have found is not known",
-            error.hint,
-        )
+def wanted_checks(side: Side, wanted: Wanted, only: Collection[str] = ()) -> list[Check]:
+    """The checks of a side that concern this pipeline."""
+    return [
+        one
+        for one in MYSQL_CHECKS
+        if one.side is side
+        and (wanted.has_change or not one.change_only)
+        and (not only or one.code in only)
+    ]
 
 
 def names(found: Collection[object]) -> str:

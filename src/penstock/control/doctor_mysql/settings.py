@@ -36,7 +36,7 @@ def log_on(probe: MySQLProbe) -> Iterator[Finding]:
             "MY001",
             Severity.ERROR,
             f"the source ({probe.server}) writes no binlog",
-            "changes can not be followed",
+            "changes cannot be followed",
             mend,
         )
 

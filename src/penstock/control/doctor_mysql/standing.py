@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from penstock.codec import mysqlwire
 from penstock.control.doctor_mysql.probe import MySQLProbe, check, names
-from penstock.control.findings import Finding, Severity, Side
+from penstock.control.findings import Finding, Severity, Side, mend_of
 from penstock.host.connect import PrivilegeMissing
 from penstock.host.mysql.connect import quoted
 from penstock.model import BinlogPosition, PenstockError
@@ -60,8 +60,8 @@ def position_kept(probe: MySQLProbe) -> Iterator[Finding]:
             "MY009",
             Severity.ERROR,
             error.message,
-            "the change log can not go on from where it ends",
-            error.hint,
+            "the change log cannot go on from where it ends",
+            mend_of(error),
         )
 
 
@@ -75,7 +75,7 @@ def same_server(probe: MySQLProbe) -> Iterator[Finding]:
             Severity.ERROR,
             error.message,
             "the position that the change log ends at means something else there",
-            error.hint,
+            mend_of(error),
         )
 
 
@@ -174,7 +174,7 @@ def right_to_dump(probe: MySQLProbe) -> Iterator[Finding]:
             "MY014",
             Severity.ERROR,
             f"{probe.account} may not read the source's binlog",
-            "changes can not be followed",
+            "changes cannot be followed",
             f"grant replication slave on *.* to {probe.account};",
         )
 
@@ -216,7 +216,7 @@ def right_to_read(probe: MySQLProbe) -> Iterator[Finding]:
                 "MY016",
                 Severity.ERROR,
                 f"{probe.account} may not read {table.name}: {error.message}",
-                "its rows can not be loaded",
+                "its rows cannot be loaded",
                 f"grant select on {quoted(*table.name)} to {probe.account};",
             )
 

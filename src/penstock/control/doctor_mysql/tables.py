@@ -28,7 +28,7 @@ def keys(probe: MySQLProbe) -> Iterator[Finding]:
                 Severity.WARNING,
                 f"{table.name} has no primary key, and no unique key without NULLs",
                 "an update or delete looks for a row that is equal in all columns, which is slow; "
-                "equal rows can not be told apart",
+                "equal rows cannot be told apart",
                 f"alter table {quoted(*table.name)} add column id bigint unsigned auto_increment "
                 "primary key;",
             )
@@ -43,7 +43,7 @@ def engines(probe: MySQLProbe) -> Iterator[Finding]:
                 "MY020",
                 Severity.WARNING,
                 f"{table.name} is a table of the engine {table.engine}",
-                "it can not be read as it was at one point, and a statement that fails half way "
+                "it cannot be read as it was at one point, and a statement that fails half way "
                 "leaves its first half behind",
                 f"alter table {quoted(*table.name)} engine = InnoDB;",
             )
@@ -130,7 +130,8 @@ def versioned(probe: MySQLProbe) -> Iterator[Finding]:
                 "MY031",
                 Severity.WARNING,
                 f"{table.name} is system-versioned",
-                "its log holds the old rows, too, each as an insert of its own",
+                "its log holds the old rows, too, each as an insert of its own: a pipeline that "
+                "follows changes does not start with it",
                 f'take it out: "!{table.name}" in [source] tables',
             )
     for left_out in probe.survey.excluded:

@@ -7,12 +7,19 @@ from collections.abc import Iterator
 from penstock.control.doctor_mysql.probe import MySQLProbe, check
 from penstock.control.findings import Finding, Severity, Side
 from penstock.host.mysql.connect import quoted
+from penstock.load.target import SCHEMA
 from penstock.model import TableDefinition, TableName
 from penstock.source.mysql.definitions import definitions_of
 
 PACKET_BYTES_ADVISED = 2**30
 # What ends so tells every letter from every other; all other collations find some equal.
 EXACT_ENDINGS = ("_bin", "_as_cs")
+
+# To empty a table takes DROP; a foreign key takes REFERENCES, of which MariaDB knows nothing.
+LOADING = frozenset({"SELECT", "INSERT", "DELETE", "DROP"})
+CHANGING = LOADING | {"UPDATE", "ALTER"}
+MAKING = frozenset({"CREATE", "ALTER"})
+ALL_OF_OURS = CHANGING | {"CREATE"}
 
 PRESENT = """
     select table_schema, table_name, table_type, engine, create_options, table_rows, data_length
@@ -99,6 +106,22 @@ def local_infile(probe: MySQLProbe) -> Iterator[Finding]:
         )
 
 
+@check("MY029", "durability", side=Side.TARGET)
+def durable_commits(probe: MySQLProbe) -> Iterator[Finding]:
+    """A crash must not unsay what was applied; no session can ask for more than the server does."""
+    name = "innodb_flush_log_at_trx_commit"
+    text = probe.variable(name)
+    if text is not None and text != "1":
+        yield probe.found(
+            "MY029",
+            Severity.WARNING,
+            f"{name} of the target is {text}, not 1",
+            "a crash of its machine may take back batches whose files are gone by then "
+            "(removeFiles, doneDirectory): the tables have to be loaded afresh",
+            probe.setting(name, "1"),
+        )
+
+
 @check("MY033", "case of names", side=Side.TARGET)
 def name_case(probe: MySQLProbe) -> Iterator[Finding]:
     """Two tables whose names differ in case alone are one where case does not count."""
@@ -181,3 +204,34 @@ def uuid_columns(probe: MySQLProbe) -> Iterator[Finding]:
                     f"alter table {quoted(*table.name)} modify {quoted(column.name)} char(36) "
                     f"character set ascii collate ascii_bin{' not null' if ours.not_null else ''};",
                 )
+
+
+@check("MY039", "rights in the target", side=Side.TARGET)
+def rights(probe: MySQLProbe) -> Iterator[Finding]:
+    """What the load and the loader do there, by what the account was granted."""
+    present = present_tables(probe)
+    schemas: dict[str, frozenset[str]] = {SCHEMA: ALL_OF_OURS}
+    for table in probe.tables:
+        needed = CHANGING if probe.wanted.has_change else LOADING
+        if table.name not in present and probe.wanted.has_data:
+            needed = needed | MAKING
+            if table.foreign_keys and not probe.server.is_mariadb:
+                needed = needed | {"REFERENCES"}
+        schemas[table.name.schema] = schemas.get(table.name.schema, frozenset()) | needed
+    for schema, needed in sorted(schemas.items()):
+        # Rights on single tables count, too; what is made has the rights of its database.
+        names = [t.name for t in probe.tables if t.name.schema == schema]
+        places = names or [TableName(schema, "wirekite_log")]
+        lacking = sorted(right for right in needed if probe.rights.lacking_on(places, right))
+        if lacking:
+            yield probe.found(
+                "MY039",
+                Severity.ERROR,
+                f"{probe.account} lacks rights on {schema} in the target: "
+                f"{', '.join(lacking).lower()}",
+                "the loader keeps its progress and its merge tables there"
+                if schema == SCHEMA
+                else "tables are made, filled, changed, emptied and altered there",
+                f"grant {', '.join(sorted(needed)).lower()} on {quoted(schema)}.* to "
+                f"{probe.account};",
+            )

@@ -7,6 +7,7 @@ class, whatever the engine. Not here: the form of URLs (`url.py`).
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from pymysql.cursors import Cursor, DictCursor
 from penstock.host.connect import (
     ConnectFailed,
     ConnectionLost,
+    DatabaseRefused,
     DatabaseUnknown,
     LoginRefused,
     PrivilegeMissing,
@@ -59,7 +61,7 @@ SESSION_SETTINGS: Mapping[str, str] = MappingProxyType(
 
 
 # Which condition an error number is. The numbers of both servers, and PyMySQL's own from 2000 on.
-_LOGIN_REFUSED = frozenset({1044, 1045, 1129, 1130, 1251, 1524, 1698, 1820, 1862, 2049, 2059, 2061})
+_LOGIN_REFUSED = frozenset({1045, 1129, 1130, 1251, 1524, 1698, 1820, 1862, 2049, 2059, 2061})
 _BUSY = frozenset({1040, 1053, 1203, 1226, 3032})
 _LOST = frozenset({1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2055})
 _LOST_TOO = frozenset({3169, 4031})  # session killed, session idle for too long
@@ -69,6 +71,7 @@ _READ_ONLY = frozenset({1290, 1792, 1836, 3100})
 _TLS_REQUIRED = 3159
 _TLS_FAILED = 2026
 _DATABASE_UNKNOWN = 1049
+_DATABASE_REFUSED = 1044
 _CLOSED = 0  # PyMySQL's InterfaceError: the connection had been closed before
 
 AGAIN = "It is tried again by itself."
@@ -110,11 +113,14 @@ class Connection(pymysql.connections.Connection):  # type: ignore[misc]
         self._server_public_key = key
 
     def _process_auth(self, plugin_name: bytes, auth_packet: Any, handler: Any = None) -> Any:
-        """Answer the server's wish for another method, but never with the bare password."""
-        if plugin_name in (b"mysql_clear_password", b"dialog") and not self._secure:
+        """Answer the request for another method; the bare password is not for just anybody."""
+        is_bare = plugin_name in (b"mysql_clear_password", b"dialog")
+        if is_bare and not (self._secure and self._target.may_send_clear_text):
             raise LoginRefused(
-                f"the server at {self._target.place} asks for the password in clear text",
-                hint="Add sslmode=verify-full and sslrootcert=FILE to the URL.",
+                f"the server at {self._target.place} asks for the password in clear text, and has "
+                "not proved who it is",
+                hint="Add sslmode=verify-full and sslrootcert=FILE to the URL; or, over TLS, trust "
+                "whoever answers: enable_cleartext_plugin=true.",
             )
         if plugin_name == b"mysql_old_password":
             raise LoginRefused(
@@ -254,6 +260,8 @@ def connect_error(url: str, error: BaseException) -> ConnectFailed:
             hint="Check the database's name in the URL: `show databases;` lists those there are.",
             **fields,
         )
+    if number == _DATABASE_REFUSED:
+        return DatabaseRefused(message, hint=_database_hint(said), **fields)
     if number in _LOGIN_REFUSED or isinstance(cause, RuntimeError | ValueError):
         return LoginRefused(message, hint=_login_hint(number, cause), **fields)
     if number in _BUSY:
@@ -281,6 +289,21 @@ def _login_hint(number: int, cause: BaseException) -> str:
     if isinstance(cause, ValueError):
         return "Name the server's public_key.pem in server_public_key, or use TLS."
     return "Check user and password in the URL: `show grants for 'user'@'host';` at the server."
+
+
+_REFUSED = re.compile(r"for user '(.*)'@'(.*)' to database '(.*)'")
+
+
+def _database_hint(said: str) -> str:
+    """The GRANTs that let an account in, for the account as the server calls it."""
+    found = _REFUSED.search(said.replace("`", "'"))
+    user, host, database = found.groups() if found else ("USER", "HOST", "DATABASE")
+    on = f"on {quoted(database)}.* to {literal(user)}@{literal(host)};"
+    return (
+        "Check the database's name in the URL. To let the account use it, as a source: "
+        f"grant select {on} as a target: grant all {on} `penstock doctor` says what else it "
+        "needs."
+    )
 
 
 def _number(error: BaseException) -> int:

@@ -1,6 +1,6 @@
 """Asking for a session that another process lends: the words before the bytes of the protocol.
 
-These servers can not hand a snapshot to another session, so who holds the snapshots lends the
+These servers cannot hand a snapshot to another session, so who holds the snapshots lends the
 sessions themselves and passes bytes on (`penstock.source.mysql.lending`). A borrower says a random
 word and what it wants, and hears what the snapshot is called. Not here: what is sent over a lent
 session (`penstock.load.borrowing`).

@@ -11,6 +11,8 @@ sslrootcert      file of the authorities to trust, or `system`
 sslcert, sslkey, sslpassword       our own certificate, for accounts that require one
 server_public_key                  file of the server's RSA key, for a log-in without TLS
 get_server_public_key              true: ask the server for that key and believe it
+enable_cleartext_plugin            true: give the bare password to a server that asks for it over
+                                   TLS (LDAP, PAM) even where sslmode verifies nothing
 connect_timeout                    seconds, 10 by default
 unix_socket                        a socket file in place of host and port
 
@@ -41,6 +43,7 @@ _MODE_NAMES = {
     "verify_identity": "verify-full",
 }
 _OPTION_NAMES = {
+    "enable-cleartext-plugin": "enable_cleartext_plugin",
     "ssl-mode": "sslmode",
     "ssl-ca": "sslrootcert",
     "ssl-cert": "sslcert",
@@ -56,6 +59,7 @@ _OPTIONS = frozenset(
         "sslpassword",
         "server_public_key",
         "get_server_public_key",
+        "enable_cleartext_plugin",
         "connect_timeout",
         "unix_socket",
     }
@@ -81,7 +85,7 @@ class MySQLUrl:
             parts = urlsplit(text)
             port = parts.port or PORT_DEFAULT
         except ValueError as error:
-            raise _invalid(text, "it can not be read") from error
+            raise _invalid(text, "it cannot be read") from error
         if parts.scheme not in SCHEMES or "//" not in text:
             raise _invalid(text, "it does not begin with mysql:// or mariadb://")
         if "/" in parts.path.lstrip("/") or parts.fragment:
@@ -111,7 +115,20 @@ class MySQLUrl:
     @property
     def may_ask_for_key(self) -> bool:
         """Whether the RSA key that the server sends by itself may be believed."""
-        return _BOOLEANS[self.options.get("get_server_public_key", "false").lower()]
+        return self._says("get_server_public_key")
+
+    @property
+    def may_send_clear_text(self) -> bool:
+        """Whether the server at the other end of TLS, or of a socket file, may have the password.
+
+        It has proved who it is, nobody can stand between, or the URL says so.
+        """
+        if "unix_socket" in self.options or self.is_verified:
+            return True
+        return self._says("enable_cleartext_plugin")
+
+    def _says(self, option: str) -> bool:
+        return _BOOLEANS[self.options.get(option, "false").lower()]
 
     @property
     def connect_timeout_s(self) -> float:
@@ -147,7 +164,7 @@ class MySQLUrl:
                 )
         except (OSError, ssl.SSLError) as error:
             raise TlsFailed(
-                f"a certificate or key file for {self.place} can not be used: {error}",
+                f"a certificate or key file for {self.place} cannot be used: {error}",
                 hint="Check sslrootcert, sslcert and sslkey in the URL.",
             ) from error
         return context
@@ -176,7 +193,7 @@ class MySQLUrl:
             return _file(name).read_bytes()
         except OSError as error:
             raise TlsFailed(
-                f"the key file of server_public_key can not be read: {error}",
+                f"the key file of server_public_key cannot be read: {error}",
                 hint="Name the file of the server's public_key.pem in the URL.",
             ) from error
 
@@ -209,8 +226,9 @@ def _options(text: str, query: str) -> dict[str, str]:
     limit = options.get("connect_timeout", "1")
     if not limit.isdecimal() or not 0 < int(limit) <= 31_536_000:
         raise _invalid(text, "connect_timeout is not a number of seconds")
-    if options.get("get_server_public_key", "true").lower() not in _BOOLEANS:
-        raise _invalid(text, "get_server_public_key is neither true nor false")
+    for name in ("get_server_public_key", "enable_cleartext_plugin"):
+        if options.get(name, "true").lower() not in _BOOLEANS:
+            raise _invalid(text, f"{name} is neither true nor false")
     return options
 
 

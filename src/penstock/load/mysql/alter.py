@@ -221,7 +221,7 @@ class Alterer:
         yield from (replace(clause, fill=fill) for clause in added)
 
     def _added_somehow(self, column: Column) -> Iterator[Clause]:
-        """Nullable, and as text where its own type can not be had or nobody has chosen for it."""
+        """Nullable, and as text where its own type cannot be had or nobody has chosen for it."""
         mapping = self.mapping_of(column)
         if self.table.column(column.name) is not None:
             yield from self._added(column)
@@ -240,7 +240,7 @@ class Alterer:
         if column.name in key_of(self.relation) or found.name in self._primary:
             raise RelationNotCarried(
                 f"{change.what}: column {column.name} of {self.table.name} is of the key, which "
-                "can not be kept as text",
+                "cannot be kept as text",
                 hint=f"Run: alter table {self.table.sql_name} modify column "
                 f"{quoted(column.name)} {kind}; then `penstock run` again.",
                 table=str(self.table.name),
@@ -307,7 +307,7 @@ def _check(column: Column, mapping: Mapping, table: TargetTable) -> None:
 
 
 def _filled_later(column: Column, kind: str, server: Server) -> bool:
-    """Whether old rows can not get their value by a default: MySQL takes none for long types."""
+    """Whether old rows cannot get their value by a default: MySQL takes none for long types."""
     if column.missing is None:
         return False
     base = kind.partition("(")[0].partition(" ")[0].lower()

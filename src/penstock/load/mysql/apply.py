@@ -2,7 +2,7 @@
 
 foreign_key_checks is off in this session, which needs no right: rows come in any order, and what a
 foreign key would do to rows that refer (cascades) is left to the log, which holds it if the source
-did it. Triggers can not be switched off here: a table with triggers is refused unless they are
+did it. Triggers cannot be switched off here: a table with triggers is refused unless they are
 allowed. Not here: the statements (`merge.py`, `alter.py`).
 """
 
@@ -148,6 +148,11 @@ class MySQLTarget:
             for name in missing:
                 self._check(require(found, name))
             self._tables |= found
+
+    def needed(self, name: TableName) -> TargetTable:
+        """The table, which can be applied to. Raises what `need` raises."""
+        self.need([name])
+        return self._tables[name]
 
     def _check(self, table: TargetTable) -> None:
         if table.engine.lower() not in TRANSACTIONAL:
@@ -524,7 +529,7 @@ class _TableApply:
         return int(row["placed"])
 
     def _count(self) -> None:
-        """Rows that are equal can not be told apart: so many of each out, so many in."""
+        """Rows that are equal cannot be told apart: so many of each out, so many in."""
         for row in rows(
             self._target.connection, self._merge.surplus(), doing=f"applying to {self._name}"
         ):

@@ -37,6 +37,7 @@ from penstock.load.target import SCHEMA, TableRecord, target_name
 from penstock.model import ForeignKey, PenstockError, TableDefinition, TableName
 
 logger = structlog.get_logger(__name__)
+_NO_SUCH_COLUMN = 1072  # of a key
 
 MARKS = f"""
     create table if not exists {SCHEMA}.bulk_table (
@@ -102,6 +103,7 @@ class MySQLBulk:
         return Found(
             empty={name: self._is_empty(name) for name in present},
             marks=self.marks() if self._has_marks() else {},
+            truncates={name: f"truncate table {table.sql_name}" for name, table in present.items()},
             refusals=refusals,
         )
 
@@ -124,7 +126,7 @@ class MySQLBulk:
         return not found
 
     def is_replica(self) -> bool:
-        """Foreign keys are off in our sessions; triggers can not be, and are refused."""
+        """Foreign keys are off in our sessions; triggers cannot be, and are refused."""
         return True
 
     def create(self, definitions: Sequence[TableDefinition]) -> list[str]:
@@ -270,7 +272,13 @@ class MySQLBulk:
                 logger.warning("index not made", table=str(name), reason=error.message)
 
     def _unless_there(self, statement: str, doing: str) -> None:
-        run_unless_there(self._connection, statement, doing=doing)
+        """Make a key, unless it is there, or a column that the source got since the copy is not."""
+        try:
+            run_unless_there(self._connection, statement, doing=doing)
+        except StatementFailed as error:
+            if error.fields.get("errno") != _NO_SUCH_COLUMN:
+                raise
+            logger.warning("key not made", doing=doing, reason=error.message)
 
     def late_keys(self, definition: TableDefinition) -> tuple[LateKey, ...]:
         """See BulkTarget."""

@@ -82,7 +82,7 @@ def takes(column: Column, target: TargetColumn) -> bool:
 
 
 def direct_load(merge: MergeSql) -> str | None:
-    """The statement that takes a file of upserts into the table; None where it can not."""
+    """The statement that takes a file of upserts into the table; None where it cannot."""
     known = {target.name for _, target in merge.columns.values()}
     if (
         merge.way is not Way.UPSERT
@@ -269,6 +269,6 @@ def _any_empty(values: pa.Array) -> bool:
 def altered(table: TableName) -> StagingChanged:
     """The table does not take rows as it did when they were written into files."""
     return StagingChanged(
-        f"target table {table} was altered: its rows can not go into it directly",
+        f"target table {table} was altered: its rows cannot go into it directly",
         hint="The batch is staged again by itself.",
     )

@@ -28,7 +28,7 @@ def run_unless_there(connection: Connection, statement: str, *, doing: str) -> N
 def add_late_keys(connection: Connection, table: LateTable) -> list[str]:
     """Make unique keys that have waited; what is there already is left alone.
 
-    Returns a sentence for each that can not be had any more, or is over an expression that the
+    Returns a sentence for each that cannot be had any more, or is over an expression that the
     target refuses. Raises TargetDdlFailed.
     """
     there = read_target_tables(connection, [table.target]).get(table.target)

@@ -128,12 +128,16 @@ class MergeLayout:
             if sql.startswith(ENUM) and "" not in _labels_of(sql)
         )
 
+    def floats(self) -> tuple[str, ...]:
+        """The columns that wait as FLOAT, and so take no text that is a little more than it."""
+        return tuple(name for name, sql in self.sql_columns if sql == "float")
+
     def reference(self, index: int, alias: str = "m") -> str:
         """The relation's column of this index, quoted."""
         return f"{alias}.{quoted(self.relation.columns[index].name)}"
 
     def create(self, table: str) -> str:
-        """The statement that makes it. It holds nothing that can not be made again."""
+        """The statement that makes it. It holds nothing that cannot be made again."""
         columns = [f"{quoted(name)} {kind} null" for name, kind in self.sql_columns]
         if not self.relation.key:
             columns.append(f"{quoted(self.number)} bigint not null auto_increment primary key")

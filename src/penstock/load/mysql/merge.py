@@ -145,17 +145,17 @@ class MergeSql:
 
     def _value(self, index: int) -> str:
         """The merge table's value of a column, as it is assigned to the target's."""
-        return self._written_as(self.layout.reference(index), index)
+        return self._written_as(self.layout.reference(index), index, is_compared=False)
 
     def template(self, index: int) -> str:
         """What makes a column's value the target's; see `Merge.writes`."""
         return self.merge.writes.get(self.columns[index][0].name, "{}")
 
-    def _written_as(self, value: str, index: int) -> str:
+    def _written_as(self, value: str, index: int, *, is_compared: bool = True) -> str:
         column, target = self.columns[index]
         template = self.template(index)
         # What a FLOAT is found by waits as FLOAT: any expression makes it another number.
-        is_float = self.layout.staged_sql(index) == "float"
+        is_float = is_compared and self.layout.staged_sql(index) == "float"
         if template != "{}" and not is_float:
             return filled(template, value)
         if self._is_label(index) and target.data_type != "enum":
@@ -345,7 +345,8 @@ class MergeSql:
     def _same(self, index: int, number: int) -> str:
         _, target = self.columns[index]
         own, is_text = self._name(index), self._waits_as_text(index)
-        value = _compared_whole(self._value(index), target, is_text=is_text)
+        staged = self._written_as(self.layout.reference(index), index)
+        value = _compared_whole(staged, target, is_text=is_text)
         row = (
             f"(select {value} from {self.staging} as m"
             f" where m.{quoted(self.layout.number)} = {number})"

@@ -114,7 +114,7 @@ def transaction(connection: Connection) -> Iterator[None]:
     """A transaction, rolled back whole on any error.
 
     Also where the server has undone only the statement: a wait for a lock that took too long.
-    Raises what `server_errors` does where it can not be begun or committed.
+    Raises what `server_errors` does where it cannot be begun or committed.
     """
     with server_errors("beginning a transaction"):
         connection.begin()
@@ -154,7 +154,7 @@ def ensure_tables(connection: Connection) -> None:
     except PrivilegeMissing as error:
         user = value(connection, "select current_user()", doing="asking who we are")
         raise ProgressUnwritable(
-            f"database {SCHEMA} can not be made or written: {error.message}",
+            f"database {SCHEMA} cannot be made or written: {error.message}",
             hint=f"As an administrator, run: create database {SCHEMA}; grant all on {SCHEMA}.* to "
             f"{user};",
         ) from error
@@ -212,7 +212,7 @@ def _if_there(connection: Connection, sql: str) -> list[dict[str, Any]]:
 def bind_log(connection: Connection, log_id: str) -> Applied:
     """Bind the target to a change log, or check that it is bound to it; how far it is applied.
 
-    Raises TargetFollowsAnotherLog, since GSNs of two logs can not be compared.
+    Raises TargetFollowsAnotherLog, since GSNs of two logs cannot be compared.
     """
     run(
         connection,

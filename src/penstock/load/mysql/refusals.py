@@ -27,8 +27,8 @@ _VALUES: dict[int, str] = {
     1264: "a number is out of range",
     1690: "a number is out of range",
     1265: "a value would be cut or rounded",
-    1366: "a value can not be had in this type or character set",
-    1292: "a value can not be had in this type",
+    1366: "a value cannot be had in this type or character set",
+    1292: "a value cannot be had in this type",
     1406: "a value is too long",
     1416: "a value is no geometry",
     3037: "a value is no geometry",
@@ -39,8 +39,8 @@ _VALUES: dict[int, str] = {
     3819: "a check constraint objects",
     4025: "a check constraint objects",
     1300: "a value is not in this character set",
-    1367: "a value can not be had in this type",
-    1411: "a value can not be had in this type",
+    1367: "a value cannot be had in this type",
+    1411: "a value cannot be had in this type",
     1441: "a time is out of range",
     1118: "a row is too long",
     1301: "a value is longer than max_allowed_packet",
@@ -78,6 +78,7 @@ def apply_error(error: PenstockError, table: TableName) -> PenstockError:
         return TargetTableMissing(
             f"the target has no table {table}", hint="Create it as the source has it.", **fields
         )
+    error.fields.setdefault("table", str(table))
     return error
 
 

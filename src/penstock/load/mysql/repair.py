@@ -32,7 +32,7 @@ class MySQLRepair(MySQLWriter):
     """See `RepairTarget`."""
 
     def __init__(self, url: str, ends: Ends) -> None:
-        """Connect. Foreign keys are off in this session; triggers can not be, and are refused."""
+        """Connect. Foreign keys are off in this session; triggers cannot be, and are refused."""
         super().__init__(url)
         self._ends = ends
         self.replica = True

@@ -102,7 +102,7 @@ def begin_replaying(connection: Connection, server_id: int) -> bool:
 
 
 def event_table(merge: MergeSql, server_id: int) -> EventTable | None:
-    """How a table's rows go as events; None where they can not."""
+    """How a table's rows go as events; None where they cannot."""
     table, relation = merge.table, merge.merge.relation
     checks = set(table.checks)
     documents = {f"json_valid({quoted(column.name)})": column.name for column in table.columns}

@@ -3,7 +3,7 @@
 That statement hands rows to the storage engine as a replica's applier does: a row is found by its
 key, and no value is parsed from text, or looked at. So nothing may stand in an event that the
 column could not have come to hold otherwise: types are the column's own, lengths and ranges are
-checked here, and a batch with a value that can not be told exactly goes another way (`NotExact`).
+checked here, and a batch with a value that cannot be told exactly goes another way (`NotExact`).
 Layouts: log_event.h and field.cc of MariaDB 10.5 to 11.8; the same as those that
 `codec/binlog_cells.py` reads. Not here: which tables go this way (`replay.py`).
 """

@@ -84,7 +84,8 @@ def _send(session: _Session, rows: Outgoing) -> None:
     table = quoted(SCHEMA, rows.staging)
     connection.begin()
     _check_stamp(connection, rows)
-    counted = _Counted(rows.reader, MergeLayout(rows.relation).without_label())
+    layout = MergeLayout(rows.relation)
+    counted = _Counted(rows.reader, layout.without_label(), layout.floats())
     if session.takes_files:
         statement = f"load data local infile '{FILE_NAME}' into table {table} character set binary"
         result = load_local(connection, f"{statement} {FIELDS} ({names})", map(lines, counted))
@@ -112,9 +113,13 @@ class _Counted:
     stores it; a warning more is about another value.
     """
 
-    def __init__(self, reader: pa.RecordBatchReader, labels: tuple[str, ...]) -> None:
+    def __init__(
+        self, reader: pa.RecordBatchReader, labels: tuple[str, ...], floats: tuple[str, ...]
+    ) -> None:
+        """floats: columns to be told with all digits: the shortest may be out of their range."""
         self._reader = reader
         self._labels = labels
+        self._floats = floats
         self.rows = 0
         self.without_label = 0
 
@@ -125,6 +130,9 @@ class _Counted:
                 for name in self._labels:
                     empty = pc.equal(batch.column(name), "")
                     self.without_label += pc.sum(empty).as_py() or 0
+                for name in self._floats:
+                    place = batch.schema.get_field_index(name)
+                    batch = batch.set_column(place, name, batch.column(name).cast(pa.float64()))
                 yield batch
 
 

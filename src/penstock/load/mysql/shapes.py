@@ -22,13 +22,15 @@ from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableN
 
 _INDEX_NAME = re.compile("key `((?:[^`]|``)+)` ")
 _UTF8 = frozenset({"utf8mb3", "utf8mb4"})  # what only the greater one holds is refused by itself
+# What MariaDB computes where it keeps old rows; those of the source are its own history.
+PERIOD = frozenset({"ROW START", "ROW END"})
 _NOT_ASCII = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 
 
 def create_sql(definition: TableDefinition, name: TableName, ends: Ends) -> tuple[str, list[str]]:
     """CREATE TABLE with columns and primary key, and what the table lacks, sentence by sentence.
 
-    Raises TargetTypeMissing for a column that the target can not hold.
+    Raises TargetTypeMissing for a column that the target cannot hold.
     """
     mappings = ends.mappings(definition)
     is_same = ends.source.engine is ends.target.engine
@@ -39,13 +41,15 @@ def create_sql(definition: TableDefinition, name: TableName, ends: Ends) -> tupl
         mapping = mappings[column.name]
         if mapping.refused:
             raise TargetTypeMissing(
-                f"{name}.{column.name} can not be had in the target: {mapping.refused}",
+                f"{name}.{column.name} cannot be had in the target: {mapping.refused}",
                 hint="Leave the table out with an entry like !schema.table in [source] tables.",
                 table=str(name),
             )
         if column.name in kept:
             more = " auto_increment" if column.name in counted else ""
             parts.append(_column(column, mapping) + more)
+        elif column.default in PERIOD:
+            notes.append(f"{name} is not versioned, and has no column {column.name}")
         elif is_same:
             stored = "stored" if column.generated == "s" else "virtual"
             parts.append(
@@ -55,9 +59,7 @@ def create_sql(definition: TableDefinition, name: TableName, ends: Ends) -> tupl
         else:
             notes.append(f"{name}.{column.name} is generated in the source and left out")
     if definition.primary_key:
-        parts.append(
-            f"primary key ({_key(definition.primary_key, definition.primary_key_prefixes)})"
-        )
+        parts.append(f"primary key ({_primary_key(definition)})")
     body = ",\n    ".join(parts)
     options = "engine = InnoDB row_format = dynamic"
     return f"create table {quoted(*name)} (\n    {body}\n) {options}", notes
@@ -65,9 +67,20 @@ def create_sql(definition: TableDefinition, name: TableName, ends: Ends) -> tupl
 
 def _column(column: ColumnDefinition, mapping: Mapping) -> str:
     # NULL is said: without it older servers give a TIMESTAMP a default of their own.
-    return (
-        f"{quoted(column.name)} {mapping.target_type} {'not null' if column.not_null else 'null'}"
-    )
+    null = "not null" if column.not_null and not mapping.may_be_null else "null"
+    return f"{quoted(column.name)} {mapping.target_type} {null}"
+
+
+def _primary_key(definition: TableDefinition) -> str:
+    """Without the end of the period, which tells a row from its past ones."""
+    period = {column.name for column in definition.columns if column.default in PERIOD}
+    prefixes = definition.primary_key_prefixes or (0,) * len(definition.primary_key)
+    kept = [
+        (name, prefix)
+        for name, prefix in zip(definition.primary_key, prefixes, strict=True)
+        if name not in period
+    ]
+    return _key([name for name, _ in kept], [prefix for _, prefix in kept])
 
 
 def _key(columns: Sequence[str], prefixes: Sequence[int]) -> str:

@@ -134,16 +134,17 @@ def check_staged(connection: Connection, expected: Mapping[str, tuple[int, int]]
     if not expected:
         return
     doing = "checking merge tables"
-    names = list(expected)
-    places = ", ".join(["%s"] * len(names))
-    found = rows(
-        connection,
-        f"select merge_name, stamp from {SCHEMA}.wirekite_merge where merge_name in ({places})"
-        " lock in share mode",
-        names,
-        doing=doing,
-    )
-    stamps = {row["merge_name"]: row["stamp"] for row in found}
+    # Workers share a stamp's lock while they send: a second attempt of a task that still does is
+    # waited for, and then counted. One by one, by key: a scan would wait for other tables' workers.
+    stamps = {
+        name: value(
+            connection,
+            f"select stamp from {SCHEMA}.wirekite_merge where merge_name = %s for update",
+            (name,),
+            doing=doing,
+        )
+        for name in sorted(expected)
+    }
     for name, (stamp, count) in expected.items():
         table = quoted(SCHEMA, name)
         held = value(connection, f"select count(*) from {table}", doing=doing)

@@ -62,6 +62,15 @@ class Alterer:
                     table=str(self.table.name),
                 )
 
+    def is_given_up_above(self, change: Change) -> bool:
+        """Whether a column is gone that goes with the table it is inherited from, and not before.
+
+        The log may tell of the parent later, or never: the source's tables may be in no tree.
+        """
+        found = self.table.column(change.name)
+        is_gone = change.kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN) and not change.keeps_rows
+        return is_gone and found is not None and found.origin is not None
+
     def ungenerated(self) -> list[Alteration]:
         """Columns that the target computes, and the source no longer does."""
         if self.record.columns in (None, shape_of(self.relation)):
@@ -108,6 +117,7 @@ class Alterer:
         elif (found := self.table.column(column.name)) is not None:
             kind = self._kind(column)
             if not same_type(found.type_text, kind):
+                self._refuse_inherited(found, kind, change)
                 yield self._retyped(found, kind, change)
 
     def _renamed(self, column: Column, change: Change) -> Iterator[Alteration]:
@@ -120,7 +130,8 @@ class Alterer:
                 "`penstock run` again, and `penstock verify`.",
                 table=str(self.table.name),
             )
-        sql = f"{self._alter} rename column {quoted(change.name)} to {quoted(column.name)}"
+        at = self._alter_at(self.table.column(change.name))
+        sql = f"{at} rename column {quoted(change.name)} to {quoted(column.name)}"
         yield Alteration(sql, change.what)
 
     def _added(self, column: Column, change: Change, *, strict: bool) -> Iterator[Alteration]:
@@ -148,10 +159,10 @@ class Alterer:
     def _retyped(self, found: TargetColumn, kind: str, change: Change) -> Alteration:
         column = quoted(found.name)
         needs_values = found.not_null or found.name in key_of(self.relation)
-        is_free = self.emptied and not (self.replaced and needs_values)
+        is_free = self.emptied and not (self.replaced and needs_values) and found.origin is None
         using = "null" if is_free else column
         return Alteration(
-            f"{self._alter} alter column {column} type {kind} using {using}::{kind}",
+            f"{self._alter_at(found)} alter column {column} type {kind} using {using}::{kind}",
             change.what,
         )
 
@@ -159,7 +170,7 @@ class Alterer:
         """A target that is laxer than the source loses nothing: it is not made stricter."""
         found = self.table.column(name)
         if nullable and found is not None and found.not_null and name not in self._primary_columns:
-            sql = f"{self._alter} alter column {quoted(name)} drop not null"
+            sql = f"{self._alter_at(found)} alter column {quoted(name)} drop not null"
             yield Alteration(sql, change.what)
 
     def _key(self, change: Change) -> Iterator[Alteration]:
@@ -179,6 +190,17 @@ class Alterer:
         listed = ", ".join(map(quoted, new))
         yield Alteration(f"{self._alter} {dropped}add primary key ({listed})", change.what)
 
+    def _refuse_inherited(self, found: TargetColumn, kind: str, change: Change) -> None:
+        """A type that holds less, on a whole tree, before the log says that the tree has it."""
+        if found.origin is not None and change.kind is not Kind.WIDEN_TYPE:
+            raise RelationNotCarried(
+                f"{change.what}, and {self.table.name} inherits the column from {found.origin}",
+                hint=f"If all tables of that tree changed, run: {self._alter_at(found)} alter "
+                f"column {quoted(found.name)} type {kind} using ...; if not: {self._alter} no "
+                "inherit ...; then `penstock run` again, and `penstock verify`.",
+                table=str(self.table.name),
+            )
+
     # --- leniently --------------------------------------------------------------------------------
 
     def _lenient(self, change: Change) -> Iterator[Alteration]:
@@ -189,7 +211,7 @@ class Alterer:
             yield from self._added(column, change, strict=False)
         if change.keeps_rows and column is not None and self.table.column(change.name):
             kind, old, new = self._kind(column), quoted(change.name), quoted(column.name)
-            sql = f"update {self.table.sql_name} set {new} = {old}::"
+            sql = f"update {self.table.own_rows} set {new} = {old}::"
             yield Alteration(f"{sql}{kind}", f"{change.what}, and has its values", f"{sql}text")
         if change.kind in (Kind.NULLABILITY, Kind.CHANGE_KEY, Kind.WIDEN_TYPE):
             yield from self._evolve(change)
@@ -209,7 +231,7 @@ class Alterer:
             sql = f"{self._alter} alter column {quoted(name)} drop identity"
             yield Alteration(sql, f"column {name} is no longer counted up")
         if found.not_null:
-            sql = f"{self._alter} alter column {quoted(name)} drop not null"
+            sql = f"{self._alter_at(found)} alter column {quoted(name)} drop not null"
             yield Alteration(sql, f"{change.what}, and stays")
 
     def _made_wide(self, column: Column, change: Change) -> Iterator[Alteration]:
@@ -221,7 +243,7 @@ class Alterer:
         if column.name in key_of(self.relation):
             raise RelationNotCarried(
                 f"{change.what}: column {column.name} of {self.table.name} is of the key, which "
-                "can not be kept as text",
+                "cannot be kept as text",
                 hint=f"Run: {self._alter} alter column {quoted(column.name)} type {kind} using "
                 "...; then `penstock run` again.",
                 table=str(self.table.name),
@@ -238,6 +260,12 @@ class Alterer:
     @property
     def _alter(self) -> str:
         return f"alter table {self.table.sql_name}"
+
+    def _alter_at(self, column: TargetColumn | None) -> str:
+        """The beginning of a statement that takes a column; of the whole tree if inherited."""
+        if column is None or column.origin is None:
+            return self._alter
+        return f"alter table {quoted(*column.origin)}"
 
     @property
     def _primary(self) -> TargetIndex | None:

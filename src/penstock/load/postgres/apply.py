@@ -3,7 +3,7 @@
 Two modes. With the right to set session_replication_role, foreign keys and ordinary triggers are
 off, and only the net result counts. Without it every statement must please the foreign keys:
 deletes of rows on which nothing hangs come first, then upserts with parents first, then deletes
-of the others with children first; what can not be carried that way is refused with the GRANT to
+of the others with children first; what cannot be carried that way is refused with the GRANT to
 type, and the target stays at the batch before. Not here: the statements (`merge.py`).
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import structlog
 
-from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted
+from penstock.host.connect import EXACT_TEXT_SETTINGS, commit_durably, connect, quoted
 from penstock.load import LOAD_AFRESH
 from penstock.load.merge_rows import MergeLayout
 from penstock.load.policies import EVOLVE_ALL, Kind, Policies, Policy
@@ -110,6 +110,7 @@ def open_target(
         "default_statistics_target": "10",  # of merge tables: a few values and unique keys
     }
     connection = connect(url, application_name=APPLICATION_NAME, options=settings)
+    commit_durably(connection)  # files may go once their batch is committed
     replica = True
     try:
         connection.execute("set session_replication_role = replica")
@@ -227,9 +228,9 @@ class _PhaseApply:
                     f"key: alter table {quoted(*key.child)} drop constraint {quoted(key.name)};",
                     table=str(name),
                 )
-            self._run(f"delete from {quoted(*name)}", name)
+            self._run(f"delete from {self.target.tables[name].own_rows}", name)
         if plain:
-            listed = ", ".join(quoted(*name) for name in plain)
+            listed = ", ".join(self.target.tables[name].own_rows for name in plain)
             self._run(f"truncate {listed}", plain[0])
 
     # --- changes of shape -------------------------------------------------------------------------
@@ -244,13 +245,13 @@ class _PhaseApply:
             refused=self._error,
             noted=self.target.noted,
         )
-        for sent in self.phase.relations:
+        for sent in sorted(self.phase.relations, key=self._inherits):
             relation, name = self.target.foreign.relation_here(sent), self._target_name(sent)
             record = self._record(sent)
             if is_applied(record, relation):
                 continue
-            if name in changed:  # twice without a row in between
-                del self.target.tables[name]
+            if name in changed or (changed and self.target.tables[name].in_tree):
+                del self.target.tables[name]  # altered just now, by itself or with its tree
                 self.target.need({name})
             new = reshaping.run(
                 record,
@@ -262,9 +263,16 @@ class _PhaseApply:
             )
             self.target.records.put(new)
             changed.add(name)
-        for name in changed:
-            del self.target.tables[name]
-        self.target.need(changed)
+        if changed:
+            stale = [n for n, table in self.target.tables.items() if n in changed or table.in_tree]
+            for name in stale:
+                del self.target.tables[name]
+            self.target.need(stale)
+
+    def _inherits(self, relation: Relation) -> bool:
+        """Whether other tables should be altered first: what a parent changes, its children get."""
+        table = self.target.tables[self._target_name(relation)]
+        return any(column.origin is not None for column in table.columns)
 
     # --- rows -------------------------------------------------------------------------------------
 

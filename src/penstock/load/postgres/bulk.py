@@ -7,7 +7,13 @@ from dataclasses import replace
 
 import psycopg
 
-from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted, server_errors
+from penstock.host.connect import (
+    EXACT_TEXT_SETTINGS,
+    commit_durably,
+    connect,
+    quoted,
+    server_errors,
+)
 from penstock.load import bulk_keys, ledger
 from penstock.load.bulk_checks import TargetFires, check_quiet, may_be_replica
 from penstock.load.bulk_target import Found
@@ -66,6 +72,8 @@ class PostgresBulk(PostgresCounts):
         super().__init__(
             connect(url, application_name=application_name, options=EXACT_TEXT_SETTINGS)
         )
+        with server_errors("preparing a session"):
+            commit_durably(self._connection)
 
     def _shaped(self, definitions: Sequence[TableDefinition]) -> list[TableDefinition]:
         """The tables as PostgreSQL has them."""
@@ -94,7 +102,8 @@ class PostgresBulk(PostgresCounts):
                     check_quiet(table)
             except TargetFires as error:
                 refusals[name] = error
-        return Found(empty=empty, marks=marks, refusals=refusals)
+        truncates = {name: f"truncate {table.own_rows}" for name, table in present.items()}
+        return Found(empty=empty, marks=marks, truncates=truncates, refusals=refusals)
 
     def _has_marks(self) -> bool:
         row = self._connection.execute(
@@ -166,7 +175,7 @@ class PostgresBulk(PostgresCounts):
     def _foreign_key(
         self, definition: TableDefinition, known: Mapping[TableName, TableDefinition]
     ) -> list[str]:
-        """One of another engine, whose rules are laxer: one that can not be made is a note."""
+        """One of another engine, whose rules are laxer: one that cannot be made is a note."""
         (key,) = definition.foreign_keys
         reason = referable(key, known)
         if not reason:

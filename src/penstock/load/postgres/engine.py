@@ -121,7 +121,7 @@ class PostgresStaging:
         choices: Choices,  # noqa: ARG002
         unsure: Collection[TableName],  # noqa: ARG002
     ) -> Mapping[TableName, object]:
-        """None: COPY can not update, and what waits in a merge table was parsed meanwhile."""
+        """None: COPY cannot update, and what waits in a merge table was parsed meanwhile."""
         return {}
 
     def begin_files(self, files: Iterable[str]) -> None:

@@ -2,7 +2,7 @@
 
 The server sends no message for ALTER TYPE ... ADD VALUE; the first row that uses the label tells.
 A label is added behind the others, since its place is not known: that matters only to who sorts
-by the type. Outside a transaction, because a new label can not be used in the one that adds it.
+by the type. Outside a transaction, because a new label cannot be used in the one that adds it.
 """
 
 from __future__ import annotations

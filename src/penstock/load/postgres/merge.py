@@ -203,7 +203,7 @@ class MergeSql:
             )
         only = f" and not ({self._stays})" if self.way is Way.UPSERT else ""
         return (
-            f"update {self.staging} as m set {', '.join(parts)}\n  from {self.table.sql_name} as t"
+            f"update {self.staging} as m set {', '.join(parts)}\n  from {self.table.own_rows} as t"
             f"\n where {self._absent} is not null{only} and {self._match_origin()}"
         )
 
@@ -230,7 +230,7 @@ class MergeSql:
                 )
             parts.append(f"{name} = {value}")
         return (
-            f"update {self.table.sql_name} as t set {', '.join(parts)}\n  from {self._source}"
+            f"update {self.table.own_rows} as t set {', '.join(parts)}\n  from {self._source}"
             f"\n where {self._stays} and {self._match()}"
         )
 
@@ -250,7 +250,7 @@ class MergeSql:
             )
             only = f" and not exists (select from {self.staging} as u where u.{n} > 0 and {same})"
         return (
-            f"delete from {self.table.sql_name} as t using {self.staging} as m"
+            f"delete from {self.table.own_rows} as t using {self.staging} as m"
             f"\n where {self._n} < 0 and {self._match()}{only}"
         )
 
@@ -262,14 +262,14 @@ class MergeSql:
     def delete_others(self) -> str:
         """Delete the rows whose keys the merge table does not bring: it holds the whole table."""
         return (
-            f"delete from {self.table.sql_name} as t\n where not exists (select from {self.staging}"
+            f"delete from {self.table.own_rows} as t\n where not exists (select from {self.staging}"
             f" as m where {self._n} > 0 and {self._match()})"
         )
 
     def delete_affected(self) -> str:
         """REPLACE: delete every key that the merge table names."""
         return (
-            f"delete from {self.table.sql_name} as t using {self.staging} as m\n"
+            f"delete from {self.table.own_rows} as t using {self.staging} as m\n"
             f" where {self._match()}"
         )
 
@@ -295,7 +295,7 @@ class MergeSql:
         """
         sets = ", ".join(f"{quoted(name)} = {self._value(name)}" for name in self.changed_columns)
         return (
-            f"update {self.table.sql_name} as t set {sets}\n  from {self._source}"
+            f"update {self.table.own_rows} as t set {sets}\n  from {self._source}"
             f"\n where {self._n} = {UPSERT}{self._whole} and {self._match()}"
         )
 
@@ -359,7 +359,7 @@ class MergeSql:
                 for name, operator in zip(index.columns, index.operators, strict=True)
             )
             conditions.append(
-                f" and not exists (select from {self.table.sql_name} as o"
+                f" and not exists (select from {self.table.own_rows} as o"
                 f" where {same} and not ({self._match('o')}))"
             )
         return "".join(conditions)
@@ -378,7 +378,7 @@ class MergeSql:
         )
         return (
             f"update {self.staging} as m set {quoted(self.layout.count)} = {DONE}"
-            f"\n  from {self.table.sql_name} as t\n where {self._waits} and {same}"
+            f"\n  from {self.table.own_rows} as t\n where {self._waits} and {same}"
         )
 
     def count_waiting(self) -> str:
@@ -401,12 +401,12 @@ class MergeSql:
         """COUNT: delete so many copies of each row, compared by the exact text of all columns."""
         n = quoted(self.layout.count)
         return f"""
-delete from {self.table.sql_name} as t
+delete from {self.table.own_rows} as t
  using (select found.part, found.place
           from (select t.tableoid as part, t.ctid as place, -m.{n} as copies,
                        row_number() over (partition by m.ctid) as number
                   from {self._source}
-                  join {self.table.sql_name} as t on {self._image("t")} = {self._image("m")}
+                  join {self.table.own_rows} as t on {self._image("t")} = {self._image("m")}
                  where m.{n} < 0) as found
          where found.number <= found.copies) as chosen
  where t.ctid = chosen.place and t.tableoid = chosen.part"""
@@ -448,7 +448,7 @@ def _arbiter(table: TargetTable, key: tuple[str, ...]) -> TargetIndex | None:
 
 
 def create_merge_table(layout: MergeLayout, name: str) -> str:
-    """The statement that makes a merge table. It holds nothing that can not be made again."""
+    """The statement that makes a merge table. It holds nothing that cannot be made again."""
     columns = ",\n    ".join(f"{quoted(column)} {kind}" for column, kind in layout.sql_columns)
     return (
         f"create unlogged table {quoted(SCHEMA, name)} (\n    {columns}\n)"

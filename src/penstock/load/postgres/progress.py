@@ -113,7 +113,7 @@ def ensure_tables(connection: psycopg.Connection) -> None:
     except psycopg.errors.InsufficientPrivilege as error:
         user, database = connection.info.user, connection.info.dbname
         raise ProgressUnwritable(
-            f"schema wirekite can not be made in database {database}: {error.diag.message_primary}",
+            f"schema wirekite cannot be made in database {database}: {error.diag.message_primary}",
             hint=f'As its owner, run: create schema wirekite authorization "{user}"; or: '
             f'grant create on database "{database}" to "{user}";',
         ) from error
@@ -150,7 +150,7 @@ def set_action(connection: psycopg.Connection, action: str) -> None:
 def bind_log(connection: psycopg.Connection, log_id: str) -> Applied:
     """Bind the target to a change log, or check that it is bound to it; how far it is applied.
 
-    Raises TargetFollowsAnotherLog, since GSNs of two logs can not be compared.
+    Raises TargetFollowsAnotherLog, since GSNs of two logs cannot be compared.
     """
     with connection.transaction():
         connection.execute(

@@ -92,7 +92,9 @@ def apply_error(
         )
     if state == "42501":
         return statement_error_with_grant(error, table, user)
-    return statement_error(f"applying to {table}", error)
+    typed = statement_error(f"applying to {table}", error)
+    typed.fields.setdefault("table", str(table))
+    return typed
 
 
 def _loosening(error: psycopg.Error, table: TableName) -> str:
@@ -135,6 +137,7 @@ def _name_refused(
 def statement_error_with_grant(error: psycopg.Error, table: TableName, user: str) -> PenstockError:
     """PrivilegeMissing that names the GRANT."""
     plain = statement_error(f"applying to {table}", error)
+    plain.fields.setdefault("table", str(table))
     plain.hint = (
         f"Run: grant usage on schema {quoted(table.schema)} to {quoted(user)}; grant select, "
         f"insert, update, delete, truncate on {quoted(*table)} to {quoted(user)}; changes of "

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from penstock.host.connect import quoted, server_errors
+from penstock.host.connect import EXACT_TEXT_SETTINGS, commit_durably, quoted, server_errors
 from penstock.load.bulk_checks import may_be_replica
 from penstock.load.bulk_types import Ends, postgres_definition
 from penstock.load.chunk import ChunkTask, PostgresWriter, Reader
 from penstock.load.postgres.schema import check_shape
-from penstock.load.postgres.target import read_target_tables
+from penstock.load.postgres.target import read_own_rows, read_target_tables
 from penstock.load.refusals import TargetTableMissing
 from penstock.load.repair import RepairRefused, RepairTable, moved, own_columns
 from penstock.load.target import Applied
@@ -30,11 +30,6 @@ ACTING = """
      order by tgisinternal, tgname
      limit 1
 """
-PARTITIONED = """
-    select relkind = 'p'
-      from pg_class
-     where oid = to_regclass(%(name)s)
-"""
 
 
 class PostgresRepair(PostgresWriter):
@@ -42,12 +37,12 @@ class PostgresRepair(PostgresWriter):
 
     def __init__(self, url: str, ends: Ends | None, namespaces: dict[str, str]) -> None:
         """Connect; triggers and foreign keys are kept from acting where the role may do that."""
-        super().__init__(url, replica_role=False)
+        super().__init__(url, replica_role=False, settings=EXACT_TEXT_SETTINGS)
         self._ends = ends
         self._namespaces = namespaces
         with server_errors("preparing a session"):
             self.replica = may_be_replica(self._connection)
-            self._connection.execute("set synchronous_commit = on")
+            commit_durably(self._connection)
             if self.replica:
                 self._connection.execute("set session_replication_role = replica")
 
@@ -100,9 +95,8 @@ class PostgresRepair(PostgresWriter):
     def delete(self, table: TableName, condition: str) -> int:
         """See RepairTarget."""
         with server_errors(f"deleting rows of {table}"):
-            row = self._connection.execute(PARTITIONED, {"name": quoted(*table)}).fetchone()
-            only = "" if row is not None and row[0] else "only "
-            done = self._connection.execute(f"delete from {only}{quoted(*table)} where {condition}")
+            own = read_own_rows(self._connection, table)
+            done = self._connection.execute(f"delete from {own} where {condition}")
         return done.rowcount
 
     def copy(self, task: ChunkTask, reader: Reader) -> int:

@@ -75,6 +75,7 @@ class Reshaping:
             replaced=replaced,
         )
         departures = Departures.of(record)
+        departures.kept &= {column.name for column in table.columns}
         for change in names:
             if not departures.never_there(change):
                 self._one(change, alterer, departures)
@@ -96,6 +97,8 @@ class Reshaping:
 
     def _one(self, change: Change, alterer: Alterer, departures: Departures) -> None:
         policy, name = self.policies.of(change.kind), alterer.table.name
+        if policy is not Policy.IGNORE and alterer.is_given_up_above(change):
+            policy = Policy.LENIENT
         if policy is Policy.TRY_EVOLVE:
             policy = self._tried(change, alterer, departures)
         elif policy is Policy.EVOLVE:

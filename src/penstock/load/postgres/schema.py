@@ -257,7 +257,7 @@ def _resolved_type(
     if moved := _extension_type(connection, column.type_text):
         return moved
     raise TargetTypeMissing(
-        f"the target can not hold {table}.{column.name}: it has no type {column.type_text}",
+        f"the target cannot hold {table}.{column.name}: it has no type {column.type_text}",
         hint="Install the extension that brings the type (create extension ...), or leave the "
         "table out with an entry like !schema.table in [source] tables.",
         table=str(table),
@@ -347,23 +347,38 @@ def add_keys(
     if definition.primary_key and not any(present.values()):
         columns = ", ".join(quoted(column) for column in definition.primary_key)
         later = " deferrable" if definition.primary_key_deferrable else ""
-        with ddl_errors(f"adding the primary key of {name}"):
+        with _unless_lacking(name, "the primary key"), connection.transaction():
             connection.execute(f"alter table {quoted(*name)} add primary key ({columns}){later}")
-        made.append("primary key")
+            made.append("primary key")
     for key in definition.unique_keys:
         if key.name in present:
             continue
-        with ddl_errors(f"adding unique key {key.name} of {name}"), connection.transaction():
+        with _unless_lacking(name, f"unique key {key.name}"), connection.transaction():
             for statement in _unique_key_sql(key, name, namespaces):
                 connection.execute(statement)
-        made.append(key.name)
+            made.append(key.name)
     for sql in definition.indexes:
         index = _index_name(sql)
         if index not in present:
-            with ddl_errors(f"adding index {index} of {name}"):
+            with _unless_lacking(name, f"index {index}"), connection.transaction():
                 connection.execute(_index_sql(sql, namespaces))
-            made.append(index)
+                made.append(index)
     return made
+
+
+@contextmanager
+def _unless_lacking(table: TableName, what: str) -> Iterator[None]:
+    """Leave out a key of columns that the source got since the rows were copied.
+
+    They come by the log, which carries no keys. Raises TargetDdlFailed for anything else.
+    """
+    with ddl_errors(f"adding {what} of {table}"):
+        try:
+            yield
+        except psycopg.errors.UndefinedColumn as error:
+            logger.warning(
+                "key not made", table=str(table), key=what, reason=error.diag.message_primary
+            )
 
 
 def _unique_key_sql(
@@ -395,7 +410,7 @@ def late_keys(definition: TableDefinition, namespaces: Mapping[str, str]) -> tup
 def add_late_keys(connection: psycopg.Connection, table: LateTable) -> list[str]:
     """Make unique keys that have waited, each as a whole; what is there already is left alone.
 
-    Returns a sentence for each that can not be had any more. Raises TargetDdlFailed.
+    Returns a sentence for each that cannot be had any more. Raises TargetDdlFailed.
     """
     there = read_target_tables(connection, [table.target]).get(table.target)
     present = _index_names(connection, table.target)

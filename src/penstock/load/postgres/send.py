@@ -10,9 +10,9 @@ import pyarrow as pa
 from adbc_driver_postgresql import dbapi
 from psycopg import conninfo
 
-from penstock.host.connect import connect_error, quoted
+from penstock.host.connect import connect_error, literal, quoted
 from penstock.load import LOAD_AFRESH
-from penstock.load.refusals import StagingFailed, StagingLost
+from penstock.load.refusals import StagingChanged, StagingFailed, StagingLost
 from penstock.load.target import SCHEMA, Outgoing
 from penstock.model import PenstockError
 
@@ -24,13 +24,31 @@ def send(url: str, rows: Outgoing) -> None:
     connection = _connection(url)
     try:
         with connection.cursor() as cursor:
+            _check_stamp(cursor, rows)
             cursor.adbc_ingest(rows.staging, rows.reader, mode="append", db_schema_name=SCHEMA)
+        connection.commit()
     except (adbc_driver_manager.Error, pa.ArrowException) as error:
         _forget(url)
         raise _staging_error(rows, error) from error
     except BaseException:
         _forget(url)
         raise
+
+
+def _check_stamp(cursor: Any, rows: Outgoing) -> None:
+    """Keep the merge table from being emptied until the commit, and see that it is ours.
+
+    A worker whose job was given up, as when a table leaves the batches to be copied, may come
+    after the next batch has the table: its rows would be too many there.
+    """
+    table = quoted(SCHEMA, rows.staging)
+    cursor.execute(f"lock table {table} in row exclusive mode")
+    cursor.execute(f"select pg_relation_filenode({literal(table)})::bigint")
+    if cursor.fetchone()[0] != rows.stamp:
+        raise StagingChanged(
+            f"merge table {table} is meant for another batch by now",
+            hint="The batch is staged again by itself.",
+        )
 
 
 def _staging_error(rows: Outgoing, error: Exception) -> PenstockError:
@@ -63,7 +81,7 @@ def _connection(url: str) -> Any:
         given.setdefault("connect_timeout", 10)
         text = conninfo.make_conninfo("", **given)
         try:
-            _connections[place] = dbapi.connect(text, autocommit=True)
+            _connections[place] = dbapi.connect(text)
         except adbc_driver_manager.Error as error:
             raise connect_error(url, str(error)) from error
     return _connections[place]

@@ -21,7 +21,8 @@ class TargetColumn:
     """A column of a target table.
 
     type_text: with modifiers; cast_type: without, fit for a cast that does not cut values short.
-    generated: the target computes it. identity: `a` always, `d` by default, or none.
+    generated: the target computes it. identity: `a` always, `d` by default, or none. origin: the
+    table, highest in a tree, that this one inherits the column from; only there it can be altered.
     """
 
     name: str
@@ -31,6 +32,7 @@ class TargetColumn:
     generated: bool
     identity: str
     has_default: bool
+    origin: TableName | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,7 @@ class TargetTable:
 
     triggers: user triggers and their tgenabled letter. parents, children: foreign keys from and
     to this table, self references left out of both. self_reference: whether it has one.
+    partitioned: its rows lie in partitions. in_tree: it inherits from others, or others from it.
     """
 
     name: TableName
@@ -79,6 +82,8 @@ class TargetTable:
     parents: tuple[TargetForeignKey, ...] = ()
     children: tuple[TargetForeignKey, ...] = ()
     self_reference: bool = False
+    partitioned: bool = False
+    in_tree: bool = False
 
     def column(self, name: str) -> TargetColumn | None:
         """The column of this name, or None."""
@@ -89,11 +94,38 @@ class TargetTable:
         """The quoted, qualified name."""
         return quoted(*self.name)
 
+    @property
+    def own_rows(self) -> str:
+        """The name for statements about rows: without those of tables that inherit from it."""
+        return own_rows(self.name, partitioned=self.partitioned)
+
+
+def own_rows(table: TableName, *, partitioned: bool) -> str:
+    """A table in a statement about its rows; ONLY of a partitioned one would be no row at all."""
+    return quoted(*table) if partitioned else f"only {quoted(*table)}"
+
 
 COLUMNS = """
     select n.nspname, c.relname, a.attname,
            format_type(a.atttypid, a.atttypmod), format_type(a.atttypid, -1),
-           a.attnotnull, a.attgenerated <> '', a.attidentity::text, a.atthasdef
+           a.attnotnull, a.attgenerated <> '', a.attidentity::text, a.atthasdef,
+           c.relkind = 'p',
+           c.relkind = 'r' and not c.relispartition
+           and exists (select from pg_inherits i where c.oid in (i.inhparent, i.inhrelid)),
+           case when a.attinhcount > 0 and not c.relispartition then (
+               with recursive above(id) as (
+                   select i.inhparent from pg_inherits i where i.inhrelid = c.oid
+                    union
+                   select i.inhparent from above u join pg_inherits i on i.inhrelid = u.id
+               )
+               select array[o.relnamespace::regnamespace::text, o.relname::text]
+                 from above u
+                 join pg_class o on o.oid = u.id
+                 join pg_attribute p on p.attrelid = u.id and p.attname = a.attname
+                                    and p.attinhcount = 0
+                order by o.oid
+                limit 1)
+           end
       from unnest(%s::text[], %s::text[]) as w(schema_name, table_name)
       join pg_namespace n on n.nspname = w.schema_name
       join pg_class c on c.relnamespace = n.oid and c.relname = w.table_name
@@ -150,6 +182,12 @@ RULES = """
      order by 1, 2, 3
 """
 
+PARTITIONED = """
+    select relkind = 'p'
+      from pg_class
+     where oid = to_regclass(%(name)s)
+"""
+
 FOREIGN_KEYS = """
     select f.conname, cn.nspname, c.relname, pn.nspname, p.relname,
            f.condeferrable, f.confdeltype::text
@@ -192,10 +230,18 @@ def read_target_tables(
             parents=tuple(k for k in keys if k.child == name and k.parent != name),
             children=tuple(k for k in keys if k.parent == name and k.child != name),
             self_reference=any(k.parent == name == k.child for k in keys),
+            partitioned=columns[name][0][7],
+            in_tree=columns[name][0][8],
         )
         for name in wanted
         if name in columns
     }
+
+
+def read_own_rows(connection: psycopg.Connection, table: TableName) -> str:
+    """`own_rows` of one table, as the catalogue has it."""
+    row = connection.execute(PARTITIONED, {"name": quoted(*table)}).fetchone()
+    return own_rows(table, partitioned=row is not None and bool(row[0]))
 
 
 def require(tables: dict[TableName, TargetTable], name: TableName) -> TargetTable:
@@ -219,6 +265,7 @@ def _column(row: tuple[Any, ...]) -> TargetColumn:
         generated=row[4],
         identity=row[5],
         has_default=row[6],
+        origin=TableName(*row[9]) if row[9] else None,
     )
 
 

@@ -40,7 +40,7 @@ from penstock.model import (
 )
 from penstock.source.mysql.client import Gtids
 from penstock.source.mysql.ddl_text import effects_of
-from penstock.source.mysql.prepared import Prepared, PreparedFiles, Xid, xid_in
+from penstock.source.mysql.prepared import Prepared, PreparedFiles, Xid, savepoint_in, xid_in
 from penstock.source.mysql.shifting import shifted_rows, shifted_transactions
 from penstock.source.mysql.table_book import Place, TableBook
 from penstock.source.mysql.unfollowed import (
@@ -264,6 +264,8 @@ class Assembler:
             self._maria_group(event)
         elif kind == EventKind.XA_PREPARE:
             self._xa_prepared(event)
+        elif kind == EventKind.XID:
+            self._parked_commits()
         elif kind == EventKind.INCIDENT:
             said = incident(event)
             raise ChangesMissing(
@@ -293,6 +295,8 @@ class Assembler:
             self._undo()
 
     def _undo(self) -> None:
+        self._prepared.drop()
+        self._parks = False
         if not self._decoder.abandon():
             raise TransactionUndone(
                 "a transaction was undone in the binlog after rows of it had been read",
@@ -338,11 +342,10 @@ class Assembler:
             self._xa_statement(text)
         elif text == b"ROLLBACK":
             self._undo()
-        elif text.upper().startswith(b"ROLLBACK TO") and self._decoder.row_count:
-            raise TransactionUndone(
-                "a part of a transaction was undone in the binlog after rows of it had been read",
-                hint=LOAD_AGAIN,
-            )
+        elif text == b"COMMIT":
+            self._parked_commits()
+        elif (savepoint := savepoint_in(text)) is not None:
+            self._savepoint(*savepoint)
         elif self._passes_statement:
             self._passes_statement = False
         else:
@@ -394,6 +397,28 @@ class Assembler:
         if said.flags & MariaFlag.PREPARED_XA:
             self._park()
 
+    # -- savepoints --------------------------------------------------------------------------
+
+    def _savepoint(self, name: bytes, is_undone: bool) -> None:
+        """Rows behind a savepoint wait until the transaction ends: they may be undone."""
+        if self._is_known and not self._parks:
+            return
+        if not is_undone:
+            self._park()
+            self._prepared.save(name)
+        elif not self._prepared.undo_to(name):
+            raise TransactionUndone(
+                "a part of a transaction was undone in the binlog, back to a savepoint that it "
+                "does not have",
+                hint=LOAD_AGAIN,
+            )
+
+    def _parked_commits(self) -> None:
+        self._parks = False
+        if not self._is_known:
+            self._replay(self._prepared.begun())
+        self._prepared.drop()
+
     # -- XA ----------------------------------------------------------------------------------
 
     def _park(self) -> None:
@@ -417,9 +442,8 @@ class Assembler:
         if not said.one_phase:
             self._prepared.keep(said.xid, self._logical(self._decoder.commit_position))
             return
-        if not self._is_known:
-            self._replay(self._prepared.begun())
-        self._prepared.drop()
+        self._parked_commits()
+        self._cut_at_end = True
 
     def _decided(self, xid: Xid, *, commits: bool) -> None:
         found = self._prepared.take(xid, self._logical(self._decoder.commit_position))
@@ -432,11 +456,11 @@ class Assembler:
                 hint=LOAD_AGAIN,
             )
         if commits:
+            self._cut_at_end = True
             self._replay(self._prepared.open_read(found))
 
     def _replay(self, file: Any) -> None:
         """Decode parked rows into the transaction that is open."""
-        self._cut_at_end = True
         try:
             offset, want = 0, READ_BYTES
             while piece := file.read(offset, want):

@@ -71,9 +71,8 @@ def find_beginning(
         has_gtids = read_identity(connection).has_gtids
         read = ""
         if at is not None:
-            check_file(binlog_files(connection), at)
+            read = check_beginning(url, connection, at)
             position, tables = at, captured_tables(connection, patterns)
-            read = transactions_before(url, at)  # and whether it is a place to begin at
         else:
             position, tables = _present(connection, patterns)
         if connection.server.is_mariadb:
@@ -86,6 +85,15 @@ def find_beginning(
         tables=tuple(tables),
         is_present=at is None,
     )
+
+
+def check_beginning(url: str, connection: Connection, at: BinlogPosition) -> str:
+    """See whether a new log can begin there; the transactions before it.
+
+    Raises StartUnfit, LogPurged, ServerBehind, PositionUnfit, and what a dump does.
+    """
+    check_file(binlog_files(connection), at)
+    return transactions_before(url, at)
 
 
 def gtids_at(url: str, connection: Connection, position: BinlogPosition) -> str:
@@ -171,7 +179,7 @@ class _Reader:
             try:
                 at = decoder.feed(block, at, until, ROW_LIMIT, 0)
             except BinlogBroken as error:
-                raise self._unfit(f"the file can not be read up to it: {error.message}") from error
+                raise self._unfit(f"the file cannot be read up to it: {error.message}") from error
             self._note()
             if decoder.stop is Stop.MESSAGE:
                 self._message(decoder.message)

@@ -2,7 +2,9 @@
 
 The binlog holds the rows of all tables: which of them go into the log is up to us. The thread that
 decodes takes a table in between two transactions, and then the wish is answered: whoever copies
-its rows at a later point finds every change behind that point in the log. Not here: the rows it
+its rows at a later point finds every change behind that point in the log. A table is taken in where
+the binlog ended when it was asked for: what lies before is in the copy, and may have been written
+when the table was another one. Not here: the rows it
 has already (`control.table_copy`), the notes on tables (`table_book.py`).
 """
 
@@ -31,12 +33,20 @@ class Captures:
         state: StateFiles,
         *,
         takes: Callable[[TableName], bool],
+        end: Callable[[], int],
+        has_given: Callable[[int], bool],
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """takes: what the configuration said when this process began."""
+        """takes: what the configuration said when this process began. end: where the binlog ends.
+
+        has_given: whether everything before a position was given out by the stream.
+        """
         self._url = url
         self._files = WishFiles(state)
         self._given = takes
+        self._end = end
+        self._has_given = has_given
+        self._behind: dict[int, int] = {}
         self._clock = clock
         self._added: set[TableName] = set()
         self._removed: set[TableName] = set()
@@ -51,11 +61,14 @@ class Captures:
         """Before the first stream: the tables that were added and removed, whatever was noted."""
         wishes, answers = self._files.read()
         for wish in wishes.tables:
+            if wish.capture is Capture.ADDED and not answers.is_done(wish):
+                continue  # when the stream is there
             if wish.capture is not Capture.FILE:
                 self._ask(book, wish)
         book.take_asked()
         for wish in answers.open(wishes.tables):
-            self._files.answer(wish, None)
+            if wish.capture is not Capture.ADDED:
+                self._files.answer(wish, None)
 
     def tend(self, book: TableBook) -> None:
         """Take a step with what is wished; cheap when nothing is."""
@@ -71,12 +84,21 @@ class Captures:
         self._next_look_s = now_s + LOOK_INTERVAL_S
         wishes, answers = self._files.read()
         for wish in answers.open(wishes.tables):
-            error = self._look(wish) if wish.capture is Capture.ADDED else None
-            if error is not None:
-                self._files.answer(wish, error)
-                continue
+            if wish.capture is Capture.ADDED:
+                error = self._look(wish)
+                if error is not None:
+                    self._files.answer(wish, error)
+                    continue
+                if not self._is_reached(wish):
+                    continue
             self._ask(book, wish)
             self._under_way.append(wish)
+
+    def _is_reached(self, wish: TableWish) -> bool:
+        """Whether the stream is where the binlog ended when we first saw this wish."""
+        if wish.capture_id not in self._behind:
+            self._behind[wish.capture_id] = self._end()
+        return self._has_given(self._behind[wish.capture_id])
 
     def _ask(self, book: TableBook, wish: TableWish) -> None:
         is_added = wish.capture is Capture.ADDED
@@ -85,7 +107,7 @@ class Captures:
         book.ask(wish.table, captured=is_added)
 
     def _look(self, wish: TableWish) -> PenstockError | None:
-        """Why a table can not be captured; a lost connection is raised, and tried again."""
+        """Why a table cannot be captured; a lost connection is raised, and tried again."""
         try:
             with open_catalog(self._url) as connection:
                 captured_tables(connection, [as_pattern(wish.table)])

@@ -43,11 +43,11 @@ class Exclusion(StrEnum):
     NOWHERE = "its engine keeps no rows"
     TYPE = "it has a column of a type that is not carried"
     OWN = "it is one of penstock's own tables"
-    BROKEN = "the server can not open it"
+    BROKEN = "the server cannot open it"
 
 
 class TableNotCapturable(PenstockError):
-    """A table that the configuration names can not be captured, or there is none of that name."""
+    """A table that the configuration names cannot be captured, or there is none of that name."""
 
     code = "MY40"
     retry = "operator"
@@ -97,13 +97,13 @@ def captured_tables(
     """The tables that the patterns take in, with their definitions, ordered by name.
 
     Raises PatternInvalid, and TableNotCapturable when a pattern names a table that does not exist
-    or can not be captured. A pattern with wildcards may come to nothing: the result may be empty.
+    or cannot be captured. A pattern with wildcards may come to nothing: the result may be empty.
     """
     result = survey(connection, patterns, with_create_sql=with_create_sql)
     for excluded in result.excluded:
         if excluded.is_named and excluded.reason is not Exclusion.PATTERN:
             raise TableNotCapturable(
-                f"can not be captured: {excluded}",
+                f"cannot be captured: {excluded}",
                 hint="Take the entry out of [source] tables.",
                 table=str(excluded.name),
             )
@@ -122,13 +122,10 @@ def survey(
 ) -> Survey:
     """What the patterns take in, what they stand for and is left out, and why.
 
-    Raises PatternInvalid for a pattern that can not be read.
+    Raises PatternInvalid for a pattern that cannot be read.
     """
     selection = Selection.parse(patterns)
-    candidates = {
-        TableName(row["table_schema"], row["table_name"]): row
-        for row in rows(connection, CANDIDATES, doing="reading the catalogue")
-    }
+    candidates = _candidates(connection)
     taken: dict[TableName, dict[str, Any]] = {}
     excluded: list[Excluded] = []
     for name, row in candidates.items():
@@ -155,6 +152,25 @@ def survey(
         unmatched=tuple(pattern.text for pattern in unmatched),
         near=tuple(name for name in candidates if any(p.nearly_matches(name) for p in unmatched)),
     )
+
+
+def taken_names(connection: Connection, patterns: Sequence[str]) -> dict[TableName, bool]:
+    """All tables that the account sees, and whether the patterns take them in.
+
+    No definition is read. Raises PatternInvalid.
+    """
+    selection = Selection.parse(patterns)
+    return {
+        name: selection.takes(name) and _unfit(name, row) is None
+        for name, row in _candidates(connection).items()
+    }
+
+
+def _candidates(connection: Connection) -> dict[TableName, dict[str, Any]]:
+    return {
+        TableName(row["table_schema"], row["table_name"]): row
+        for row in rows(connection, CANDIDATES, doing="reading the catalogue")
+    }
 
 
 def _names_nothing(pattern: TablePattern, names: Sequence[TableName]) -> bool:

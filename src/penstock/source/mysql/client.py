@@ -383,7 +383,7 @@ def _command(
 
 
 def oldest_position(url: str) -> str:
-    """The oldest position that the server still has; empty when it can not be asked."""
+    """The oldest position that the server still has; empty when it cannot be asked."""
     try:
         with connect(url, application_name=APPLICATION_NAME) as connection:
             logs = rows(connection, "show binary logs", doing="listing the server's binlogs")

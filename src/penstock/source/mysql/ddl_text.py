@@ -13,6 +13,13 @@ from typing import TYPE_CHECKING
 
 from penstock.model import TableName
 from penstock.source.mysql.added_columns import Added, added_column
+from penstock.source.mysql.ddl_losses import (
+    Limit,
+    engine_keeps_nothing,
+    key_columns,
+    limits_of,
+    loses_when_ignored,
+)
 from penstock.source.mysql.ddl_words import Kind, Word, clauses, words_of
 
 if TYPE_CHECKING:
@@ -26,16 +33,19 @@ def _keywords(text: str) -> frozenset[str]:
 
 # First words of statements that change no table's shape and no rows.
 _HARMLESS = _keywords(
-    """ANALYZE BEGIN BINLOG CACHE CHANGE CHECK CHECKSUM COMMENT COMMIT DO END EXPLAIN FLUSH GRANT
-    HANDLER HELP INSTALL KILL LOCK OPTIMIZE PURGE RELEASE REPAIR RESET RESTART REVOKE ROLLBACK
-    SAVEPOINT SELECT SET SHOW SHUTDOWN SIGNAL START STOP UNINSTALL UNLOCK USE XA"""
+    """BEGIN BINLOG CACHE CHANGE CHECK CHECKSUM COMMENT COMMIT END EXPLAIN FLUSH GRANT
+    HANDLER HELP INSTALL KILL LOCK OPTIMIZE PURGE RELEASE RESET RESTART REVOKE ROLLBACK
+    SAVEPOINT SHOW SHUTDOWN SIGNAL START STOP UNINSTALL UNLOCK USE XA"""
 )
+# Logged only for the functions in them, which wrote: as text, and nobody knows into which tables.
+_CALLS = _keywords("DO SELECT")
 _WRITES = _keywords("CALL DELETE EXECUTE IMPORT INSERT LOAD REPLACE UPDATE WITH VALUES")
 _NOT_COLUMNS = _keywords(
     """CHECK CONSTRAINT FOREIGN FULLTEXT INDEX KEY PARTITION PERIOD PRIMARY SPATIAL SYSTEM UNIQUE
     VECTOR"""
 )
 _UNICODE = frozenset(("UTF8", "UTF8MB3", "UTF8MB4"))
+_WHOLE_UNICODE = frozenset(("UTF8MB4",))  # what takes every character, also unasked
 _PARTITION_LOSSES = frozenset(("DROP", "TRUNCATE", "EXCHANGE", "DISCARD", "IMPORT"))
 _CHARSET_WORDS = ("CHARACTER", "CHARSET", "CHAR", "SET")
 
@@ -44,7 +54,8 @@ class Doing(StrEnum):
     """What a statement does to a table.
 
     ALTERED: its definition may be another one. EMPTIED: all its rows are gone. CHANGED_UNSEEN: rows
-    changed, and no row in the log says how. WRITTEN: rows may have changed by a statement that is
+    changed, and no row in the log says how. REPAIRED: rows may be gone where the engine is none
+    that survives a crash. WRITTEN: rows may have changed by a statement that is
     logged as text. UNKNOWN: nobody knows.
     """
 
@@ -54,6 +65,7 @@ class Doing(StrEnum):
     ALTERED = "altered"
     EMPTIED = "emptied"
     CHANGED_UNSEEN = "changed unseen"
+    REPAIRED = "repaired"
     WRITTEN = "written by a statement"
     UNKNOWN = "unknown"
 
@@ -64,8 +76,9 @@ class Effect:
 
     table: to which; None: to any. to: a renamed table's new name. if_absent: CREATE TABLE IF NOT
     EXISTS. added: columns that ALTER adds. columns: old and new names of those that it renames, all
-    at once. what: of CHANGED_UNSEEN, in words. names: in a
-    WRITTEN or UNKNOWN one, what may be a table's name, alone or as `schema.name`.
+    at once. limits: what ALTER asks of rows that it did not ask before. what: of CHANGED_UNSEEN, in
+    words. names: in a WRITTEN or UNKNOWN one, what may be a table's name, alone or as
+    `schema.name`; none in a WRITTEN one: it may be any.
     """
 
     doing: Doing
@@ -74,6 +87,7 @@ class Effect:
     if_absent: bool = False
     added: tuple[Added, ...] = ()
     columns: tuple[tuple[str, str], ...] = ()
+    limits: tuple[Limit, ...] = ()
     what: str = ""
     names: frozenset[str] = field(default=frozenset())
 
@@ -82,9 +96,16 @@ class _Reader:
     """Walks over a statement's words."""
 
     def __init__(
-        self, words: Sequence[Word], schema: str, fold: bool, *, logs_cascades: bool = False
+        self,
+        words: Sequence[Word],
+        schema: str,
+        fold: bool,
+        *,
+        logs_cascades: bool = False,
+        is_strict: bool = True,
     ) -> None:
         self.words = words
+        self.is_strict = is_strict
         self.logs_cascades = logs_cascades
         self.at = 0
         self.schema = schema
@@ -156,7 +177,9 @@ def effects_of(
     if not words:
         return ()
     logs_cascades = server is not None and server.mysql(9, 6)
-    reader = _Reader(words, query.schema, fold, logs_cascades=logs_cascades)
+    reader = _Reader(
+        words, query.schema, fold, logs_cascades=logs_cascades, is_strict=query.is_strict
+    )
     try:
         return tuple(_statement(reader))
     except _NotUnderstood:
@@ -194,18 +217,55 @@ def _statement(reader: _Reader) -> list[Effect]:
     first = reader.name().upper()
     handler = {
         "ALTER": _alter,
+        "ANALYZE": _analyze,
         "CREATE": _create,
         "DROP": _drop,
         "RENAME": _rename,
+        "REPAIR": _repair,
+        "SET": _set,
         "TRUNCATE": _truncate,
     }.get(first)
     if handler is not None:
         return handler(reader)
     if first in _WRITES:
         return [Effect(doing=Doing.WRITTEN, names=_names(reader.words, reader.fold))]
+    if first in _CALLS:
+        return [Effect(doing=Doing.WRITTEN)]
     if first in _HARMLESS:
         return []
     raise _NotUnderstood
+
+
+# -- what stands in front of other statements ----------------------------------------------------
+
+
+def _set(reader: _Reader) -> list[Effect]:
+    """SET STATEMENT ... FOR another statement, which MariaDB carries out; other SETs do nothing."""
+    if not reader.accept("STATEMENT"):
+        return []
+    while reader.peek() is not _END:
+        if reader.accept("FOR") and reader.words[reader.at - 1].depth == 0:
+            return _statement(reader)
+        reader.at += 1
+    return []
+
+
+def _analyze(reader: _Reader) -> list[Effect]:
+    """ANALYZE in front of a statement, which MariaDB carries out; ANALYZE TABLE does nothing."""
+    if reader.accept("FORMAT"):
+        reader.accept_mark("=")
+        reader.at += 1
+    return _statement(reader) if reader.peek().is_word(*_WRITES) else []
+
+
+def _repair(reader: _Reader) -> list[Effect]:
+    reader.skip("NO_WRITE_TO_BINLOG", "LOCAL")
+    if not reader.accept("TABLE", "TABLES"):
+        return []
+    repaired = [Effect(doing=Doing.REPAIRED, table=reader.table())]
+    while reader.accept_mark(","):
+        repaired.append(Effect(doing=Doing.REPAIRED, table=reader.table()))
+    return repaired
 
 
 # -- CREATE, DROP, RENAME, TRUNCATE --------------------------------------------------------------
@@ -224,9 +284,14 @@ def _create(reader: _Reader) -> list[Effect]:
         if_absent = if_absent and not replaces
         effects.append(Effect(doing=Doing.CREATED, table=table, if_absent=if_absent))
         return effects + _cascading(reader, table)
-    reader.skip("ONLINE", "OFFLINE", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR")
+    reader.skip("ONLINE", "OFFLINE")
+    is_unique = reader.accept("UNIQUE")
+    reader.skip("FULLTEXT", "SPATIAL", "VECTOR")
     if reader.accept("INDEX"):
-        return [Effect(doing=Doing.ALTERED, table=_table_behind_on(reader))]
+        table = _table_behind_on(reader)
+        columns = key_columns(reader.rest())
+        limit = Limit(what=f"a unique key on {', '.join(columns)}", columns=columns)
+        return [Effect(doing=Doing.ALTERED, table=table, limits=(limit,) if is_unique else ())]
     return []
 
 
@@ -291,7 +356,8 @@ def _truncate(reader: _Reader) -> list[Effect]:
 
 
 def _alter(reader: _Reader) -> list[Effect]:
-    reader.skip("ONLINE", "OFFLINE", "IGNORE")
+    reader.skip("ONLINE", "OFFLINE")
+    ignores = reader.accept("IGNORE")
     if not reader.accept("TABLE"):
         return []
     reader.if_exists()
@@ -301,17 +367,31 @@ def _alter(reader: _Reader) -> list[Effect]:
     reader.accept("NOWAIT")
     added: list[Added] = []
     columns: list[tuple[str, str]] = []
+    limits: list[Limit] = []
     unseen: list[str] = []
     to: TableName | None = None
     for clause in clauses(reader.rest()):
-        part = _Reader(clause, reader.schema, reader.fold)
+        part = _Reader(clause, reader.schema, reader.fold, is_strict=reader.is_strict)
+        limits += limits_of(clause)
+        if ignores and loses_when_ignored(clause):
+            unseen.append(f"alter ignore ({' '.join(word.text for word in clause[:2]).lower()})")
         if part.peek().is_word("RENAME") and not part.peek(1).is_word("COLUMN", "INDEX", "KEY"):
             to = _renamed_to(part)
             continue
         added += _added(part)
         columns += _columns_renamed(part)
         unseen += _unseen(part)
-    effects = [Effect(doing=Doing.ALTERED, table=table, added=tuple(added), columns=tuple(columns))]
+    if engine := engine_keeps_nothing(reader.rest()):
+        unseen.append(f"engine = {engine}, which keeps no rows")
+    effects = [
+        Effect(
+            doing=Doing.ALTERED,
+            table=table,
+            added=tuple(added),
+            columns=tuple(columns),
+            limits=tuple(limits),
+        )
+    ]
     effects += [Effect(doing=Doing.CHANGED_UNSEEN, table=table, what=what) for what in unseen]
     effects += [
         Effect(doing=Doing.CHANGED_UNSEEN, table=other, what="exchange partition")
@@ -394,10 +474,16 @@ def _unseen(part: _Reader) -> list[str]:
         charset = next(
             (w.text.upper() for w in part.words[2:] if not w.is_word(*_CHARSET_WORDS)), ""
         )
-        return [] if charset in _UNICODE else [f"convert to character set {charset.lower()}"]
+        keeps = charset in _unicode(part)
+        return [] if keeps else [f"convert to character set {charset.lower()}"]
     if verb in ("CHANGE", "MODIFY"):
         return _redefined(part, renames=verb == "CHANGE")
     return []
+
+
+def _unicode(part: _Reader) -> frozenset[str]:
+    """Character sets that no text is changed by: a session that is not strict makes `?` of some."""
+    return _UNICODE if part.is_strict else _WHOLE_UNICODE
 
 
 def _redefined(part: _Reader, *, renames: bool) -> list[str]:
@@ -416,6 +502,6 @@ def _redefined(part: _Reader, *, renames: bool) -> list[str]:
         is_charset = word.is_word("CHARSET") or (
             word.is_word("CHARACTER", "CHAR") and following.is_word("SET")
         )
-        if is_charset and named.text.upper() not in _UNICODE:
+        if is_charset and named.text.upper() not in _unicode(part):
             return [f"convert to character set {named.text.lower()}"]
     return []

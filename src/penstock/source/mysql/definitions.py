@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from penstock.codec.mysql_charsets import single_byte_table
 from penstock.codec.mysql_types import neutral_type
 from penstock.host.mysql.connect import Connection, literal, quoted, rows
 from penstock.host.mysql.version import ServerVersion
@@ -69,6 +71,7 @@ _PERIOD_TYPE = "timestamp(6)"
 _SOURCE_ID_BYTES = 6
 _CHARSETS = {"utf8": "utf8mb3"}  # MySQL before 8.0.29 and MariaDB before 10.6 call it so
 _TEMPORAL = ("timestamp", "datetime")
+_MEMBERS = ("enum", "set")
 _BYTES = ("bit", "binary", "varbinary")
 _NUMBERLIKE = re.compile(r"b'[01]*'|0x[0-9a-fA-F]*", re.IGNORECASE)
 _BARE_QUOTE = re.compile(r"(?<!\\)'")
@@ -113,7 +116,11 @@ def definitions_of(
         name: _table(
             name,
             facts,
-            tuple(_column(row, server, json_columns[name]) for row in columns[name]),
+            _as_written(
+                tuple(_column(row, server, json_columns[name]) for row in columns[name]),
+                lambda name=name: _create_sql(connection, name),  # type: ignore[misc]
+                server,
+            ),
             indexes[name],
             foreign[name],
             create_sql=_create_sql(connection, name) if with_create_sql else "",
@@ -155,6 +162,9 @@ def _column(row: Row, server: ServerVersion, json_columns: set[str]) -> ColumnDe
     text = str(row["column_type"])
     is_json = row["column_name"] in json_columns and row["data_type"] == "longtext"
     extra = str(row["extra"] or "").upper()
+    # MySQL names none for members in bytes.
+    none = "binary" if row["data_type"] in _MEMBERS else ""
+    charset = row["character_set_name"] or none
     generated = _generated(extra)
     expression = str(row["generation_expression"] or "")
     return ColumnDefinition(
@@ -166,10 +176,10 @@ def _column(row: Row, server: ServerVersion, json_columns: set[str]) -> ColumnDe
         default=_unescaped(expression, server) if generated else _default(row, server, extra),
         generated=generated,
         identity_kind="d" if "AUTO_INCREMENT" in extra else "",
-        collation=row["collation_name"],
+        collation=row["collation_name"] or none or None,
         base_type=text,
         neutral=neutral_type("json" if is_json else text),
-        charset=_CHARSETS.get(row["character_set_name"], row["character_set_name"]) or "",
+        charset=_CHARSETS.get(charset, charset),
         is_invisible="INVISIBLE" in extra,
     )
 
@@ -201,6 +211,39 @@ def _unescaped(expression: str, server: ServerVersion) -> str:
     if server.is_mariadb or _BARE_QUOTE.search(expression):
         return expression
     return _ESCAPED.sub(r"\1", expression)
+
+
+def _as_written(
+    columns: tuple[ColumnDefinition, ...], create_sql: Callable[[], str], server: ServerVersion
+) -> tuple[ColumnDefinition, ...]:
+    """The columns with their expressions as they were written.
+
+    MySQL 8 shows characters beyond ASCII in them as if their bytes were latin1; SHOW CREATE TABLE
+    says what it is.
+    """
+    if server.is_mariadb or all((column.default or "").isascii() for column in columns):
+        return columns
+    created = create_sql()
+    return tuple(
+        replace(column, default=written)
+        if column.default is not None
+        and (written := _from_latin1(column.default)) != column.default
+        and f"({column.default})" not in created
+        and f"({written})" in created
+        else column
+        for column in columns
+    )
+
+
+def _from_latin1(text: str) -> str:
+    """Text in UTF-8 that was taken for latin1, or the text itself where it cannot be that."""
+    known = {character: byte for byte, character in enumerate(single_byte_table("latin1") or ())}
+    if any(character not in known for character in text):
+        return text
+    try:
+        return bytes(known[character] for character in text).decode()
+    except UnicodeDecodeError:
+        return text
 
 
 # -- tables --------------------------------------------------------------------------------------

@@ -80,7 +80,8 @@ class MySQLEngine:
 
         tables: what is captured now. beginning: where a log begins that is still empty; None goes
         on with what is kept beside the log. task: what tells this pipeline from every other, for
-        our ids as a replica. takes: whether the configuration stands for a table's name.
+        our ids as a replica. takes: whether a table that is made later under a name is captured
+        from its CREATE on.
         """
         self._url = url
         self._tables = tables
@@ -107,7 +108,14 @@ class MySQLEngine:
         """Ask the server who it is; keep where the log begins before it begins."""
         self._place = place
         place.files.make_directory(place.run)
-        self._captures = Captures(self._url, place.state, takes=self._takes, clock=place.clock)
+        self._captures = Captures(
+            self._url,
+            place.state,
+            takes=self._takes,
+            end=self.server_position,
+            has_given=self._has_given,
+            clock=place.clock,
+        )
         self._standings = Standings(place.state, place.run, place.files, place.clock)
         with open_catalog(self._url, application_name="penstock stream") as connection:
             self._identity = read_identity(connection)
@@ -179,6 +187,9 @@ class MySQLEngine:
                 )
             )
         return position
+
+    def _has_given(self, position: int) -> bool:
+        return self._stream is not None and self._stream.has_given(position)
 
     def bytes_between(self, first: int, last: int) -> int:
         """See SourceEngine: files in between count as large as they are."""

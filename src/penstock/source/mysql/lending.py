@@ -1,6 +1,6 @@
 """Sessions in snapshots, lent to other processes: what takes the place of an exported snapshot.
 
-These servers can not hand one snapshot to several sessions, and a session can not be handed to
+These servers cannot hand one snapshot to several sessions, and a session cannot be handed to
 another process under TLS. So who took the snapshots keeps their sessions and passes bytes on:
 borrowers see one point for as long as we live, whichever of them is killed. A borrower that is done
 gives its session back with COM_QUIT; one that just goes may have left it in the middle of a result:

@@ -2,7 +2,8 @@
 
 That may take days and many restarts, and the binlog has them only where they were prepared. So a
 file is durable before the log's position passes that place, and it is kept until nothing that the
-log holds can lead back in front of the decision. Not here: reading them again (`assemble.py`).
+log holds can lead back in front of the decision. Rows behind a savepoint wait in the same way until
+their transaction's end, and what is undone is cut off. Not here: reading them (`assemble.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,13 @@ from penstock.host.files import AppendFile, Files, ReadFile
 from penstock.source.mysql.unfollowed import StreamUnexpected
 
 SUFFIX = ".prepared"
+# As the servers write them, and as somebody may have typed them.
+_SAVEPOINT = re.compile(
+    rb"\s*(?:SAVEPOINT|(ROLLBACK)\s+(?:WORK\s+)?TO(?:\s+SAVEPOINT)?)\s+"
+    rb"(`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[^\s`\";]+)\s*;?\s*",
+    re.IGNORECASE,
+)
+_ROLLBACK_TO = re.compile(rb"\s*ROLLBACK\s+(WORK\s+)?TO\b", re.IGNORECASE)
 _ID = re.compile(rb"X'([0-9a-fA-F]*)',X'([0-9a-fA-F]*)',(\d+)")
 
 declare("prepared.keep.before", "prepared.keep.after", "prepared.remove.before")
@@ -47,6 +55,25 @@ def xid_in(statement: bytes) -> Xid | None:
     return int(match[3]), bytes.fromhex(match[1].decode()), bytes.fromhex(match[2].decode())
 
 
+def savepoint_in(statement: bytes) -> tuple[bytes, bool] | None:
+    """The savepoint that a statement sets, or goes back to (True); None: it is another statement.
+
+    Raises StreamUnexpected where it goes back to what cannot be read.
+    """
+    match = _SAVEPOINT.fullmatch(statement)
+    if match is None:
+        if _ROLLBACK_TO.match(statement):
+            raise StreamUnexpected("a ROLLBACK TO whose savepoint cannot be read")
+        return None
+    name = match[2]
+    if name[:1] in (b"`", b'"'):
+        name = name[1:-1].replace(2 * name[:1], name[:1])
+    # The servers compare these names without case.
+    return name.decode("utf-8", "surrogateescape").casefold().encode(
+        "utf-8", "surrogateescape"
+    ), match[1] is not None
+
+
 class PreparedFiles:
     """The files, and which of them hold what at this place of the stream. One thread.
 
@@ -62,6 +89,7 @@ class PreparedFiles:
         self._open: AppendFile | None = None
         self._path = Path()
         self._size = 0
+        self._savepoints: list[tuple[bytes, int]] = []  # with the file's size where it was set
         files.make_directory(directory)
         kept = {one.file for one in held}
         for name in files.listdir(directory):
@@ -87,8 +115,24 @@ class PreparedFiles:
             self._open.append([memoryview(events)])
             self._size += len(events)
 
+    def save(self, name: bytes) -> None:
+        """A savepoint; an older one of that name is forgotten."""
+        self._savepoints = [one for one in self._savepoints if one[0] != name]
+        self._savepoints.append((name, self._size))
+
+    def undo_to(self, name: bytes) -> bool:
+        """Cut off what came behind a savepoint, which stays; False when it was not set."""
+        found = next((at for at, one in enumerate(self._savepoints) if one[0] == name), None)
+        if found is None or self._open is None:
+            return False
+        del self._savepoints[found + 1 :]
+        self._size = self._savepoints[found][1]
+        self._open.truncate(self._size)
+        return True
+
     def drop(self) -> None:
         """The transaction that was begun is not prepared, or its rows were read."""
+        self._savepoints.clear()
         if self._open is not None:
             self._open.close()
             self._open, self._size = None, 0
@@ -105,6 +149,7 @@ class PreparedFiles:
         point("prepared.keep.after")
         one = Prepared(xid=xid_text(xid), since=since, file=self._path.name, size_bytes=self._size)
         self._open, self._size = None, 0
+        self._savepoints.clear()
         self.held = (*(other for other in self.held if other.xid != one.xid), one)
 
     def take(self, xid: Xid, at: int) -> Prepared | None:

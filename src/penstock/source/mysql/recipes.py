@@ -1,6 +1,6 @@
 """Which way to a consistent snapshot an account may take, best first, and why. Pure.
 
-These servers can not hand one snapshot to several connections, as PostgreSQL does; so something
+These servers cannot hand one snapshot to several connections, as PostgreSQL does; so something
 has to keep changes away, for milliseconds, while each connection takes its own. Not here: doing it
 (`snapshot.py`).
 """
@@ -68,7 +68,7 @@ class Facts:
 class Choice:
     """A recipe that can be tried. unprotected: tables whose engine has no snapshots.
 
-    lacking: why better ones can not be, as sentences; empty for the best. sees_prepared: whether
+    lacking: why better ones cannot be, as sentences; empty for the best. sees_prepared: whether
     XA transactions that are prepared can be seen, whose rows lie in the log before the point.
     """
 
@@ -84,12 +84,12 @@ class Choice:
             text += f" (not better: {'; '.join(self.lacking)})"
         if self.unprotected:
             text += (
-                f"; {_names(self.unprotected)} can not be read at one point, for want of an "
+                f"; {_names(self.unprotected)} cannot be read at one point, for want of an "
                 "engine with snapshots"
             )
         if not self.sees_prepared:
             text += (
-                "; XA transactions that are prepared meanwhile would be missing and can not be "
+                "; XA transactions that are prepared meanwhile would be missing and cannot be "
                 "seen: the right XA_RECOVER_ADMIN is missing"
             )
         return text
@@ -126,7 +126,7 @@ def choices(facts: Facts) -> list[Choice]:
             )
     if not found:
         raise NoConsistentPoint(
-            f"the tables can not be read at one point: {'; '.join(lacking)}",
+            f"the tables cannot be read at one point: {'; '.join(lacking)}",
             hint=f"Run at the server: grant {_right_to_lock(facts.server)} on *.* to "
             "'USER'@'HOST';",
         )
@@ -150,7 +150,7 @@ def _right_to_lock(server: ServerVersion) -> str:
 
 
 def _obstacle(recipe: Recipe, facts: Facts) -> str:
-    """Why a recipe can not be tried, as a part of a sentence; empty when it can."""
+    """Why a recipe cannot be tried, as a part of a sentence; empty when it can."""
     server, rights = facts.server, facts.rights
     status = (
         ""

@@ -14,19 +14,18 @@ from typing import ClassVar
 from penstock.codec.mysqlwire import ServerError
 from penstock.host.connect import PrivilegeMissing
 from penstock.host.mysql.connect import AGAIN, server_error
-from penstock.model import PenstockError, Retry
+from penstock.model import LOAD_AGAIN, PenstockError, Retry
 
 RESNAPSHOT = (
-    "Load again in a new directory, and let the server keep its binlogs for longer: "
-    "set global binlog_expire_logs_seconds = 604800;"
+    "Let the server keep its binlogs for longer (set global binlog_expire_logs_seconds = 604800;), "
+    f"and {LOAD_AGAIN}"
 )
 RESET_HINT = (
-    "Somebody ran RESET MASTER, or restored the server: load again in a new directory, and look "
-    "for who did."
+    f"Somebody ran RESET MASTER, or restored the server: look for who did, and {LOAD_AGAIN}"
 )
 BEHIND_HINT = (
     "Find out which of the two is right before you go on: name the server that has them in "
-    "source.url, or load again from this one in a new directory."
+    f"source.url, or, from this one, {LOAD_AGAIN}"
 )
 FATAL_READING_BINLOG = 1236
 SLAVE_WITH_SAME_ID = 4052
@@ -167,7 +166,7 @@ _CONDITIONS = (
         "|read event length|checksum failure|log event entry exceeded max_allowed_packet.*first "
         "event",
         PositionUnfit,
-        "If the server's disk and file are whole, load again in a new directory.",
+        f"If the server's disk and file are whole, {LOAD_AGAIN}",
     ),
     _condition("i/o error reading", LogUnreadable, AGAIN),
     _condition(

@@ -16,7 +16,7 @@ from penstock.codec.mysql_gtids import GtidSet, MariaGtids
 from penstock.host.connect import PrivilegeMissing
 from penstock.host.mysql.connect import Connection, literal, rows, run, value
 from penstock.host.mysql.version import ServerVersion
-from penstock.model import BinlogPosition
+from penstock.model import LOAD_AGAIN, BinlogPosition
 from penstock.model.position import BINLOG_HEAD_BYTES
 from penstock.source.mysql.client import BinlogConnection, DumpOptions, Gtids, open_binlog
 from penstock.source.mysql.login import probe_server_id
@@ -263,8 +263,8 @@ def check_resume(connection: Connection, url: str, point: ResumePoint) -> Source
     if not _is_same_server(identity, point):
         raise ServerReplaced(
             f"the change log was filled from {point.server}, at this address is {identity.name}",
-            hint="Name the right server in source.url, or load again from this one in a new "
-            "directory; with GTIDs a pipeline can change servers.",
+            hint="Name the right server in source.url (with GTIDs a pipeline can change servers), "
+            f"or, from this one, {LOAD_AGAIN}",
         )
     check_file(binlog_files(connection), point.position)
     if point.log_identity:
@@ -366,5 +366,5 @@ def check_file(files: Sequence[LogFile], position: BinlogPosition) -> None:
         raise PositionUnfit(
             f"{position} lies outside its file, which has {size} bytes",
             hint="The server lost the end of its binlog in a crash (sync_binlog is not 1), or it "
-            "was begun anew: load again in a new directory.",
+            f"was begun anew: {LOAD_AGAIN}",
         )

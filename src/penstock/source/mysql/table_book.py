@@ -21,6 +21,7 @@ from penstock.codec.binlog_tables import ShapeMismatch, TableMap, check_relation
 from penstock.codec.mysql_retyping import keeps_values
 from penstock.model import BinlogPosition, Column, Relation, TableDefinition, TableName
 from penstock.source.mysql.catalog import OWN_SCHEMA, SYSTEM_SCHEMAS
+from penstock.source.mysql.ddl_losses import Limit
 from penstock.source.mysql.ddl_text import Doing, Effect
 from penstock.source.mysql.relations import (
     charsets_of,
@@ -28,7 +29,7 @@ from penstock.source.mysql.relations import (
     merged_relation,
     relation_of_definition,
 )
-from penstock.source.mysql.table_notes import AddedNote, AllNotes, TableNotes
+from penstock.source.mysql.table_notes import AddedNote, AllNotes, LimitNote, TableNotes
 from penstock.source.mysql.unfollowed import (
     LOAD_AGAIN,
     RowsChangedUnseen,
@@ -37,8 +38,8 @@ from penstock.source.mysql.unfollowed import (
 )
 
 logger = structlog.get_logger()
-_STRICT_MODES = 0x60_0000  # STRICT_TRANS_TABLES and STRICT_ALL_TABLES
 _GHOST = re.compile(r"_+(?P<table>.+?)(?:_\d{8,14})?_(?:gho|ghc|del|new|old)\d*")
+_CRASH_SAFE = frozenset(("innodb", "ndbcluster", "rocksdb"))
 _REPLACING = re.compile(r"_+(?P<table>.+?)_(?:gho|new)\d*")
 
 
@@ -271,8 +272,8 @@ class TableBook:
 
     def _ghost_of(self, name: TableName) -> TableNotes | None:
         """The captured table that a tool for schema changes works on under this name."""
-        match = _GHOST.fullmatch(name.name)
-        notes = self._notes.get(TableName(name.schema, match["table"])) if match else None
+        of = ghost_of(name)
+        notes = self._notes.get(of) if of is not None else None
         return notes if notes is not None and notes.is_captured else None
 
     def apply(self, effects: Sequence[Effect], query: Query, place: Place) -> list[TableName]:
@@ -283,14 +284,13 @@ class TableBook:
         self.changed = True
         emptied: list[TableName] = []
         renames: list[tuple[TableName, TableName]] = []
-        is_strict = bool(query.sql_mode & _STRICT_MODES)
         for effect in effects:
             if effect.doing is Doing.RENAMED and effect.table is not None and effect.to is not None:
                 renames.append((effect.table, effect.to))
             elif effect.doing in (Doing.WRITTEN, Doing.UNKNOWN):
                 self._written(effect, query, place)
             elif effect.table is not None:
-                emptied += self._applied(effect, effect.table, place, is_strict)
+                emptied += self._applied(effect, effect.table, place, query.is_strict)
         if renames:
             self._renamed(renames, place)
         return emptied
@@ -304,27 +304,45 @@ class TableBook:
         if effect.doing is Doing.DROPPED:
             self._dropped(table, since)
             return []
-        notes = self._notes.get(table)
         if effect.doing is Doing.ALTERED:
-            if notes is None and self._ghost_of(table) is not None:
-                notes = self._notes[table] = TableNotes(schema=table.schema, name=table.name)
-                notes.captured[since] = False
-            if notes is not None:
-                notes.definitions[since] = None
-                if not is_strict:
-                    notes.loose.append(since)
-                notes.added[since] = [
-                    AddedNote(name=one.name, value=one.value, unclear=one.unclear)
-                    for one in effect.added
-                ]
-                if effect.columns:
-                    notes.columns[since] = list(effect.columns)
+            self._altered(effect, table, since, is_strict)
             return []
-        if notes is None or not notes.is_captured:
+        notes = self._notes.get(table)
+        if notes is None:
+            return []
+        if not notes.is_captured:
+            if effect.doing is Doing.CHANGED_UNSEEN:
+                _add_limits(notes, since, [Limit(what=effect.what)])
             return []
         if effect.doing is Doing.CHANGED_UNSEEN:
             raise _unseen(table, f"a statement did: {effect.what}")
+        if effect.doing is Doing.REPAIRED:
+            self._repaired(notes)
         return [table] if effect.doing is Doing.EMPTIED else []
+
+    def _altered(self, effect: Effect, table: TableName, since: int, is_strict: bool) -> None:
+        notes = self._notes.get(table)
+        if notes is None and self._ghost_of(table) is not None:
+            notes = self._notes[table] = TableNotes(schema=table.schema, name=table.name)
+            notes.captured[since] = False
+        if notes is None:
+            return
+        notes.definitions[since] = None
+        if not is_strict:
+            notes.loose.append(since)
+        notes.added[since] = [
+            AddedNote(name=one.name, value=one.value, unclear=one.unclear) for one in effect.added
+        ]
+        if effect.columns:
+            notes.columns[since] = list(effect.columns)
+        _add_limits(notes, since, effect.limits)
+
+    def _repaired(self, notes: TableNotes) -> None:
+        """REPAIR does nothing to engines that survive a crash; others may be without rows now."""
+        definition = notes.definition or self._live.read(notes.table)
+        engine = definition.engine if definition is not None else ""
+        if engine.lower() not in _CRASH_SAFE:
+            raise _unseen(notes.table, f"repair table, of engine {engine or 'unknown'}")
 
     def _created(self, table: TableName, since: int, if_absent: bool) -> list[TableName]:
         notes = self._notes.get(table)
@@ -336,6 +354,7 @@ class TableBook:
                 notes.added.clear()
                 notes.columns.clear()
                 notes.loose.clear()
+                notes.limits.clear()
             return []
         is_known = notes is not None and notes.is_captured
         if notes is None:
@@ -361,16 +380,21 @@ class TableBook:
             said = {f"{name.schema}.{name.name}"}
             if query.schema == name.schema:
                 said.add(name.name)
-            if not notes.is_captured or not said & effect.names:
+            is_any = effect.doing is Doing.WRITTEN and not effect.names
+            if not notes.is_captured or not (is_any or said & effect.names):
                 continue
             if effect.doing is Doing.UNKNOWN:
                 notes.definitions[place.since] = None
                 notes.loose.append(place.since)
                 continue
+            what = (
+                "may have been changed by a function whose call"
+                if is_any
+                else "was changed by a statement that"
+            )
             raise StatementLogged(
-                f"{name} was changed by a statement that is logged as text, not as rows",
-                hint="Set binlog_format = 'ROW' for all sessions; then load again in a new "
-                "directory.",
+                f"{name} {what} is logged as text, not as rows",
+                hint="Set binlog_format = 'ROW' for all sessions. " + LOAD_AGAIN,
                 table=str(name),
             )
 
@@ -399,12 +423,22 @@ class TableBook:
         return match is not None and (now.schema, match["table"]) == name
 
     def _swapped(self, notes: TableNotes, ghost: TableNotes | None, since: int) -> None:
-        """The ghost has the same rows in another shape; its history is the table's from now on."""
+        """The ghost has the same rows in another shape; its history is the table's from now on.
+
+        These tools copy with INSERT IGNORE: values are cut to fit, however strict the session.
+        """
         notes.definitions[since] = None
+        notes.loose.append(since)
         if ghost is not None:
             notes.added[since] = [one for at in sorted(ghost.added) for one in ghost.added[at]]
-            if ghost.loose:
-                notes.loose.append(since)
+            key = _key_of(notes)
+            for limit in (one for at in sorted(ghost.limits) for one in ghost.limits[at]):
+                if not key or not key <= {column.lower() for column in limit.columns}:
+                    raise _unseen(
+                        notes.table,
+                        f"it was replaced by a copy with {limit.what}, and rows that this refused "
+                        "were left out (insert ignore)",
+                    )
         logger.info("captured table was replaced by its altered copy", table=str(notes.table))
 
     def introduced(self, names: Iterable[TableName], place: Place) -> list[Relation]:
@@ -434,6 +468,29 @@ class TableBook:
         before = notes.version
         relation = self._settled(notes, relation_of_definition(definition), place)
         return relation if notes.version != before else None
+
+
+def _add_limits(notes: TableNotes, since: int, limits: Sequence[Limit]) -> None:
+    """Of working tables alone: others are refused what they may not hold, with an error."""
+    if limits and not notes.is_captured:
+        said = [LimitNote(what=one.what, columns=one.columns) for one in limits]
+        notes.limits[since] = notes.limits.get(since, []) + said
+
+
+def _key_of(notes: TableNotes) -> set[str]:
+    """What tells a captured table's rows apart, in lower case; empty when that is not known."""
+    if notes.relation is not None:
+        names = [notes.relation.columns[index].name for index in notes.relation.key]
+    else:
+        last = [one for one in notes.definitions.values() if one is not None][-1:]
+        names = [name for one in last for name in one.primary_key]
+    return {name.lower() for name in names}
+
+
+def ghost_of(name: TableName) -> TableName | None:
+    """The table on which a tool for schema changes would work under this name."""
+    match = _GHOST.fullmatch(name.name)
+    return TableName(name.schema, match["table"]) if match else None
 
 
 def _columns_before(notes: TableNotes, last: Relation, relation: Relation) -> dict[str, Column]:

@@ -21,14 +21,23 @@ class AddedNote:
     unclear: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitNote:
+    """Rows may be missing where a tool copied them; see `ddl_losses.Limit`."""
+
+    what: str
+    columns: tuple[str, ...] = ()
+
+
 @dataclass(slots=True, kw_only=True)
 class TableNotes:
     """One table. All keys are places since which something holds.
 
     captured: rows go to the log. there: whether the table exists. definitions: None: changed since,
     and not known. relations: as the log has them. added: columns that statements added. columns:
-    old and new names of those that they renamed. fresh: the table began empty there. loose: a
-    session changed it that was not strict. version: the highest that any relation had.
+    old and new names of those that they renamed. limits: of a working table of a tool for schema
+    changes, what rows it may be without. fresh: the table began empty there. loose: a session
+    changed it that was not strict. version: the highest that any relation had.
     """
 
     schema: str
@@ -39,6 +48,7 @@ class TableNotes:
     relations: dict[int, Relation] = field(default_factory=dict)
     added: dict[int, list[AddedNote]] = field(default_factory=dict)
     columns: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
+    limits: dict[int, list[LimitNote]] = field(default_factory=dict)
     fresh: list[int] = field(default_factory=list)
     loose: list[int] = field(default_factory=list)
     version: int = 0
@@ -101,6 +111,7 @@ class TableNotes:
             self.relations,
             self.added,
             self.columns,
+            self.limits,
         ):
             for since in [one for one in notes if one >= position]:
                 del notes[since]

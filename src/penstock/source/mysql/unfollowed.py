@@ -1,4 +1,4 @@
-"""What a binlog can hold that can not be followed: one class per condition.
+"""What a binlog can hold that cannot be followed: one class per condition.
 
 Each stops the extraction at the place where it happened, with the log whole up to there. Not here:
 what the server refuses to send (`refusals.py`).
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from penstock.model import LOAD_AGAIN as COMMANDS
 from penstock.model import PenstockError, Retry
 
-LOAD_AGAIN = "Load again in a new directory: the changes alone do not tell what the rows are now."
+LOAD_AGAIN = "The changes alone do not tell what the rows are now: " + COMMANDS
 
 
 class RowsChangedUnseen(PenstockError):

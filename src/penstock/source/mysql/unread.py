@@ -1,6 +1,6 @@
 """Is there anything of ours in a piece of the binlog? Asked where nobody follows it just now.
 
-A look as a replica, over names only: a row's table, a statement's words. What can not be looked
+A look as a replica, over names only: a row's table, a statement's words. What cannot be looked
 into counts as ours, so the answer "nothing" is sure. Not here: following (`stream.py`).
 """
 

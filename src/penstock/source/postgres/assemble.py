@@ -32,7 +32,7 @@ from penstock.codec.pgoutput_messages import (
 )
 from penstock.codec.pgwire import ServerMessage, frame_at, server_message
 from penstock.host.connect import ConnectionLost
-from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Run
+from penstock.model import LOAD_AGAIN, FlushPoint, Marker, MarkerKind, Relation, Run
 from penstock.source.postgres.assembly import (
     Counted,
     Limits,
@@ -245,7 +245,7 @@ class Assembler:
 
     def _notice(self, said: ServerMessage) -> None:
         if said.severity == "WARNING" and said.sqlstate == "55000":
-            # PostgreSQL 18 goes on without a publication that it can not find, and the rows
+            # PostgreSQL 18 goes on without a publication that it cannot find, and the rows
             # committed meanwhile are not sent: going on would lose them.
             raise PublicationLost(
                 f"the server streams without a publication: {said.message}",
@@ -384,7 +384,7 @@ class Assembler:
         elif not isinstance(message, TypeMessage | OriginMessage):
             raise StreamUnexpected(
                 f"unexpected {type(message).__name__} in the stream",
-                hint="The slot must not be two-phase: drop it and load again.",
+                hint=f"The slot must not be two-phase: {LOAD_AGAIN}",
             )
 
     def _relation(self, message: RelationMessage, arrival: int) -> None:
@@ -541,7 +541,7 @@ class Assembler:
             # A shape from a rolled back part holds for no row: the server sends it again.
             if message.xid not in streamed.aborted:
                 self._relation(message, arrival)
-        elif isinstance(message, TypeMessage) or (
+        elif isinstance(message, TypeMessage | OriginMessage) or (
             isinstance(message, TruncateMessage | LogicalMessage)
             and message.xid in streamed.aborted
         ):

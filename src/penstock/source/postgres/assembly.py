@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class StreamUnexpected(PenstockError):
-    """The server sent a message that what we asked for can not give."""
+    """The server sent a message that what we asked for cannot give."""
 
     code = "PG71"
     retry = "operator"

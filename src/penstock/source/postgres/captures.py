@@ -3,7 +3,7 @@
 What is wished is in a state file (`model.wishes`); each wish is tried once and answered in
 another. A table is added to the publication first; then the thread that decodes takes it in
 between two transactions, and only then the answer is given: whoever copies its rows at a later
-point finds every change behind that point in the log. A table that can not be taken in is
+point finds every change behind that point in the log. A table that cannot be taken in is
 answered with the reason, and the others never notice. Not here: the rows it has already
 (`control.table_copy`).
 
@@ -40,7 +40,7 @@ from penstock.source.postgres.assembly import Visit
 from penstock.source.postgres.catalog import captured_tables, open_catalog
 from penstock.source.postgres.patterns import as_pattern
 from penstock.source.postgres.relations import RelationResolver
-from penstock.source.postgres.slot import PUBLISHED
+from penstock.source.postgres.slot import PUBLISHED, published
 from penstock.source.postgres.stream import PostgresSource
 from penstock.source.postgres.table_actions import TableActions
 from penstock.source.wish_files import WishFiles
@@ -63,13 +63,14 @@ NAMED = """
        and c.relname = %(name)s
 """
 
+PARTITIONED = "select relkind = 'p' from pg_class where oid = to_regclass(%s)"
 
 HORIZON = "select pg_snapshot_xmax(pg_current_snapshot())::text::numeric"
 OLDEST = "select pg_snapshot_xmin(pg_current_snapshot())::text::numeric"
 
 
 class TableNotPublished(PenstockError):
-    """A table can not be put into the publication by us."""
+    """A table cannot be put into the publication by us."""
 
     code = "PG67"
     retry = "operator"
@@ -314,7 +315,7 @@ class Captures:
 
     def _publish(self, table: TableName) -> None:
         name = self._publication
-        statement = f"alter publication {quoted(name)} add table {quoted(*table)}"
+        statement = f"alter publication {quoted(name)} add table {published([table])}"
         with (
             self._open() as connection,
             server_errors(f"adding {table} to publication {name}"),
@@ -327,7 +328,7 @@ class Captures:
 
     def _unpublish(self, table: TableName) -> None:
         name = self._publication
-        statement = f"alter publication {quoted(name)} drop table {quoted(*table)}"
+        statement = f"alter publication {quoted(name)} drop table {published([table])}"
         keys = {"publication": name, "schema": table.schema, "name": table.name}
         with (
             self._open() as connection,
@@ -346,7 +347,9 @@ class Captures:
     ) -> None:
         try:
             if lock:
-                locking = f"lock table {quoted(*table)} in share row exclusive mode"
+                row = connection.execute(PARTITIONED, (quoted(*table),)).fetchone()
+                only = "" if row is not None and row[0] else "only "
+                locking = f"lock table {only}{quoted(*table)} in share row exclusive mode"
                 connection.execute(locking.encode())
             connection.execute(statement.encode())
         except (
@@ -354,7 +357,7 @@ class Captures:
             psycopg.errors.ReadOnlySqlTransaction,
         ) as error:
             raise TableNotPublished(
-                f"the publication can not be altered for {table}: {error.diag.message_primary}",
+                f"the publication cannot be altered for {table}: {error.diag.message_primary}",
                 hint=f"On the primary, as an owner of both, run: {statement}; then give the same "
                 "penstock table command again.",
                 table=str(table),

@@ -83,7 +83,7 @@ class Exclusion(StrEnum):
 
 
 class TableNotCapturable(PenstockError):
-    """A table that the configuration names can not be captured, or there is none of that name."""
+    """A table that the configuration names cannot be captured, or there is none of that name."""
 
     code = "PG42"
     retry = "operator"
@@ -152,6 +152,15 @@ class _Candidate:
     has_columns: bool
 
 
+def _full_identities(root: _Candidate, leaves: Sequence[_Candidate]) -> str:
+    """The SQL that lets all changes of a partitioned table come with what tells its rows apart."""
+    key = root.key or ()
+    lacking = [one for one in leaves if not identity_covers(one.identity, root.identity, key)]
+    if not root.identity and not key:  # then nobody who follows it could know its rows either
+        lacking.insert(0, root)
+    return " ".join(f"alter table {quoted(*one.name)} replica identity full;" for one in lacking)
+
+
 def open_catalog(url: str, *, application_name: str = "penstock catalog") -> psycopg.Connection:
     """A connection on which the functions of this room may read the catalogue and rows.
 
@@ -170,14 +179,14 @@ def captured_tables(
 
     connection: from `open_catalog`. dropped: tables of which a pattern may name one that does not
     exist. Raises PatternInvalid; TableNotCapturable when a pattern names another table that does
-    not exist, or one that can not be captured; PartitionNotSeparable. A pattern with wildcards may
+    not exist, or one that cannot be captured; PartitionNotSeparable. A pattern with wildcards may
     come to nothing: the result may be empty.
     """
     result = survey(connection, patterns, dropped=dropped)
     for excluded in result.excluded:
         if excluded.is_named and excluded.reason is not Exclusion.PATTERN:
             raise TableNotCapturable(
-                f"{excluded.name} can not be captured: {excluded.reason}"
+                f"{excluded.name} cannot be captured: {excluded.reason}"
                 + (f" ({excluded.related})" if excluded.related else ""),
                 hint=f"Run: {excluded.mend}"
                 if excluded.mend
@@ -203,23 +212,10 @@ def survey(
     """What the patterns take in, what they stand for and is left out, and why.
 
     dropped: tables that may have been dropped since they were followed. Raises PatternInvalid for
-    a pattern that can not be read, and PartitionNotSeparable.
+    a pattern that cannot be read, and PartitionNotSeparable.
     """
     selection = Selection.parse(patterns)
-    with connection.cursor(row_factory=dict_row) as cursor:
-        candidates = {
-            row["id"]: _Candidate(
-                id=row["id"],
-                name=TableName(row["schema"], row["name"]),
-                kind=row["kind"],
-                persistence=row["persistence"],
-                parent=row["parent"],
-                identity=row["identity"],
-                key=row["key"],
-                has_columns=row["has_columns"],
-            )
-            for row in cursor.execute(CANDIDATES).fetchall()
-        }
+    candidates = _candidates(connection)
     picked = _Pick(selection, candidates)
     definitions = definitions_of(connection, picked.taken)
     names = [candidate.name for candidate in candidates.values()]
@@ -233,6 +229,33 @@ def survey(
         gone=tuple(gone),
         near=tuple(name for name in names if any(p.nearly_matches(name) for p in unmatched)),
     )
+
+
+def taken_names(connection: psycopg.Connection, patterns: Sequence[str]) -> dict[TableName, int]:
+    """The tables that the patterns take in, and their oids; no definition is read.
+
+    Raises PatternInvalid, PartitionNotSeparable.
+    """
+    candidates = _candidates(connection)
+    picked = _Pick(Selection.parse(patterns), candidates)
+    return {candidates[id_].name: id_ for id_ in picked.taken}
+
+
+def _candidates(connection: psycopg.Connection) -> dict[int, _Candidate]:
+    with connection.cursor(row_factory=dict_row) as cursor:
+        return {
+            row["id"]: _Candidate(
+                id=row["id"],
+                name=TableName(row["schema"], row["name"]),
+                kind=row["kind"],
+                persistence=row["persistence"],
+                parent=row["parent"],
+                identity=row["identity"],
+                key=row["key"],
+                has_columns=row["has_columns"],
+            )
+            for row in cursor.execute(CANDIDATES).fetchall()
+        }
 
 
 def _names_nothing(pattern: TablePattern, names: Sequence[TableName]) -> bool:
@@ -305,7 +328,8 @@ class _Pick:
             return Excluded(name=name, reason=Exclusion.UNLOGGED, mend=mend, is_named=named)
         if not candidate.has_columns:
             return Excluded(name=name, reason=Exclusion.NO_COLUMNS, is_named=named)
-        for leaf in self._leaves(candidate):
+        leaves = self._leaves(candidate)
+        for leaf in leaves:
             if leaf.kind == "f":
                 reason, mend = Exclusion.PART_FOREIGN, ""
             elif leaf.persistence != "p":
@@ -313,7 +337,7 @@ class _Pick:
                 mend = f"alter table {quoted(*leaf.name)} set logged;"
             elif not identity_covers(leaf.identity, candidate.identity, candidate.key or ()):
                 reason = Exclusion.PART_IDENTITY
-                mend = f"alter table {quoted(*leaf.name)} replica identity full;"
+                mend = _full_identities(candidate, leaves)
             else:
                 continue
             return Excluded(name=name, reason=reason, related=leaf.name, mend=mend, is_named=named)

@@ -34,7 +34,7 @@ from penstock.source.postgres.assemble import Assembler
 from penstock.source.postgres.assembly import Shapes, StreamUnexpected
 from penstock.source.postgres.client import open_replication, server_error
 from penstock.source.postgres.slot import SlotState
-from penstock.source.postgres.source_identity import ServerIdentity, check_identity, identify
+from penstock.source.postgres.source_identity import ServerIdentity, checked_server
 from penstock.source.postgres.spill import Spill
 from penstock.source.postgres.stream import BUFFER_BYTES, StreamOptions, make_room, protocol_options
 
@@ -80,10 +80,10 @@ class CatchUp:
     ) -> None:
         """Say where to go on; the parameters are those of PostgresSource."""
         self.end = start
+        self.identity = expected
         self._options = options
         self._shapes = shapes
         self._spill_directory = spill_directory
-        self._expected = expected
         self._before_run = before_run
         self._range_bytes = range_bytes
         self._files = files
@@ -107,14 +107,14 @@ class CatchUp:
         """Whether another range should be read, rather than streamed.
 
         behind_bytes: WAL from which on it is. Raises what would stop a stream, too: a gap, a lost
-        slot, another server, a missing publication.
+        slot, another server or timeline, a missing publication. `identity` is the server's then.
         """
         connection, position = self._connection, self.end.position
-        check_identity(self._expected, identify(connection))
+        self.identity = checked_server(connection, self.identity, position)
         slot.check_publication(connection, self._options.publication)
         state = slot.read_slot(connection, self._options.slot)
         slot.check_slot(
-            state, self._options.slot, database=self._expected.database, position=position
+            state, self._options.slot, database=self.identity.database, position=position
         )
         if state is None or state.active_pid:
             return False  # whoever reads it: the stream waits until it is free

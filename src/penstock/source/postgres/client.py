@@ -22,6 +22,7 @@ from penstock.host.connect import (
     EXACT_TEXT_SETTINGS,
     ConnectFailed,
     ConnectionLost,
+    DatabaseRefused,
     DatabaseUnknown,
     LoginRefused,
     PrivilegeMissing,
@@ -299,7 +300,7 @@ _REFUSALS: dict[str, type[ConnectFailed]] = {
 def _login_error(url: str, said: ServerMessage) -> PenstockError:
     """The typed error for a refused log-in; the SQLSTATE decides, in whatever language."""
     known = connect_error(url, said.message)
-    if said.sqlstate == "42501":
+    if said.sqlstate == "42501" and not isinstance(known, DatabaseRefused):
         return PrivilegeMissing(
             known.message,
             hint="Let the role replicate: alter role NAME replication; (Amazon RDS: grant "

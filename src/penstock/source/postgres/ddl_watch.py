@@ -99,7 +99,7 @@ class Gone(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop(Action):
-    """What can not be carried: make the log durable up to here, call done(), raise error.
+    """What cannot be carried: make the log durable up to here, call done(), raise error.
 
     After done() and a new start the operator is taken to have mended it.
     """
@@ -196,7 +196,7 @@ class DdlWatch:
     # -- what the extractor calls ----------------------------------------------------------------
 
     def admit(self, name: TableName, source_id: int) -> None:
-        """Follow one more table from now on, as it stands. Raises why it can not be followed."""
+        """Follow one more table from now on, as it stands. Raises why it cannot be followed."""
         with server_errors(f"looking at {name}"):
             digest, text = self._query([source_id], [name], with_text=True)[source_id]
         shape = _shape(digest, text or "")
@@ -271,7 +271,7 @@ class DdlWatch:
     def poll(self) -> int:
         """Look at the catalogue once; returns how many actions were added.
 
-        One query when nothing changed. Raises typed errors when the server can not be asked.
+        One query when nothing changed. Raises typed errors when the server cannot be asked.
         """
         with server_errors("looking for changed tables"):
             try:
@@ -342,7 +342,7 @@ class DdlWatch:
         for name in names:
             shape = shapes.get(self._ids[name]) or by_name.get(name)
             self._compare(name, shape, definitions, position)
-        # What can not be carried comes before other things of the same look.
+        # What cannot be carried comes before other things of the same look.
         self._pending = deque(
             sorted(
                 self._pending,

@@ -21,6 +21,7 @@ from penstock.source.postgres.client import open_replication
 from penstock.source.postgres.ddl_watch import DdlWatch, WatchState
 from penstock.source.postgres.relations import dropped_definitions
 from penstock.source.postgres.shapes import CatalogShapes
+from penstock.source.postgres.slot_owner import SlotOwner, claim_slot
 from penstock.source.postgres.source_identity import ServerIdentity, identify, server_position
 from penstock.source.postgres.stream import PostgresSource, StreamOptions
 from penstock.source.postgres.table_actions import TableActions, is_begun_only
@@ -40,18 +41,21 @@ class PostgresEngine:
         options: ExtractOptions,
         takes: Callable[[TableName], bool] = lambda _: True,
         start_position: int = 0,
+        pipeline: str = "",
     ) -> None:
         """Say what to read.
 
         tables: what is captured. takes: whether the configuration stands for a table's name, also
         of one that is not among tables. start_position: where the log must begin when it is still
-        empty (the slot's consistent point); 0: where the slot stands.
+        empty (the slot's consistent point); 0: where the slot stands. pipeline: who the slot's
+        owner is; empty: it is not said.
         """
         self._url = url
         self._tables = tables
         self._takes = takes
         self._options = options
         self._start_position = start_position
+        self._pipeline = pipeline
         self._resolver: RelationResolver | None = None
         self._actions: TableActions | None = None
         self._shapes: CatalogShapes | None = None
@@ -108,6 +112,7 @@ class PostgresEngine:
     def attempt(self) -> Iterator[None]:
         """Two connections to the catalogue; tables are looked at before anything is read."""
         with open_catalog(self._url) as catalog, open_catalog(self._url) as watched:
+            self._claim_slot(catalog)
             captures = self._taken_captures()
             if self._resolver is None:
                 self._tables = captures.begin(self._tables)
@@ -119,6 +124,12 @@ class PostgresEngine:
                 yield
             finally:
                 self._stream = None
+
+    def _claim_slot(self, catalog: psycopg.Connection) -> None:
+        """Before anything is read, for that moves the slot."""
+        if self._pipeline:
+            owner = SlotOwner(pipeline=self._pipeline, log_id=self._place.log_id())
+            claim_slot(catalog, self._options.publication, self._options.slot, owner)
 
     def _resolve_with(self, catalog: psycopg.Connection) -> RelationResolver:
         """One resolver serves the whole extraction, on the connection of each attempt."""
@@ -188,7 +199,12 @@ class PostgresEngine:
             range_bytes=self._options.catch_up_range_bytes,
             files=self._place.files,
         ) as behind:
-            yield _CopiedRanges(behind, self._options.catch_up_bytes, self._forget_shapes)
+            yield _CopiedRanges(
+                behind,
+                self._options.catch_up_bytes,
+                keep_identity=self._keep_identity,
+                forget=self._forget_shapes,
+            )
 
     def _forget_shapes(self) -> None:
         if self._resolver is not None:
@@ -209,7 +225,8 @@ class PostgresEngine:
             files=self._place.files,
             clock=self._place.clock,
         ) as source:
-            self._keep_identity(source)
+            if source.identity is not None:
+                self._keep_identity(source.identity)
             self._stream = source
             yield source
 
@@ -228,12 +245,11 @@ class PostgresEngine:
     def _stored_identity(self) -> ServerIdentity | None:
         return self._place.state.load(STREAM_FILE, ServerIdentity)
 
-    def _keep_identity(self, source: PostgresSource) -> None:
+    def _keep_identity(self, now: ServerIdentity) -> None:
         """Remember the server's timeline: after a promotion positions go on from the new one."""
-        now = source.identity
-        if now is not None and now != self._stored_identity():
+        if now != self._stored_identity():
             self._place.state.save(STREAM_FILE, now)
-        self._identity = now or self._identity
+        self._identity = now
 
     # -- tables ------------------------------------------------------------------------------
 
@@ -277,13 +293,23 @@ class PostgresEngine:
 class _CopiedRanges:
     """CatchUp as the port has it."""
 
-    def __init__(self, behind: CatchUp, behind_bytes: int, forget: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        behind: CatchUp,
+        behind_bytes: int,
+        *,
+        keep_identity: Callable[[ServerIdentity], None],
+        forget: Callable[[], None],
+    ) -> None:
         self._behind = behind
         self._behind_bytes = behind_bytes
+        self._keep_identity = keep_identity
         self._forget = forget
 
     def is_worth_it(self) -> bool:
-        return self._behind.is_worth_it(self._behind_bytes)
+        worth = self._behind.is_worth_it(self._behind_bytes)
+        self._keep_identity(self._behind.identity)
+        return worth
 
     def read_range(self) -> Iterator[Run]:
         return self._behind.read_range()

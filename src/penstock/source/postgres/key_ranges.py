@@ -1,7 +1,7 @@
-"""Ranges of a key, for tables that can not be read by ranges of heap blocks.
+"""Ranges of a key, for tables that cannot be read by ranges of heap blocks.
 
 Where to cut is taken from a sample of the rows. However good it is, together the ranges hold every
-row once: a row belongs to the last range whose lower bound it is not below, and one that can not
+row once: a row belongs to the last range whose lower bound it is not below, and one that cannot
 be compared, having NULL there, to the first. Not here: tables that are heaps (`snapshot.py`).
 """
 
@@ -179,7 +179,7 @@ def read_cuts(
             return _cuts(connection, key, SAMPLED.format(table=table, share=share), count)
     except psycopg.errors.FeatureNotSupported:
         # An access method need not know how to sample: then all values of the key are looked at.
-        logger.info("table can not be sampled", table=str(storage))
+        logger.info("table cannot be sampled", table=str(storage))
         with connection.transaction():
             return _cuts(connection, key, table, count)
 

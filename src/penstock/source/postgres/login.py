@@ -186,7 +186,7 @@ class Authenticator:
         """The message to send, or None when there is nothing to say.
 
         Raises LoginRefused when the method is not acceptable or not known here, and ScramError
-        when the server can not prove itself.
+        when the server cannot prove itself.
         """
         if code == pgwire.AUTHENTICATION_OK:
             self._accept()

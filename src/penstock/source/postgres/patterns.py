@@ -17,7 +17,7 @@ from penstock.model import PenstockError, TableName
 
 
 class PatternInvalid(PenstockError):
-    """A table pattern can not be read."""
+    """A table pattern cannot be read."""
 
     code = "PG40"
     retry = "never"

@@ -159,7 +159,10 @@ class RelationResolver:
         self._book = TypeBook()
         self._definitions = {table.source_id: table for table in tables}
         self._names = {table.name for table in self._definitions.values()}
+        known = list(known)
         self._current = {TableName(r.schema, r.name): r for r in known}
+        # What the log had when we began; the definitions may be newer than that.
+        self._begun = {relation.source_id: relation for relation in known}
         self._messages: dict[int, tuple[RelationMessage, Relation | None]] = {}
         self._lock = threading.RLock()
 
@@ -252,8 +255,10 @@ class RelationResolver:
     def _adopted(self, definition: TableDefinition) -> Relation | None:
         self._replace_incarnation(definition)
         before = self._definitions.get(definition.source_id)
+        base = self._begun.pop(definition.source_id, None)
         if before is not None:
             self._names.discard(before.name)
+            base = base or relation_of(before)
         self._names.add(definition.name)
         self._definitions[definition.source_id] = definition
         self._messages.pop(definition.source_id, None)
@@ -262,8 +267,8 @@ class RelationResolver:
         if last is not None and (
             # Rows are bound to the shape of the last message; another key comes with the next.
             _same_columns(last, relation)
-            # The last message is newer than the definition we had: perhaps newer than this one.
-            or (before is not None and not _same_columns(last, relation_of(before)))
+            # The last message is newer than what we had: perhaps newer than this one.
+            or (base is not None and not _same_columns(last, base))
         ):
             return None
         return self._settled(relation)

@@ -94,7 +94,7 @@ class TableVanished(PenstockError):
 class ReloadJob:
     """A table held at a consistent point, ready to be read once. A context manager.
 
-    position: X. definition: the table as it is at X; its shape can not change until close().
+    position: X. definition: the table as it is at X; its shape cannot change until close().
     """
 
     def __init__(

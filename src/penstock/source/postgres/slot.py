@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ from penstock.host.connect import (
     server_errors,
 )
 from penstock.host.faults import declare, point
-from penstock.model import Lsn, PenstockError, TableName
+from penstock.model import LOAD_AGAIN, Lsn, PenstockError, TableName
 from penstock.source.postgres.client import ReplicationConnection, Row, open_replication
 
 logger = structlog.get_logger()
@@ -182,8 +182,7 @@ def check_slot(
             f"replication slot {name} does not exist, but the log goes on at {Lsn(position)}"
             if position
             else f"replication slot {name} does not exist",
-            hint="Somebody dropped it: changes since then are gone. Give the pipeline a new "
-            "directory and load again; penstock makes the slot then.",
+            hint=f"Somebody dropped it: changes since then are gone; {LOAD_AGAIN}",
         )
     again = f"select pg_drop_replication_slot({literal(name)})"
     if state.slot_type != "logical" or state.plugin != plugin or state.database != database:
@@ -196,22 +195,21 @@ def check_slot(
     if state.two_phase:
         raise SlotUnfit(
             f"slot {name} is made for two-phase commit, which penstock does not read",
-            hint=f"Drop it and load again: {again};",
+            hint=f"Drop it ({again};), or {LOAD_AGAIN}",
         )
     if not state.is_whole:
         reason = state.invalidation_reason or state.wal_status
         raise SlotLost(
             f"slot {name} was invalidated by the server ({reason}): changes are gone",
-            hint=f"Drop it, then load again in a new directory: {again}; and give the server "
-            "more room: alter system set max_slot_wal_keep_size = '50GB'; "
-            "select pg_reload_conf();",
+            hint="Give the server more room (alter system set max_slot_wal_keep_size = '50GB'; "
+            f"select pg_reload_conf();), and {LOAD_AGAIN}",
             reason=reason,
         )
     if position and state.confirmed_flush > position:
         raise PositionGone(
             f"slot {name} stands at {Lsn(state.confirmed_flush)}, the log ends at "
             f"{Lsn(position)}: the changes between were given to another reader",
-            hint="Load again in a new directory, and let nothing else read from this slot.",
+            hint=f"Let nothing else read from this slot, and {LOAD_AGAIN}",
             expected=str(Lsn(position)),
             actual=str(Lsn(state.confirmed_flush)),
         )
@@ -229,8 +227,8 @@ def check_not_ahead(connection: ReplicationConnection, position: int) -> None:
         raise PositionAhead(
             f"the log has changes up to {Lsn(position)}, the server's WAL ends at {Lsn(end)}: it "
             "was put back from an older copy",
-            hint="Load again in a new directory: what the target has may never have happened on "
-            "this server.",
+            hint="What the target has may never have happened on this server: put the newer one "
+            f"back, or {LOAD_AGAIN}",
             expected=str(Lsn(position)),
             actual=str(Lsn(end)),
         )
@@ -265,9 +263,17 @@ def check_publication(connection: ReplicationConnection, name: str) -> None:
         raise PublicationMissing(
             f"publication {name} does not exist",
             hint=f"If it was dropped while the slot was in use, changes may be missing: load "
-            f"again. For a new pipeline: create publication {quoted(name)} for table ... with "
+            f"again. For a new pipeline: create publication {quoted(name)} for table only ... with "
             "(publish_via_partition_root = true);",
         )
+
+
+def published(tables: Iterable[TableName]) -> str:
+    """Tables in a statement about a publication: without those that inherit from them.
+
+    Partitions come with their root nevertheless.
+    """
+    return ", ".join(f"only {quoted(*table)}" for table in tables)
 
 
 def ensure_publication(
@@ -278,14 +284,13 @@ def ensure_publication(
     An existing one must publish every operation and all of `tables`; more tables do no harm.
     Raises PublicationUnfit with the SQL that mends it.
     """
-    listed = ", ".join(quoted(table.schema, table.name) for table in tables)
     with server_errors(f"looking at publication {name}"):
         found = connection.execute(PUBLICATION.format(name=literal(name))).fetchone()
     if found is None:
         if not tables:
             raise PublicationUnfit(f"publication {name} would hold no table")
         statement = (
-            f"create publication {quoted(name)} for table {listed}"
+            f"create publication {quoted(name)} for table {published(tables)}"
             " with (publish = 'insert, update, delete, truncate',"
             " publish_via_partition_root = true)"
         )
@@ -303,10 +308,10 @@ def ensure_publication(
         rows = connection.execute(PUBLISHED.format(name=literal(name))).fetchall()
     missing = [table for table in tables if tuple(table) not in {tuple(row) for row in rows}]
     if missing:
-        names = ", ".join(quoted(table.schema, table.name) for table in missing)
         raise PublicationUnfit(
-            f"publication {name} lacks {len(missing)} of the pipeline's tables: {names}",
-            hint=f"alter publication {quoted(name)} add table {names};",
+            f"publication {name} lacks {len(missing)} of the pipeline's tables: "
+            f"{', '.join(map(str, missing))}",
+            hint=f"alter publication {quoted(name)} add table {published(missing)};",
         )
     return False
 

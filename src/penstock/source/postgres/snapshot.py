@@ -104,7 +104,7 @@ STORAGES = """
 
 
 class SnapshotGone(PenstockError):
-    """The exported snapshot can not be taken over: its keeper ended."""
+    """The exported snapshot cannot be taken over: its keeper ended."""
 
     code = "PG44"
     retry = "operator"
@@ -197,6 +197,8 @@ def lock_tables(
 ) -> None:
     """Hold tables and their partitions as they are until the transaction ends.
 
+    Not the tables that inherit from them, which are read by themselves.
+
     connection: in a transaction, after its snapshot was set. ACCESS SHARE keeps off only changes
     of the table itself; those wait, so hold it no longer than needed. Raises StatementInterrupted
     when such a change has been running for timeout_s. Never take these locks before a slot is
@@ -204,7 +206,9 @@ def lock_tables(
     """
     if not tables:
         return
-    names = ", ".join(quoted(*table.name) for table in tables)
+    names = ", ".join(
+        f"{'' if table.is_partitioned else 'only '}{quoted(*table.name)}" for table in tables
+    )
     with server_errors("locking the tables against changes of their shape"):
         connection.execute(f"set local lock_timeout = '{int(timeout_s * 1000)}ms'")
         connection.execute(f"lock table {names} in access share mode")

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from penstock.host.connect import connect, server_errors
-from penstock.model import Lsn, PenstockError
+from penstock.model import LOAD_AGAIN, Lsn, PenstockError
 from penstock.source.postgres.client import ReplicationConnection
 
 SERVER_POSITION = """
@@ -104,12 +104,30 @@ def check_timeline(expected: int, now: int, history: str, position: int) -> None
             raise TimelineForked(
                 f"the server was promoted at {match[2]} on timeline {expected}, but the log has "
                 f"changes up to {Lsn(position)} that it never saw",
-                hint="Load again: source and target can not be brought together by changes.",
+                hint="Source and target cannot be brought together by changes: " + LOAD_AGAIN,
             )
     raise TimelineForked(
         f"the server is on timeline {now}, which does not come from timeline {expected}",
-        hint="Name the old server again in source.url, or load again.",
+        hint="Name the old server again in source.url, or " + LOAD_AGAIN,
     )
+
+
+def checked_server(
+    connection: ReplicationConnection, expected: ServerIdentity | None, position: int
+) -> ServerIdentity:
+    """Who the server is, if a log filled from `expected` up to position may go on from it.
+
+    Whoever reads on from here remembers the answer before anything new is in the log: behind a
+    promotion positions of the old timeline mean nothing any more. Raises ServerTooOld,
+    SourceReplaced, TimelineForked.
+    """
+    now = identify(connection)
+    if expected is not None:
+        check_identity(expected, now)
+        if now.timeline != expected.timeline:
+            history = timeline_history(connection, now.timeline)
+            check_timeline(expected.timeline, now.timeline, history, position)
+    return now
 
 
 def timeline_history(connection: ReplicationConnection, timeline: int) -> str:

@@ -34,13 +34,7 @@ from penstock.source.postgres import slot
 from penstock.source.postgres.assemble import Assembler
 from penstock.source.postgres.assembly import Counted, Limits, Shapes, Visit
 from penstock.source.postgres.client import ReplicationConnection, open_replication
-from penstock.source.postgres.source_identity import (
-    ServerIdentity,
-    check_identity,
-    check_timeline,
-    identify,
-    timeline_history,
-)
+from penstock.source.postgres.source_identity import ServerIdentity, checked_server
 from penstock.source.postgres.spill import Spill
 from penstock.source.runs import BYTE_COUNT_MAX, RUN_COUNT_MAX, RunQueue
 
@@ -192,15 +186,7 @@ class PostgresSource:
 
     def _begin(self, connection: ReplicationConnection) -> None:
         options, position = self._options, self._start.position
-        self.identity = identify(connection)
-        if self._expected is not None:
-            check_identity(self._expected, self.identity)
-            check_timeline(
-                self._expected.timeline,
-                self.identity.timeline,
-                timeline_history(connection, self.identity.timeline),
-                position,
-            )
+        self.identity = checked_server(connection, self._expected, position)
         slot.check_publication(connection, options.publication)
         slot.check_slot(
             slot.read_slot(connection, options.slot),

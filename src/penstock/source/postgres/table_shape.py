@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from penstock.host.connect import quoted
-from penstock.model import Identity, PenstockError, TableDefinition, TableName
+from penstock.model import LOAD_AGAIN, Identity, PenstockError, TableDefinition, TableName
 from penstock.model.change import COLUMN_RENAMED as RENAMED
 from penstock.source.postgres.patterns import as_pattern
 from penstock.source.postgres.type_shape import TYPES, TypeShape, altered, label_renamed
@@ -325,7 +325,7 @@ class ExpressionChanged(PenstockError):
 class Difference:
     """What two looks at a table come to.
 
-    stop: what can not be carried. reload: why the table must be read again. changed: the shape
+    stop: what cannot be carried. reload: why the table must be read again. changed: the shape
     differs and rows do not. new_leaves: partitions that may have brought rows. truncated_leaves:
     all that was found is that every leaf has a new file since the same transaction, as TRUNCATE of
     the whole table does, which is sent.
@@ -407,7 +407,7 @@ def _generated_identity(shape: TableShape) -> TableName | None:
 
 
 def standing(shape: TableShape) -> PenstockError | None:
-    """Why a table can not be followed as it stands now, whatever it was before. Pure."""
+    """Why a table cannot be followed as it stands now, whatever it was before. Pure."""
     unlogged = [shape.name] if shape.kind == "r" and shape.persistence != "p" else []
     unlogged += [leaf.name for leaf in shape.leaves.values() if leaf.persistence != "p"]
     if unlogged:
@@ -439,7 +439,7 @@ def standing(shape: TableShape) -> PenstockError | None:
     made = _generated_identity(shape)
     if made is not None:
         return IdentityGenerated(
-            f"the replica identity of {made} has a generated column now: rows can not be told "
+            f"the replica identity of {made} has a generated column now: rows cannot be told "
             "apart by what is sent",
             hint="Run penstock doctor, which has the SQL that mends it, and start again: the table "
             "is then read again.",
@@ -456,8 +456,8 @@ def _stop(before: TableShape, after: TableShape) -> PenstockError | None:
             back = f"alter table {name} set schema {quoted(before.name.schema)};"
         return TableRenamed(
             f"{before.name} is named {after.name} now",
-            hint=f"Undo it ({back}), or let the loader finish, rename the table in the target, "
-            "name it so in [source] tables, and start again.",
+            hint=f"Undo it ({back}) and start again; or, if [source] tables takes the new name in, "
+            f"{LOAD_AGAIN}",
             table=str(before.name),
         )
     return standing(after)

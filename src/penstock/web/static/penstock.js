@@ -77,6 +77,7 @@
   const waiting = new Map();
   const moved = new Map();
   let held = false;
+  let pressed = false;
   let heard = null;
 
   function show(state, text) {
@@ -95,13 +96,24 @@
     if (!region) return;
     const open = all("details[open]", region).map((each) => each.id);
     const inside = region.contains(document.activeElement);
-    const focused = inside ? document.activeElement.id : "";
+    const focused = inside ? focusId(document.activeElement) : "";
     region.innerHTML = html;
     for (const id of open) {
       const again = document.getElementById(id);
       if (again) again.open = true;
     }
-    if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+    if (focused) focusOn(focused);
+  }
+
+  // A summary has no id of its own: it is found by that of its details.
+  function focusId(element) {
+    return element.id || element.closest("details")?.id || "";
+  }
+
+  function focusOn(id) {
+    const found = document.getElementById(id);
+    const target = found?.tagName === "DETAILS" ? one("summary", found) : found;
+    target?.focus({ preventScroll: true });
   }
 
   function update() {
@@ -109,7 +121,7 @@
     for (const [name, html] of waiting) {
       const region = one(`[data-region="${name}"]`);
       const early = calm.matches && MOVING.has(name) && now - (moved.get(name) ?? -1e9) < CALM_MS;
-      if (held || early || (region && isRead(region))) continue;
+      if (held || pressed || early || (region && isRead(region))) continue;
       waiting.delete(name);
       moved.set(name, now);
       put(name, html);
@@ -142,6 +154,11 @@
       source.close();
       show("lost", JSON.parse(event.data));
     });
+    // What is under a finger must not be replaced before it is lifted: the press would be lost.
+    addEventListener("pointerdown", () => { pressed = true; });
+    for (const end of ["pointerup", "pointercancel"]) {
+      addEventListener(end, () => setTimeout(() => { pressed = false; update(); }));
+    }
     hold.addEventListener("click", () => {
       held = !held;
       hold.setAttribute("aria-pressed", String(held));
@@ -154,33 +171,62 @@
   // --- buttons ---------------------------------------------------------------------------------
   const told = one("#told");
   const AGAIN_MS = 1000; // the second click of a double click must not undo the first
-  let sent = -AGAIN_MS;
+  const TOLD_MS = 8000;
+  const sent = new Map();
+  let vanishes = 0;
 
-  async function send(form, button) {
-    const answer = await fetch(form.action, {
-      method: "POST",
-      headers: { Accept: "application/json", "X-Penstock-Form": form.elements.secret.value },
-    });
-    const said = await answer.json();
-    if (told) {
-      told.hidden = answer.ok;
-      told.textContent = answer.ok ? "" : [said.code, said.error, said.hint].filter(Boolean).join(": ");
-    }
-    if (answer.ok) announcer.textContent = said.told;
-    button?.focus({ preventScroll: true });
+  function say(ok, text) {
+    clearTimeout(vanishes);
+    told.className = ok ? "told good" : "told";
+    told.setAttribute("role", ok ? "status" : "alert");
+    told.hidden = false;
+    one("#told-text").textContent = text;
+    if (ok) vanishes = setTimeout(() => { told.hidden = true; }, TOLD_MS);
   }
 
-  if (page) {
+  function addressOf(form, button) {
+    return button?.hasAttribute("formaction") ? button.formAction : form.action;
+  }
+
+  // What a press is about: pause and resume of one table are the same thing.
+  function subject(address, fields) {
+    return [address.replace(/[^/]*$/, ""), fields.get("schema"), fields.get("table")].join("\n");
+  }
+
+  async function send(form, button, address, fields) {
+    const answer = await fetch(address, {
+      method: "POST",
+      headers: { Accept: "application/json" },
+      body: fields,
+    });
+    const kind = answer.headers.get("content-type") || "";
+    if (!kind.includes("json")) throw new Error(`answer ${answer.status}`);
+    const said = await answer.json();
+    if (answer.ok) {
+      say(true, said.told);
+      form.reset();
+      const details = button?.closest("details");
+      if (details) document.getElementById(details.id)?.removeAttribute("open");
+    } else {
+      say(false, [said.code, said.error, said.hint].filter(Boolean).join(": "));
+    }
+    const id = answer.ok && button?.closest("details")?.id || button?.id;
+    if (id) focusOn(id);
+  }
+
+  if (page && told) {
+    one("#told-close").addEventListener("click", () => { told.hidden = true; });
     document.addEventListener("submit", (event) => {
       if (!page.contains(event.target)) return;
       event.preventDefault();
-      const busy = event.submitter?.getAttribute("aria-disabled") === "true";
-      if (busy || performance.now() - sent < AGAIN_MS) return;
-      sent = performance.now();
-      send(event.target, event.submitter).catch((error) => {
-        told.hidden = false;
-        told.textContent = `not sent: ${error.message}`;
-      });
+      const { target: form, submitter: button } = event;
+      const address = addressOf(form, button);
+      const fields = new URLSearchParams(new FormData(form));
+      const what = subject(address, fields);
+      const busy = button?.getAttribute("aria-disabled") === "true";
+      if (busy || performance.now() - (sent.get(what) ?? -AGAIN_MS) < AGAIN_MS) return;
+      sent.set(what, performance.now());
+      send(form, button, address, fields).catch((error) => say(false, `not sent: ${error.message}`));
     });
   }
 })();

@@ -1,0 +1,10 @@
+"""The names of the package for type checkers; see `__init__.py`."""
+
+from penstock.control.log_read import read_log as read_log
+from penstock.log.changes import ABSENT as ABSENT
+from penstock.log.changes import Change as Change
+from penstock.log.changes import ChangeLog as ChangeLog
+from penstock.model import PenstockError as PenstockError
+
+__version__: str
+__all__ = ["ABSENT", "Change", "ChangeLog", "PenstockError", "__version__", "read_log"]

@@ -1,0 +1,143 @@
+"""The commands that need no pipeline file: init writes one, copy does without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from penstock.cli.arguments import common, diagnostics
+from penstock.cli.output import say, say_json, say_text
+
+
+def _patterns(given: tuple[str, ...]) -> tuple[str, ...]:
+    """Patterns that were given one by one, or with commas between; quoted names may hold some."""
+    parts = [part for text in given for part in ([text] if '"' in text else text.split(","))]
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+tables_option = click.option(
+    "--tables",
+    metavar="PATTERN",
+    multiple=True,
+    help='Tables to take: "public.*", "!public.audit", or several with commas; may be repeated. '
+    "All of the source's when not given.",
+)
+
+
+@click.command()
+@click.argument("source", metavar="SOURCE")
+@click.argument("target", metavar="TARGET")
+@click.option(
+    "--file",
+    "path",
+    type=click.Path(path_type=Path),
+    help="The file to write; named after the source's database when not given.",
+)
+@tables_option
+@common
+def init(
+    source: str,
+    target: str,
+    path: Path | None,
+    tables: tuple[str, ...],
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Write a pipeline file from two URLs, with what is to be chosen and done first.
+
+    Looks at both servers as doctor and plan do: the tables that there are, values that the target
+    cannot hold, with the choices, and the SQL that each server's user still lacks, all as comments
+    in the file. Passwords do not get into it: it names environment variables. Changes nothing else.
+
+    \b
+    Example:     penstock init postgresql://repl:secret@db1/shop mysql://loader:secret@db2/shop
+    Exit codes:  0 written, 1 an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.new_pipeline import Wanted, draft, pipeline_name, write_file
+
+    diagnostics(verbose)
+    file = path or Path(f"{pipeline_name(source)}.toml")
+    found = draft(Wanted(source=source, target=target, tables=_patterns(tables)))
+    write_file(file, found.text)
+    exports = [f"export {name}=...   # the password" for name in found.variables]
+    commands = [f"penstock {word} {file}" for word in ("doctor", "run", "verify")]
+    errors = found.report.errors if found.report is not None else ()
+    if as_json:
+        say_json(
+            {
+                "file": str(file),
+                "tables": [str(table.source) for table in found.plan.tables],
+                "types": found.config.target.types,
+                "variables": list(found.variables),
+                "errors": [error.as_dict() for error in errors],
+                "next": commands,
+            }
+        )
+        return
+    say_text(f"{file}: {len(found.plan.tables)} tables; look at it, it is short")
+    if errors:
+        say_text(f"{len(errors)} things to do first, with their SQL, stand at its end")
+    say_text("next:")
+    meanings = ("what is still to be done", "load in bulk, then follow", "compare both sides")
+    for line in exports:
+        say_text(f"  {line}")
+    width = max(map(len, commands))
+    for command, meaning in zip(commands, meanings, strict=True):
+        say_text(f"  {command.ljust(width)}   # {meaning}")
+
+
+@click.command()
+@click.argument("source", metavar="SOURCE")
+@click.argument("target", metavar="TARGET")
+@tables_option
+@click.option(
+    "--type",
+    "types",
+    metavar="LOSS=CHOICE",
+    multiple=True,
+    help='What becomes of values that the target cannot hold: "zero dates=null". '
+    "Without it such a value is an error.",
+)
+@common
+def copy(
+    source: str,
+    target: str,
+    tables: tuple[str, ...],
+    types: tuple[str, ...],
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Copy tables once from one database into another; no pipeline file is needed.
+
+    All rows are of one moment; the source stays in use. Tables are made in the target where they
+    are missing. State is kept in a folder below the current one until it is done, so that the same
+    command goes on where it was stopped; then the folder is removed, and schema wirekite from the
+    target. To follow changes as well, use `penstock init`.
+
+    \b
+    What it changes:  target: the tables; a folder penstock-copy-... here until it is done
+    Example:          penstock copy postgresql://me:secret@db1/shop mysql://me:secret@db2/shop \\
+                        --tables "public.orders,public.items"
+    Exit codes:       0 copied, 1 an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.live import make_view
+    from penstock.control.one_copy import copy_once
+
+    diagnostics(verbose)
+    choices = {}
+    for text in types:
+        loss, sign, choice = text.partition("=")
+        if not sign:
+            raise click.BadParameter(f"{text!r} is not LOSS=CHOICE", param_hint="--type")
+        choices[loss.strip()] = choice.strip()
+    names = copy_once(
+        source,
+        target,
+        tables=_patterns(tables),
+        choices=choices,
+        folder=Path.cwd(),
+        view=make_view(say_json if as_json else None),
+        verbose=verbose,
+    )
+    say(as_json, f"copied {len(names)} tables: {', '.join(names)}", copied=names)

@@ -1,0 +1,84 @@
+"""The command that takes back what a pipeline made: reset."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.arguments import common, diagnostics, pipeline_config, pipeline_file
+from penstock.cli.output import EXIT_FAILED, say, say_json, say_text
+
+if TYPE_CHECKING:
+    from penstock.control.reset import Reset
+
+
+@click.command()
+@pipeline_file
+@click.option(
+    "--target", "with_tables", is_flag=True, help="Empty the target's tables, too: for a new load."
+)
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+@common
+def reset(file: Path, with_tables: bool, yes: bool, as_json: bool, verbose: bool) -> None:
+    """Take back what a pipeline made, so that it can begin afresh or be forgotten.
+
+    Shows everything first, with the SQL that it runs, and asks. The pipeline must not run.
+    Safe to repeat, also after it was killed. With --target, `penstock run` loads everything anew
+    then: that is the way out where changes are lost for good.
+
+    \b
+    What it changes:
+      source   PostgreSQL: drops the pipeline's slot and publication; a pause is ended
+      target   drops schema (MySQL, MariaDB: database) wirekite; with --target drops the tables
+               that penstock made, and empties those it found
+      disk     removes the pipeline's directory, with the change log and links of consumers
+    \b
+    Example:     penstock reset shop.toml --target
+    Exit codes:  0 done, or nothing to do; 1 an error, or the answer was no; 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.reset import ResetUnsure, at_rest, carry_out, look
+    from penstock.control.running import check_not_running
+
+    if as_json and not yes:
+        raise click.UsageError("--json needs --yes: nobody is there to answer")
+    config = pipeline_config(file)
+    diagnostics(verbose)
+    check_not_running(config, "run", "extract", "load")
+    found = look(config, with_tables=with_tables)
+    if as_json:
+        say_json(found.as_dict())
+    else:
+        _show(found)
+    if found.is_empty:
+        say(as_json, "nothing to take back", done=True)
+        return
+    if yes and found.unsure:
+        raise ResetUnsure(
+            found.unsure,
+            hint=f"Look at what it shows, and answer yourself: penstock reset {file}"
+            f"{' --target' if with_tables else ''}",
+        )
+    if not yes and not click.confirm("Remove all this?"):
+        say_text("nothing was changed")
+        sys.exit(EXIT_FAILED)
+    with at_rest(config):
+        carry_out(config, found, on_done=lambda what: say(as_json, f"gone: {what}", gone=what))
+    if with_tables or not config.pipeline.mode.has_data:
+        following = f"begin afresh with: penstock run {file}"
+    else:
+        following = "the target's tables keep their rows"
+    say(as_json, f"done; {following}", done=True)
+
+
+def _show(found: Reset) -> None:
+    for removal in (*found.source, *found.target):
+        say_text(f"{removal.what}{': ' + removal.by_hand if removal.by_hand else ''}")
+        for statement in removal.statements:
+            say_text(f"    {statement}")
+    for path in found.paths:
+        say_text(f"on disk: {path}")
+    for note in (*found.notes, *([found.unsure] if found.unsure else [])):
+        say_text(f"note: {note}")

@@ -1,0 +1,32 @@
+"""Doctor's check of what the pipeline's directory holds, without asking a server (PK19).
+
+Not here: whether the servers are those that it was filled from (`doctor_slot.py`,
+`doctor_mysql/extracting.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.control.config import Config, Mode
+from penstock.control.findings import Finding, Severity, Side, check, mend_of
+from penstock.control.handover_state import LogWithoutBulkLoad, check_bulk_load, read_handover
+from penstock.control.mysql_source import has_begun
+
+
+@check("PK19", "what the log was begun with", side=Side.HOST, change_only=True)
+def begun_with(config: Config) -> Iterator[Finding]:
+    """In mode data+change a log must have been begun with a bulk load, at one place."""
+    if config.pipeline.mode is not Mode.DATA_CHANGE:
+        return
+    try:
+        check_bulk_load(config, read_handover(config), has_begun=has_begun(config))
+    except LogWithoutBulkLoad as error:
+        yield Finding(
+            code="PK19",
+            severity=Severity.ERROR,
+            side=Side.HOST,
+            what=error.message,
+            why="nothing says which rows the changes that it holds belong to",
+            command=mend_of(error),
+        )

@@ -1,0 +1,196 @@
+"""Doctor's checks of what the load process would refuse, at a target of either engine (PK15...).
+
+They ask what the load itself asks before its first row: the same ledger, progress and plan. Not
+here: what one engine alone has (`doctor_target.py`, `doctor_mysql/target.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from penstock.control.config import Config
+from penstock.control.ends import ends_of
+from penstock.control.findings import Check, Finding, Severity, Side, check, mend_of
+from penstock.control.plan import is_planned, make_plan
+from penstock.control.table_wishes import read_wishes
+from penstock.control.target_state import open_target_reader
+from penstock.load.bulk_checks import NamesCollide, check_names
+from penstock.load.bulk_target import open_bulk_target
+from penstock.load.bulk_types import is_mysql, postgres_definition
+from penstock.load.ledger import Step, next_step, read_ledger, refused
+from penstock.load.refusals import (
+    TargetNotTransactional,
+    TargetShapeDiffers,
+    TargetTableMissing,
+    TriggersWouldFire,
+)
+from penstock.load.target import SCHEMA, target_name
+from penstock.log.state import load_state
+from penstock.model import PenstockError, TableDefinition
+
+APPLICATION_NAME = "penstock doctor"
+LOAD_CHECKS: list[Check] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """What the load process is to do. tables: the captured ones, as the source has them."""
+
+    config: Config
+    tables: tuple[TableDefinition, ...]
+
+
+def _found(code: str, what: str, why: str, command: str = "") -> Finding:
+    return Finding(
+        code=code, severity=Severity.ERROR, side=Side.TARGET, what=what, why=why, command=command
+    )
+
+
+def as_postgres_has_them(
+    config: Config, tables: Sequence[TableDefinition]
+) -> tuple[TableDefinition, ...]:
+    """The tables as a PostgreSQL target would have them; those with no way into it are left out."""
+    if not config.source.is_mysql or not tables:
+        return tuple(tables)
+    ends = ends_of(config)
+    assert ends is not None, "the source is MySQL or MariaDB"
+    return tuple(
+        postgres_definition(one, ends, config.target.map)
+        for one in tables
+        if not any(mapping.refused or mapping.missing for mapping in ends.mappings(one).values())
+    )
+
+
+@check("PK15", "rows that are there", side=Side.TARGET, into=LOAD_CHECKS)
+def rows_there(loading: Loading) -> Iterator[Finding]:
+    """The bulk load fills empty tables, or goes on with those that it began; all are told."""
+    config = loading.config
+    if not config.pipeline.mode.has_data:
+        return
+    try:
+        check_names(loading.tables, config.target.map)
+    except NamesCollide as error:
+        yield _found("PK15", error.message, "rows of both would be mixed", mend_of(error))
+        return
+    copied = read_wishes(config).copied()
+    targets = {
+        table.name: target_name(table.name, config.target.map)
+        for table in loading.tables
+        if table.name not in copied
+    }
+    opened = open_bulk_target(
+        config.target.url,
+        config.target.map,
+        application_name=APPLICATION_NAME,
+        ends=ends_of(config),
+    )
+    with closing(opened) as target:
+        found = target.look(targets.values())
+    ledger = read_ledger(config.layout.state)
+    for name, there in targets.items():
+        if there not in found.empty:
+            continue
+        step = next_step(ledger.plan_of(name), found.marks.get(name), empty=found.empty[there])
+        why: PenstockError | None = refused(there, found.truncates[there])
+        if step is not Step.REFUSE:
+            why = found.refusals.get(there) if step is not Step.DONE else None
+        if why is not None:
+            yield _found("PK15", why.message, "the bulk load refuses to begin", mend_of(why))
+
+
+@check(
+    "PK16", "whose progress the target keeps", side=Side.TARGET, change_only=True, into=LOAD_CHECKS
+)
+def bound_log(loading: Loading) -> Iterator[Finding]:
+    """A target follows one change log, for positions of two cannot be compared."""
+    config = loading.config
+    with closing(
+        open_target_reader(config.target.url, application_name=APPLICATION_NAME)
+    ) as target:
+        if not target.present()[0]:
+            return
+        rows = target.rows(f"select log_id from {SCHEMA}.wirekite_log")
+    state = load_state(config.layout.log)
+    ours = state.log_id if state is not None else None
+    if not rows or rows[0][0] == ours:
+        return
+    drop = (
+        f"drop database {SCHEMA};"
+        if is_mysql(config.target.url)
+        else (f"drop schema {SCHEMA} cascade;")
+    )
+    yield _found(
+        "PK16",
+        f"the target follows the change log {rows[0][0]} of another pipeline or directory"
+        + (f", not {ours}" if ours else "; this pipeline has none yet"),
+        "changes of two logs cannot be told apart there: the loader refuses them",
+        f"{drop}  -- if nothing else loads this target; or name another one in target.url",
+    )
+
+
+@check(
+    "PK20",
+    "what changes are applied to",
+    side=Side.TARGET,
+    change_only=True,
+    into=LOAD_CHECKS,
+)
+def applied_to(loading: Loading) -> Iterator[Finding]:
+    """A MySQL or MariaDB target's tables: there in mode change, the source's shape, ours alone."""
+    config = loading.config
+    if not is_mysql(config.target.url):
+        return  # PK12, PK14 and PG33 look at these
+    from penstock.load.mysql.engine import open_target
+    from penstock.load.mysql.shapes import check_shape
+
+    ends = ends_of(config)
+    assert ends is not None, "the target is MySQL or MariaDB"
+    copied = read_wishes(config).copied()  # those are made
+    makes = config.pipeline.mode.has_data
+    ledger = read_ledger(config.layout.state)
+    with closing(open_target(config.target.url, config.target.map)) as target:
+        for table in loading.tables:
+            is_copied = table.name in copied
+            try:
+                found = target.needed(target_name(table.name, config.target.map))
+                if makes and not is_copied and ledger.plan_of(table.name) is None:
+                    check_shape(table, found, ends)
+            except TargetShapeDiffers as error:
+                yield _found(
+                    "PK20", error.message, "rows of the source do not fit into it", mend_of(error)
+                )
+            except TargetTableMissing as error:
+                if not makes and not is_copied:
+                    why = "mode change applies changes to tables that are there; it makes none"
+                    yield _found("PK20", error.message, why, mend_of(error))
+            except (TargetNotTransactional, TriggersWouldFire) as error:
+                why = "the loader refuses the table at its first change"
+                yield _found("PK20", error.message, why, mend_of(error))
+
+
+@check("PK17", "what the target can take", side=Side.TARGET, into=LOAD_CHECKS)
+def planned(loading: Loading) -> Iterator[Finding]:
+    """Between engines: each loss needs a choice, and each column a way into the target."""
+    config = loading.config
+    if not is_planned(config):
+        return
+    plan = make_plan(config)
+    why = "`penstock run` refuses to begin"
+    for reason in (*plan.problems, *plan.refusals):
+        yield _found("PK17", reason, why, "penstock plan FILE  # shows every column")
+    for name, loss in plan.missing.items():
+        places = [
+            f"{table.source}.{column.name}"
+            for table, column in plan.each()
+            if any(one.name == name for one in column.mapping.missing)
+        ]
+        more = f" and {len(places) - 1} more columns" if places[1:] else ""
+        choices = " or ".join(f'"{name}" = "{choice}"' for choice in loss.choices)
+        yield _found(
+            "PK17",
+            f"nobody has chosen what becomes of {name} in {places[0]}{more}",
+            why,
+            f"below [target.types]: {choices}",
+        )

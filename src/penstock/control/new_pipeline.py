@@ -1,0 +1,269 @@
+"""A pipeline file from two URLs: what `penstock init` writes and `penstock copy` runs.
+
+What to ask and what to choose is what `plan` and `doctor` say, told as comments. Changes nothing at
+either server. Not here: reading such a file (`config.py`), printing (`penstock.cli.begin`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from penstock.control.config import Config, is_mysql_url, load_config
+from penstock.control.doctor import Report, examine
+from penstock.control.findings import Severity, Side
+from penstock.control.plan import Plan, make_plan
+from penstock.host.mysql.url import MySQLUrl
+from penstock.model import PenstockError, TableName
+from penstock.source.postgres.patterns import as_pattern
+
+_USER_INFO = re.compile(r"(\w+://[^:@/?#]*):([^/?#]*)@")
+_DATABASE = re.compile(r"\w+://[^/?#]*/([^?#]*)")
+_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
+TABLES_MAX = 60  # that comments name
+WIDTH = 98
+
+
+class NoTablesFound(PenstockError):
+    """The source has no table that a new pipeline could take."""
+
+    code = "CT82"
+
+
+class FileThere(PenstockError):
+    """The pipeline file to be written is there already."""
+
+    code = "CT83"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A new pipeline. text: of its file. variables: what its passwords are called, and are.
+
+    config: of the file, as it was looked at; its paths are those of a folder that is gone.
+    """
+
+    text: str
+    variables: Mapping[str, str]
+    config: Config
+    plan: Plan
+    report: Report | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a new pipeline shall be. tables: patterns; empty: all that the source has.
+
+    prefix: of the variables that passwords go into. choices: for [target.types], before what the
+    plan asks for. looks: whether doctor is asked, too.
+    """
+
+    source: str
+    target: str
+    tables: tuple[str, ...] = ()
+    mode: str = "data+change"
+    directory: str = ""
+    prefix: str = ""
+    choices: Mapping[str, str] | None = None
+    looks: bool = True
+
+
+def draft(wanted: Wanted) -> Draft:
+    """Ask both servers, and write the pipeline's text.
+
+    Raises NoTablesFound, and what connecting, the catalogue and [target.types] do.
+    """
+    variables: dict[str, str] = {}
+    source = _without_password(wanted.source, f"{wanted.prefix}SOURCE_PASSWORD", variables)
+    target = _without_password(wanted.target, f"{wanted.prefix}TARGET_PASSWORD", variables)
+    patterns = wanted.tables or _everything(wanted.source)
+    choices = dict(wanted.choices or {})
+    parts = _Parts(wanted=wanted, source=source, target=target, patterns=patterns)
+    config = _read(parts.text(), variables)
+    plan = make_plan(config)
+    if not plan.tables:
+        raise NoTablesFound(
+            f"the source has no table that {', '.join(patterns)} takes in",
+            hint='Name tables as the catalogue has them: --tables "public.*" (MySQL and MariaDB: '
+            '--tables "DATABASE.*"), and let the account read them.',
+        )
+    parts.namespaces = _namespaces(plan, wanted)
+    parts.choices = choices
+    config = _read(parts.text(), variables)
+    plan = make_plan(config)
+    parts.plan = plan
+    for loss in plan.missing.values():
+        parts.choices.setdefault(loss.name, next(iter(loss.choices)))
+    config = _read(parts.text(), variables)  # with the choices: doctor does not ask for them
+    report = examine(config) if wanted.looks else None
+    parts.report = report
+    return Draft(
+        text=parts.text(), variables=variables, config=config, plan=make_plan(config), report=report
+    )
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a pipeline file. Raises FileThere: nobody's file is replaced."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise FileThere(
+            f"{path} is there already",
+            hint=f"Run it (penstock doctor {path}), or name another: --file NAME.toml",
+        ) from error
+
+
+def pipeline_name(url: str) -> str:
+    """What a pipeline from this database is called."""
+    found = _DATABASE.match(url)
+    name = _NAME.sub("-", unquote(found[1])) if found else ""
+    return name.strip("-.")[:63] or "pipeline"
+
+
+def _without_password(url: str, variable: str, variables: dict[str, str]) -> str:
+    """The URL with the variable in place of its password; one that is a variable stays."""
+    found = _USER_INFO.match(url)
+    if found is None or not found[2] or "${" in found[2]:
+        return url
+    variables[variable] = unquote(found[2])
+    return f"{found[1]}:${{{variable}}}@{url[found.end() :]}"
+
+
+def _everything(source: str) -> tuple[str, ...]:
+    """Patterns for all of the source: of MySQL and MariaDB the database of the URL."""
+    if not is_mysql_url(source):
+        return ("*.*",)
+    database = MySQLUrl.parse(source).database
+    if not database:
+        raise NoTablesFound(
+            "the source's URL names no database, and no tables are named",
+            hint='Write the database into the URL, or name tables: --tables "shop.*"',
+        )
+    return (as_pattern(TableName(database, "x")).removesuffix("x") + "*",)
+
+
+def _namespaces(plan: Plan, wanted: Wanted) -> dict[str, str]:
+    """The one schema or database of the source goes where the target's URL points."""
+    schemas = {table.source.schema for table in plan.tables}
+    if len(schemas) != 1:
+        return {}
+    (schema,) = schemas
+    if is_mysql_url(wanted.target):
+        database = MySQLUrl.parse(wanted.target).database
+        return {schema: database} if database and database != schema else {}
+    return {schema: "public"} if is_mysql_url(wanted.source) else {}
+
+
+def _read(text: str, variables: Mapping[str, str]) -> Config:
+    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+        path = Path(folder) / "draft.toml"
+        path.write_text(text, encoding="utf-8")
+        return load_config(path, {**os.environ, **variables})
+
+
+class _Parts:
+    """What the text is put together from; more is known each time."""
+
+    def __init__(
+        self, *, wanted: Wanted, source: str, target: str, patterns: Sequence[str]
+    ) -> None:
+        self.wanted, self.source, self.target = wanted, source, target
+        self.patterns = patterns
+        self.namespaces: dict[str, str] = {}
+        self.choices: dict[str, str] = {}
+        self.plan: Plan | None = None
+        self.report: Report | None = None
+
+    def text(self) -> str:
+        """The pipeline file."""
+        return "\n".join(self._lines()) + "\n"
+
+    def _lines(self) -> Iterator[str]:
+        name = pipeline_name(self.wanted.source)
+        yield "[pipeline]"
+        yield f"name = {_quoted(name)}"
+        yield f"mode = {_quoted(self.wanted.mode)}            # data | change | data+change"
+        yield (
+            f"directory = {_quoted(self.wanted.directory or name)}"
+            "  # change log, ledger, state; relative to this file"
+        )
+        yield ""
+        yield "[source]"
+        yield f"url = {_quoted(self.source)}"
+        yield f"tables = [{', '.join(map(_quoted, self._patterns()))}]"
+        yield from self._found()
+        yield ""
+        yield "[target]"
+        yield f"url = {_quoted(self.target)}"
+        if self.namespaces:
+            yield ""
+            yield "[target.map]                 # source schema or database = the target's"
+            yield from (f"{_quoted(a)} = {_quoted(b)}" for a, b in self.namespaces.items())
+        if self.choices:
+            yield ""
+            yield from self._types()
+        yield from self._statements()
+
+    def _patterns(self) -> list[str]:
+        """All of PostgreSQL is a pattern for each schema: one that is made later is not meant."""
+        if self.plan is None or tuple(self.patterns) != ("*.*",):
+            return list(self.patterns)
+        schemas = sorted({table.source.schema for table in self.plan.tables})
+        return [as_pattern(TableName(schema, "x")).removesuffix("x") + "*" for schema in schemas]
+
+    def _found(self) -> Iterator[str]:
+        if self.plan is None:
+            return
+        names = [str(table.source) for table in self.plan.tables]
+        more = f" and {len(names) - TABLES_MAX} more" if len(names) > TABLES_MAX else ""
+        yield from _comment(f"{len(names)} tables: {', '.join(names[:TABLES_MAX])}{more}")
+        for left_out in self.plan.left_out[:TABLES_MAX]:
+            yield from _comment(f"left out: {left_out}")
+        for reason in (*self.plan.problems, *self.plan.refusals):
+            yield from _comment(f"cannot run: {reason}")
+
+    def _types(self) -> Iterator[str]:
+        yield "[target.types]               # values that the target cannot hold; penstock plan"
+        losses = self.plan.missing if self.plan is not None else {}
+        for name, choice in self.choices.items():
+            if name in losses:
+                yield from _comment(losses[name].what)
+            yield f"{_quoted(name)} = {_quoted(choice)}"
+            if name in losses:
+                for other, meaning in losses[name].choices.items():
+                    yield from _comment(f"  {other}: {meaning}")
+
+    def _statements(self) -> Iterator[str]:
+        """What doctor found to be mended at each server, and its SQL."""
+        if self.report is None:
+            return
+        for side in (Side.SOURCE, Side.TARGET):
+            found = [
+                one
+                for one in self.report.findings
+                if one.side is side and one.severity is not Severity.INFO
+            ]
+            yield ""
+            if not found:
+                yield f"# At the {side} nothing is to be done first."
+                continue
+            yield f"# At the {side}, before the first run (E: it will not start; W: a risk):"
+            for one in found:
+                yield from _comment(f"{one.severity} {one.code} {one.what}")
+                yield from (f"#     {line}" for line in one.command.splitlines())
+
+
+def _comment(text: str) -> Iterator[str]:
+    return (f"# {line}" for line in textwrap.wrap(text, WIDTH, break_long_words=False))
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,82 @@
+"""`penstock copy`: a pipeline of mode data without a file of the user's.
+
+Its file and state lie in a folder that is named after what is copied, so that the same command
+finds them again. Not here: what such a pipeline is (`new_pipeline.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from penstock.control.config import load_config
+from penstock.control.live import View
+from penstock.control.new_pipeline import Wanted, draft, pipeline_name, write_file
+from penstock.control.plan import check as check_plan
+from penstock.control.reset import at_rest, carry_out, look
+from penstock.control.supervisor import run_pipeline
+from penstock.host.connect import mask
+from penstock.load.leftovers import leftovers
+from penstock.load.refusals import TargetFollowsAnotherLog
+
+PREFIX = "PENSTOCK_COPY_"
+FILE = "copy.toml"
+EVERYTHING_ELSE = {"*": "error"}
+
+
+def copy_once(
+    source: str,
+    target: str,
+    *,
+    tables: tuple[str, ...],
+    choices: Mapping[str, str],
+    folder: Path,
+    view: View,
+    verbose: bool,
+) -> list[str]:
+    """Copy; the names of the tables that were. Raises what a run does, and TargetFollowsAnotherLog.
+
+    What it leaves when it fails is what it goes on from; when it is done, only the rows stay.
+    """
+    # Its state would be taken for that of the pipeline that is there.
+    followed = leftovers(target, tables=None).log_id
+    if followed:
+        raise TargetFollowsAnotherLog(
+            f"the target follows change log {followed} of a pipeline",
+            hint="Add the tables to that pipeline (penstock table add), or name another target "
+            "database.",
+        )
+    place = folder / _folder_name(source, target, tables)
+    found = draft(
+        Wanted(
+            source=source,
+            target=target,
+            tables=tables,
+            mode="data",
+            directory="state",
+            prefix=PREFIX,
+            choices={**EVERYTHING_ELSE, **choices},
+            looks=False,
+        )
+    )
+    check_plan(found.config)
+    place.mkdir(exist_ok=True)
+    path = place / FILE
+    path.unlink(missing_ok=True)
+    write_file(path, found.text)
+    os.environ.update(found.variables)  # for the process that loads
+    config = load_config(path)
+    run_pipeline(config, view, verbose=verbose)
+    reset = look(config, with_tables=False)
+    with at_rest(config):
+        carry_out(config, reset, on_done=lambda _: None)
+    path.unlink()
+    place.rmdir()
+    return [str(table.source) for table in found.plan.tables]
+
+
+def _folder_name(source: str, target: str, tables: tuple[str, ...]) -> str:
+    text = "\0".join((mask(source), mask(target), *tables))
+    return f"penstock-copy-{pipeline_name(source)}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

@@ -1,0 +1,272 @@
+"""`penstock reset`: takes back what a pipeline made, at both servers and on disk.
+
+First everything is looked at and nothing changed; then the source is let go, the target's state,
+and last the directory, so that a reset that was killed at any moment can be repeated. Not here:
+asking (`penstock.cli.reset`), and what each engine holds (`source.postgres.leftovers`,
+`load.leftovers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.control import mysql_replica
+from penstock.control.config import Config
+from penstock.control.ends import source_tables
+from penstock.control.handover_state import read_handover
+from penstock.control.identity import check_identity, check_pipeline, read_identity, stored_identity
+from penstock.control.running import (
+    LOAD_LOCK,
+    RUN_LOCK,
+    take_lock,
+)
+from penstock.control.table_wishes import read_wishes
+from penstock.host.connect import PrivilegeMissing, connect
+from penstock.host.files import REAL_FILES, DirectoryLock, remove_tree
+from penstock.load import leftovers as at_target
+from penstock.load.refusals import TargetFollowsAnotherLog
+from penstock.load.target import target_name
+from penstock.log import load_state
+from penstock.log.layout import LOCK_NAME
+from penstock.model import PenstockError
+from penstock.model.removal import Removal
+from penstock.model.wishes import Capture
+from penstock.source.postgres import leftovers as at_source
+from penstock.source.postgres.slot_owner import SlotOwner, slot_of_another, slot_owner
+
+APPLICATION_NAME = "penstock reset"
+REMOVED = "reset.removed"  # what is being deleted has this name first, all at once
+
+
+class ResetNotAllowed(PenstockError):
+    """The role may not remove something that the pipeline made."""
+
+    code = "CT80"
+
+
+class ResetUnsure(PenstockError):
+    """It cannot be told whether what is there is this pipeline's, and nobody is asked."""
+
+    code = "CT81"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reset:
+    """What a reset does. notes: what is worth knowing before one answers.
+
+    unsure: why somebody has to look at it and answer; empty where it is the pipeline's for sure.
+    """
+
+    source: tuple[Removal, ...]
+    target: tuple[Removal, ...]
+    paths: tuple[Path, ...]
+    notes: tuple[str, ...]
+    unsure: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to take back."""
+        return not (self.paths or any(not one.by_hand for one in (*self.source, *self.target)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        return {
+            "source": [_removal(one) for one in self.source],
+            "target": [_removal(one) for one in self.target],
+            "paths": [str(path) for path in self.paths],
+            "notes": list(self.notes),
+        }
+
+
+def _removal(one: Removal) -> dict[str, Any]:
+    return {"what": one.what, "sql": list(one.statements), "by_hand": one.by_hand}
+
+
+@contextmanager
+def at_rest(config: Config) -> Iterator[None]:
+    """Hold the locks of all processes for a with block. Raises AlreadyRunning."""
+    layout, locks = config.layout, list[DirectoryLock]()
+    try:
+        for directory, name in (
+            (layout.run, RUN_LOCK),
+            (layout.log, LOCK_NAME),
+            (layout.state, LOAD_LOCK),
+        ):
+            locks.append(take_lock(config, directory, name))
+        yield
+    finally:
+        for lock in locks:
+            lock.release()
+
+
+def look(config: Config, *, with_tables: bool) -> Reset:
+    """What there is to take back; changes nothing. with_tables: the target's tables, too.
+
+    Raises TargetFollowsAnotherLog, DirectoryOfOtherPipeline, DirectoryOfOtherSource, SlotInUse,
+    SlotOfAnother, and what connecting does.
+    """
+    stored = stored_identity(config)
+    if stored is not None:
+        check_pipeline(config, stored)
+    tables = None
+    if with_tables:
+        found = source_tables(config)
+        tables = [target_name(one.name, config.target.map) for one in found]
+    state = load_state(config.layout.log)
+    follows = state.log_id if state is not None else ""
+    source = tuple(_source(config))
+    owner = _owner_of_slot(config)
+    if owner is not None and follows and owner.log_id != follows:
+        section = config.change_extractor
+        raise slot_of_another(owner, section.publication, section.replication_slot)
+    target = at_target.leftovers(config.target.url, tables=tables)
+    has_log = bool(follows) or not config.pipeline.mode.has_change
+    if has_log and target.log_id and target.log_id != follows:
+        raise TargetFollowsAnotherLog(
+            f"the target follows change log {target.log_id}, "
+            f"{'this pipeline has ' + follows if follows else 'a pipeline of mode data has none'}",
+            hint="It is another pipeline's target: reset that one, or, if nobody has it any more, "
+            "run at the target: drop schema wirekite; (PostgreSQL: with cascade)",
+        )
+    return Reset(
+        source=source,
+        target=target.removals,
+        paths=tuple(_paths(config)),
+        notes=_notes(config, with_tables=with_tables),
+        unsure="" if follows else _unsure(config, owner, target.log_id),
+    )
+
+
+def _owner_of_slot(config: Config) -> SlotOwner | None:
+    """Who reads from the slot, as far as that is known."""
+    section = config.change_extractor
+    if config.source.is_mysql or not config.pipeline.mode.has_change:
+        return None
+    with connect(config.source.url, application_name=APPLICATION_NAME) as connection:
+        return slot_owner(connection, section.publication, section.replication_slot)
+
+
+def _unsure(config: Config, owner: SlotOwner | None, log_id: str) -> str:
+    """Why a directory without a log does not tell whose it is what is there; empty: nobody's."""
+    found = []
+    if owner is not None:
+        found.append(f"the slot belongs to pipeline {owner.pipeline}, change log {owner.log_id}")
+    if log_id:
+        found.append(f"the target follows change log {log_id}")
+    if not found:
+        return ""
+    return (
+        f"{', '.join(found)}, and {config.directory} has no log that tells whether it is this "
+        "pipeline's"
+    )
+
+
+def _source(config: Config) -> Iterator[Removal]:
+    handover = read_handover(config)
+    if config.source.is_mysql:
+        if handover is not None and handover.stopped:
+            yield Removal(
+                what=f"the pause of replication ({', '.join(handover.stopped)})",
+                statements=("start replica sql_thread;",),
+            )
+        return
+    if handover is not None and handover.paused:
+        yield Removal(
+            what="the pause of the standby's replay",
+            statements=("select pg_wal_replay_resume();",),
+        )
+    if not config.pipeline.mode.has_change:
+        return
+    with connect(config.source.url, application_name=APPLICATION_NAME) as connection:
+        check_identity(config, stored_identity(config), read_identity(connection, config))
+    section = config.change_extractor
+    yield from at_source.leftovers(
+        config.source.url, slot=section.replication_slot, publication=section.publication
+    )
+
+
+def _paths(config: Config) -> Iterator[Path]:
+    layout = config.layout
+    ours = (layout.state, layout.log, layout.spill, layout.consumers, layout.run)
+    for path in (*ours, config.directory / REMOVED):
+        if path.exists():
+            yield path
+
+
+def _notes(config: Config, *, with_tables: bool) -> tuple[str, ...]:
+    notes = []
+    if with_tables and not config.pipeline.mode.has_data:
+        notes.append("mode change loads no rows: the target's tables stay empty")
+    wishes = read_wishes(config)
+    for capture, how in ((Capture.ADDED, "name"), (Capture.REMOVED, "take out")):
+        names = sorted(str(wish.table) for wish in wishes.tables if wish.capture is capture)
+        if names:
+            notes.append(
+                f"{', '.join(names)}: {capture} by `penstock table`, which is forgotten with the "
+                f"directory; {how} them in [source] tables for the next run"
+            )
+    if config.change_loader.done_directory:
+        notes.append(f"segments in {config.change_loader.done_directory} stay")
+    return tuple(notes)
+
+
+def carry_out(config: Config, reset: Reset, *, on_done: Callable[[str], None]) -> None:
+    """Do it, inside `at_rest`. on_done: told of each thing that is gone.
+
+    Raises ResetNotAllowed, and what the servers' connections do; then run it again.
+    """
+    for removal in reset.source:
+        if removal.by_hand:
+            continue
+        with _as_administrator(removal):
+            _let_go(config, removal)
+        on_done(removal.what)
+    for removal in reset.target:
+        with _as_administrator(removal):
+            at_target.remove(config.target.url, removal)
+        on_done(removal.what)
+    _remove_directory(config)
+    if reset.paths:
+        on_done(f"directory {config.directory}")
+
+
+def _let_go(config: Config, removal: Removal) -> None:
+    if not config.source.is_mysql:
+        at_source.remove(config.source.url, removal)
+        return
+    from penstock.source.mysql.catalog import open_catalog
+
+    handover = read_handover(config)
+    assert handover is not None, "it is what was found"
+    with open_catalog(config.source.url, application_name=APPLICATION_NAME) as connection:
+        mysql_replica.start(connection, handover.stopped)
+
+
+@contextmanager
+def _as_administrator(removal: Removal) -> Iterator[None]:
+    try:
+        yield
+    except PrivilegeMissing as error:
+        raise ResetNotAllowed(
+            f"cannot remove {removal.what}: {error.message}",
+            hint="As its owner or an administrator, run: "
+            f"{' '.join(removal.statements)} Then run the same command again.",
+        ) from error
+
+
+def _remove_directory(config: Config) -> None:
+    """All of it gets another name first, so that no process that starts finds half of it."""
+    trash = config.directory / REMOVED
+    if trash.exists():
+        remove_tree(trash)
+    REAL_FILES.make_directory(trash)
+    for path in _paths(config):
+        if path != trash:
+            REAL_FILES.rename(path, trash / path.name)
+    remove_tree(trash)
+    if not REAL_FILES.listdir(config.directory):
+        config.directory.rmdir()

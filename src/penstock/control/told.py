@@ -1,0 +1,170 @@
+"""What a run tells once, as it happens: handover, bulk load, servers, single tables.
+
+Found by comparing each status with the one before. Not here: how it looks (`live.py`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from penstock.control.config import HandoverMode
+from penstock.control.display import human_count, human_seconds
+from penstock.control.handover_state import Handover
+from penstock.control.outages import Outage
+from penstock.control.status import Status
+from penstock.control.table_list import TableLine
+from penstock.host.clock import Clock
+from penstock.load.bulk_progress import BulkProgress, Rates
+
+RATE_WINDOW_S = 10.0
+POINT = "the point: "  # in the first step of MySQL and MariaDB: how it was taken
+
+
+class Tell(Protocol):
+    """Takes an event: a sentence, its type, and what it is made of."""
+
+    def __call__(self, text: str, kind: str = "note", **fields: Any) -> None:
+        """Tell it."""
+        ...
+
+
+class ChangeRates:
+    """Rows per second into the log and into the target, over the last RATE_WINDOW_S."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int, int]] = deque()
+
+    def add(self, now_s: float, status: Status) -> tuple[float, float]:
+        """Take a reading; rows per second extracted and loaded."""
+        if status.target.unknown:
+            return 0.0, 0.0
+        self._seen.append((now_s, status.log.end.gsn, status.target.applied.gsn))
+        while len(self._seen) > 2 and now_s - self._seen[0][0] > RATE_WINDOW_S:
+            self._seen.popleft()
+        then_s, log_gsn, applied_gsn = self._seen[0]
+        span_s = now_s - then_s
+        if span_s <= 0:
+            return 0.0, 0.0
+        log_rate = (status.log.end.gsn - log_gsn) / span_s
+        return log_rate, (status.target.applied.gsn - applied_gsn) / span_s
+
+
+class Told:
+    """What every view of a run needs: news, each told once, and rates."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._steps_told = 0
+        self._bulk_told = False
+        self._starting_told = False
+        self._first = True
+        started = datetime.fromtimestamp(clock.now_us() // 1_000_000, UTC)
+        self._started = started.isoformat(timespec="seconds")
+        self._change_rates = ChangeRates()
+        self._bulk_rates = Rates()
+        self._away: dict[str, Outage] = {}
+        self._tables: dict[str, str] = {}
+        self.log_rate = 0.0
+        self.applied_rate = 0.0
+        self.bulk: BulkProgress | None = None
+
+    def take(self, status: Status, tell: Tell) -> None:
+        """Compute rates, and tell what is new."""
+        now_s = self._clock.monotonic_s()
+        self.log_rate, self.applied_rate = self._change_rates.add(now_s, status)
+        bulk = status.target.bulk
+        self.bulk = self._bulk_rates.add(now_s, bulk) if bulk is not None else None
+        self._take_outages(status, tell)
+        if self._first:
+            self._first = False
+            self._take_up(status, tell)
+        self._take_steps(status, tell)
+        if bulk is not None and bulk.phase == "done" and not self._bulk_told:
+            self._bulk_told = True
+            rows, tables = bulk.rows_done, len(bulk.tables)
+            text = f"bulk load done: {human_count(rows)} rows in {tables} tables"
+            tell(text, "bulk load done", rows=rows, tables=tables)
+        self._take_tables(status, tell)
+
+    def _take_up(self, status: Status, tell: Tell) -> None:
+        """What an earlier run has done is told in a line, not as if it happened now."""
+        handover = status.handover
+        earlier = [step for step in handover.steps if step.at < self._started] if handover else []
+        self._steps_told = len(earlier)
+        if earlier and handover is not None:
+            done = f"handover {len(earlier)} of 4: {earlier[-1].text}"
+            if in_flight(handover):
+                done = f"changes are those from {handover.position or 'its slot'} on"
+            tell(f"goes on from an earlier run; {done}", "resumed", position=handover.position)
+        bulk = status.target.bulk
+        if bulk is not None and bulk.phase == "done":
+            self._bulk_told = True
+            rows = human_count(bulk.rows_done)
+            tell(f"the bulk load was done before: {rows} rows in {len(bulk.tables)} tables")
+
+    def _take_steps(self, status: Status, tell: Tell) -> None:
+        """The four steps where something is stopped for them; else the one place that counts."""
+        handover = status.handover
+        steps = handover.steps if handover is not None else ()
+        for step in steps[self._steps_told :]:
+            if handover is not None and not in_flight(handover):
+                text = f"handover {step.number} of 4: {step.text}"
+                tell(text, "handover", step=step.number, name=step.name)
+            elif handover is not None and step.number == 2:
+                tell(point_text(handover), "position", position=handover.position)
+        self._steps_told = max(self._steps_told, len(steps))
+        if len(steps) >= 2 and not self._starting_told and starting(status):
+            self._starting_told = True
+            tell(starting(status), "starting")
+
+    def _take_outages(self, status: Status, tell: Tell) -> None:
+        """Servers that went away, and that came back, each once."""
+        now = {one.side: one for one in status.outages}
+        if now.keys() - self._away.keys():
+            fields = {"servers": [one.as_dict() for one in status.outages]}
+            text = "; ".join(status.outage_lines())
+            tell(text, "unreachable", **fields, tries=[one.as_dict() for one in status.retries])
+        for side, before in self._away.items():
+            if side not in now:
+                lasted_s = max(status.read_us - before.since_us, 0) / 1e6
+                text = f"{side} answers again, after {human_seconds(lasted_s)}"
+                tell(text, "reachable", side=side, seconds=round(lasted_s, 1))
+        self._away = {side: self._away.get(side, one) for side, one in now.items()}
+
+    def _take_tables(self, status: Status, tell: Tell) -> None:
+        """Tables that something was asked for, as they get on."""
+        now = {str(line.table): line for line in status.tables}
+        for name, line in now.items():
+            if line.state == self._tables.get(name, "following"):
+                continue
+            tell(table_text(line), "table", **line.as_dict())
+        self._tables = {name: line.state for name, line in now.items()}
+
+
+def in_flight(handover: Handover) -> bool:
+    """Whether nothing is stopped for the handover: a snapshot of the source is its point."""
+    return handover.mode is HandoverMode.SNAPSHOT
+
+
+def point_text(handover: Handover) -> str:
+    """Where a handover that stops nothing begins, and what follows from it."""
+    _, _, captured = handover.steps[1].text.partition(": ")
+    _, _, how = handover.steps[0].text.partition(POINT)
+    taken = f"; {how}" if how else ""
+    return f"position {captured}{taken}: tables are copied as of it, changes from it on follow them"
+
+
+def table_text(line: TableLine) -> str:
+    """What a table is at, and why it does not get on."""
+    way = f", on its way to {line.wanted}" if line.wanted else ""
+    why = f": {line.code} {line.error}; next: {line.hint}" if line.error else ""
+    return f"table {line.table} {line.state}{way}{why}"
+
+
+def starting(status: Status) -> str:
+    """What the bulk load waits for before its first sign of life; empty when it waits no more."""
+    if status.mode == "change" or status.target.bulk is not None or status.target.unknown:
+        return ""
+    return "Spark is starting; the bulk load begins when it is there"

@@ -1,0 +1,128 @@
+"""Tables that could not be applied and were left behind, so that the others flow on.
+
+With `onTableError = "isolate"` an error that names a table takes that table out of the batches,
+where its changes end: a row of `wirekite_apart` says so (`apart.py`), and a file below state/ says
+why, for displays. Rows come back by a copy (`penstock table resync`). Not here: applying
+(`batch.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from penstock.host.files import REAL_FILES, Files
+from penstock.load.target import target_name
+from penstock.log import checkpoint
+from penstock.log.layout import SegmentFile
+from penstock.log.segment import open_segment
+from penstock.model import PenstockError, TableName
+
+logger = structlog.get_logger(__name__)
+
+ISOLATED_FILE = "isolated.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isolation:
+    """Why a table was left behind."""
+
+    table: TableName
+    code: str
+    error: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isolations:
+    """All that were, one per table, also of tables that are back by now."""
+
+    tables: tuple[Isolation, ...] = ()
+
+
+def read_isolations(state_directory: Path, files: Files = REAL_FILES) -> dict[TableName, Isolation]:
+    """By source table. Raises CheckpointCorrupt."""
+    found = checkpoint.load(state_directory / ISOLATED_FILE, Isolations, files) or Isolations()
+    return {one.table: one for one in found.tables}
+
+
+class Isolating(Protocol):
+    """What must be known of the loader's options."""
+
+    @property
+    def isolates(self) -> bool:
+        """Whether tables are left behind at all."""
+        ...
+
+    @property
+    def state_directory(self) -> Path:
+        """Where the reasons are kept."""
+        ...
+
+    @property
+    def change_file_extension(self) -> str:
+        """Of segments."""
+        ...
+
+    @property
+    def namespaces(self) -> Mapping[str, str]:
+        """Source schema to target schema."""
+        ...
+
+
+class BrokenTables:
+    """Tables that are to be left behind next. errors: of each, why. Used by the loader's thread."""
+
+    def __init__(self, options: Isolating, files: Files = REAL_FILES) -> None:
+        """None yet."""
+        self.errors: dict[TableName, PenstockError] = {}
+        self._options = options
+        self._files = files
+
+    def learn(
+        self, error: PenstockError, known: Iterable[TableName], ahead: Iterable[SegmentFile]
+    ) -> bool:
+        """Whether an error is about one table, of these or in these segments, and none before.
+
+        Such a table is to be left behind.
+        """
+        if not self._options.isolates or "table" not in error.fields:
+            return False
+        tables = set(known)
+        for file in ahead:
+            with open_segment(file.path, extension=self._options.change_file_extension) as segment:
+                tables |= {TableName(one.schema, one.name) for _, one in segment.relations()}
+        table = table_of(error, sorted(tables), self._options.namespaces)
+        if table is None or table in self.errors:
+            return False
+        self.errors[table] = error
+        logger.warning("table is left behind", table=str(table), reason=error.message)
+        return True
+
+    def keep(self) -> None:
+        """Write down why, before the target says that they are. Raises DiskFull, FileFailed."""
+        known = read_isolations(self._options.state_directory, self._files)
+        for table, error in self.errors.items():
+            code = str(error.as_dict()["code"])
+            known[table] = Isolation(table=table, code=code, error=error.message, hint=error.hint)
+        path = self._options.state_directory / ISOLATED_FILE
+        checkpoint.save(path, Isolations(tables=tuple(known.values())), self._files)
+
+    def take(self) -> list[PenstockError]:
+        """They are left behind; why."""
+        errors = list(self.errors.values())
+        self.errors.clear()
+        return errors
+
+
+def table_of(
+    error: PenstockError, tables: Iterable[TableName], namespaces: Mapping[str, str]
+) -> TableName | None:
+    """Which of these source tables an error is about, by its name here or there; None: none."""
+    said = error.fields.get("table")
+    named = [one for one in tables if said in (str(one), str(target_name(one, namespaces)))]
+    return named[0] if len(named) == 1 else None

@@ -1,0 +1,65 @@
+"""What the loader shows of itself in run/load.json: for displays, never for decisions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.host.files import REAL_FILES, Files
+
+STATE_NAME = "load.json"
+
+
+class LoaderState(msgspec.Struct, kw_only=True):
+    """What `run/load.json` holds.
+
+    state: starting, waiting, applying, paused, held, retrying or ended. Rows are changes applied
+    by this process. commit_time_us: of the last applied commit. seconds: of each step of the last
+    batch; its staging may have run while the batch before was applied. problem: what failed last,
+    since problem_since_us, to be tried again at next_try_us; empty and 0 once it has worked.
+    """
+
+    pid: int
+    state: str = "starting"
+    updated_us: int = 0
+    batch_count: int = 0
+    row_count: int = 0
+    file_count: int = 0
+    applied_gsn: int = 0
+    applied_segment: int = -1
+    applied_position: int = 0
+    commit_time_us: int = 0
+    batch_rows: int = 0
+    batch_files: int = 0
+    batch_tables: int = 0
+    seconds: dict[str, float] = {}
+    problem: str = ""
+    problem_since_us: int = 0
+    next_try_us: int = 0
+
+    def failed(self, problem: str, *, now_us: int, wait_s: float) -> None:
+        """Something failed and is tried again after a while."""
+        self.problem = problem
+        self.problem_since_us = self.problem_since_us or now_us
+        self.next_try_us = now_us + round(wait_s * 1e6)
+
+    def worked(self) -> None:
+        """It did, at last."""
+        self.problem, self.problem_since_us, self.next_try_us = "", 0, 0
+
+
+def write_loader_state(run_directory: Path, state: LoaderState, files: Files = REAL_FILES) -> None:
+    """Replace the file."""
+    files.make_directory(run_directory)
+    files.replace(run_directory / STATE_NAME, msgspec.json.encode(state))
+
+
+def read_loader_state(run_directory: Path, files: Files = REAL_FILES) -> LoaderState | None:
+    """What the loader last wrote, or None."""
+    path = run_directory / STATE_NAME
+    if not files.exists(path):
+        return None
+    state: Any = msgspec.json.decode(files.read_whole(path), type=LoaderState)
+    return state if isinstance(state, LoaderState) else None

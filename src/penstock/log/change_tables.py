@@ -1,0 +1,252 @@
+"""The changes of one table as Arrow columns: those of the change, and those of the row.
+
+Rows of several versions of a table's shape come into one: a column has the narrowest type that
+holds every version's values exactly, text where there is none. Pure.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.codec.columns import DECIMAL_PRECISION_MAX, arrow_type
+from penstock.log.text import exact_texts
+from penstock.model import Column, Marker, MarkerKind, Op, Relation, Rows, TableName
+
+if TYPE_CHECKING:
+    from penstock.log.changes import Wanted
+    from penstock.log.segment import Segment
+
+TRUNCATE = "truncate"
+OPERATIONS: dict[int, str] = {Op.INSERT: "insert", Op.UPDATE: "update", Op.DELETE: "delete"}
+# A reload begins with an empty table; its rows follow as inserts.
+EMPTYING = (MarkerKind.TRUNCATE, MarkerKind.RELOAD)
+_HEAD = ("gsn", "trx", "position", "commit_time", "op", "absent")
+_TIME = pa.timestamp("us", "UTC")
+_HEAD_TYPES = (pa.int64(), pa.int64(), pa.uint64(), _TIME, pa.string(), pa.list_(pa.string()))
+_BEFORE = "before"
+ABSENT_COLUMN = _HEAD.index("absent")
+_INTEGERS = (pa.int16(), pa.int32(), pa.int64())
+
+Piece = Relation | Rows | Marker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """The columns of the joined table, and of its before images, with the types they get."""
+
+    columns: dict[str, pa.DataType]
+    before: dict[str, pa.DataType]
+
+
+def pieces(segment: Segment, table: TableName, wanted: Wanted) -> Iterator[Piece]:
+    """A table in one segment: its shapes, its wanted rows, and in their places what empties it."""
+    markers = sorted(
+        (m for m in segment.markers() if m.kind in EMPTYING and tuple(table) in m.tables),
+        key=lambda marker: marker.gsn,
+    )
+    markers = [marker for marker in markers if wanted.takes_marker(marker)]
+    for totals in segment.tables:
+        if (totals.schema, totals.name) == tuple(table):
+            yield segment.relation(totals.id)
+    for entry in segment.row_frames(table=table):
+        if not wanted.takes_rows(entry):
+            continue
+        rows = wanted.rows_of(segment.read_rows(entry))
+        while markers and markers[0].gsn < entry.gsn_last:
+            front = within(rows.batch, None, markers[0].gsn, None, None)
+            yield Rows(relation=rows.relation, batch=front)
+            rows = Rows(relation=rows.relation, batch=rows.batch.slice(front.num_rows))
+            yield markers.pop(0)
+        yield rows
+    yield from markers
+
+
+def within(
+    batch: Any, after: int | None, through: int | None, since_us: int | None, until_us: int | None
+) -> Any:
+    """The rows of a batch within these limits; see `changes.Wanted`."""
+    gsn, time = batch.column(0), batch.column(3)
+    limits = (
+        (pc.greater, gsn, after, pa.int64()),
+        (pc.less_equal, gsn, through, pa.int64()),
+        (pc.greater_equal, time, since_us, _TIME),
+        (pc.less, time, until_us, _TIME),
+    )
+    masks = [
+        test(column, pa.scalar(to, kind)) for test, column, to, kind in limits if to is not None
+    ]
+    return batch.filter(functools.reduce(pc.and_, masks)) if masks else batch
+
+
+def bits(absent: bytes | None) -> Iterator[int]:
+    """The numbers of the columns that were not sent."""
+    for at, byte in enumerate(absent or b""):
+        for bit in range(8):
+            if byte >> bit & 1:
+                yield at * 8 + bit
+
+
+def joined(found: Sequence[Piece]) -> pa.Table:
+    """Pieces of one table as one Arrow table; see `ChangeLog.table`."""
+    shape = _shape([piece for piece in found if isinstance(piece, Relation)])
+    schema = _schema(shape)
+    tables = [
+        _of_marker(piece, shape, schema)
+        if isinstance(piece, Marker)
+        else _of_rows(piece, shape, schema)
+        for piece in found
+        if not isinstance(piece, Relation)
+    ]
+    return pa.concat_tables([schema.empty_table(), *tables])
+
+
+def _schema(shape: _Shape) -> pa.Schema:
+    # One underscore, or as many as no column of the table begins with.
+    sign = "_"
+    while any(sign + name in shape.columns for name in (*_HEAD, _BEFORE)):
+        sign += "_"
+    heads = [pa.field(sign + name, kind) for name, kind in zip(_HEAD, _HEAD_TYPES, strict=True)]
+    columns = [pa.field(name, kind) for name, kind in shape.columns.items()]
+    before = pa.struct([pa.field(name, kind) for name, kind in shape.before.items()])
+    return pa.schema([*heads, *columns, pa.field(sign + _BEFORE, before)])
+
+
+def _shape(relations: Sequence[Relation]) -> _Shape:
+    columns: dict[str, pa.DataType] = {}
+    before: dict[str, pa.DataType] = {}
+    for relation in dict.fromkeys(relations):
+        for column in relation.columns:
+            _widen(columns, column)
+        for index in relation.before:
+            _widen(before, relation.columns[index])
+    return _Shape(columns=columns, before=before)
+
+
+def _widen(types: dict[str, pa.DataType], column: Column) -> None:
+    kind = pa.string() if column.neutral == "uuid" else arrow_type(column.neutral)
+    types[column.name] = _common(types.get(column.name, kind), kind)
+
+
+def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """The narrowest type that holds the values of both exactly; text where there is none."""
+    if one == other:
+        return one
+    if one in _INTEGERS and other in _INTEGERS:
+        return max(one, other, key=_INTEGERS.index)
+    if pa.types.is_decimal(one) and pa.types.is_decimal(other):
+        scale = max(one.scale, other.scale)
+        precision = max(one.precision - one.scale, other.precision - other.scale) + scale
+        if precision <= DECIMAL_PRECISION_MAX:
+            return pa.decimal128(precision, scale)
+    return pa.string()
+
+
+def _of_rows(rows: Rows, shape: _Shape, schema: pa.Schema) -> pa.Table:
+    batch, relation = rows.batch, rows.relation
+    is_delete = pc.equal(batch.column(4), pa.scalar(int(Op.DELETE), pa.uint8()))
+    after = dict(zip((c.name for c in relation.columns), batch.column(6).flatten(), strict=True))
+    before_names = [relation.columns[index].name for index in relation.before]
+    before = dict(zip(before_names, batch.column(7).flatten(), strict=True))
+    neutral = {column.name: column.neutral for column in relation.columns}
+    values = []
+    for name, kind in shape.columns.items():
+        if name not in after:
+            values.append(pa.nulls(batch.num_rows, kind))
+            continue
+        column = after[name]
+        if name in before:
+            column = pc.if_else(is_delete, before[name], column)
+        values.append(_as(column, neutral[name], kind))
+    heads = [batch.column(0), batch.column(1), batch.column(2), batch.column(3)]
+    arrays = [*heads, _operations(batch), _absent(rows, shape), *values]
+    arrays.append(_before(batch, before, neutral, shape))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _as(values: Any, neutral: str, kind: pa.DataType) -> Any:
+    if values.type == kind:
+        return values
+    if kind == pa.string():
+        return pa.array(exact_texts(values, neutral), kind)
+    return values.cast(kind)
+
+
+def _operations(batch: Any) -> Any:
+    names = pa.array([OPERATIONS.get(number) for number in range(256)])
+    return names.take(batch.column(4))
+
+
+def _absent(rows: Rows, shape: _Shape) -> Any:
+    """The names of the columns that were not sent, of each row."""
+    relation = rows.relation
+    names = [column.name for column in relation.columns]
+    unknown = [name for name in shape.columns if name not in set(names)]
+    sent = {names[index] for index in relation.before}
+    lacking = [f"before.{name}" for name in shape.before if name not in sent]
+    ops: list[int] = rows.batch.column(4).to_pylist()
+    masks: list[bytes | None] = rows.batch.column(5).to_pylist()
+    has_before: list[bool] = rows.batch.column(7).is_valid().to_pylist()
+
+    @functools.cache
+    def of(op: int, mask: bytes | None, has: bool) -> list[str]:
+        if op == Op.DELETE:
+            found = [name for name in names if not has or name not in sent]
+        else:
+            found = [names[at] for at in bits(mask)]
+        return [*found, *unknown, *(lacking if has else ())]
+
+    lists = [of(*row) for row in zip(ops, masks, has_before, strict=True)]
+    return pa.array(lists, pa.list_(pa.string()))
+
+
+def _before(batch: Any, before: dict[str, Any], neutral: dict[str, str], shape: _Shape) -> Any:
+    mask = pc.invert(batch.column(7).is_valid())
+    fields = [pa.field(name, kind) for name, kind in shape.before.items()]
+    if not fields:
+        return pa.array([None] * batch.num_rows, pa.struct([]))
+    children = [
+        _as(before[name], neutral[name], kind) if name in before else pa.nulls(batch.num_rows, kind)
+        for name, kind in shape.before.items()
+    ]
+    return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+
+
+def _of_marker(marker: Marker, shape: _Shape, schema: pa.Schema) -> pa.Table:
+    heads = [marker.gsn, marker.trx, marker.position, marker.commit_time_us, TRUNCATE]
+    row = [*heads, list(shape.columns), *(None for _ in shape.columns), None]
+    arrays = [pa.array([value], field.type) for value, field in zip(row, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def for_python(table: pa.Table) -> pa.Table:
+    """The table with text for dates of years that Python does not have."""
+    for at, field in enumerate(table.schema):
+        if field.type == pa.date32() and not _has_python_years(table.column(at)):
+            texts = exact_texts(table.column(at).combine_chunks(), "date")
+            table = table.set_column(at, field.name, pa.array(texts, pa.string()))
+    return table
+
+
+def _has_python_years(dates: Any) -> bool:
+    days = pc.min_max(dates.cast(pa.int32())).as_py()
+    return days["min"] is None or (days["min"] >= -719_162 and days["max"] <= 2_932_896)
+
+
+def for_spark(table: pa.Table) -> pa.Table:
+    """The table with types that Spark has: no unsigned numbers, times of day as text."""
+    for at, field in enumerate(table.schema):
+        kind, column = field.type, table.column(at)
+        if kind == pa.uint64():
+            table = table.set_column(at, field.name, column.cast(pa.decimal128(20, 0)))
+        elif kind == pa.uint32():
+            table = table.set_column(at, field.name, column.cast(pa.int64()))
+        elif kind == pa.time64("us"):
+            texts = exact_texts(column.combine_chunks(), "time")
+            table = table.set_column(at, field.name, pa.array(texts, pa.string()))
+    return table

@@ -1,0 +1,433 @@
+"""A change log as Python people read it: tables of changes, data frames, one change after another.
+
+What `penstock.read_log` returns. Reading changes nothing, and the pipeline may run meanwhile: what
+was durable when a reading began is read. Not here: which directory is meant
+(`penstock.control.log_read`), Arrow columns (`change_tables.py`), lines of text (`text.py`).
+"""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+
+from penstock.codec import ckt
+from penstock.host.files import REAL_FILES, FileMissing, Files
+from penstock.log import change_tables
+from penstock.log.frames import is_header_torn
+from penstock.log.layout import (
+    EXTENSION_DEFAULT,
+    SegmentFile,
+    SegmentMissing,
+    list_open_segments,
+    list_segments,
+    segment_name,
+)
+from penstock.log.order import merged
+from penstock.log.reader import check_link
+from penstock.log.segment import ClosedSegment, Segment, open_segment
+from penstock.log.text import date_text, exact_texts, timestamp_text
+from penstock.model import Column, Marker, Op, PenstockError, Rows, TableName
+
+if TYPE_CHECKING:
+    import pandas
+
+_EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - timestamps without a zone
+_EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
+
+
+class TableNotInLog(PenstockError):
+    """A table was asked for that this change log holds no changes of."""
+
+    code = "LG30"
+
+
+class PandasMissing(PenstockError):
+    """A pandas DataFrame was asked for, and pandas is not installed."""
+
+    code = "LG31"
+
+
+class Absent(Enum):
+    """The type of ABSENT: a column that the source did not send. It is not NULL."""
+
+    ABSENT = "ABSENT"
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT = Absent.ABSENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change of one table. op: insert, update, delete or truncate.
+
+    row: the columns behind the change; of a delete, those that the source sent of the row that is
+    gone; None for a truncate. before: the row before, where the source sent it. A column that was
+    not sent is ABSENT, NULL is None. position: of the commit, as `penstock log cat` has it, as a
+    number. gsn of a truncate: of the row change that it stands behind.
+    """
+
+    gsn: int
+    trx: int
+    position: int
+    commit_time: datetime.datetime
+    op: str
+    table: str
+    row: dict[str, Any] | None
+    before: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which changes are read. Times are microseconds since 1970 UTC; None: no limit.
+
+    gsn_after: changes behind this one; not None: the log must still have them all. gsn_through:
+    the last one. since_us: committed then or later. until_us: committed before.
+    """
+
+    takes: Callable[[TableName], bool] = lambda _: True
+    gsn_after: int | None = None
+    gsn_through: int | None = None
+    since_us: int | None = None
+    until_us: int | None = None
+
+    def takes_rows(self, entry: ckt.FrameEntry) -> bool:
+        """Whether a rows frame can hold any of them."""
+        past = self.gsn_through is not None and entry.gsn_first > self.gsn_through
+        return entry.gsn_last > (self.gsn_after or 0) and not past
+
+    def is_empty_of(self, segment: Segment) -> bool:
+        """Whether a segment holds none of them. A truncate stands behind the row of its gsn."""
+        past = self.gsn_through is not None and segment.start.gsn > self.gsn_through
+        return past or segment.end.gsn < (self.gsn_after or 0)
+
+    def takes_marker(self, marker: Marker) -> bool:
+        """Whether a marker is one of them."""
+        after = marker.gsn >= (self.gsn_after or 0)
+        through = self.gsn_through is None or marker.gsn <= self.gsn_through
+        since = self.since_us is None or marker.commit_time_us >= self.since_us
+        until = self.until_us is None or marker.commit_time_us < self.until_us
+        return after and through and since and until
+
+    def rows_of(self, rows: Rows) -> Rows:
+        """Those of these rows that are wanted."""
+        limits = (self.gsn_after, self.gsn_through, self.since_us, self.until_us)
+        return Rows(relation=rows.relation, batch=change_tables.within(rows.batch, *limits))
+
+
+class ChangeLog:
+    """The changes of a log, as `penstock.read_log` was asked for them. Holds no file open.
+
+    Iterate over it for one `Change` after another, in the order of commits; `table` has all changes
+    of one table as a pyarrow Table, `to_pandas` and `to_spark` as a DataFrame. Each reads the files
+    anew. Raises SegmentCorrupt for damage, and SegmentMissing where changes between are gone.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        extension: str = EXTENSION_DEFAULT,
+        wanted: Wanted | None = None,
+        files: Files = REAL_FILES,
+    ) -> None:
+        self.directory = directory
+        self._extension = extension
+        self._wanted = Wanted() if wanted is None else wanted
+        self._files = files
+
+    def __repr__(self) -> str:
+        return f"ChangeLog({str(self.directory)!r})"
+
+    def tables(self) -> list[str]:
+        """The tables that the log has changes of, as `schema.table`, sorted."""
+        return sorted(self._names())
+
+    def table(self, name: str | None = None) -> pa.Table:
+        """All changes of one table, in order. name: may be left out where there is one only.
+
+        The table's columns stand between those of the change: _gsn, _trx, _position, _commit_time,
+        _op, and _absent, the names of columns that the source did not send: they read as null and
+        are not NULL. _before, last, is the row before the change where the source sent it. A delete
+        shows the columns of the row that is gone. A column that was not there yet is absent.
+        """
+        wanted = self._name(name)
+        pieces: list[change_tables.Piece] = []
+        for segment in self._segments():
+            with segment:
+                pieces += change_tables.pieces(segment, wanted, self._wanted)
+        return change_tables.joined(pieces)
+
+    def to_arrow(self) -> dict[str, pa.Table]:
+        """Every table of the log by its name, each as `table` has it."""
+        return {name: self.table(name) for name in self.tables()}
+
+    def to_pandas(self, name: str | None = None) -> pandas.DataFrame:
+        """The changes of one table as a pandas DataFrame, as `table` has them.
+
+        A cell that the source did not send holds ABSENT; such columns are of objects, and so are
+        integers with NULL, which stay integers. Raises PandasMissing.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise PandasMissing(
+                "pandas is not installed",
+                hint="Install it: pip install pandas; or take .table() for an Arrow table.",
+            ) from error
+        table = change_tables.for_python(self.table(name))
+        frame = table.to_pandas(integer_object_nulls=True)
+        lacking = table.column(change_tables.ABSENT_COLUMN).to_pylist()
+        for column in sorted({column for names in lacking for column in names}):
+            if column in frame.columns:
+                cells = frame[column].to_numpy(dtype=object, copy=True)
+                cells[[column in names for names in lacking]] = ABSENT
+                frame[column] = pandas.Series(cells, index=frame.index, dtype=object)
+        return frame
+
+    def to_spark(self, session: Any, name: str | None = None) -> Any:
+        """The changes of one table as a DataFrame of this Spark session, as `table` has them.
+
+        They go through this process's memory: ask `read_log` for what is needed only.
+        """
+        return session.createDataFrame(change_tables.for_spark(self.table(name)))
+
+    def __iter__(self) -> Iterator[Change]:
+        """Every change, in the order in which they were committed; a transaction stays together."""
+        for segment in self._segments():
+            with segment:
+                yield from self._changes(segment)
+
+    def _changes(self, segment: Segment) -> Iterator[Change]:
+        low, high = self._wanted.gsn_after or 0, self._wanted.gsn_through
+        for group in merged(segment):
+            for marker in group.before:
+                yield from self._emptied(marker)
+            readers = [
+                _RowValues(rows) if self._wanted.takes(_name_of(rows)) else None
+                for rows in group.batches
+            ]
+            for at, (which, index) in enumerate(
+                zip(group.batch_index, group.row_index, strict=True), group.gsn_first
+            ):
+                reader = readers[which]
+                if reader is None or at <= low or (high is not None and at > high):
+                    continue
+                time_us = reader.times_us[index]
+                since, until = self._wanted.since_us, self._wanted.until_us
+                if (since is None or time_us >= since) and (until is None or time_us < until):
+                    yield reader.change(index)
+
+    def _emptied(self, marker: Marker) -> Iterator[Change]:
+        if marker.kind not in change_tables.EMPTYING or not self._wanted.takes_marker(marker):
+            return
+        for table in marker.tables:
+            if self._wanted.takes(TableName(*table)):
+                yield Change(
+                    gsn=marker.gsn,
+                    trx=marker.trx,
+                    position=marker.position,
+                    commit_time=_EPOCH_UTC + datetime.timedelta(microseconds=marker.commit_time_us),
+                    op=change_tables.TRUNCATE,
+                    table=".".join(table),
+                    row=None,
+                    before=None,
+                )
+
+    def _names(self) -> dict[str, TableName]:
+        names: dict[str, TableName] = {}
+        for segment in self._segments():
+            with segment:
+                for totals in segment.tables:
+                    name = TableName(totals.schema, totals.name)
+                    if self._wanted.takes(name):
+                        names[".".join(name)] = name
+        return names
+
+    def _name(self, given: str | None) -> TableName:
+        names = self._names()
+        if given is None and len(names) == 1:
+            return next(iter(names.values()))
+        if given in names:
+            return names[given]
+        if given is None:
+            raise TableNotInLog(
+                f"the log in {self.directory} has changes of {len(names)} tables; which one?",
+                hint=f"Name one of: {', '.join(sorted(names)) or 'none yet'}.",
+            )
+        close = difflib.get_close_matches(given, names, n=1) or sorted(names)
+        raise TableNotInLog(
+            f"the log in {self.directory} has no changes of {given}",
+            hint=f"It has {', '.join(close) or 'no rows yet'}. Rows of a bulk load are not in it.",
+            table=given,
+        )
+
+    def _segments(self) -> Iterator[Segment]:
+        """Every segment that holds wanted changes, each checked to follow the one before."""
+        before: ClosedSegment | None = None
+        for file in self._listed():
+            segment = self._opened(file, before)
+            if segment is None:
+                continue
+            try:
+                check_link(before, segment)
+                if before is None:
+                    self._check_begins(segment)
+                before = segment.facts()
+                if self._wanted.is_empty_of(segment):
+                    segment.close()
+                    continue
+            except BaseException:
+                segment.close()
+                raise
+            yield segment
+
+    def _listed(self) -> list[SegmentFile]:
+        found = self._once_listed()
+        if any(b.number != a.number + 1 for a, b in itertools.pairwise(found)):
+            found = self._once_listed()  # a rename while we listed can hide a name
+        return found
+
+    def _once_listed(self) -> list[SegmentFile]:
+        # The open one first: closed meanwhile, it has the name of a closed one in the second list.
+        still_open = list_open_segments(self.directory, self._extension, self._files)
+        closed = list_segments(self.directory, self._extension, self._files)
+        last = closed[-1].number if closed else -1
+        return [*closed, *(file for file in still_open if file.number > last)]
+
+    def _opened(self, file: SegmentFile, before: ClosedSegment | None) -> Segment | None:
+        """The segment, open for reading; None for one that holds nothing or is gone in front."""
+        closed_path = file.path.with_name(segment_name(file.number, self._extension))
+        with suppress(FileMissing):
+            if not (file.is_open and is_header_torn(file.path, self._files)):
+                return open_segment(file.path, extension=self._extension, files=self._files)
+            return None
+        with suppress(FileMissing):  # closed since it was listed
+            return open_segment(closed_path, extension=self._extension, files=self._files)
+        if before is None:
+            return None
+        raise SegmentMissing(
+            f"{closed_path.name} was removed from {self.directory} while the log was read",
+            hint="The loader removes segments that are applied: read again, from the gsn behind "
+            "the last one you have (gsn_after).",
+            after=before.number,
+            next=file.number + 1,
+        )
+
+    def _check_begins(self, segment: Segment) -> None:
+        after = self._wanted.gsn_after
+        if after is not None and segment.start.gsn > after:
+            raise SegmentMissing(
+                f"the log in {self.directory} begins behind gsn {segment.start.gsn}: changes "
+                f"{after + 1} to {segment.start.gsn} are not in it any more",
+                hint="Applied segments go after a while (keepAppliedHours, removeFiles): read the "
+                "table itself again, or leave gsn_after out for what there is.",
+                after=after,
+                next=segment.start.gsn + 1,
+            )
+
+
+def _name_of(rows: Rows) -> TableName:
+    return TableName(rows.relation.schema, rows.relation.name)
+
+
+class _RowValues:
+    """The rows of one batch as Python values, column by column."""
+
+    def __init__(self, rows: Rows) -> None:
+        batch, relation = rows.batch, rows.relation
+        self._table = relation.full_name
+        self._gsn: list[int] = batch.column(0).to_pylist()
+        self._trx: list[int] = batch.column(1).to_pylist()
+        self._position: list[int] = batch.column(2).to_pylist()
+        self.times_us: list[int] = batch.column(3).cast(pa.int64()).to_pylist()
+        self._op: list[int] = batch.column(4).to_pylist()
+        self._absent: list[bytes | None] = batch.column(5).to_pylist()
+        self._has_before: list[bool] = batch.column(7).is_valid().to_pylist()
+        self._names = [column.name for column in relation.columns]
+        self._after = _columns(batch.column(6), relation.columns)
+        before = [relation.columns[index] for index in relation.before]
+        self._before = {
+            column.name: values
+            for column, values in zip(before, _columns(batch.column(7), before), strict=True)
+        }
+
+    def change(self, index: int) -> Change:
+        """One row."""
+        op = self._op[index]
+        before = self._before_row(index) if self._has_before[index] else None
+        return Change(
+            gsn=self._gsn[index],
+            trx=self._trx[index],
+            position=self._position[index],
+            commit_time=_EPOCH_UTC + datetime.timedelta(microseconds=self.times_us[index]),
+            op=change_tables.OPERATIONS[op],
+            table=self._table,
+            row=self._gone_row(before) if op == Op.DELETE else self._after_row(index),
+            before=before,
+        )
+
+    def _after_row(self, index: int) -> dict[str, Any]:
+        row = {name: column[index] for name, column in zip(self._names, self._after, strict=True)}
+        for at in change_tables.bits(self._absent[index]):
+            row[self._names[at]] = ABSENT
+        return row
+
+    def _before_row(self, index: int) -> dict[str, Any]:
+        return {
+            name: self._before[name][index] if name in self._before else ABSENT
+            for name in self._names
+        }
+
+    def _gone_row(self, before: dict[str, Any] | None) -> dict[str, Any]:
+        return dict.fromkeys(self._names, ABSENT) if before is None else dict(before)
+
+
+def _columns(images: Any, columns: Any) -> list[list[Any]]:
+    return [
+        _values(values, column) for values, column in zip(images.flatten(), columns, strict=True)
+    ]
+
+
+def _values(values: Any, column: Column) -> list[Any]:
+    """A column as Python has its values: a year that Python does not have comes as text."""
+    match column.neutral:
+        case "uuid":
+            return exact_texts(values, column.neutral)
+        case "date":
+            return _each(values.cast(pa.int32()), _date)
+        case "timestamp":
+            return _each(values.cast(pa.int64()), lambda n: _moment(n, _EPOCH, ""))
+        case "timestamptz":
+            return _each(values.cast(pa.int64()), lambda n: _moment(n, _EPOCH_UTC, "+00"))
+    return cast("list[Any]", values.to_pylist())
+
+
+def _each(values: Any, function: Callable[[int], Any]) -> list[Any]:
+    return [None if value is None else function(value) for value in values.to_pylist()]
+
+
+def _date(days: int) -> datetime.date | str:
+    try:
+        return datetime.date.fromordinal(days + _EPOCH_DAY)
+    except (ValueError, OverflowError):
+        return date_text(days)
+
+
+def _moment(microseconds: int, epoch: datetime.datetime, zone: str) -> datetime.datetime | str:
+    try:
+        return epoch + datetime.timedelta(microseconds=microseconds)
+    except OverflowError:
+        return timestamp_text(microseconds, zone)

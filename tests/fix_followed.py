@@ -1,0 +1,36 @@
+"""A pipeline that has begun, without any server: the tables that it follows."""
+
+from __future__ import annotations
+
+from penstock.control.config import Config
+from penstock.host.files import REAL_FILES
+from penstock.log import checkpoint
+from penstock.model import TableName
+from penstock.source.postgres.ddl_watch import WatchState
+from penstock.source.postgres.engine import WATCH_FILE
+from penstock.source.postgres.table_shape import TableShape
+
+
+def follows(config: Config, *tables: TableName) -> None:
+    """The pipeline has begun, and follows these tables."""
+    shapes = tuple(
+        TableShape(
+            digest="d",
+            source_id=number,
+            name=table,
+            kind="r",
+            persistence="p",
+            identity="d",
+            identity_columns=("id",),
+            key_columns=("id",),
+            types=(),
+            file=1,
+            published="all",
+            keys=(),
+            attributes=(),
+            parts=(),
+        )
+        for number, table in enumerate(tables, 1)
+    )
+    REAL_FILES.make_directory(config.layout.state)
+    checkpoint.save(config.layout.state / WATCH_FILE, WatchState(shapes=shapes))

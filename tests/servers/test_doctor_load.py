@@ -1,0 +1,183 @@
+"""Doctor's checks of what the load would refuse: each made so on real servers, and mended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_doctor import as_role, found, one
+from fix_mysql import MySQLServer, database_of
+from fix_pipeline import pipeline
+from fix_postgres import Server
+from penstock.control.config import Config
+from penstock.control.findings import Severity
+from penstock.load.progress import open_progress
+
+E, W = Severity.ERROR, Severity.WARNING
+
+
+def test_pk15_rows_that_are_there(
+    config: Config, run: Callable[[str], None], run_in_target: Callable[[str], None]
+) -> None:
+    """All tables are told at once, each with its TRUNCATE, which then is enough."""
+    both = "create table a (id int primary key); create table b (id int primary key)"
+    run(both)
+    run_in_target(both)
+    assert found(config, "PK15") == []
+    run_in_target("insert into a values (1); insert into b values (1)")
+    findings = found(config, "PK15")
+    assert ["public.a" in findings[0].what, "public.b" in findings[1].what] == [True, True]
+    for finding in findings:
+        assert finding.severity is E
+        run_in_target(finding.command.partition("run: ")[2].partition(";")[0])
+    assert found(config, "PK15") == []
+    run_in_target("create table heir () inherits (a); insert into heir values (1)")
+    run_in_target("insert into a values (2)")
+    mend = one(config, "PK15", E, "public.a").command.partition("run: ")[2].partition(";")[0]
+    run_in_target(mend)
+    assert found(config, "PK15") == []
+    run_in_target("delete from heir where 1 / (select count(*) from heir) = 1")  # is there still
+
+
+def test_pk16_target_of_another_pipeline(
+    config: Config, run: Callable[[str], None], run_in_target: Callable[[str], None]
+) -> None:
+    """A target that is bound to another change log is refused before a row moves."""
+    run("create table a (id int primary key)")
+    with closing(open_progress(config.target.url, application_name="test")) as progress:
+        progress.ensure_tables()
+    assert found(config, "PK16") == []
+    run_in_target("insert into wirekite.wirekite_log (log_id) values ('of-another')")
+    finding = one(config, "PK16", E, "of-another")
+    run_in_target(finding.command.partition("  --")[0])
+    assert found(config, "PK16") == []
+
+
+def test_pk18_tables_of_another_owner(
+    config: Config,
+    run: Callable[[str], None],
+    run_in_target: Callable[[str], None],
+    postgres: Server,
+    role: str,
+) -> None:
+    """An ALTER of the source could not follow: a warning, unless no ALTER is wanted."""
+    run("create table a (id int primary key)")
+    run_in_target("create table a (id int primary key)")
+    least = as_role(config, postgres, role, "target")
+    finding = one(least, "PK18", W, "public.a belongs to")
+    run_in_target(finding.command)
+    assert found(least, "PK18") == []
+
+
+# -- other engines -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def from_mysql(tmp_path: Path, mysql_url: str, target_url: str) -> Config:
+    """A pipeline from MySQL or MariaDB into PostgreSQL."""
+    name = database_of(mysql_url)
+    return pipeline(
+        tmp_path, mysql_url, target_url, tables=[f"{name}.*"], sections={"target.map": {name: "my"}}
+    )
+
+
+def test_a_mysql_source_and_a_target_of_postgres(
+    from_mysql: Config,
+    mysql: MySQLServer,
+    run_in_target: Callable[[str], None],
+    postgres: Server,
+    role: str,
+) -> None:
+    """The target is looked at for these tables, too: its schema, its rows, what may get lost."""
+    mysql.execute(
+        "create table a (id int primary key, z set('a','b') not null)",
+        database_of(from_mysql.source.url),
+    )
+    plan = found(from_mysql, "PK17")
+    config = from_mysql
+    if plan:
+        assert "below [target.types]" in plan[0].command
+        name, value = plan[0].command.split('"')[1:4:2]
+        config = replace(from_mysql, target=replace(from_mysql.target, types={name: value}))
+    assert found(config, "PK17") == []
+    least = as_role(config, postgres, role, "target")
+    one(least, "PK09", E, "schema my")
+    run_in_target("create schema my; create table my.a (id int primary key, z int)")
+    one(config, "PK12", E, "my.a")
+    run_in_target("insert into my.a values (1, 1)")
+    one(config, "PK15", E, "my.a")
+
+
+@pytest.fixture
+def to_mysql(
+    tmp_path: Path, source_url: str, mysql: MySQLServer, mysql_url: str
+) -> Iterator[Config]:
+    """A pipeline from PostgreSQL into MySQL or MariaDB, with an account that has no rights yet."""
+    name = database_of(mysql_url)
+    mysql.execute("create user least@'%' identified by 'Secret-1'")
+    url = mysql.url(name, "least", "Secret-1")
+    yield pipeline(
+        tmp_path, source_url, url, tables=["public.*"], sections={"target.map": {"public": name}}
+    )
+    mysql.execute("drop user least@'%'")
+
+
+def test_a_target_of_mysql(
+    to_mysql: Config, run: Callable[[str], None], mysql: MySQLServer, mysql_url: str
+) -> None:
+    """Its rights with their GRANT, rows that are there, the progress of another pipeline."""
+    run("create table a (id int primary key)")
+    name = database_of(mysql_url)
+    mysql.execute(f"grant select on `{name}`.* to least@'%'")
+    lacking = found(to_mysql, "MY039")
+    assert [f.severity for f in lacking] == [E, E]
+    for finding in lacking:
+        mysql.execute(finding.command)
+    assert found(to_mysql, "MY039") == found(to_mysql, "PK15") == []
+    mysql.execute("create table a (id int primary key)", name)
+    mysql.execute("insert into a values (1)", name)
+    finding = one(to_mysql, "PK15", E, f"{name}.a")
+    mysql.execute(finding.command.partition("run: ")[2].partition(";")[0])
+    assert found(to_mysql, "PK15") == []
+    with closing(open_progress(to_mysql.target.url, application_name="test")) as progress:
+        progress.ensure_tables()
+    assert found(to_mysql, "PK16") == []
+    mysql.execute("insert into wirekite.wirekite_log (log_id) values ('of-another')")
+    try:
+        one(to_mysql, "PK16", E, "of-another", "drop database wirekite")
+    finally:
+        mysql.execute("drop database wirekite")
+
+
+def test_tables_of_mysql_that_no_change_can_be_applied_to(
+    tmp_path: Path,
+    source_url: str,
+    run: Callable[[str], None],
+    mysql: MySQLServer,
+    mysql_url: str,
+) -> None:
+    """Not there in mode change, without transactions, with triggers: what the loader refuses."""
+    name = database_of(mysql_url)
+    options: dict[str, Any] = {"tables": ["public.*"], "sections": {"target.map": {"public": name}}}
+    config = pipeline(tmp_path, source_url, mysql_url, **options)
+    (tmp_path / "change").mkdir()
+    following = pipeline(tmp_path / "change", source_url, mysql_url, mode="change", **options)
+    run("create table a (id int primary key, n int)")
+    assert found(config, "PK20") == []
+    one(following, "PK20", E, f"no table {name}.a")
+    mysql.execute("create table a (id int primary key, n int) engine = MyISAM", name)
+    for each in (config, following):
+        mend = one(each, "PK20", E, f"{name}.a", "MyISAM", "alter table")
+    mysql.execute(mend.command.removeprefix("Run: "))
+    assert found(config, "PK20") == found(following, "PK20") == []
+    mysql.execute("create trigger busy before insert on a for each row set new.n = 1", name)
+    mend = one(config, "PK20", E, "triggers", "busy", "drop trigger")
+    mysql.execute("drop trigger busy", name)
+    assert found(config, "PK20") == []
+    mysql.execute("alter table a drop column n", name)
+    one(config, "PK20", E, "n is missing")

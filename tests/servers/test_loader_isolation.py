@@ -1,0 +1,67 @@
+"""A table that cannot be applied: it stops the loader, or is left behind while the others flow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from fix_loader import LogMaker
+from fix_loading import TABLES, Running, add, rows
+from penstock.load.isolation import read_isolations
+from penstock.load.refusals import ValueRefused
+from penstock.model import PenstockError, TableName
+
+BAG = TableName("public", "bag")
+REFUSES = "alter table public.bag add constraint no_three check (v <> 3)"
+APART = "select source_name, state, applied_gsn from wirekite.wirekite_apart"
+
+
+@pytest.fixture
+def target(target_url: str, tmp_path: Path) -> str:
+    """A target that refuses a row of `bag` in the second of three segments, and these segments."""
+    with psycopg.connect(target_url, autocommit=True) as connection:
+        connection.execute(TABLES)
+        connection.execute(REFUSES)
+    log = LogMaker(tmp_path / "log")
+    for number in range(6):
+        add(log, number)
+        if number % 2:
+            log.close_segment()
+    log.writer.done()
+    log.writer.close()
+    return target_url
+
+
+def test_it_stops_the_loader_by_default(target: str, tmp_path: Path) -> None:
+    """Both tables stand at the same commit."""
+    with pytest.raises(ValueRefused):
+        Running(target, tmp_path, max_files_per_batch=1).end()
+    assert rows(target, "select id from public.t order by 1") == [(0,), (1,)]
+    assert rows(target, "select v from public.bag order by 1") == [(0,), (1,)]
+
+
+def test_it_is_left_behind_at_its_last_good_commit(target: str, tmp_path: Path) -> None:
+    """Why is on disk and told; the next start leaves it there, and nothing keeps its segments."""
+    told: list[PenstockError] = []
+    options = {"max_files_per_batch": 1, "isolates": True, "remove_files": True}
+    Running(target, tmp_path, on_note=told.append, **options).end()
+    assert rows(target, "select id from public.t order by 1") == [(n,) for n in range(6)]
+    assert rows(target, "select v from public.bag order by 1") == [(0,), (1,)]
+    assert rows(target, APART) == [("bag", "isolated", 4)]
+    assert [type(error) for error in told] == [ValueRefused]
+    why = read_isolations(tmp_path / "state")[BAG]
+    assert (why.code, "no_three" in why.hint) == ("TG32", True)
+    assert not list((tmp_path / "log").glob("*.ckt"))
+    Running(target, tmp_path, **options).end()
+    assert rows(target, "select v from public.bag order by 1") == [(0,), (1,)]
+
+
+def test_what_is_no_table_s_fault_stops_the_loader(target: str, tmp_path: Path) -> None:
+    """An error that names none is everybody's."""
+    (tmp_path / "log" / "1.ckt").unlink()
+    with pytest.raises(PenstockError) as caught:
+        Running(target, tmp_path, max_files_per_batch=1, isolates=True).end()
+    assert caught.value.code == "LG03"
+    assert not rows(target, APART)

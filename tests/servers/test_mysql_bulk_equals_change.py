@@ -1,0 +1,87 @@
+"""A value is the same whichever way it comes: in bulk, or as a change, whatever its column is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_extract import segments_of
+from fix_loader import Applying
+from fix_mysql import MySQLServer
+from fix_mysql_bulk import copy_table
+from fix_mysql_columns import ManyColumns, columns_for
+from fix_mysql_extract import extractor_of
+from penstock.codec.typemap import Engine, filled, parse_choices
+from penstock.codec.typemap import Server as TypedServer
+from penstock.control.ends import server_of
+from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted
+from penstock.load.bulk_types import Ends, postgres_definition
+from penstock.load.postgres.schema import create_tables
+from penstock.model import TableDefinition
+from penstock.source.mysql.catalog import captured_tables, open_catalog
+
+CHOICES = {"zero dates": "text", "nul characters": "remove", "loose json": "text"}
+
+
+@pytest.mark.parametrize("metadata", ["full", "none"])
+def test_bulk_equals_change(
+    mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path, metadata: str
+) -> None:
+    """Every column of SHOW CREATE TABLE, into PostgreSQL; and both are what the source prints."""
+    least = "'NO_LOG'" if mysql.is_mariadb else "'MINIMAL'"
+    made = ManyColumns(mysql, mysql_url, columns_for(is_mariadb=mysql.is_mariadb))
+    with mysql.globals(binlog_row_metadata="'FULL'" if metadata == "full" else least):
+        extractor_of(mysql_url, tmp_path).run()
+        made.fill()
+        extractor_of(mysql_url, tmp_path).run()
+    with open_catalog(mysql_url) as connection:
+        tables = captured_tables(connection, [f"{made.database}.*"])
+    source = server_of(mysql_url)
+    ends = Ends(
+        source=source,
+        target=TypedServer(engine=Engine.POSTGRESQL, version=(18,)),
+        choices=parse_choices(CHOICES, source.engine),
+    )
+    bring(mysql, target_url, tables, ends, tmp_path)
+    unequal: dict[str, Any] = {}
+    with connect(target_url, application_name="test", options=EXACT_TEXT_SETTINGS) as target:
+        for (name, column), what in made.names.items():
+            (table,) = [one for one in tables if one.name.name == name]
+            equal = ends.mappings(table)[column].equal
+            read = f"select id, {filled(equal.source, column)} from {name} order by id"
+            ways = [list(mysql.execute(read, made.database))]
+            for schema in ("bulk", "changed"):
+                place = quoted(schema, name)
+                read = f"select id, {filled(equal.target, column)} from {place} order by id"
+                ways.append(target.execute(read.encode()).fetchall())
+            if not ways[0] == ways[1] == ways[2]:
+                unequal[what] = ways
+            assert ways[0]
+    assert unequal == {}
+
+
+def bring(
+    server: MySQLServer,
+    target_url: str,
+    tables: list[TableDefinition],
+    ends: Ends,
+    directory: Path,
+) -> None:
+    """Bring the tables both ways, into the schemas `bulk` and `changed`."""
+    database = tables[0].name.schema
+    bulk, changed = {database: "bulk"}, {database: "changed"}
+    with connect(target_url, application_name="test", options=EXACT_TEXT_SETTINGS) as target:
+        for namespaces in (bulk, changed):
+            shaped = [postgres_definition(table, ends, namespaces) for table in tables]
+            create_tables(target, shaped, namespaces)
+        for table in tables:
+            copy_table(server, table, ends, target, bulk[database])
+    with segments_of(directory) as segments:
+        log_id = segments[0].header.log_id
+    applying = Applying(
+        target_url, directory / "log", namespaces=changed, choices=ends.choices, log_id=log_id
+    )
+    applying.batch()
+    applying.close()

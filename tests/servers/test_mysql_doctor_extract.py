@@ -1,0 +1,119 @@
+"""Doctor's checks of what an extraction from MySQL or MariaDB would refuse, on real servers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fix_doctor import found, one
+from fix_mysql import MySQLServer, database_of
+from fix_pipeline import pipeline
+from penstock.control.config import Config
+from penstock.control.doctor import examine
+from penstock.control.extract_process import check_source
+from penstock.control.findings import Severity
+from penstock.control.handover_state import LogWithoutBulkLoad
+from penstock.control.identity import (
+    DirectoryOfOtherPipeline,
+    DirectoryOfOtherSource,
+    keep_identity,
+    mysql_identity,
+)
+from penstock.control.mysql_handover import prepared
+from penstock.control.mysql_source import asked_position
+from penstock.log import Writer
+from penstock.model import FlushPoint, PenstockError, Run
+from penstock.source.mysql.beginning import find_beginning
+from penstock.source.mysql.unfollowed import StartUnfit
+
+E = Severity.ERROR
+
+
+@pytest.fixture
+def config(tmp_path: Path, mysql: MySQLServer, mysql_url: str, target_url: str) -> Config:
+    """A pipeline of one table, from MySQL or MariaDB into PostgreSQL."""
+    name = database_of(mysql_url)
+    mysql.execute("create table a (id int primary key)", name)
+    return pipeline(tmp_path, mysql_url, target_url, tables=[f"{name}.*"])
+
+
+def changing(config: Config, file: str, offset: int) -> Config:
+    """The pipeline in mode change, its log to begin there."""
+    return pipeline(
+        config.path.parent,
+        config.source.url,
+        config.target.url,
+        tables=config.source.tables,
+        mode="change",
+        sections={"changeExtractor": {"binlogFile": file, "binlogPosition": offset}},
+    )
+
+
+def test_my040_directory_of_another(config: Config, mysql: MySQLServer) -> None:
+    """Of another pipeline, or filled from a server of another kind: as extract refuses it."""
+    assert found(config, "MY040") == []
+    check_source(config)
+    assert found(config, "MY040") == []
+    ours = mysql_identity(config, "mariadb" if mysql.is_mariadb else "mysql")
+    cases: dict[type[PenstockError], dict[str, str]] = {
+        DirectoryOfOtherPipeline: {"pipeline": "other"},
+        DirectoryOfOtherSource: {"engine": "postgresql"},
+    }
+    for kind, changed in cases.items():
+        keep_identity(config, replace(ours, **changed))  # type: ignore[arg-type]
+        with pytest.raises(kind) as caught:
+            check_source(config)
+        assert one(config, "MY040", E).what == caught.value.message
+    assert "MY040" in {finding.code for finding in examine(config).errors}
+
+
+def test_my041_place_to_begin_at(config: Config, mysql: MySQLServer) -> None:
+    """A place inside a transaction, and a file that is not there; no log that has begun cares."""
+    file, offset = mysql.status()
+    mysql.execute("insert into a values (1)", database_of(config.source.url))
+    assert found(config, "MY041") == found(changing(config, file, offset), "MY041") == []
+    wrong = changing(config, file, offset + 7)
+    finding = one(wrong, "MY041", E, "no place to begin at")
+    with pytest.raises(StartUnfit) as caught:
+        find_beginning(wrong.source.url, wrong.source.tables, at=asked_position(wrong))
+    assert (finding.what, finding.command) == (caught.value.message, caught.value.hint)
+    one(changing(config, "binlog.000000", 4), "MY041", E, "binlog.000000")
+    begun(wrong)
+    assert found(wrong, "MY041") == []
+
+
+def test_pk19_log_without_a_bulk_load(config: Config) -> None:
+    """What was begun in mode change cannot go on in mode data+change."""
+    assert found(config, "PK19") == []
+    begun(config)
+    finding = one(config, "PK19", E, "was begun without a bulk load")
+    with (
+        pytest.raises(LogWithoutBulkLoad) as caught,
+        prepared(config, has_begun=True, stop=lambda: True),
+    ):
+        pytest.fail("it is refused")
+    assert (finding.what, finding.command) == (caught.value.message, caught.value.hint)
+
+
+def test_a_source_that_cannot_be_asked_makes_none_of_these_checks_done(config: Config) -> None:
+    """They are counted as skipped."""
+    away = replace(config, source=replace(config.source, url="mysql://u@127.0.0.1:1/d"))
+    codes = ["MY040", "MY041", "MY042"]
+    assert (
+        examine(config, only=codes).checks_done,
+        examine(config, only=codes).checks_skipped,
+    ) == (3, 0)
+    assert (examine(away, only=codes).checks_done, examine(away, only=codes).checks_skipped) == (
+        0,
+        3,
+    )
+
+
+def begun(config: Config) -> None:
+    """A change log that stands somewhere."""
+    config.layout.log.mkdir(parents=True)
+    with Writer.open(config.layout.log, log_id=None, source={}) as writer:
+        writer.write(Run(end=FlushPoint(position=1)))
+        writer.flush()

@@ -1,0 +1,108 @@
+"""Tables that are made later on a MySQL or MariaDB source, and that a pattern takes in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from fix_end_to_end import Process
+from fix_mysql import MySQLServer, database_of
+from fix_pipeline import penstock, write_pipeline
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+TWO = ((1, 1), (2, 2))
+TABLE = "create table {} (id int primary key, n int); insert into {} values (1, 1), (2, 2)"
+
+
+class Story:
+    """A pipeline that takes all tables of a database, and both sides."""
+
+    def __init__(self, mysql: MySQLServer, source: str, target: str, folder: Path) -> None:
+        self.mysql, self.source, self.target, self.folder = mysql, source, target, folder
+        self.place = database_of(source)
+        self.file = self.write("add")
+
+    def write(self, policy: str) -> Path:
+        """The file, with another policy."""
+        sections = {
+            "changeExtractor": {"flushIntervalSeconds": 0.3},
+            "target.map": {self.place: "public"},
+            "spark": {"master": "local[2]"},
+            "source": {"newTables": policy},
+        }
+        tables = [f"{self.place}.*"]
+        return write_pipeline(
+            self.folder, self.source, self.target, tables=tables, sections=sections
+        )
+
+    def run(self, *statements: str) -> None:
+        """At the source."""
+        for statement in statements:
+            self.mysql.execute(statement, self.place)
+
+    def state(self, name: str) -> str:
+        """What `penstock table ls` says."""
+        ran = penstock("table", "ls", self.file, "--json")
+        assert ran.code == 0, ran.err
+        found = {one["table"]: one for one in map(json.loads, ran.out.splitlines())}
+        return str(found.get(f"{self.place}.{name}", {}).get("state", ""))
+
+    def add(self, name: str) -> None:
+        """Give the command."""
+        ran = penstock("table", "add", self.file, f"{self.place}.{name}")
+        assert ran.code == 0, ran.err
+
+    def rows(self, name: str) -> list[tuple[Any, ...]]:
+        """Of the target."""
+        query: Any = f"select * from {name} order by id"
+        with psycopg.connect(self.target) as connection:
+            try:
+                return connection.execute(query).fetchall()
+            except psycopg.errors.UndefinedTable:
+                return []
+
+    def reach(self, process: Process, name: str, *rows: tuple[Any, ...]) -> None:
+        """Wait until the target's table holds just this."""
+        process.until(lambda: self.rows(name) == list(rows), f"{name} holds {rows}")
+
+
+@pytest.fixture
+def story(mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path) -> Story:
+    """One table, and no process yet."""
+    made = Story(mysql, mysql_url, target_url, tmp_path)
+    made.run(TABLE.format("item", "item"))
+    return made
+
+
+def test_new_tables_are_added_or_stop(story: Story) -> None:
+    """While running and at the next start, with their rows; nothing stops the others."""
+    with Process(story.file) as process:
+        story.reach(process, "item", *TWO)
+        story.run(TABLE.format("born", "born"), "update born set n = 7 where id = 2")
+        story.run("create table _item_new like item", "drop table _item_new")
+        story.reach(process, "born", (1, 1), (2, 7))
+        story.run("insert into born values (3, 3)", "insert into item values (3, 3)")
+        story.reach(process, "born", (1, 1), (2, 7), (3, 3))
+        story.reach(process, "item", *TWO, (3, 3))
+        process.stop()
+    # Its first rows lie in the binlog in another shape than the table has now.
+    story.run(TABLE.format("late", "late"), "alter table late add column more int")
+    story.run("insert into late values (3, 3, 3)", "alter table late drop column n")
+    with Process(story.file) as process:
+        story.reach(process, "late", (1, None), (2, None), (3, 3))
+        story.run("insert into late values (4, 4)", "delete from item where id = 3")
+        story.reach(process, "late", (1, None), (2, None), (3, 3), (4, 4))
+        story.reach(process, "item", *TWO)
+        process.stop()
+    story.write("stop")
+    with Process(story.file) as process:
+        story.run(TABLE.format("halt", "halt"))
+        assert process.ended() == 1
+        assert process.error["code"] == "CT68", process.err
+    story.add("halt")
+    assert story.state("halt") == "waiting"

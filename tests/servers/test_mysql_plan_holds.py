@@ -1,0 +1,161 @@
+"""What the plan lets start is carried; what is not carried, the plan refuses by name. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from fix_mysql import MySQLServer, database_of
+from fix_mysql_bulk import Here, between, load
+from penstock.control.config import Config, load_config
+from penstock.control.plan import make_plan
+
+
+@pytest.fixture
+def landing(mysql: MySQLServer) -> Iterator[str]:
+    """A database to load into, and our own, both dropped afterwards."""
+    url = mysql.make_database("landing")
+    yield url
+    mysql.drop_database(url)
+    mysql.execute("drop database if exists wirekite")
+
+
+def config_for(source: str, target: str, folder: Path, *, into: str, types: str = "") -> Config:
+    """A data pipeline from one database into another, the tables into schema `into`."""
+    config = between(source, target, folder)
+    text = config.path.read_text()
+    more = f'[target.map]\n{database_of(source)} = "{into}"\n[target.types]\n{types}\n[dataLoader]'
+    config.path.write_text(text.replace("[dataLoader]", more))
+    return load_config(config.path)
+
+
+@pytest.mark.server("mariadb")
+def test_types_that_only_mariadb_has_between_two_servers_of_it(
+    mysql: MySQLServer, mysql_url: str, landing: str, tmp_path: Path
+) -> None:
+    """UUID, INET4 and INET6: their texts, which LOAD DATA does not take as bytes."""
+    mysql.execute(
+        "create table t (id int primary key, u uuid unique, a inet4, b inet6);"
+        "insert into t values (2, null, null, null),"
+        " (1, '123e4567-e89b-12d3-a456-426655440000', '10.0.0.1', '2001:db8::1')",
+        database_of(mysql_url),
+    )
+    config = config_for(mysql_url, landing, tmp_path, into=database_of(landing))
+    assert make_plan(config).may_run
+    load(config, Here())  # type: ignore[arg-type]
+    found = [
+        mysql.execute("select * from t order by id", database_of(url))
+        for url in (mysql_url, landing)
+    ]
+    assert found[0] == found[1]
+    assert len(found[0]) == 2
+
+
+PERIOD = (
+    ", a {0} generated always as row start, b {0} generated always as row end,"
+    " period for system_time (a, b)"
+)
+
+
+@pytest.mark.server("mariadb")
+def test_versioned_tables_are_loaded_as_they_are_now_and_not_followed(
+    mysql: MySQLServer, mysql_url: str, landing: str, tmp_path: Path
+) -> None:
+    """Past rows stay behind; a pipeline that follows changes is refused by name, before it runs."""
+    periods = ("", PERIOD.format("timestamp(6)"), PERIOD.format("bigint unsigned"))
+    for number, period in enumerate(periods):
+        mysql.execute(
+            f"create table t{number} (id int primary key, v int{period}) with system versioning;"
+            f"insert into t{number} (id, v) values (1, 2), (2, 2);"
+            f"update t{number} set v = 3 where id = 1; delete from t{number} where id = 2",
+            database_of(mysql_url),
+        )
+    config = config_for(mysql_url, landing, tmp_path, into=database_of(landing))
+    assert make_plan(config).may_run
+    load(config, Here())  # type: ignore[arg-type]
+    for number in range(len(periods)):
+        assert mysql.execute(f"select * from t{number}", database_of(landing)) == [(1, 3)]
+    text = config.path.read_text().replace('mode = "data"', 'mode = "data+change"')
+    config.path.write_text(text)
+    plan = make_plan(load_config(config.path))
+    assert [problem.split(":")[0] for problem in plan.problems] == [
+        f"{database_of(mysql_url)}.t{number} is system-versioned" for number in range(len(periods))
+    ]
+
+
+def test_null_and_removed_characters_as_chosen(
+    mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
+) -> None:
+    """NULL for zero dates where the source says NOT NULL; labels without their U+0000."""
+    mysql.execute(
+        "set sql_mode = ''; create table t (id int primary key, d date not null,"
+        " dt datetime not null default '0000-00-00', e enum('a', 'b\0c') not null,"
+        " s set('a', 'b\0c') not null, v varchar(9) not null);"
+        "insert into t values (1, '0000-00-00', '2024-01-01', 1, 1, ''),"
+        " (2, '2024-00-10', '0000-00-00', 2, 3, 'x\0')",
+        database_of(mysql_url),
+    )
+    types = '"zero dates" = "null"\n"nul characters" = "remove"\n"*" = "error"'
+    config = config_for(mysql_url, target_url, tmp_path, into="public", types=types)
+    assert make_plan(config).may_run
+    load(config, Here())  # type: ignore[arg-type]
+    with closing(psycopg.connect(target_url)) as target:
+        assert target.execute("select id, d, dt::text, e, s, v from t order by id").fetchall() == [
+            (1, None, "2024-01-01 00:00:00", "a", "a", ""),
+            (2, None, None, "bc", "a,bc", "x"),
+        ]
+        nullable = target.execute(
+            "select column_name from information_schema.columns"
+            " where table_name = 't' and is_nullable = 'YES' order by 1"
+        ).fetchall()
+    assert nullable == [("d",), ("dt",)]
+
+
+def test_null_in_a_key_is_refused_by_name(
+    mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
+) -> None:
+    """Rows are found by their key: a value of it cannot be left out."""
+    mysql.execute(
+        "create table t (d date primary key, id int);",
+        database_of(mysql_url),
+    )
+    types = '"zero dates" = "null"\n"*" = "error"'
+    config = config_for(mysql_url, target_url, tmp_path, into="public", types=types)
+    (refusal,) = make_plan(config).refusals
+    assert refusal.startswith(f"{database_of(mysql_url)}.t.d date: NULL was chosen")
+
+
+def test_generated_columns_that_a_strict_server_refuses_are_named(
+    mysql: MySQLServer, mysql_url: str, landing: str, tmp_path: Path
+) -> None:
+    """Rows of a session that was not strict: computed again in the target they would stop it."""
+    mysql.execute(
+        "create table t (id int primary key, name varchar(20),"
+        " fine int as (length(name) % 7) virtual, doubtful int as (name + 1) virtual,"
+        " key (doubtful));"
+        "insert into t (id, name) values (1, '5'), (2, null)",
+        database_of(mysql_url),
+    )
+    config = config_for(mysql_url, landing, tmp_path, into=database_of(landing))
+    assert make_plan(config).problems == ()
+    mysql.execute(
+        "set sql_mode = ''; insert into t (id, name) values (3, 'five')", database_of(mysql_url)
+    )
+    plan = make_plan(config)
+    assert not plan.may_run
+    [problem] = plan.problems
+    assert ".t.doubtful is generated" in problem
+    assert "five" in problem
+    mysql.execute("set sql_mode = ''; update t set name = '6' where id = 3", database_of(mysql_url))
+    assert make_plan(config).may_run
+    load(config, Here())  # type: ignore[arg-type]
+    found = [
+        mysql.execute("select * from t order by id", database_of(url))
+        for url in (mysql_url, landing)
+    ]
+    assert found[0] == found[1]
+    assert len(found[0]) == 3

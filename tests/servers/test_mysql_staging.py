@@ -1,0 +1,66 @@
+"""Merge tables of MySQL and MariaDB between two attempts of a task: one of them counts."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pyarrow as pa
+import pytest
+
+from fix_loader import LogMaker
+from fix_merge import ITEM, insert
+from fix_mysql_loader import ITEMS, MyStart, Target
+from penstock.host.connect import StatementInterrupted
+from penstock.host.mysql.connect import Connection, connect, run
+from penstock.load.mysql import send as sending
+from penstock.load.mysql.progress import transaction
+from penstock.load.mysql.staging import check_staged
+from penstock.load.refusals import StagingChanged
+from penstock.load.target import Outgoing
+from penstock.model import TableName
+
+
+def begin_sending(worker: Connection, staging: str, stamp: int) -> None:
+    """As a worker begins: in a transaction that stays open."""
+    worker.begin()
+    sending._check_stamp(
+        worker,
+        Outgoing(
+            table=TableName("public", "t"),
+            staging=staging,
+            stamp=stamp,
+            relation=ITEM,
+            reader=pa.RecordBatchReader.from_batches(pa.schema([]), []),
+        ),
+    )
+
+
+def test_a_worker_that_still_sends_is_waited_for(
+    my_start: MyStart, my_target: Target, log: LogMaker
+) -> None:
+    """Its rows, committed behind the count, would be applied too; other merge tables are free."""
+    target = my_start(ITEMS, rows_directory=None)
+    log.transaction(insert(ITEM, 1, "a", 1))
+    log.close_segment()
+    staged = target.stage()
+    [merge] = [spec for phase in staged.phases for spec in phase.merges]
+    expected = {merge.staging: (merge.stamp, merge.staged_row_count)}
+    connection = target.target.connection
+    run(connection, "set innodb_lock_wait_timeout = 1", doing="setting up")
+    run(
+        connection,
+        "insert into wirekite.wirekite_merge values ('other', 1, '')",
+        doing="setting up",
+    )
+    with closing(connect(my_target.url, application_name="test")) as worker:
+        begin_sending(worker, "other", 1)
+        with transaction(connection):
+            check_staged(connection, expected)
+        worker.rollback()
+        begin_sending(worker, merge.staging, merge.stamp)
+        run(worker, f"insert into wirekite.{merge.staging} (id) values (9)", doing="sending")
+        with pytest.raises(StatementInterrupted), transaction(connection):
+            check_staged(connection, expected)
+        worker.commit()
+    with pytest.raises(StagingChanged), transaction(connection):
+        check_staged(connection, expected)

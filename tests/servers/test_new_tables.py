@@ -1,0 +1,171 @@
+"""Tables that are made at the source later and that a pattern takes in, PostgreSQL to itself.
+
+The tests share a pipeline and come in any order: each has tables of its own, says its policy, and
+drops what it has left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fix_end_to_end import Pair, Process
+from fix_pipeline import penstock
+from fix_postgres import Server
+from fix_tables import Customers, line, reach, wish
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+ITEM = "create table item (id int primary key, n int not null, t text)"
+OTHERS = """
+    create table bag (v int, t text); alter table bag replica identity full;
+    create table other (id int generated always as identity primary key, at timestamptz);
+"""
+BORN = """
+    create table {name} (id int primary key, n int not null, t text);
+    insert into {name} select g, 0, 'born ' || g from generate_series(1, 500) as g
+"""
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, postgres: Server) -> Iterator[Pair]:
+    """One pipeline for all tests here."""
+    made = Pair(tmp_path_factory.mktemp("new"), postgres, tables=("public.*", "!public.not_*"))
+    try:
+        made.run(ITEM)
+        made.run(OTHERS)
+        made.start()
+        made.settle()
+        yield made
+    finally:
+        made.close()
+
+
+def halted(pair: Pair, word: str) -> None:
+    """End the pipeline if it runs, and write this `newTables` into its file."""
+    assert pair.process is not None
+    if pair.process.running:
+        pair.stop()
+    pair.options["sections"]["source"] = {"newTables": word}
+    pair.write()
+
+
+def started(pair: Pair, word: str) -> Process:
+    """The pipeline at work with this `newTables`."""
+    halted(pair, word)
+    return pair.start()
+
+
+def left_out(pair: Pair, name: str, code: str) -> bool:
+    """Whether the table is left out for that reason, and status says so."""
+    found = line(pair, name)
+    if found.get("state") != "left out":
+        return False
+    assert found["code"] == code, found
+    ran = penstock("status", pair.path, "--json")
+    assert ran.result["apart"][name] == "left out"
+    assert ran.result["apart_errors"][name]["hint"]
+    assert name in penstock("status", pair.path).out
+    return True
+
+
+def test_a_new_table_is_added_while_others_flow(pair: Pair) -> None:
+    """As by `table add`; one that cannot be followed is left out with its reason."""
+    process = started(pair, "add")
+    with Customers(pair, "item") as customers:
+        pair.run("create table keyless (id int)")
+        pair.run("create table not_wanted (id int)")
+        pair.run(BORN.format(name="born"))
+        customers.tables.append("born")
+        reach(pair, "public.born", "following")
+        process.until(lambda: left_out(pair, "public.keyless", "PG12"), "keyless left out")
+        pair.settle()
+    pair.run("insert into keyless values (1); update keyless set id = 2")  # it is not published
+    pair.check("born", "item", "bag", "other")
+    assert not line(pair, "public.not_wanted")
+    assert not any("again" in event for event in process.events)
+    pair.run("drop table keyless")
+
+
+def test_a_table_made_while_nothing_ran_is_added_at_the_start(pair: Pair) -> None:
+    """Also one that could not be followed, and can be now."""
+    process = started(pair, "add")
+    pair.run("create table unkeyed (id int)")
+    process.until(lambda: left_out(pair, "public.unkeyed", "PG12"), "unkeyed left out")
+    pair.stop()
+    pair.run(BORN.format(name="meanwhile"))
+    pair.run("alter table meanwhile add column more int default 7; update meanwhile set n = 1")
+    pair.run("alter table unkeyed add primary key (id)")
+    pair.start()
+    with Customers(pair, "item"):
+        reach(pair, "public.meanwhile", "following")
+        reach(pair, "public.unkeyed", "following")
+    pair.check("meanwhile", "unkeyed", "item", "bag", "other")
+    told = penstock("verify", pair.path, "--json")
+    assert (told.code, told.result["equal"], told.result["left_out"]) == (0, True, {}), told.out
+
+
+def test_a_table_that_goes_again_is_forgotten_and_a_renamed_one_is_not_new(pair: Pair) -> None:
+    """The table of another name is told by the watch over tables, as ever."""
+    process = started(pair, "add")
+    pair.run(BORN.format(name="named"))
+    reach(pair, "public.named", "following")
+    pair.run("create table brief (id int)")
+    process.until(lambda: left_out(pair, "public.brief", "PG12"), "brief left out")
+    pair.run("drop table brief")
+    process.until(lambda: not line(pair, "public.brief"), "brief is forgotten")
+    pair.run("alter table named rename to renamed")
+    assert process.ended() == 1
+    assert process.error["code"] == "PG46", process.err
+    assert not line(pair, "public.renamed")
+    pair.run("alter table renamed rename to named")
+    pair.start()
+    pair.check("named")
+
+
+def test_a_new_table_is_left_out(pair: Pair) -> None:
+    """With a warning in status, until somebody adds it."""
+    halted(pair, "leave")
+    pair.run(BORN.format(name="early"))
+    process = pair.start()
+    pair.run(BORN.format(name="late"))
+    for name in ("public.early", "public.late"):
+        process.until(lambda one=name: left_out(pair, one, "CT69"), "left out")
+    wish(pair, "add", "public.late")
+    reach(pair, "public.late", "following")
+    pair.run("update late set n = n + 1")
+    pair.check("late", "item")
+    told = penstock("verify", pair.path, "--json")
+    assert told.result["left_out"] == {"public.early": "left out"}
+    pair.run("drop table early")
+    process.until(lambda: not line(pair, "public.early"), "early is forgotten")
+
+
+def test_a_new_table_stops_the_pipeline_where_that_is_wanted(pair: Pair) -> None:
+    """Nothing is lost: added, the table has its rows and its changes."""
+    process = started(pair, "leave")
+    pair.run(BORN.format(name="before"))
+    process.until(lambda: left_out(pair, "public.before", "CT69"), "left out")
+    process = started(pair, "stop")
+    wish(pair, "add", "public.before")  # a table left out before stops nobody once it is added
+    reach(pair, "public.before", "following")
+    pair.run(BORN.format(name="halt"))
+    assert process.ended() == 1
+    assert process.error["code"] == "CT68", process.err
+    assert "table add shop.toml public.halt" in process.error["hint"]
+    report = penstock("doctor", pair.path, "--json")
+    assert report.code == 1
+    assert '"CT68"' in report.out
+    again = penstock("run", pair.path, "--json")
+    assert (again.code, again.error["code"]) == (1, "CT68")
+    told = penstock("verify", pair.path, "--json")  # the rest is compared, and this one named
+    assert (told.code, list(told.result["not_compared"])) == (1, ["public.halt"]), told.err
+    assert "public.item" in [one["table"] for one in told.result["tables"] if one["equal"]]
+    ran = penstock("table", "pause", pair.path, "public.nowhere", "--json")
+    assert (ran.code, ran.error["code"]) == (1, "CT60")
+    wish(pair, "add", "public.halt")
+    pair.start()
+    reach(pair, "public.halt", "following")
+    pair.run("update halt set n = n + 1")
+    pair.check("halt", "before", "item")

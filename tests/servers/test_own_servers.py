@@ -1,0 +1,83 @@
+"""docs/own-servers.md: the rights that it grants are those that doctor wants."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from fix_mysql import MySQLServer, database_of
+from fix_pipeline import pipeline
+from fix_postgres import Server
+from penstock.control.config import Config
+from penstock.control.doctor import examine
+from penstock.control.findings import Side
+from penstock.control.reset import look
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-servers.md"
+PASSWORD = "of this test"
+
+
+def statements(block: int) -> Iterator[str]:
+    """The statements of the page's SQL block of this number."""
+    text = re.findall(r"```sql\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[block]
+    text = re.sub(r"--.*", "", text).replace("'...'", f"'{PASSWORD}'")
+    yield from (part.strip() for part in text.split(";") if part.strip())
+
+
+def errors(config: Config) -> list[str]:
+    """What doctor would stop a run for at the two servers."""
+    report = examine(config)
+    return [f"{e.code} {e.what}: {e.command}" for e in report.errors if e.side is not Side.HOST]
+
+
+def url_for(url: str, user: str) -> str:
+    """The same database for a user of the page."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{user}:{PASSWORD.replace(' ', '%20')}@{rest.rpartition('@')[2]}"
+
+
+@pytest.mark.server("postgres >= 15")
+def test_rights_at_postgresql(own_postgres: Server, tmp_path: Path) -> None:
+    """Source and target, for the users that the page makes."""
+    source, target = own_postgres.make_database("source"), own_postgres.make_database("target")
+    with psycopg.connect(source, autocommit=True) as connection:
+        connection.execute("create table orders (id int primary key)")
+        connection.execute("create table items (id int primary key)")
+        for statement in statements(0):
+            connection.execute(statement.encode())
+    with psycopg.connect(target, autocommit=True) as connection:
+        for statement in statements(2):
+            connection.execute(statement.encode())
+    config = pipeline(tmp_path, url_for(source, "repl"), url_for(target, "loader"))
+    assert errors(config) == []
+    [publication] = look(config, with_tables=False).source
+    assert "belongs to role" in publication.by_hand  # the administrator's, and left
+
+
+def test_rights_at_mysql_and_mariadb(mysql: MySQLServer, mysql_url: str, tmp_path: Path) -> None:
+    """Source and target, for the users that the page makes."""
+    source, target = database_of(mysql_url), database_of(mysql.make_database("target"))
+    mysql.execute("drop database if exists wirekite")  # of another test on this server
+    mysql.execute("create table orders (id int primary key)", source)
+    try:
+        for block, database in ((1, source), (3, target)):
+            for statement in statements(block):
+                text = statement.replace("shop.*", f"`{database}`.*")
+                if mysql.is_mariadb:
+                    text = text.replace("set persist", "set global")
+                mysql.execute(text)
+        config = pipeline(
+            tmp_path,
+            url_for(mysql.url(source), "repl"),
+            url_for(mysql.url(target), "loader"),
+            tables=[f"{source}.*"],
+            sections={"target.map": {source: target}},
+        )
+        assert errors(config) == []
+    finally:
+        mysql.execute("drop user if exists repl@'%'; drop user if exists loader@'%'")
+        mysql.execute(f"drop database if exists wirekite; drop database `{target}`")

@@ -1,0 +1,307 @@
+"""`penstock reset`: what a pipeline made is taken back, and recoveries that are one command."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from fix_end_to_end import Pair
+from fix_mysql import MySQLServer, database_of
+from fix_pipeline import Ran, penstock, pipeline, write_pipeline
+from fix_postgres import Server
+from penstock.control.config import Config, load_config
+from penstock.control.reset import at_rest, carry_out, look
+from penstock.host.mysql.connect import connect as mysql_connect
+from penstock.load.mysql import progress as mysql_progress
+from penstock.load.postgres import progress
+from penstock.load.refusals import TargetFollowsAnotherLog
+from penstock.load.target import TableRecord
+from penstock.log import load_state
+from penstock.model import TableName
+from penstock.source.postgres.slot_owner import SlotOfAnother, SlotOwner, claim_slot
+
+SLOT, PUBLICATION = "wirekite_replication_slot", "wirekite_publication"
+ORDERS, ITEMS = TableName("public", "orders"), TableName("public", "items")
+
+
+class Killed(BaseException):
+    """The reset is killed here."""
+
+
+def killed_after(count: int) -> Callable[[str], None]:
+    """Told of what is gone; dies with the one of that number."""
+    left = [count]
+
+    def told(_: str) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise Killed
+
+    return told
+
+
+def fill_directory(config: Config) -> None:
+    """Something in each folder of the pipeline."""
+    layout = config.layout
+    for path in (layout.state, layout.log, layout.spill, layout.run, layout.consumers):
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "something").write_text("x")
+    (config.directory / "not-ours.txt").write_text("kept")
+
+
+@pytest.fixture
+def made(source_url: str, target_url: str, tmp_path: Path) -> Iterator[Config]:
+    """A pipeline as a run has left it, put together by hand: fast, and without Spark."""
+    config = pipeline(tmp_path, source_url, target_url)
+    with psycopg.connect(source_url, autocommit=True) as source:
+        source.execute("create table orders (id int primary key)")
+        source.execute("create table items (id int primary key, of int references orders (id))")
+        source.execute(f"create publication {PUBLICATION} for table orders, items")
+        source.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,))
+    with psycopg.connect(target_url, autocommit=True) as target:
+        target.execute("create table orders (id int primary key)")
+        target.execute("create table items (id int primary key, of int references orders (id))")
+        target.execute("create table child () inherits (orders)")
+        target.execute("insert into orders values (1)")
+        target.execute("insert into child values (7)")
+        target.execute("insert into items values (1, 1)")
+        progress.ensure_tables(target)
+        progress.bind_log(target, "log-1")
+        records = [
+            TableRecord(
+                source=name, target=name, merge_name=f"{name.name}_wkm", made=made, columns=()
+            )
+            for name, made in ((ORDERS, False), (ITEMS, True))
+        ]
+        progress.write_tables(target, records)
+    fill_directory(config)
+    write_state(config, "log-1")
+    return config
+
+
+def left(config: Config) -> dict[str, Any]:
+    """What of the pipeline is there still."""
+    with psycopg.connect(config.source.url) as source, psycopg.connect(config.target.url) as target:
+        one = lambda connection, sql: connection.execute(sql).fetchone()[0]  # noqa: E731
+        has_items = one(target, "select to_regclass('items') is not null")
+        return {
+            "slot": one(
+                source,
+                f"select count(*) from pg_replication_slots where slot_name = '{SLOT}'"
+                " and database = current_database()",
+            ),
+            "publication": one(source, "select count(*) from pg_publication"),
+            "wirekite": one(target, "select to_regnamespace('wirekite') is not null"),
+            "orders": one(target, "select count(*) from only orders"),
+            "items": one(target, "select count(*) from items") if has_items else None,
+            "child": one(target, "select count(*) from child"),
+            "files": sorted(path.name for path in config.directory.iterdir()),
+        }
+
+
+GONE = {"slot": 0, "publication": 0, "wirekite": False, "child": 1, "files": ["not-ours.txt"]}
+
+
+def test_a_reset_takes_back_what_the_pipeline_made(made: Config) -> None:
+    """Slot, publication, schema wirekite, directory; the target's rows and other files stay."""
+    ran = penstock("reset", made.path, "--yes")
+    assert ran.code == 0, ran.err
+    for statement in (
+        f"select pg_drop_replication_slot('{SLOT}');",
+        f'drop publication "{PUBLICATION}";',
+        "drop schema wirekite cascade;",
+    ):
+        assert statement in ran.out
+    assert left(made) == {**GONE, "orders": 1, "items": 1}
+    again = penstock("reset", made.path, "--yes")
+    assert (again.code, again.out) == (0, "nothing to take back\n")
+
+
+def test_the_target_is_emptied_where_asked_for(made: Config) -> None:
+    """Tables that penstock made are dropped, others emptied; what inherits from them keeps rows."""
+    ran = penstock("reset", made.path, "--target", "--yes", "--json")
+    assert ran.code == 0, ran.err
+    assert left(made) == {**GONE, "orders": 0, "items": None}
+
+
+def test_a_slot_of_another_pipeline_stays(made: Config) -> None:
+    """One that says so is refused; without a log of our own somebody has to look at it."""
+    with psycopg.connect(made.source.url, autocommit=True) as source:
+        claim_slot(source, PUBLICATION, SLOT, SlotOwner(pipeline="other", log_id="log-2"))
+    before = left(made)
+    with pytest.raises(SlotOfAnother, match="pipeline other"):
+        look(made, with_tables=False)
+    (made.layout.log / "LOG.json").unlink()
+    assert "pipeline other" in look(made, with_tables=False).unsure
+    ran = penstock("reset", made.path, "--yes", "--json")
+    assert ran.error["code"] == "CT81"
+    assert {**before, "files": left(made)["files"]} == left(made)
+
+
+def test_it_asks_first_and_changes_nothing_meanwhile(made: Config) -> None:
+    """No answer and "no" leave everything; --json cannot ask."""
+    before = left(made)
+    ran = penstock("reset", made.path)
+    assert ran.code != 0
+    assert "Remove all this?" in ran.out
+    assert penstock("reset", made.path, "--json").code == 2
+    assert left(made) == before
+
+
+def test_a_target_that_may_be_anothers_is_asked_for(made: Config) -> None:
+    """The directory is gone, the target follows some log: --yes is no answer, a person is."""
+    made.layout.log.joinpath("LOG.json").unlink()
+    before = left(made)
+    refused = penstock("reset", made.path, "--yes", "--json")
+    assert refused.error["code"] == "CT81"
+    assert left(made) == before
+    command = [sys.executable, "-m", "penstock", "reset", str(made.path)]
+    subprocess.run(command, input="y\n", text=True, check=True, capture_output=True)
+    assert left(made) == {**GONE, "orders": 1, "items": 1}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_a_reset_that_is_killed_is_repeated(made: Config, count: int) -> None:
+    """Behind whichever step: the same command takes back the rest."""
+    with pytest.raises(Killed), at_rest(made):
+        carry_out(made, look(made, with_tables=True), on_done=killed_after(count))
+    ran = penstock("reset", made.path, "--target", "--yes")
+    assert ran.code == 0, ran.err
+    assert left(made) == {**GONE, "orders": 0, "items": None}
+
+
+def test_what_is_not_this_pipelines_stays(made: Config) -> None:
+    """A slot that somebody reads from, a target of another log, a publication of all tables."""
+    with psycopg.connect(made.source.url, autocommit=True) as source:
+        source.execute(f"drop publication {PUBLICATION}")
+        source.execute(f"create publication {PUBLICATION} for all tables")
+    found = look(made, with_tables=False)
+    assert [one.what for one in found.source if one.by_hand] == [
+        f"publication {PUBLICATION} at the source"
+    ]
+    with at_rest(made):
+        ran = penstock("reset", made.path, "--yes", "--json")
+    assert ran.error["code"] == "CT02"
+    write_state(made, "log-2")
+    with pytest.raises(TargetFollowsAnotherLog):
+        look(made, with_tables=False)
+
+
+def write_state(config: Config, log_id: str) -> None:
+    """Say that the directory's log is this one."""
+    from penstock.log.state import LogState, save_state
+    from penstock.model import FlushPoint
+
+    save_state(
+        config.layout.log,
+        LogState(log_id=log_id, source={}, number_next=0, end=FlushPoint(position=0)),
+    )
+    assert load_state(config.layout.log) is not None
+
+
+@pytest.mark.parametrize("with_tables", [False, True])
+def test_a_reset_of_mysql_on_both_sides(
+    mysql: MySQLServer, mysql_url: str, tmp_path: Path, with_tables: bool
+) -> None:
+    """Database wirekite and the directory; tables that foreign keys bind; repeated, nothing."""
+    source, target = mysql_url, mysql.make_database("target")
+    here, there = database_of(source), database_of(target)
+    for database in (here, there):
+        mysql.execute(
+            "create table orders (id int primary key);"
+            "create table items (id int primary key, o int, foreign key (o) references orders(id));"
+            "insert into orders values (1); insert into items values (1, 1)",
+            database,
+        )
+    path = write_pipeline(
+        tmp_path, source, target, tables=[f"{here}.*"], sections={"target.map": {here: there}}
+    )
+    config = load_config(path)
+    fill_directory(config)
+    with mysql_connect(target, application_name="test") as connection:
+        mysql_progress.ensure_tables(connection)
+        records = [
+            TableRecord(
+                source=TableName(here, name),
+                target=TableName(there, name),
+                merge_name=f"{name}_wkm",
+                made=made,
+                columns=(),
+            )
+            for name, made in (("orders", True), ("items", False))
+        ]
+        mysql_progress.write_tables(connection, records)
+    options = ["--target"] if with_tables else []
+    ran = penstock("reset", path, "--yes", *options)
+    assert ran.code == 0, ran.err
+    assert (
+        mysql.value(
+            "select count(*) from information_schema.schemata where schema_name = 'wirekite'"
+        )
+        == 0
+    )
+    rows = "select count(*) from"
+    assert mysql.value(f"{rows} items", there) == (0 if with_tables else 1)
+    tables = {row[0] for row in mysql.execute("show tables", there)}
+    assert ("orders" in tables) is not with_tables
+    assert mysql.value(f"{rows} items", here) == 1
+    assert [p.name for p in config.directory.iterdir()] == ["not-ours.txt"]
+    if not with_tables:
+        assert penstock("reset", path, "--yes").out == "nothing to take back\n"
+    mysql.drop_database(target)
+
+
+def follow(error: dict[str, Any]) -> list[str]:
+    """The commands of a hint, as a reader would type them."""
+    found = re.search(r"(penstock reset \S+ --target), then (penstock run \S+)", error["hint"])
+    assert found, error
+    return [found[1], found[2]]
+
+
+def typed(command: str, *more: str) -> Ran:
+    """Run a command of a hint."""
+    return penstock(*shlex.split(command)[1:], *more)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_hints_lead_back_to_a_running_pipeline(postgres: Server, tmp_path: Path) -> None:
+    """PG54 and PG46: the command of the hint, then `penstock run`, and both sides are equal."""
+    pair = Pair(tmp_path, postgres)
+    try:
+        pair.run("create table item (id int primary key, n int); insert into item values (1, 1)")
+        pair.start()
+        pair.check("item")
+        refused = penstock("reset", pair.path, "--yes", "--json")
+        assert refused.error["code"] == "CT02"
+        pair.stop()
+        # Somebody else takes changes out of the slot.
+        pair.run("insert into item values (2, 2)")
+        pair.run("checkpoint")  # a slot goes no further than what is flushed
+        pair.run(f"select pg_replication_slot_advance('{SLOT}', pg_current_wal_lsn())")
+        for code, alteration, table in (
+            ("PG54", "", "item"),
+            ("PG46", "alter table item rename to thing", "thing"),
+        ):
+            pair.run(alteration)
+            process = pair.process if alteration else pair.start()
+            assert process is not None
+            assert process.ended() == 1
+            assert process.error["code"] == code
+            reset, run = follow(process.error)
+            done = typed(reset, "--yes")
+            assert done.code == 0, done.err
+            assert shlex.split(run)[1:] == ["run", str(pair.path)]
+            pair.start()
+            pair.check(table)
+        pair.stop()
+    finally:
+        pair.close()

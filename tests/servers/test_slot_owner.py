@@ -1,0 +1,189 @@
+"""Whose slot it is: two pipelines on one slot are refused before the second changes anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fix_doctor import found
+from fix_extract import Stop, extractor_of, log_changes, running, set_up, until
+from fix_pipeline import pipeline
+from fix_stream import run_sql
+from penstock.control.bulk_load import source_tables
+from penstock.control.config import Config
+from penstock.control.extract_process import ensure_slot
+from penstock.control.handover import prepared
+from penstock.control.handover_state import Handover, write_handover
+from penstock.host.connect import connect
+from penstock.log.state import load_state
+from penstock.source.extract import ExtractOptions, Extractor
+from penstock.source.postgres.client import open_replication
+from penstock.source.postgres.engine import PostgresEngine
+from penstock.source.postgres.slot import SlotInUse, SlotState, drop_slot, read_slot
+from penstock.source.postgres.slot_owner import (
+    SlotOfAnother,
+    SlotOwner,
+    SlotThereBefore,
+    claim_slot,
+    disclaim_slot,
+    slot_owner,
+)
+
+DDL = "create table t (id int primary key, v text);; insert into t values (1, 'a')"
+SLOT, PUBLICATION = "wirekite_replication_slot", "wirekite_publication"
+
+
+@pytest.fixture
+def first(source_url: str, target_url: str, tmp_path: Path) -> Config:
+    """A pipeline of mode change."""
+    with connect(source_url, application_name="test") as sql:
+        run_sql(sql, DDL)
+    return pipeline(tmp_path, source_url, target_url, mode="change", directory="first")
+
+
+def _copy(first: Config, tmp_path: Path, mode: str = "change") -> Config:
+    """The same file with another directory."""
+    return pipeline(
+        tmp_path, first.source.url, first.target.url, mode=mode, directory="copy", file="copy.toml"
+    )
+
+
+def _extractor(config: Config, **more: object) -> Extractor:
+    """What `penstock extract` makes, ending when idle."""
+    tables = source_tables(config)
+    start = ensure_slot(config, tables)
+    options = ExtractOptions(
+        slot=SLOT, publication=PUBLICATION, exit_when_idle=True, idle_wait_s=0.3
+    )
+    engine = PostgresEngine(
+        config.source.url,
+        tables=tables,
+        options=options,
+        start_position=start,
+        pipeline=config.pipeline.name,
+    )
+    return Extractor(engine, config.directory, options=options, **more)  # type: ignore[arg-type]
+
+
+def _slot(config: Config) -> SlotState | None:
+    with open_replication(config.source.url, application_name="test") as replication:
+        return read_slot(replication, SLOT)
+
+
+def _owner(config: Config) -> SlotOwner | None:
+    with connect(config.source.url, application_name="test") as sql:
+        return slot_owner(sql, PUBLICATION, SLOT)
+
+
+def test_an_extraction_says_whose_the_slot_is(first: Config, tmp_path: Path) -> None:
+    """A copy of the pipeline with another directory is refused, by doctor too; the first goes on.
+
+    Whether the first runs at that time or not; with the slot dropped the copy makes its own.
+    """
+    _extractor(first).run()
+    state = load_state(first.layout.log)
+    assert state is not None
+    assert _owner(first) == SlotOwner(pipeline="shop", log_id=state.log_id)
+    with connect(first.source.url, application_name="test") as sql:
+        sql.execute("insert into t values (2, 'b')")
+    before = _slot(first)
+    copy = _copy(first, tmp_path)
+    with pytest.raises(SlotOfAnother) as caught:
+        _extractor(copy)
+    assert "pipeline shop" in caught.value.message
+    for mode in ("change", "data+change"):
+        (finding,) = found(_copy(first, tmp_path, mode), "PG09")
+        assert state.log_id in finding.what
+    assert found(first, "PG09") == []
+    assert _slot(first) == before
+    _extractor(first).run()
+    assert [c.after["id"] for c in log_changes(first.directory) if c.after] == [2]
+    with open_replication(first.source.url, application_name="test") as replication:
+        drop_slot(replication, SLOT)
+    _extractor(copy).run()
+    owner = _owner(copy)
+    assert owner is not None
+    assert owner.log_id != state.log_id
+
+
+def test_a_slot_that_went_to_another_log_is_not_read(first: Config) -> None:
+    """The owner is looked at before each connection, ahead of anything that moves the slot."""
+    extractor = _extractor(first)
+    with connect(first.source.url, application_name="test") as sql:
+        claim_slot(sql, PUBLICATION, SLOT, SlotOwner(pipeline="other", log_id="x"))
+    before = _slot(first)
+    with pytest.raises(SlotOfAnother):
+        extractor.run()
+    assert _slot(first) == before
+
+
+def test_a_slot_in_use_is_not_adopted(first: Config, tmp_path: Path) -> None:
+    """By an extraction that says nobody's name; told at once, and by doctor."""
+    set_up(first.source.url, "create table u (id int)", slot=SLOT)
+    stop = Stop()
+    options = ExtractOptions(slot=SLOT, publication="p", flush_interval_s=0.3)
+    extractor = extractor_of(first.source.url, tmp_path / "anonymous", options=options, stop=stop)
+    with running(extractor):
+        try:
+            until(lambda: (state := _slot(first)) is not None and state.active_pid)
+            with pytest.raises(SlotInUse) as caught:
+                _extractor(first)
+            (finding,) = found(first, "PG09")
+            assert "being read by penstock" in finding.what
+            assert "penstock" in found(first, "PG10")[0].what
+        finally:
+            stop.asked.set()
+    assert "replicationSlot" in caught.value.hint
+    assert not first.layout.log.exists()
+
+
+def test_a_new_pipeline_with_bulk_load_makes_its_slot_itself(first: Config, tmp_path: Path) -> None:
+    """One that is there is refused with nothing changed, unless it is left of a killed start."""
+    set_up(first.source.url, "create table u (id int)", slot=SLOT)
+    config = _copy(first, tmp_path, "data+change")
+    before = _slot(config)
+    with (
+        pytest.raises(SlotThereBefore) as caught,
+        prepared(config, source_tables(config), stop=lambda: False),
+    ):
+        pass
+    assert f"pg_drop_replication_slot('{SLOT}')" in caught.value.hint
+    (finding,) = found(config, "PG09")
+    assert "has not begun" in finding.what
+    assert _slot(config) == before
+    write_handover(config, Handover(slot=SLOT, tables=("public.t",)))
+    assert found(config, "PG09") == []
+    stopped = iter([False, False, False])
+    with prepared(config, source_tables(config), stop=lambda: next(stopped, True)) as position:
+        assert before is not None
+        assert position == before.confirmed_flush
+
+
+def test_the_owner_stands_beside_what_others_wrote(first: Config) -> None:
+    """Lines of other slots and people stay; who does not own the publication says nothing."""
+    ours = SlotOwner(pipeline="shop", log_id="1")
+    with connect(first.source.url, application_name="test") as sql:
+        sql.execute(f"create publication {PUBLICATION} for table t")
+        sql.execute(f"comment on publication {PUBLICATION} is 'ask Ann''s team'")
+        for slot in (SLOT, "other"):
+            sql.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
+        claim_slot(sql, PUBLICATION, SLOT, ours)
+        claim_slot(sql, PUBLICATION, "other", SlotOwner(pipeline="b.c", log_id="2"))
+        claim_slot(sql, PUBLICATION, SLOT, ours)
+        assert slot_owner(sql, PUBLICATION, SLOT) == ours
+        with pytest.raises(SlotOfAnother):
+            claim_slot(sql, PUBLICATION, SLOT, SlotOwner(pipeline="shop", log_id="3"))
+        disclaim_slot(sql, PUBLICATION, SLOT)
+        assert slot_owner(sql, PUBLICATION, SLOT) is None
+        assert slot_owner(sql, PUBLICATION, "other") == SlotOwner(pipeline="b.c", log_id="2")
+        comment = sql.execute(
+            "select obj_description(oid, 'pg_publication') from pg_publication"
+        ).fetchone()
+        assert comment is not None
+        assert comment[0].startswith("ask Ann's team\npenstock: slot other ")
+        sql.execute("select pg_drop_replication_slot('other')")
+        assert slot_owner(sql, PUBLICATION, "other") is None
+        sql.execute("set role pg_monitor")
+        claim_slot(sql, PUBLICATION, SLOT, ours)
+        assert slot_owner(sql, PUBLICATION, SLOT) is None

@@ -1,0 +1,90 @@
+"""Where a batch begins and ends, to the row: a hold's position, and a table's bulk start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fix_disk import Disk
+from fix_log import SOURCE, commit_position, inserts, numbered, run_of
+from penstock.load.plan import Window, plan_batch
+from penstock.load.stage import _end, view
+from penstock.load.target import Applied
+from penstock.log import Segment, Writer, open_segment
+from penstock.model import TableName
+
+LOG = Path("/log")
+ITEM = TableName("public", "item")
+BEGIN = Applied()
+
+
+@pytest.fixture(params=["one frame", "frames"])
+def segment(request: pytest.FixtureRequest) -> Segment:
+    """Three transactions of two rows each, all in one rows frame or in one each."""
+    disk = Disk()
+    groups = numbered([inserts(2, first=2 * n) for n in range(3)])
+    runs: Sequence[Sequence[object]] = groups
+    if request.param == "one frame":
+        runs = [[row for group in groups for row in group]]
+    with Writer.open(LOG, log_id=None, source=SOURCE, files=disk) as log:
+        for run in runs:
+            log.write(run_of(run))  # type: ignore[arg-type]
+        log.rotate()
+    return open_segment(LOG / "0.ckt", files=disk)
+
+
+@pytest.mark.parametrize(
+    ("before", "gsn", "trx"),
+    [
+        (commit_position(1), 0, 0),
+        (commit_position(1) + 1, 2, 1),
+        (commit_position(2), 2, 1),
+        (commit_position(2) + 1, 4, 2),
+        (commit_position(3), 4, 2),
+        (commit_position(3) + 1, 6, 3),
+    ],
+)
+def test_a_hold_takes_what_was_committed_before_its_position(
+    segment: Segment, before: int, gsn: int, trx: int
+) -> None:
+    """And no row exactly at it: that one is not in the snapshot that is compared."""
+    end = _end([segment], BEGIN, before)
+    assert (end.segment, end.gsn, end.trx, end.position) == (-1, gsn, trx, before)
+    window = Window(gsn_after=0, gsn_upto=end.gsn, position_before=before)
+    tasks = plan_batch([view(segment)], window, buckets_max=1).tasks
+    taken = {ref.entry.gsn_first for task in tasks for ref in task.frames}
+    assert taken == {
+        entry.gsn_first for entry in segment.row_frames() if entry.position_first < before
+    }
+
+
+@pytest.mark.parametrize("trx", [1, 2, 3])
+def test_frames_that_reach_a_tables_start_are_read(segment: Segment, trx: int) -> None:
+    """Also one that began before it: each row's own position decides then."""
+    start = commit_position(trx)
+    window = Window(gsn_after=0, gsn_upto=6, starts={ITEM: start})
+    [task] = plan_batch([view(segment)], window, buckets_max=1).tasks
+    assert task.position_from == start
+    rows = [
+        row
+        for ref in task.frames
+        for row in segment.read_rows(ref.entry).batch.column("position").to_pylist()
+    ]
+    assert [row for row in rows if row >= start] == [
+        commit_position(number) for number in range(trx, 4) for _ in range(2)
+    ]
+
+
+def test_frames_before_a_tables_start_are_not_read(segment: Segment) -> None:
+    """The bulk load has their rows."""
+    window = Window(gsn_after=0, gsn_upto=6, starts={ITEM: commit_position(4)})
+    assert plan_batch([view(segment)], window, buckets_max=1).tasks == ()
+
+
+def test_the_index_tells_the_lowest_and_the_highest_position(segment: Segment) -> None:
+    """Of a frame of several transactions, too."""
+    for entry in segment.row_frames():
+        positions = segment.read_rows(entry).batch.column("position").to_pylist()
+        assert (entry.position_first, entry.position_last) == (min(positions), max(positions))

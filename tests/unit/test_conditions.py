@@ -1,0 +1,317 @@
+"""Conditions that seldom come about: each made by hand, and told by its class."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import adbc_driver_manager
+import psycopg
+import pytest
+
+from fix_pipeline import pipeline
+from penstock.codec.binlog_events import EventKind
+from penstock.control import demo, handover, repair, supervisor, table_wishes
+from penstock.control.config import Config
+from penstock.control.identity import (
+    DirectoryOfOtherPipeline,
+    SourceIdentity,
+    StateUnreadable,
+    check_identity,
+    unreadable,
+)
+from penstock.control.repair import RepairUnequal
+from penstock.host import binaries, server_process
+from penstock.host.files import REAL_FILES, DirectoryLock
+from penstock.host.process import Child, ProcessNotStarted
+from penstock.load.bulk_checks import NamesCollide, check_names
+from penstock.load.ledger import STATE_FILE, LedgerUnreadable, read_ledger
+from penstock.load.policies import SchemaChangeNotCarried
+from penstock.load.postgres import schema
+from penstock.load.postgres import send as sending
+from penstock.load.postgres.target import require
+from penstock.load.refusals import StagingLost, TargetSchemaMissing, TargetTableMissing
+from penstock.load.stage import BatchOptions, LogForeign, LogGap, Stager
+from penstock.load.target import Applied
+from penstock.model import TableDefinition, TableName
+from penstock.source.mysql.assemble import Assembler
+from penstock.source.mysql.unfollowed import ChangesMissing, TransactionUndone
+from penstock.source.postgres.source_identity import ServerTooOld, identify
+from penstock.web import tasks
+
+URL = "postgresql://u@127.0.0.1:1/d"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """A pipeline whose servers are not there."""
+    return pipeline(tmp_path, URL, URL)
+
+
+# -- the log that a loader is given ------------------------------------------------------------
+
+
+def segment(log_id: str, after: int, last: int) -> Any:
+    """What is looked at of a segment that holds the rows behind `after` up to `last`."""
+    return SimpleNamespace(
+        path=Path("7.ckt"),
+        header=SimpleNamespace(log_id=log_id),
+        start=SimpleNamespace(gsn=after),
+        end=SimpleNamespace(gsn=last),
+    )
+
+
+@pytest.fixture
+def stager() -> Stager:
+    """One that stages the log `ours`, and never comes so far as to ask a target."""
+    options = BatchOptions(
+        url=URL, log_id="ours", namespaces={}, threads_max=1, extension="ckt", starts={}
+    )
+    nobody: Any = None
+    return Stager(nobody, nobody, options)
+
+
+@pytest.mark.parametrize(("after", "last"), [(11, 20), (0, 9)])
+def test_a_segment_that_does_not_continue_is_a_gap(stager: Stager, after: int, last: int) -> None:
+    """Rows are missing in front of it, or the target is ahead of it: nothing of it is applied."""
+    with pytest.raises(LogGap, match=f"rows {after + 1} to {last}.*up to 10"):
+        stager._check([segment("ours", after, last)], Applied(gsn=10))
+
+
+@pytest.mark.parametrize("after", [10, 4])
+def test_a_segment_that_continues_is_taken(stager: Stager, after: int) -> None:
+    """Behind what is applied, or around it where a part of it was."""
+    stager._check([segment("ours", after, 20), segment("ours", 20, 30)], Applied(gsn=10))
+
+
+def test_a_segment_of_another_log_is_foreign(stager: Stager) -> None:
+    """Whatever its numbers are, and wherever it stands."""
+    with pytest.raises(LogForeign, match="belongs to change log theirs, expected ours"):
+        stager._check([segment("ours", 10, 20), segment("theirs", 20, 30)], Applied(gsn=10))
+
+
+# -- repair ------------------------------------------------------------------------------------
+
+
+def test_a_repair_that_does_not_make_equal_is_refused(config: Config) -> None:
+    """The rows are summed once more before the commit: what still differs undoes all of it."""
+    made = repair.Repair(
+        config=config,
+        source=SimpleNamespace(),  # type: ignore[arg-type]
+        target=SimpleNamespace(dialect=SimpleNamespace(bucket_query=lambda *_: "select")),  # type: ignore[arg-type]
+        hasher=SimpleNamespace(),  # type: ignore[arg-type]
+        ends=None,
+        applied=Applied(),
+        tell=lambda _: None,
+    )
+    one: Any = SimpleNamespace(
+        pair=SimpleNamespace(target=TableName("public", "t")),
+        parts=[None],
+        images=[None, None],
+        buckets=1,
+        source_sums={0: (2, 5, 7)},
+    )
+    same: Any = SimpleNamespace(fetch=lambda *_: [(0, 2, 5, 7)])
+    made._check_equal(one, same)
+    for found in ([(0, 1, 5, 7)], [(0, 2, 5, 8)], []):
+        other: Any = SimpleNamespace(fetch=lambda *_, found=found: found)
+        with pytest.raises(RepairUnequal, match=r"public\.t would still differ"):
+            made._check_equal(one, other)
+
+
+# -- state and directories ---------------------------------------------------------------------
+
+
+def test_a_directory_of_another_pipeline(config: Config) -> None:
+    """The name decides, before any server is looked at."""
+    ours = SourceIdentity(
+        pipeline="shop",
+        engine="postgresql",
+        system_id="1",
+        timeline=1,
+        database="d",
+        database_id=1,
+        slot="s",
+        publication="p",
+    )
+    check_identity(config, ours, ours)
+    with pytest.raises(DirectoryOfOtherPipeline, match="other"):
+        check_identity(config, replace(ours, pipeline="other"), ours)
+    assert isinstance(unreadable(Path("x"), ValueError()), StateUnreadable)
+
+
+def test_a_ledger_that_cannot_be_read(tmp_path: Path) -> None:
+    """Nothing says then which rows of the target are ours."""
+    (tmp_path / STATE_FILE).write_text("{")
+    with pytest.raises(LedgerUnreadable):
+        read_ledger(tmp_path)
+
+
+def test_wishes_of_another_command(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits too long says so."""
+    monkeypatch.setattr(table_wishes, "LOCK_WAIT_S", -1.0)
+    REAL_FILES.make_directory(config.layout.state)
+    lock = DirectoryLock(config.layout.state, table_wishes.LOCK)
+    try:
+        with pytest.raises(table_wishes.WishesBusy), table_wishes._locked(config):
+            pytest.fail("the lock is somebody else's")
+    finally:
+        lock.release()
+
+
+def test_two_tables_that_would_be_one(config: Config) -> None:
+    """A map may bring two schemas together."""
+    two = [
+        TableDefinition(name=TableName(schema, "t"), columns=(), source_id=0)
+        for schema in ("a", "b")
+    ]
+    check_names(two, {})
+    with pytest.raises(NamesCollide, match=r"x\.t in the target"):
+        check_names(two, {"a": "x", "b": "x"})
+
+
+def test_the_point_of_a_handover_does_not_come(config: Config) -> None:
+    """The load process does not wait for ever for an extract process that is not there."""
+    with pytest.raises(handover.HandoverFailed):
+        handover.wait_for_point(config, stop=lambda: False, timeout_s=-1.0)
+
+
+# -- processes and machines --------------------------------------------------------------------
+
+
+def test_a_process_that_cannot_be_started() -> None:
+    """The operating system's reason is told."""
+    with pytest.raises(ProcessNotStarted, match="No such file"):
+        Child(["/no/such/program"], on_line=lambda _: None)
+
+
+def test_how_a_process_ended(tmp_path: Path) -> None:
+    """With the error that it printed last; else with its exit code and its log's name."""
+    with (tmp_path / "load.log").open("w") as log:
+        half = supervisor._Half(name="load", arguments=[], diagnostics=log, code=1)
+    half.lines = supervisor.deque(["noise", '{"code": "TG03", "error": "said"}', "more noise"])
+    error = half.error()
+    assert isinstance(error, supervisor.HalfFailed)
+    assert (error.as_dict()["code"], error.message) == ("TG03", "said")
+    half.lines.clear()
+    assert half.error().as_dict()["code"] == "CT03"
+
+
+def test_a_process_that_is_killed_again_and_again(tmp_path: Path) -> None:
+    """It is started again some times, and no more."""
+    stop = supervisor.StopRequest()
+    nobody: Any = lambda *_, **__: None  # noqa: E731
+    watch = supervisor.Supervisor([], stop, on_event=nobody, on_tick=nobody)
+    with (tmp_path / "load.log").open("w") as log:
+        half = supervisor._Half(name="load", arguments=[], diagnostics=log)
+    half.started_s = supervisor.REAL_CLOCK.monotonic_s()
+    for _ in range(supervisor.RESTARTS_MAX):
+        watch._was_killed(half, 9)
+        assert watch._failure is None
+    watch._was_killed(half, 9)
+    assert isinstance(watch._failure, supervisor.HalfKilled)
+    assert "SIGKILL" in watch._failure.message
+    assert stop()
+
+
+def test_java_that_is_missing_for_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a server is started."""
+    monkeypatch.setattr(demo, "java_version", lambda: None)
+    with pytest.raises(demo.DemoNeedsJava):
+        demo.require_java()
+
+
+def test_a_machine_without_an_account_for_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers do not run as root, and there is nobody else."""
+    monkeypatch.setattr(binaries.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(binaries, "ACCOUNTS", ())
+    with pytest.raises(binaries.NoUnprivilegedAccount):
+        binaries.unprivileged_account()
+
+
+def test_a_folder_that_the_server_cannot_enter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told before anything is put there."""
+    monkeypatch.setattr(server_process, "enterable", lambda *_: False)
+    with pytest.raises(server_process.EmbeddedDirectoryUnusable):
+        server_process.ServerFolder(tmp_path / "data", prefix="x")
+
+
+def test_more_tasks_than_the_web_interface_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each comparison costs both servers something."""
+    monkeypatch.setattr(tasks, "TASKS_MAX", 0)
+    with pytest.raises(tasks.TooManyTasks):
+        tasks.Tasks().begin("shop", tasks.Kind.DOCTOR, tmp_path / "shop.toml")
+
+
+# -- servers -----------------------------------------------------------------------------------
+
+
+def test_a_server_that_is_too_old() -> None:
+    """Its version is known before it is asked anything."""
+    old: Any = SimpleNamespace(server_version=13, settings={"server_version": "13.9"})
+    with pytest.raises(ServerTooOld, match="13"):
+        identify(old)
+
+
+def test_a_target_that_lacks_a_table() -> None:
+    """The table is named."""
+    with pytest.raises(TargetTableMissing, match=r"public\.t"):
+        require({}, TableName("public", "t"))
+
+
+def test_a_schema_that_may_not_be_made() -> None:
+    """Both ways out are in the hint: somebody makes it, or lets us."""
+
+    class Target:
+        info = SimpleNamespace(dbname="d", user="least")
+
+        def execute(self, sql: str, *_: object) -> Any:
+            if sql.startswith("create"):
+                raise psycopg.errors.InsufficientPrivilege
+            return SimpleNamespace(fetchone=lambda: None)
+
+        def transaction(self) -> Any:
+            return nullcontext()
+
+    target: Any = Target()
+    with pytest.raises(TargetSchemaMissing) as caught:
+        schema._ensure_schema(target, "s")
+    assert 'create schema "s" authorization "least"' in caught.value.hint
+    assert 'grant create on database "d" to "least"' in caught.value.hint
+
+
+def test_a_transaction_that_is_undone_after_it_was_given_out() -> None:
+    """Its rows may be on the disk already."""
+    late = Mock()
+    late._decoder.abandon.return_value = False
+    with pytest.raises(TransactionUndone):
+        Assembler._undo(late)
+
+
+def test_a_binlog_that_says_itself_that_changes_are_missing() -> None:
+    """An INCIDENT event, with the server's words."""
+    event = bytes(4) + bytes([EventKind.INCIDENT]) + bytes(14) + b"\x01\x00\x04lost"
+    with pytest.raises(ChangesMissing, match="lost"):
+        Assembler._message(Mock(), event)
+
+
+def test_a_worker_whose_connection_broke(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may go on with another connection; a value that is refused may not."""
+    rows: Any = SimpleNamespace(table=TableName("public", "t"), staging="t_wkm")
+    broken = adbc_driver_manager.OperationalError(
+        "server closed the connection", status_code=adbc_driver_manager.AdbcStatusCode.IO
+    )
+    assert isinstance(sending._staging_error(rows, broken), StagingLost)
+
+
+def test_a_change_of_shape_that_was_softened() -> None:
+    """Kept among the past errors with the table's name."""
+    assert SchemaChangeNotCarried.of("public.t", "x").fields["table"] == "public.t"

@@ -1,0 +1,79 @@
+"""Every condition that has a class of its own: met by a test, and known to doctor."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections import Counter
+from pathlib import Path
+
+import penstock
+from penstock.control.doctor import CHECKS_OF, ITSELF, NOT_FOUND_BEFORE
+from penstock.control.doctor_load import LOAD_CHECKS
+from penstock.control.doctor_mysql import MYSQL_CHECKS
+from penstock.control.doctor_mysql.extracting import EXTRACT_CHECKS
+from penstock.control.findings import CHECKS
+from penstock.model import PenstockError
+
+TESTS = Path(__file__).parents[1]
+UNMET = {
+    "CT31": "a standby below 16",
+    "CT32": "replay that does not pause in a minute",
+    "CT38": "another server answers while the lag is asked for",
+    "CT80": "a role that may not remove what it has made",
+    "LD44": "DL rows that vanish between the last chunk and its count",
+    "LD47": "tables that are rewritten ten times while they are planned",
+    "LD49": "a planner that gives a point before its own",
+    "LD50": "a server that breaks MySQL's protocol in the middle of a result",
+    "MY90": "tables that are altered twenty times while they are read",
+    "PG67": "a role that loses its right to the publication while it runs",
+    "PG73": "a server that is silent for minutes on a connection that stands",
+    "WB05": "a web server that does not come up on a port that is free",
+}
+"""Codes that no test meets, and why: races and faults that cannot be had on demand."""
+
+
+def error_kinds() -> list[type[PenstockError]]:
+    """Every error class of the package that has a code of its own."""
+    for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    found = []
+    waiting = [PenstockError]
+    while waiting:
+        for kind in waiting.pop().__subclasses__():
+            waiting.append(kind)
+            if kind.__module__.startswith("penstock.") and "code" in kind.__dict__:
+                found.append(kind)
+    return found
+
+
+def test_every_error_class_is_met_by_a_test() -> None:
+    """By its code or its name; a name that two classes have, beside its module's."""
+    texts = [path.read_text(encoding="utf-8") for path in TESTS.rglob("*.py")]
+    files = [set(re.findall(r"\w+", text)) for text in texts if "UNMET = {" not in text]
+    kinds = {(k.code, k.__name__, k.__module__.rpartition(".")[2]) for k in error_kinds()}
+    count = Counter(name for _, name, _ in kinds)
+    unmet = set()
+    for code, name, module in kinds:
+        named = {name, module} if count[name] > 1 else {name}
+        if not any(code in words or named <= words for words in files):
+            unmet.add(code)
+    assert sorted(unmet - UNMET.keys()) == [], "write a test that raises it"
+    assert sorted(UNMET.keys() - unmet) == [], "a test meets it now: take it out"
+
+
+def test_every_refusal_at_start_has_a_check() -> None:
+    """An error that somebody has to mend is found by doctor, or it is said why it cannot be."""
+    wanted = {kind.code for kind in error_kinds() if kind.retry == "operator"}
+    reasons = [prefix for text in NOT_FOUND_BEFORE for prefix in text.split()]
+    unsaid = {code for code in wanted - CHECKS_OF.keys() if not code.startswith(tuple(reasons))}
+    assert sorted(unsaid) == [], "give doctor a check, or say why it cannot know"
+    assert sorted(CHECKS_OF.keys() - wanted) == [], "there is no such refusal"
+    assert sorted(CHECKS_OF.keys() & set(reasons)) == [], "it is found, or it is not"
+    assert sorted(r for r in reasons if not any(c.startswith(r) for c in wanted)) == []
+    checks = {check.code for check in (*CHECKS, *MYSQL_CHECKS, *EXTRACT_CHECKS, *LOAD_CHECKS)} | {
+        ITSELF
+    }
+    assert {code for codes in CHECKS_OF.values() for code in codes} - checks == set()

@@ -1,0 +1,48 @@
+"""Which applied segments are kept, and which are old or many enough to go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.load.kept_files import Keeping, KeptFile, outlived
+from penstock.log.layout import SegmentFile
+
+HOUR_S = 3600.0
+
+
+def files(*given: tuple[float, int]) -> list[KeptFile]:
+    """Segments from 0 on, each (age in hours, size)."""
+    return [
+        KeptFile(
+            file=SegmentFile(number=number, path=Path(f"{number}.ckt")),
+            age_s=age * HOUR_S,
+            size_bytes=size,
+        )
+        for number, (age, size) in enumerate(given)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([], []),
+        ([(3, 10), (2, 10), (0.5, 10)], []),
+        ([(30, 10), (25, 10), (23, 10)], [0, 1]),
+        ([(3, 60), (2, 60), (1, 60)], [0, 1]),
+        ([(3, 101)], [0]),
+        # A file with a strange time holds up those behind it: the log never has a hole.
+        ([(1, 10), (30, 10)], []),
+        ([(30, 10), (1, 95), (1, 10)], [0, 1]),
+    ],
+)
+def test_the_oldest_go_first(given: list[tuple[float, int]], expected: list[int]) -> None:
+    """Older than the age, or before the newest ones that fit into the size; never a hole."""
+    gone = outlived(files(*given), Keeping(age_s=24 * HOUR_S, size_bytes=100))
+    assert [file.number for file in gone] == expected
+
+
+def test_without_limits_all_stay() -> None:
+    """As a loader that nobody tells anything."""
+    assert outlived(files((10_000, 10**15)), Keeping()) == []

@@ -1,0 +1,122 @@
+"""Segments and state make one chain: by number, by file and by place, each looked at by itself."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fix_disk import Disk
+from fix_log import SOURCE, inserts, numbered, run_of
+from penstock.log import Writer, load_state, open_segment
+from penstock.log.reader import check_link
+from penstock.log.recovery import ChainBroken
+from penstock.log.state import save_state
+from penstock.model import FlushPoint
+
+LOG = Path("/log")
+GROUPS = numbered([inserts(3), inserts(2, first=3)])
+
+
+def opened(disk: Disk) -> Writer:
+    """A writer on a simulated disk."""
+    return Writer.open(LOG, log_id=None, source=SOURCE, files=disk)
+
+
+def begun() -> Disk:
+    """A log without a segment."""
+    disk = Disk()
+    opened(disk).close()
+    return disk
+
+
+def filled(disk: Disk, *, closed: bool) -> Disk:
+    """Segment 0 closed, and segment 1 flushed and perhaps closed, too; the process is gone."""
+    log = opened(disk)
+    log.write(run_of(GROUPS[0]))
+    log.rotate()
+    log.write(run_of(GROUPS[1]))
+    log.flush()
+    if closed:
+        log.rotate()
+    disk.process_died()
+    return disk
+
+
+def moved(disk: Disk, **changes: int) -> None:
+    """Have the state end at another place."""
+    state = load_state(LOG, disk)
+    assert state is not None
+    end = FlushPoint(
+        position=state.end.position + changes.get("position", 0),
+        gsn=state.end.gsn + changes.get("gsn", 0),
+        trx=state.end.trx + changes.get("trx", 0),
+        commit_time_us=state.end.commit_time_us,
+    )
+    save_state(LOG, replace(state, end=end), disk)
+
+
+def put(disk: Disk, name: str, other: Disk) -> None:
+    """Replace a file by the one of a twin, which has the same rows and another identity."""
+    disk.unlink(LOG / name)
+    disk.create(LOG / name).append([other.content(LOG / name)])
+
+
+@pytest.mark.parametrize(
+    "changes", [{"position": -1}, {"gsn": -1}, {"gsn": 1}, {"trx": -1}, {"trx": 1}]
+)
+def test_a_state_that_does_not_end_where_the_last_segment_does(changes: dict[str, int]) -> None:
+    """An idle source moves it on, and nothing else moves it."""
+    disk = filled(Disk(), closed=True)
+    moved(disk, **changes)
+    with pytest.raises(ChainBroken):
+        opened(disk)
+    disk = filled(Disk(), closed=True)
+    moved(disk, position=1)
+    opened(disk).close()
+
+
+def test_an_open_segment_that_begins_before_the_state_ends() -> None:
+    """It would bring again what the log has already."""
+    disk = filled(Disk(), closed=False)
+    moved(disk, position=1)
+    with pytest.raises(ChainBroken):
+        opened(disk)
+
+
+@pytest.mark.parametrize(("name", "closed"), [("1.ckt", True), ("1.ckt_", False)])
+def test_a_segment_of_a_twin_does_not_fit(name: str, closed: bool) -> None:
+    """The same log and the same places, but written by somebody else: a restored copy."""
+    first = begun()
+    second = copy.deepcopy(first)
+    filled(first, closed=closed)
+    filled(second, closed=closed)
+    put(first, name, second)
+    with pytest.raises(ChainBroken):
+        opened(first)
+
+
+def test_readers_see_each_break_of_the_chain() -> None:
+    """Another file before it, and one that ends elsewhere."""
+    first = begun()
+    second = copy.deepcopy(first)
+    for disk in (first, second):
+        filled(disk, closed=True)
+    with (
+        open_segment(LOG / "0.ckt", files=first) as one,
+        open_segment(LOG / "0.ckt", files=second) as other,
+        open_segment(LOG / "1.ckt", files=first) as segment,
+    ):
+        before = one.facts()
+        check_link(before, segment)
+        with pytest.raises(ChainBroken):
+            check_link(other.facts(), segment)
+        for end in (
+            replace(before.end, position=before.end.position + 1),
+            replace(before.end, gsn=before.end.gsn - 1),
+            replace(before.end, trx=before.end.trx + 1),
+        ):
+            with pytest.raises(ChainBroken):
+                check_link(replace(before, end=end), segment)

@@ -1,0 +1,110 @@
+"""Tables that are made later and that a pattern takes in: what is asked for, what is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fix_pipeline import pipeline
+from penstock.control import new_tables, table_wishes
+from penstock.control.config import Config, load_config
+from penstock.control.new_tables import NewTable, NewTableWatch
+from penstock.control.table_list import line_of
+from penstock.control.table_wishes import TableNotTaken, read_wishes, wished_patterns
+from penstock.model import TableName
+from penstock.model.wishes import Capture, CaptureAnswers, TableWish, TableWishes
+from penstock.source.postgres.patterns import Selection
+
+ITEM, BAG = TableName("public", "item"), TableName("public", "bag")
+URLS = ("postgresql://u@h/s", "postgresql://u@h/t")
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[TableName]]:
+    """What the next look finds; the table `bag` cannot be followed."""
+    found: dict[str, set[TableName]] = {"new": set(), "gone": set()}
+
+    def check(config: Config, tables: Sequence[TableName]) -> None:
+        if BAG in tables:
+            raise TableNotTaken("bag has no key", hint="give it one")
+
+    monkeypatch.setattr(
+        new_tables,
+        "_look",
+        lambda _: new_tables._Seen(new=frozenset(found["new"]), gone=frozenset(found["gone"])),
+    )
+    monkeypatch.setattr(new_tables, "check_capturable", check)
+    return found
+
+
+def make(folder: Path, policy: str, tables: Sequence[str] = ("public.*",)) -> Config:
+    """A pipeline with this policy."""
+    return pipeline(folder, *URLS, tables=tables, sections={"source": {"newTables": policy}})
+
+
+def test_one_that_cannot_be_followed_keeps_no_other_from_being_added(
+    seen: dict[str, set[TableName]], tmp_path: Path
+) -> None:
+    """The one is copied, the other left out with its reason, and out of what a start looks at."""
+    config = make(tmp_path, "add")
+    seen["new"] = {ITEM, BAG}
+    after = new_tables.settle_new_tables(config)
+    wish = read_wishes(config).of(ITEM)
+    assert wish.capture is Capture.ADDED
+    assert wish.capture_id == wish.copy_id > 0
+    assert not wish.replaces
+    assert Selection.parse(after.source.tables).takes(ITEM)
+    assert not Selection.parse(after.source.tables).takes(BAG)
+    line = line_of(None, read_wishes(config).of(BAG), CaptureAnswers())
+    assert (line.state, line.code, line.hint) == ("left out", "CT60", "give it one")
+    seen["new"], seen["gone"] = set(), {BAG}
+    new_tables.settle_new_tables(after)
+    assert read_wishes(config).of(BAG) == TableWish(table=BAG)
+
+
+def test_leave_and_stop(seen: dict[str, set[TableName]], tmp_path: Path) -> None:
+    """Left out until it is added; a table that is named alone is wanted in any case."""
+    config = make(tmp_path, "leave", ("public.*", "public.item"))
+    other = TableName("public", "other")
+    seen["new"] = {ITEM, other}
+    new_tables.settle_new_tables(config)
+    assert read_wishes(config).of(ITEM).capture is Capture.ADDED
+    assert read_wishes(config).of(other).code == "CT69"
+    with pytest.raises(NewTable, match=r"public\.other"):
+        new_tables.settle_new_tables(make(tmp_path, "stop", ("public.*", "public.item")))
+
+
+def test_only_what_stays_is_taken_in(seen: dict[str, set[TableName]], tmp_path: Path) -> None:
+    """A table that is gone at the next look was nobody's business."""
+    config = make(tmp_path, "add")
+    watch = NewTableWatch(config, lambda: None)
+    seen["new"] = {ITEM}
+    watch.look()
+    seen["new"] = set()
+    watch.look()
+    assert read_wishes(config) == TableWishes()
+    for _ in range(2):
+        seen["new"] = {ITEM}
+        watch.look()
+    assert read_wishes(config).of(ITEM).capture is Capture.ADDED
+
+
+def test_a_removed_table_is_not_new(seen: dict[str, set[TableName]], tmp_path: Path) -> None:
+    """Somebody has decided meanwhile, and that counts."""
+    config = make(tmp_path, "add")
+    table_wishes.put_wish(
+        config, ITEM, lambda last, number: replace(last, capture=Capture.REMOVED, capture_id=number)
+    )
+    seen["new"] = {ITEM}
+    new_tables.settle_new_tables(load_config(config.path))
+    assert read_wishes(config).of(ITEM).capture is Capture.REMOVED
+
+
+def test_a_table_that_a_pattern_takes_in_is_not_named_besides() -> None:
+    """Named alone it would have to be there at every start."""
+    wishes = TableWishes(tables=(TableWish(table=ITEM, capture=Capture.ADDED),))
+    assert wished_patterns(("public.*", "!public.item"), wishes) == ("public.*",)
+    assert wished_patterns(("public.bag",), wishes) == ("public.bag", "public.item")

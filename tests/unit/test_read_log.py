@@ -1,0 +1,348 @@
+"""`penstock.read_log`: the change log as tables, frames and one change after another."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import subprocess
+import sys
+import uuid
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock
+from fix_log import (
+    COMMIT_TIME_US,
+    EVENT,
+    ITEM,
+    ITEM_2,
+    SOURCE,
+    Change,
+    changes,
+    inserts,
+    numbered,
+    run_of,
+    truncate,
+)
+from penstock import ABSENT, read_log
+from penstock.control.config_text import ConfigUnreadable
+from penstock.control.log_read import LogTimeInvalid
+from penstock.control.log_view import LogNotFound
+from penstock.log import SegmentMissing, Writer
+from penstock.log.changes import ChangeLog, PandasMissing, TableNotInLog
+from penstock.log.text import date_text, timestamp_text
+from penstock.model import Marker, MarkerKind, Op, Run
+
+TOKEN = uuid.UUID("00010203-0405-0607-0809-0a0b0c0d0e0f")
+STORY = [
+    [Change(relation=ITEM, op=Op.INSERT, after=(1, None))],
+    [Change(relation=ITEM, op=Op.UPDATE, after=(1, None), absent=b"\x02")],
+    [Change(relation=ITEM, op=Op.UPDATE, after=(2, "x"), before=(1,))],
+    [Change(relation=ITEM, op=Op.DELETE, after=None, before=(2,))],
+    [Change(relation=ITEM_2, op=Op.INSERT, after=(3, "", Decimal("-0.05")))],
+    [
+        Change(
+            relation=EVENT,
+            op=Op.INSERT,
+            after=(COMMIT_TIME_US, b"\x00\xff", True, 0.5, 0, TOKEN.bytes),
+        )
+    ],
+]
+
+
+def write(root: Path, *runs: Run, last_open: bool = False) -> Path:
+    """A pipeline's directory whose log has a segment per run; the last one is left open if so."""
+    with Writer.open(root / "log", log_id=None, source=SOURCE) as log:
+        for at, run in enumerate(runs):
+            log.write(run)
+            if last_open and at == len(runs) - 1:
+                log.flush()
+            else:
+                log.rotate()
+    return root
+
+
+def story(root: Path, **options: Any) -> Path:
+    """A log of one transaction per segment."""
+    return write(root, *(run_of(group) for group in numbered(STORY)), **options)
+
+
+def rows(log: ChangeLog, name: str) -> list[dict[str, Any]]:
+    """A table's changes as dicts, without what is the same in every test."""
+    found = log.table(name).drop_columns(["_trx", "_position", "_commit_time"]).to_pylist()
+    return [dict(row) for row in found]
+
+
+def test_a_table_has_every_change_and_names_what_was_not_sent(tmp_path: Path) -> None:
+    """NULL and ABSENT are told from each other; a delete shows the row that is gone."""
+    log = read_log(story(tmp_path))
+    assert log.tables() == ["Odd Schema.événement", "public.item"]
+    common = {"price": None, "_before": None}
+    assert rows(log, "public.item") == [
+        {"_gsn": 1, "_op": "insert", "_absent": ["price"], "id": 1, "note": None, **common},
+        {"_gsn": 2, "_op": "update", "_absent": ["note", "price"], "id": 1, "note": None, **common},
+        {
+            **{"_gsn": 3, "_op": "update", "_absent": ["price"], "id": 2, "note": "x"},
+            **{"price": None, "_before": {"id": 1}},
+        },
+        {
+            **{"_gsn": 4, "_op": "delete", "_absent": ["note", "price"], "id": 2, "note": None},
+            **{"price": None, "_before": {"id": 2}},
+        },
+        {
+            **{"_gsn": 5, "_op": "insert", "_absent": [], "id": 3, "note": ""},
+            **{"price": Decimal("-0.05"), "_before": None},
+        },
+    ]
+
+
+def test_changes_come_in_order_as_python_values(tmp_path: Path) -> None:
+    """None is NULL, ABSENT was not sent; bytes, times and uuids as Python has them."""
+    found = list(read_log(story(tmp_path)))
+    assert [(c.gsn, c.op, c.table) for c in found] == [
+        (1, "insert", "public.item"),
+        (2, "update", "public.item"),
+        (3, "update", "public.item"),
+        (4, "delete", "public.item"),
+        (5, "insert", "public.item"),
+        (6, "insert", "Odd Schema.événement"),
+    ]
+    assert [c.row for c in found[:5]] == [
+        {"id": 1, "note": None},
+        {"id": 1, "note": ABSENT},
+        {"id": 2, "note": "x"},
+        {"id": 2, "note": ABSENT},
+        {"id": 3, "note": "", "price": Decimal("-0.05")},
+    ]
+    assert [c.before for c in found[1:4]] == [
+        None,
+        {"id": 1, "note": ABSENT},
+        {"id": 2, "note": ABSENT},
+    ]
+    moment = datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=datetime.UTC)
+    assert found[5].row == {
+        **{"at": moment, "data": b"\x00\xff", "ok": True, "ratio": 0.5},
+        **{"day": datetime.date(1970, 1, 1), "token": str(TOKEN)},
+    }
+    assert found[0].commit_time == moment + datetime.timedelta(microseconds=1)
+    assert (found[5].trx, found[5].position) == (6, 600)
+
+
+def test_years_that_python_does_not_have_come_as_text(tmp_path: Path) -> None:
+    """They are values of these types all the same, and stop nobody."""
+    far = Change(
+        relation=EVENT, op=Op.INSERT, after=(2**58, b"", False, 0.1, -(10**6), TOKEN.bytes)
+    )
+    (change,) = read_log(write(tmp_path, run_of(numbered([[far]])[0])))
+    assert change.row is not None
+    assert (change.row["at"], change.row["day"]) == (
+        timestamp_text(2**58, "+00"),
+        date_text(-(10**6)),
+    )
+
+
+def test_truncates_stand_in_their_places(tmp_path: Path) -> None:
+    """Behind their row and before the next, in tables and in the iterator; a reload is one, too."""
+    (group,) = numbered([inserts(3)])
+    reload = replace(truncate(3, 1, "item"), kind=MarkerKind.RELOAD)
+    other = truncate(2, 1, "other")
+    log = read_log(
+        write(tmp_path, run_of(group, markers=[truncate(1, 1, "item"), other, reload])),
+        tables="public.item",
+    )
+    expected = [(1, "insert"), (1, "truncate"), (2, "insert"), (3, "insert"), (3, "truncate")]
+    assert [(change.gsn, change.op) for change in log] == expected
+    table = log.table()
+    assert list(zip(*(table[n].to_pylist() for n in ("_gsn", "_op")), strict=True)) == expected
+    assert table["_absent"].to_pylist()[1] == ["id", "note"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"tables": "public.*"}, [1, 2, 3, 4, 5]),
+        ({"tables": ["*.*", "!public.item"]}, [6]),
+        ({"gsn_after": 4}, [5, 6]),
+        ({"gsn_after": 1, "gsn_through": 3}, [2, 3]),
+        ({"since": "2023-11-14T22:13:20.000003+00:00"}, [3, 4, 5, 6]),
+        ({"until": "2023-11-14T23:13:20.000003+01:00"}, [1, 2]),
+        ({"since": datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)}, []),
+    ],
+)
+def test_what_is_asked_for_is_read(
+    tmp_path: Path, options: dict[str, Any], expected: list[int]
+) -> None:
+    """By table, number and time; tables and iterator alike."""
+    log = read_log(story(tmp_path), **options)
+    assert [change.gsn for change in log] == expected
+    in_tables = [n for table in log.to_arrow().values() for n in table["_gsn"].to_pylist()]
+    assert sorted(in_tables) == expected
+
+
+def test_the_open_segment_is_read_as_far_as_it_is_durable(tmp_path: Path) -> None:
+    """Beside a running extractor nobody waits for a rotation."""
+    root = story(tmp_path, last_open=True)
+    assert (root / "log" / "5.ckt_").exists()
+    assert [change.gsn for change in read_log(root)] == [1, 2, 3, 4, 5, 6]
+    with (root / "log" / "5.ckt_").open("r+b") as file:
+        file.truncate(0)
+    assert [change.gsn for change in read_log(root)] == [1, 2, 3, 4, 5]
+
+
+def test_a_segment_that_is_closed_while_it_is_read_is_found(tmp_path: Path) -> None:
+    """`1.ckt_` of the listing is `1.ckt` when its turn comes."""
+    first, second = numbered([inserts(1), inserts(1, first=1)])
+    with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as log:
+        log.write(run_of(first))
+        log.rotate()
+        log.write(run_of(second))
+        log.flush()
+        reading = iter(read_log(tmp_path))
+        assert next(reading).gsn == 1
+        log.rotate()
+        assert [change.gsn for change in reading] == [2]
+
+
+def test_what_is_gone_is_never_passed_over(tmp_path: Path) -> None:
+    """Removed in front: the log begins later, unless changes from there on were asked for."""
+    root = story(tmp_path)
+    (root / "log" / "0.ckt").unlink()
+    assert next(change.gsn for change in read_log(root)) == 2
+    assert next(change.gsn for change in read_log(root, gsn_after=1)) == 2
+    with pytest.raises(SegmentMissing, match="changes 1 to 1 are not in it any more"):
+        list(read_log(root, gsn_after=0))
+    reading = iter(read_log(root))
+    next(reading)
+    (root / "log" / "2.ckt").unlink()
+    with pytest.raises(SegmentMissing, match=r"2\.ckt was removed"):
+        list(reading)
+    with pytest.raises(SegmentMissing, match=r"2\.ckt is not there but 3\.ckt is"):
+        read_log(root).table("public.item")
+
+
+def test_what_can_not_be_read_is_said_with_what_to_do(tmp_path: Path) -> None:
+    """No log, no such table, several tables, a time without zone."""
+    with pytest.raises(LogNotFound):
+        read_log(tmp_path)
+    with pytest.raises(ConfigUnreadable):
+        read_log(tmp_path / "shop")
+    log = read_log(story(tmp_path))
+    with pytest.raises(TableNotInLog) as missing:
+        log.table("public.items")
+    assert "public.item" in missing.value.hint
+    with pytest.raises(TableNotInLog, match="2 tables; which one"):
+        log.table()
+    with pytest.raises(LogTimeInvalid, match="no time zone"):
+        read_log(tmp_path, since=datetime.datetime(2026, 1, 1))  # noqa: DTZ001
+    with pytest.raises(LogTimeInvalid, match="cannot be read"):
+        read_log(tmp_path, until="yesterday")
+
+
+def test_shapes_come_into_one_without_loss(tmp_path: Path) -> None:
+    """Int and bigint become bigint, decimals the wider one, anything else exact text."""
+    id_, note = ITEM.columns
+    v2 = replace(ITEM, version=2, columns=(replace(id_, neutral="int64"), note))
+    v3 = replace(ITEM, version=3, columns=(id_, replace(note, neutral="decimal(12,2)")))
+    group = [
+        Change(relation=ITEM, op=Op.INSERT, after=(1, "a\tb")),
+        Change(relation=v2, op=Op.INSERT, after=(2**40, None)),
+        Change(relation=v3, op=Op.INSERT, after=(3, Decimal("7.50"))),
+    ]
+    table = read_log(write(tmp_path, run_of(numbered([group])[0]))).table()
+    assert table["id"].to_pylist() == [1, 2**40, 3]
+    assert table["note"].to_pylist() == ["a\tb", None, "7.50"]
+
+
+def test_columns_of_the_change_never_hide_one_of_the_table(tmp_path: Path) -> None:
+    """A table with a column `_op` keeps it; those of the change begin with one underscore more."""
+    odd = replace(ITEM, columns=(ITEM.columns[0], replace(ITEM.columns[1], name="_op")))
+    table = read_log(write(tmp_path, run_of(numbered([inserts(1, odd)])[0]))).table()
+    assert (table["_op"].to_pylist(), table["__op"].to_pylist()) == (["note 0"], ["insert"])
+
+
+@given(
+    st.lists(
+        st.lists(changes(ITEM) | changes(EVENT), min_size=1, max_size=5), min_size=1, max_size=4
+    )
+)
+def test_tables_and_changes_tell_the_same(tmp_path_factory: Any, groups: Any) -> None:
+    """Whatever is in the log: as many changes, the same absent columns, the same values."""
+    root = write(tmp_path_factory.mktemp("log"), *(run_of(group) for group in numbered(groups)))
+    log = read_log(root)
+    for name in log.tables():
+        one_by_one = [change for change in log if change.table == name]
+        table = log.table(name)
+        lacking = table["_absent"].to_pylist()
+        assert table["_gsn"].to_pylist() == [change.gsn for change in one_by_one]
+        assert [sorted(names) for names in lacking] == [
+            sorted(n for n, value in (change.row or {}).items() if value is ABSENT)
+            for change in one_by_one
+        ]
+        for column in ("id", "note", "ok", "data", "ratio"):
+            if column in table.column_names:
+                values = [(change.row or {})[column] for change in one_by_one]
+                assert table[column].to_pylist() == [
+                    None if value is ABSENT else value for value in values
+                ]
+
+
+def test_a_frame_without_pandas_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pandas is nobody's requirement."""
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(PandasMissing) as error:
+        read_log(story(tmp_path)).to_pandas("public.item")
+    assert "pip install pandas" in error.value.hint
+
+
+def test_a_frame_holds_absent_where_a_cell_was_not_sent(tmp_path: Path) -> None:
+    """NULL is as pandas has it; whole numbers stay whole."""
+    pytest.importorskip("pandas")
+    frame = read_log(story(tmp_path)).to_pandas("public.item")
+    assert list(frame["note"].isna()) == [True, False, False, False, False]
+    assert list(frame["note"][1:]) == [ABSENT, "x", ABSENT, ""]
+    assert list(frame["id"]) == [1, 1, 2, 2, 3]
+    assert list(frame["price"][:4]) == [ABSENT] * 4
+
+
+def test_importing_penstock_loads_nothing() -> None:
+    """The package, and reading a directory, need no driver, no Spark and no command line."""
+    heavy = "pyspark psycopg pymysql click rich starlette pandas numpy pyarrow structlog"
+    program = (
+        "import sys, penstock; names = sys.argv[1].split(); "
+        "assert not [n for n in names if n in sys.modules], sys.modules.keys(); "
+        "penstock.read_log; penstock.ABSENT; "
+        'found = [n for n in names[:6] if n != "rich" if n in sys.modules]; assert not found, found'
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", program, heavy], check=True, env=environment)
+
+
+def test_names_of_the_package_are_those_it_lists() -> None:
+    """What __all__ promises is there."""
+    assert {name for name in penstock.__all__ if not hasattr(penstock, name)} == set()
+    with pytest.raises(AttributeError, match="no attribute 'read_logs'"):
+        _ = penstock.read_logs  # type: ignore[attr-defined]
+
+
+def test_markers_that_empty_nothing_are_no_changes(tmp_path: Path) -> None:
+    """Messages, DDL and heartbeats are not rows."""
+    (group,) = numbered([inserts(1)])
+    ddl = Marker(
+        kind=MarkerKind.DDL,
+        gsn=1,
+        trx=1,
+        position=1,
+        commit_time_us=0,
+        tables=(("public", "item"),),
+    )
+    log = read_log(write(tmp_path, run_of(group, markers=[ddl])))
+    assert [change.op for change in log] == ["insert"]
+    assert log.table().num_rows == 1

@@ -1,0 +1,54 @@
+"""A segment whose header was not written whole (a full disk, a crash) holds nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import penstock
+from fix_log import SOURCE, inserts, numbered, run_of
+from fix_pipeline import pipeline
+from penstock.codec.ckt import HEADER_REGION_SIZE
+from penstock.control.change_counts import ChangeCounter
+from penstock.control.config import Config
+from penstock.control.log_facts import outstanding_commit_us, read_log_end
+from penstock.control.log_view import describe, find_log, printed
+from penstock.log import SegmentCorrupt, Writer
+from penstock.model import TableName
+
+URL = "postgresql://u@127.0.0.1:1/d"
+NAME = TableName("public", "item")
+
+
+@pytest.fixture(params=[0, 1, 100, HEADER_REGION_SIZE - 1])
+def config(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
+    """A pipeline whose second segment ends inside its header."""
+    config = pipeline(tmp_path, URL, URL)
+    with Writer.open(config.layout.log, log_id=None, source=SOURCE) as log:
+        log.write(run_of(numbered([inserts(3)])[0]))
+        log.rotate()
+    torn = config.layout.log / "1.ckt_"
+    torn.write_bytes((config.layout.log / "0.ckt").read_bytes()[: request.param])
+    return config
+
+
+def test_readers_take_what_is_before_it(config: Config) -> None:
+    """Status, lag, counts, `penstock log` and read_log: each one, wherever the header ends."""
+    assert read_log_end(config).end.gsn == 3
+    assert outstanding_commit_us(config, 0) is not None
+    assert outstanding_commit_us(config, 3) is None
+    found = ChangeCounter(config).look().tables[NAME].as_dict()
+    assert found["insert"] == 3
+    place = find_log(config.layout.log)
+    assert [row["segment"] for row in describe(place)] == ["0.ckt"]
+    assert len(list(printed(place))) >= 3
+    assert len(list(penstock.read_log(config.layout.log))) == 3
+
+
+def test_damage_in_a_longer_file_is_said(config: Config) -> None:
+    """Behind a whole header something was written: what is wrong then is no torn header."""
+    whole = (config.layout.log / "0.ckt").read_bytes()
+    (config.layout.log / "1.ckt_").write_bytes(b"x" + whole[1:])
+    with pytest.raises(SegmentCorrupt):
+        read_log_end(config)
