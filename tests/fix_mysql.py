@@ -193,6 +193,14 @@ def mysql(mysql_kind: str) -> Iterator[MySQLServer]:
         yield server
 
 
+@pytest.fixture(autouse=True)
+def _no_progress_of_others(request: pytest.FixtureRequest) -> None:
+    """Progress and actions that another test left on the shared server are not this test's."""
+    if "mysql" in request.fixturenames:
+        server: MySQLServer = request.getfixturevalue("mysql")
+        server.execute("drop database if exists wirekite")
+
+
 @pytest.fixture(scope="module")
 def tuned_mysql(mysql_kind: str) -> Iterator[MySQLServer]:
     """A server for one module alone, whose settings and logs its tests may change."""

@@ -275,7 +275,7 @@ def test_a_target_table_with_foreign_rows_is_refused_and_untouched(
     )
     with pytest.raises(TargetHoldsRows, match=r"public\.orders holds rows") as caught:
         load(config, spark)
-    assert 'truncate "public"."orders"' in caught.value.hint
+    assert 'truncate only "public"."orders"' in caught.value.hint
     assert rows(config.target.url, "select id from public.orders") == [(77,)]
     assert rows(config.target.url, "select to_regclass('public.aaa')") == [(None,)]
 

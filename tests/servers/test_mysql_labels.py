@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fix_mysql import MySQLServer, database_of, kinds, running
-from fix_mysql_bulk import between, load
+from fix_mysql_bulk import Here, between, load
 from fix_mysql_extract import sql
 from fix_mysql_pipe import Pipe
 from penstock.load.refusals import ValueRefused
@@ -28,20 +28,6 @@ BY_FILE_AND_BY_INSERT = pytest.mark.parametrize(
     "takes_files", [True, pytest.param(False, marks=pytest.mark.long)], ids=["by file", "by insert"]
 )
 MANY = 40_000  # rows of two values each, so that a chunk has more warnings than packets can count
-
-
-class Here:
-    """Copies in this process what tasks of Spark would."""
-
-    parallelism = 1
-    alive = True
-
-    def run(self, partitions: Iterable[Iterable[Any]], work: Callable[..., Any]) -> list[Any]:
-        """As Session.run."""
-        return [result for tasks in partitions for result in work(iter(tasks))]
-
-    def cancel(self) -> None:
-        """As Session.cancel: what runs here comes to its end."""
 
 
 def bulk(source: str, target: str, folder: Path) -> None:
