@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from penstock.codec.mysql_types import neutral_type
-from penstock.codec.typemap import LOSSES, Engine, Mapping, Server, map_column
-from penstock.codec.typemap.mysql_text import by_bytes
-from penstock.codec.typemap.source_type import builtin_types
+from penstock.codec.mysql.types import neutral_type
+from penstock.codec.types import LOSSES, Engine, Mapping, Server, map_column
+from penstock.codec.types.mysql_text import by_bytes
+from penstock.codec.types.source_type import builtin_types
 from penstock.model import ColumnDefinition
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,7 +57,7 @@ HEAD = """\
 Between servers of one engine every column keeps its type. Between engines a column gets the type
 below; what the target has no like of is held as the text that the source prints, which is exact.
 `penstock plan shop.toml` shows it for your own tables before anything runs. `make type-page` writes
-this page from the table in `penstock.codec.typemap`, and the tests try every row of it on real
+this page from the table in `penstock.codec.types`, and the tests try every row of it on real
 servers, with the values at the edges of each type.
 
 ## What may get lost, and what you want done about it

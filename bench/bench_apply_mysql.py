@@ -28,13 +28,13 @@ from bench.bench_extraction_mysql import KINDS, SETTINGS, Server
 from bench.bench_loader import Always
 from bench.harness import ROUND_COUNT, Comparison, Contender, Measurement, TreeSampler
 from bench.workload_mysql import DATABASE, Made, MySQLWorkload, row_count
-from penstock.host.mysql.connect import Connection, connect, rows, run
+from penstock.engines.mysql.connect import Connection, connect, rows, run
+from penstock.engines.mysql.source.beginning import find_beginning
+from penstock.engines.mysql.source.engine import MySQLEngine
+from penstock.extract.extractor import ExtractOptions, Extractor
 from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
 from penstock.log import list_segments
-from penstock.source.extract import ExtractOptions, Extractor
-from penstock.source.mysql.beginning import find_beginning
-from penstock.source.mysql.engine import MySQLEngine
 
 # The sizes of the redo log that the servers come with; the embedded ones have less.
 SHIPPED = {

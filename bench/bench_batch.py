@@ -15,13 +15,13 @@ import psycopg
 
 from bench.bench_loader import Always
 from bench.harness import arguments, describe_machine
-from penstock.host.embedded import EmbeddedPostgres
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres
+from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
+from penstock.engines.postgres.source.engine import PostgresEngine
+from penstock.extract.extractor import ExtractOptions, Extractor
 from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
 from penstock.log import list_segments
-from penstock.source.extract import ExtractOptions, Extractor
-from penstock.source.postgres.catalog import captured_tables, open_catalog
-from penstock.source.postgres.engine import PostgresEngine
 
 CHANGES = 100
 SLOT, PUBLICATION = "bench_batch", "bench_publication"

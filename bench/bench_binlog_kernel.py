@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.harness import arguments, describe_machine
-from penstock.codec import binlog
-from penstock.codec._binlog import Decoder as Kernel
-from penstock.codec.binlog_tables import relation_of, table_map
+from penstock.codec.mysql import binlog
+from penstock.codec.mysql._binlog import Decoder as Kernel
+from penstock.codec.mysql.binlog_tables import relation_of, table_map
 
 TABLE_ID = 77
 ROWS_PER_TRANSACTION = 100

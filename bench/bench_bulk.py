@@ -33,7 +33,7 @@ from bench.pipeline import read_config, spark
 from bench.workload import CREATE_TABLE, Workload
 from penstock.control.bulk_load import bulk_load, source_tables
 from penstock.control.source_planner import SourcePlanner
-from penstock.host.embedded import EmbeddedPostgres
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.load.session import Session
 
 PUBLICATION = "bench_publication"

@@ -41,9 +41,9 @@ from bench.pipeline import spark, write_config
 from penstock.control.bulk_load import bulk_load, source_tables
 from penstock.control.config import load_config
 from penstock.control.source_planner import data_planner
-from penstock.host.embedded import EmbeddedPostgres
-from penstock.host.mysql.connect import connect, run
-from penstock.host.mysql.server import EmbeddedMariaDB, EmbeddedMySQL
+from penstock.engines.mysql.connect import connect, run
+from penstock.engines.mysql.server.embedded import EmbeddedMariaDB, EmbeddedMySQL
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.load.session import Session
 
 Server = EmbeddedMariaDB | EmbeddedMySQL

@@ -35,7 +35,7 @@ from bench.harness import (
 from bench.pipeline import Half, Running, write_config
 from bench.roles import RoleSampler
 from bench.workload import Workload
-from penstock.host.embedded import EmbeddedPostgres
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 
 FIRST_ROW = "select count(*) from w where id = -2"
 LAST_ROW = "select count(*) from w where id = -1"

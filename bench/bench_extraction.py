@@ -25,7 +25,7 @@ import psycopg
 from bench import contenders
 from bench.harness import Comparison, Contender, Measurement, TreeSampler, arguments
 from bench.workload import Workload
-from penstock.host.embedded import EmbeddedPostgres
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 
 SLOT = "bench_template"
 PUBLICATION = "bench_publication"
@@ -36,10 +36,10 @@ def extract_once(url: str, directory: str, slot: str, end: int, *, streams: bool
 
     streams: never catch up by COPY.
     """
+    from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
+    from penstock.engines.postgres.source.engine import PostgresEngine
+    from penstock.extract.extractor import ExtractOptions, Extractor
     from penstock.model import Lsn
-    from penstock.source.extract import ExtractOptions, Extractor
-    from penstock.source.postgres.catalog import captured_tables, open_catalog
-    from penstock.source.postgres.engine import PostgresEngine
 
     with open_catalog(url) as catalog:
         tables = captured_tables(catalog, ["public.w"])

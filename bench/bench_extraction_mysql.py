@@ -39,8 +39,8 @@ from bench.harness import (
     run_process,
 )
 from bench.workload_mysql import DATABASE, Made, MySQLWorkload
-from penstock.host.mysql.server import EmbeddedMariaDB, EmbeddedMySQL
-from penstock.host.mysql.version import Flavour
+from penstock.engines.mysql.server.embedded import EmbeddedMariaDB, EmbeddedMySQL
+from penstock.engines.mysql.version import Flavour
 from penstock.model import BinlogPosition
 
 Server = EmbeddedMariaDB | EmbeddedMySQL
@@ -59,9 +59,9 @@ READER_ROWS = 50_000  # of a contender that would take minutes for all
 
 def extract_once(url: str, directory: str, begin: str, row_count: int) -> None:
     """Child process: extract until the log holds all rows; prints what it took as JSON."""
-    from penstock.source.extract import ExtractOptions, Extractor
-    from penstock.source.mysql.beginning import find_beginning
-    from penstock.source.mysql.engine import MySQLEngine
+    from penstock.engines.mysql.source.beginning import find_beginning
+    from penstock.engines.mysql.source.engine import MySQLEngine
+    from penstock.extract.extractor import ExtractOptions, Extractor
 
     beginning = find_beginning(url, [f"{DATABASE}.w"], at=BinlogPosition.parse(begin))
     options = ExtractOptions()

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.harness import arguments, describe_machine
-from penstock.codec import pgoutput
-from penstock.codec._pgoutput import Decoder as Kernel
+from penstock.codec.postgres import pgoutput
+from penstock.codec.postgres._pgoutput import Decoder as Kernel
 from penstock.model import Column, Relation
 
 NEUTRALS = {

@@ -18,7 +18,7 @@ import psycopg
 from bench import contenders
 from bench.harness import arguments, describe_machine
 from bench.pipeline import Running, write_config
-from penstock.host.embedded import EmbeddedPostgres
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 
 PAUSE_S = 0.05
 

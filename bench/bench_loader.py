@@ -30,14 +30,14 @@ from bench.harness import (
     run_process,
 )
 from bench.workload import Workload
-from penstock.host.embedded import EmbeddedPostgres
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres
+from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
+from penstock.engines.postgres.source.engine import PostgresEngine
+from penstock.extract.extractor import ExtractOptions, Extractor
 from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
 from penstock.log import list_segments
 from penstock.log.segment import open_segment
-from penstock.source.extract import ExtractOptions, Extractor
-from penstock.source.postgres.catalog import captured_tables, open_catalog
-from penstock.source.postgres.engine import PostgresEngine
 
 SLOT = "bench_loader"
 PUBLICATION = "bench_publication"

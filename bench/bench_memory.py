@@ -16,7 +16,7 @@ import psycopg
 from bench.bench_extraction import PUBLICATION, SLOT, penstock
 from bench.harness import Comparison, Contender, arguments
 from bench.workload import ROW, Workload
-from penstock.host.embedded import EmbeddedPostgres
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 
 
 def one_transaction(url: str, row_count: int) -> None:

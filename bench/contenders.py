@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 
 from bench.harness import Measurement, run_process
-from penstock.host.embedded import EmbeddedPostgres
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 
 PLUGIN_OPTIONS = ("proto_version=2",)
 POLL_INTERVAL_S = 0.005

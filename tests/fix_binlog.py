@@ -15,19 +15,19 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from penstock.codec import binlog
-from penstock.codec.binlog_events import EventKind, MariaFlag, maria_gtid, xa_prepare
-from penstock.codec.binlog_outcome import Stop
-from penstock.codec.binlog_query import query
-from penstock.codec.binlog_tables import TableMap, relation_of, table_map
-from penstock.codec.mysql_types import neutral_type, parse_type
-from penstock.codec.mysql_values import ewkb_hex
+from penstock.codec.mysql import binlog
+from penstock.codec.mysql.binlog_events import EventKind, MariaFlag, maria_gtid, xa_prepare
+from penstock.codec.mysql.binlog_outcome import Stop
+from penstock.codec.mysql.binlog_query import query
+from penstock.codec.mysql.binlog_tables import TableMap, relation_of, table_map
+from penstock.codec.mysql.types import neutral_type, parse_type
+from penstock.codec.mysql.values import ewkb_hex
 from penstock.model import Column, Identity, Relation
 
 DATA = Path(__file__).parent / "data" / "binlog"
 DECODERS: dict[str, type[binlog.Decoder]] = {"twin": binlog.Decoder}
 if binlog.COMPILED:
-    from penstock.codec import _binlog
+    from penstock.codec.mysql import _binlog
 
     DECODERS["kernel"] = _binlog.Decoder  # type: ignore[assignment]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from fix_binlog import packet
-from penstock.codec.binlog_events import EventKind
+from penstock.codec.mysql.binlog_events import EventKind
 
 SERVER_ID = 7
 TIMESTAMP = 1_700_000_000

@@ -9,10 +9,10 @@ import pytest
 
 from fix_binlog import MANY
 from fix_binlog_events import WRITE, Table, image, rows_body
-from penstock.codec.binlog import BinlogBroken, Decoder, Stop
-from penstock.codec.binlog_events import EventKind
-from penstock.codec.binlog_tables import relation_of, table_map
 from penstock.codec.columns import batch_schema
+from penstock.codec.mysql.binlog import BinlogBroken, Decoder, Stop
+from penstock.codec.mysql.binlog_events import EventKind
+from penstock.codec.mysql.binlog_tables import relation_of, table_map
 from penstock.model import Relation
 
 TWO = Table(kinds=("int", "varchar(60)"), name="two", table_id=70)

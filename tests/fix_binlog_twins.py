@@ -11,11 +11,11 @@ from typing import Any
 from fix_binlog import DECODERS
 from fix_binlog_events import KINDS, Log, Table
 from fix_pgoutput import assert_same_batch
-from penstock.codec.binlog import Decoder, Stop
-from penstock.codec.binlog_events import EventKind, MariaFlag, maria_gtid
-from penstock.codec.binlog_outcome import BinlogBroken
-from penstock.codec.binlog_tables import relation_of, table_map
-from penstock.codec.mysql_gtids import GtidSet, MariaGtids
+from penstock.codec.mysql.binlog import Decoder, Stop
+from penstock.codec.mysql.binlog_events import EventKind, MariaFlag, maria_gtid
+from penstock.codec.mysql.binlog_outcome import BinlogBroken
+from penstock.codec.mysql.binlog_tables import relation_of, table_map
+from penstock.codec.mysql.gtids import GtidSet, MariaGtids
 from penstock.model import PenstockError, Relation, Rows
 
 MODES = ("packets", "file", "replay")

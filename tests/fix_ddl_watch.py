@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import psycopg
 
-from penstock.source.postgres.catalog import captured_tables, open_catalog
-from penstock.source.postgres.ddl_watch import Action, DdlWatch, Reload, Stop, WatchState
-from penstock.source.postgres.table_shape import Reason
+from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
+from penstock.engines.postgres.source.ddl_watch import Action, DdlWatch, Reload, Stop, WatchState
+from penstock.engines.postgres.source.table_shape import Reason
 
 PUBLICATION = "Watched p"
 SETUP = """

@@ -14,11 +14,11 @@ import pytest
 
 from fix_pipeline import pipeline
 from fix_postgres import Server
-from penstock.codec import pgwire
+from penstock.codec.postgres import pgwire
 from penstock.control.config import Config
 from penstock.control.doctor import examine
-from penstock.control.findings import Finding, Severity
-from penstock.source.postgres.client import open_replication
+from penstock.engines.postgres.source.client import open_replication
+from penstock.ports.checks import Finding, Severity
 
 PASSWORD = "secret"
 SLOT = "wirekite_replication_slot"

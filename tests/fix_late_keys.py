@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from fix_mysql import MySQLServer, database_of
-from penstock.host.mysql.connect import run
-from penstock.source.mysql import snapshot
+from penstock.engines.mysql.connect import run
+from penstock.engines.mysql.source import snapshot
 
 ROW_COUNT = 6000  # of several chunks
 MOVES_MAX = 400

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from fix_changes import Change, batch
-from penstock.codec.typemap import NO_CHOICES
+from penstock.codec.types import NO_CHOICES
+from penstock.engines.postgres.target.progress import read_applied
 from penstock.load.batch import apply_batch
 from penstock.load.job import run_tasks
 from penstock.load.plan import POSITION_MAX
-from penstock.load.policies import EVOLVE_ALL
-from penstock.load.postgres.progress import read_applied
 from penstock.load.stage import BatchOptions, Staged, Stager, open_stager
-from penstock.load.target import Applied, engine_of
 from penstock.log.layout import next_segments
 from penstock.log.writer import Writer, WriterOptions
 from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Rows, Run, TableName
+from penstock.ports.policies import EVOLVE_ALL
+from penstock.ports.target import Applied, engine_of
 
 
 class LogMaker:

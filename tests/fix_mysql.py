@@ -21,10 +21,10 @@ import pytest
 import trustme
 from pymysql.constants import CLIENT
 
-from penstock.host.embedded import TlsFiles
-from penstock.host.mysql.server import EmbeddedMariaDB, EmbeddedMySQL
-from penstock.host.mysql.version import ServerVersion
-from penstock.source.mysql.status import status_statement
+from penstock.engines.mysql.server.embedded import EmbeddedMariaDB, EmbeddedMySQL
+from penstock.engines.mysql.source.status import status_statement
+from penstock.engines.mysql.version import ServerVersion
+from penstock.engines.postgres.server.embedded import TlsFiles
 
 KINDS = {"mysql": EmbeddedMySQL, "mariadb": EmbeddedMariaDB}
 GTID_SETTINGS: dict[str, dict[str, str]] = {

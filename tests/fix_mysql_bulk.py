@@ -11,20 +11,20 @@ import psycopg
 
 from fix_loader import LocalSession
 from fix_mysql import MySQLServer, database_of
-from penstock.codec.mysqltext import Dialect
+from penstock.codec.mysql.mysqltext import Dialect
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import Config, load_config
 from penstock.control.source_planner import data_planner
+from penstock.engines.mysql.source.borrowing import BorrowedSession, borrow
+from penstock.engines.mysql.source.chunks import KeyChunk
+from penstock.engines.mysql.source.lending import Lender
+from penstock.engines.mysql.source.snapshot import open_snapshots
 from penstock.host.connect import quoted
-from penstock.load.borrowing import BorrowedSession, borrow
 from penstock.load.bulk import BulkResult
 from penstock.load.bulk_mysql import RowsOfChunk, into_postgres
-from penstock.load.bulk_types import Ends, way_of
 from penstock.load.session import Session
 from penstock.model import TableDefinition
-from penstock.source.mysql.chunks import KeyChunk
-from penstock.source.mysql.lending import Lender
-from penstock.source.mysql.snapshot import open_snapshots
+from penstock.sql.read_plan import Ends, way_of
 
 
 class Here(LocalSession):

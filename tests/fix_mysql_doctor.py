@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fix_mysql import MySQLServer
-from penstock.control.doctor_mysql import MySQLProbe, Wanted, examine
-from penstock.control.findings import Finding, Severity, Side
-from penstock.host.mysql.connect import connect
-from penstock.source.mysql.catalog import survey
+from penstock.engines.mysql.checks import MySQLProbe, Wanted, examine
+from penstock.engines.mysql.connect import connect
+from penstock.engines.mysql.source.catalog import survey
+from penstock.ports.checks import Finding, Severity, Side
 
 
 def look(

@@ -8,11 +8,11 @@ from typing import Any
 
 from fix_extract import QUICK
 from fix_mysql import MySQLServer, database_of
+from penstock.engines.mysql.source.beginning import find_beginning
+from penstock.engines.mysql.source.engine import MySQLEngine
+from penstock.extract.extractor import ExtractOptions, Extractor
 from penstock.model import BinlogPosition
-from penstock.source.extract import ExtractOptions, Extractor
-from penstock.source.mysql.beginning import find_beginning
-from penstock.source.mysql.engine import MySQLEngine
-from penstock.source.postgres.patterns import Selection
+from penstock.model.patterns import Selection
 
 OPTIONS = replace(QUICK, idle_wait_s=0.4)
 

@@ -13,8 +13,8 @@ import pytest
 
 from fix_loader import Applying, LogMaker
 from fix_mysql import MySQLServer, database_of
-from penstock.load.mysql.progress import read_applied
-from penstock.load.target import Applied
+from penstock.engines.mysql.target.progress import read_applied
+from penstock.ports.target import Applied
 
 MyStart = Callable[..., "MyApplying"]
 ITEMS = "create table t (id int primary key, name varchar(200), n int)"

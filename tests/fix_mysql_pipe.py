@@ -17,8 +17,8 @@ from penstock.control.config import Config, load_config
 from penstock.control.extract_process import extract_changes
 from penstock.control.load_process import _Load
 from penstock.control.stopping import StopRequest
+from penstock.extract.extractor import Outcome
 from penstock.load.bulk import BulkResult
-from penstock.source.extract import Outcome
 
 
 class Keeper(LocalKeeper):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import psycopg
 
 from fix_pgoutput import xlog
-from penstock.codec.pgoutput_messages import RelationMessage, relation_message
+from penstock.codec.postgres.pgoutput_messages import RelationMessage, relation_message
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted
 
 SLOT = "peek"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.codec import pgoutput
 from penstock.codec.columns import batch_schema
-from penstock.codec.pgoutput_outcome import POSTGRES_EPOCH_US
+from penstock.codec.postgres import pgoutput
+from penstock.codec.postgres.pgoutput_outcome import POSTGRES_EPOCH_US
 from penstock.model import Column, Identity, Relation
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ Cell = Any  # None, UNCHANGED, bytes or str
 
 DECODERS: dict[str, type[pgoutput.Decoder]] = {"twin": pgoutput.Decoder}
 if pgoutput.COMPILED:
-    from penstock.codec import _pgoutput
+    from penstock.codec.postgres import _pgoutput
 
     DECODERS["kernel"] = _pgoutput.Decoder
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fix_pgoutput import COMMIT_TIME_US, DECODERS, assert_same_batch, column, relation
-from penstock.codec.pgoutput import DecodeError, Decoder, Stop
+from penstock.codec.postgres.pgoutput import DecodeError, Decoder, Stop
 from penstock.model import Identity, Relation, Rows
 
 if TYPE_CHECKING:

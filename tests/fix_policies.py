@@ -15,11 +15,11 @@ import pytest
 from fix_changes import relation
 from fix_loader import Applying, LogMaker
 from fix_merge import delete, insert, update
-from penstock.load.policies import Kind, Policies, Policy, SchemaChangeRefused
-from penstock.load.refusals import KeyNotInTarget, RelationNotCarried
-from penstock.load.target import TableRecord
 from penstock.model import Column, MarkerKind, Relation, TableName
 from penstock.model.change import COLUMN_RENAMED
+from penstock.ports.policies import Kind, Policies, Policy, SchemaChangeRefused
+from penstock.ports.refusals import KeyNotInTarget, RelationNotCarried
+from penstock.ports.target import TableRecord
 
 ID = Column(name="id", source_type="integer", neutral="int32", nullable=False)
 NAME = Column(name="name", source_type="text", neutral="string")

@@ -21,7 +21,7 @@ import pytest
 import trustme
 from psycopg import sql
 
-from penstock.host.embedded import EmbeddedPostgres, StopMode, TlsFiles
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres, StopMode, TlsFiles
 
 TLS_VERSION = 15  # Debian's build; the wheel's servers are built without TLS
 SLOT_RELEASE_TIMEOUT_S = 30.0

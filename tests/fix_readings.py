@@ -20,8 +20,8 @@ from penstock.control.status import Status
 from penstock.control.table_states import table_facts
 from penstock.control.target_state import ProgressRow, TargetState
 from penstock.load.bulk_progress import BulkProgress, TableProgress
-from penstock.load.target import Applied
 from penstock.model import FlushPoint, TableName
+from penstock.ports.target import Applied
 from penstock.web.reading import Reading, Sample, Speeds, Trouble, Watch
 
 NOW_US = 1_795_000_000_000_000

@@ -11,13 +11,13 @@ from typing import Any
 
 import psycopg
 
-from penstock.codec.pgoutput_messages import RelationMessage
-from penstock.codec.pgtypes import neutral_type
+from penstock.codec.postgres.pgoutput_messages import RelationMessage
+from penstock.codec.postgres.pgtypes import neutral_type
+from penstock.engines.postgres.source.client import open_replication
+from penstock.engines.postgres.source.slot import create_slot
+from penstock.engines.postgres.source.stream import PostgresSource, StreamOptions
 from penstock.host.connect import connect
 from penstock.model import Column, FlushPoint, Identity, Marker, Relation, Run
-from penstock.source.postgres.client import open_replication
-from penstock.source.postgres.slot import create_slot
-from penstock.source.postgres.stream import PostgresSource, StreamOptions
 
 SLOT = "penstock_test"
 PUBLICATION = "Penstock Test"

@@ -17,15 +17,15 @@ import psycopg
 import pyarrow as pa
 import pymysql
 
-from penstock.codec.mysql_values import ewkb_hex
-from penstock.codec.typemap import Choices, Engine, Mapping, Server, filled, map_column, prepared
-from penstock.codec.typemap.source_type import GEOMETRIES, SourceType
+from penstock.codec.mysql.values import ewkb_hex
+from penstock.codec.types import Choices, Engine, Mapping, Server, filled, map_column, prepared
+from penstock.codec.types.source_type import GEOMETRIES, SourceType
+from penstock.engines.mysql.connect import connect as mysql_connect
+from penstock.engines.mysql.source.catalog import captured_tables as mysql_captured
+from penstock.engines.postgres.source.catalog import captured_tables
+from penstock.engines.postgres.target.types import staged
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, literal
-from penstock.host.mysql.connect import connect as mysql_connect
-from penstock.load.postgres.types import staged
 from penstock.model import Column, ColumnDefinition
-from penstock.source.mysql.catalog import captured_tables as mysql_captured
-from penstock.source.postgres.catalog import captured_tables
 
 _MICROSECONDS = "case when isfinite({}) then trunc(extract(epoch from {}) * 1000000)::text end"
 # Per neutral type: Arrow's, SQL of the number that it holds, and what that number lies in.

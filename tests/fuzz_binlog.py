@@ -35,7 +35,7 @@ from fuzz_pgoutput import (
 )
 
 CORPUS = ROOT / "tests" / "property" / "corpus" / "binlog"
-KERNEL = "penstock.codec._binlog"
+KERNEL = "penstock.codec.mysql._binlog"
 CORPUS_COUNT_MAX = 400
 INPUT_BYTES_MAX = 8192
 KEPT_COUNT_MAX = 60

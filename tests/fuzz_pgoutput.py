@@ -28,7 +28,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "fuzz"
 CORPUS = ROOT / "tests" / "property" / "corpus" / "pgoutput"
-KERNEL = "penstock.codec._pgoutput"
+KERNEL = "penstock.codec.postgres._pgoutput"
 COMPILE_FLAGS = (
     "-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined"
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 from fix_postgres import Server
 from fix_web import Browser, WebProcess, browser
 from fix_web_shop import Shop
-from penstock.host.embedded import EmbeddedPostgres
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "images"
 PHONE = (320, 900)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from penstock.source.extract import ExtractOptions, Extractor
-from penstock.source.postgres.catalog import captured_tables, open_catalog
-from penstock.source.postgres.engine import PostgresEngine
+from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
+from penstock.engines.postgres.source.engine import PostgresEngine
+from penstock.extract.extractor import ExtractOptions, Extractor
 
 
 class Recorder:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from penstock.source.extract import ExtractOptions, Extractor
-from penstock.source.mysql.beginning import find_beginning
-from penstock.source.mysql.engine import MySQLEngine
+from penstock.engines.mysql.source.beginning import find_beginning
+from penstock.engines.mysql.source.engine import MySQLEngine
+from penstock.extract.extractor import ExtractOptions, Extractor
 
 
 class Recorder:

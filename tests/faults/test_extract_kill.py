@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 
 from fix_stream import changes_of, run_sql
-from penstock.host.connect import connect
-from penstock.log import check, list_segments, open_chain, open_segment
-from penstock.model import MarkerKind, Run
-from penstock.source.extract import ExtractOptions, Extractor
-from penstock.source.postgres.catalog import captured_tables, open_catalog
-from penstock.source.postgres.client import open_replication
-from penstock.source.postgres.engine import PostgresEngine
-from penstock.source.postgres.slot import (
+from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
+from penstock.engines.postgres.source.client import open_replication
+from penstock.engines.postgres.source.engine import PostgresEngine
+from penstock.engines.postgres.source.slot import (
     PositionGone,
     create_slot,
     ensure_publication,
     read_slot,
 )
+from penstock.extract.extractor import ExtractOptions, Extractor
+from penstock.host.connect import connect
+from penstock.log import check, list_segments, open_chain, open_segment
+from penstock.model import MarkerKind, Run
 
 pytestmark = pytest.mark.faults
 CHILD = Path(__file__).with_name("extract_child.py")

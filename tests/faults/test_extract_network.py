@@ -26,7 +26,7 @@ def test_cut_anywhere(
     work_mem: str,
 ) -> None:
     """Large transactions, streamed or not, cut again and again: every row once, in order."""
-    monkeypatch.setattr("penstock.source.extract.BACKOFF_S", (0.1,))
+    monkeypatch.setattr("penstock.extract.extractor.BACKOFF_S", (0.1,))
     set_up(source_url, "create table t (id int primary key, v text)")
     expected: list[int] = []
     with connect(source_url, application_name="test", autocommit=False) as sql:

@@ -14,10 +14,10 @@ from fix_kill_chains import EXTRACT_CHAIN, LOAD_CHAIN, kill_along
 from fix_kills import POSTGRES, BankPipeline
 from fix_soak import Story, draw
 from penstock.control.handover import prepared
+from penstock.engines.mysql.source.engine import MySQLEngine
+from penstock.engines.mysql.source.snapshot import open_snapshots
 from penstock.host import faults
 from penstock.log import links
-from penstock.source.mysql.engine import MySQLEngine
-from penstock.source.mysql.snapshot import open_snapshots
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -32,9 +32,9 @@ from fix_binlog_events import (
 )
 from fix_binlog_twins import MODES, WORLD, Case, assert_same, is_refused
 from fix_examples import examples
-from penstock.codec import binlog_compressed
-from penstock.codec.binlog_events import EventKind
-from penstock.codec.mysql_json import Opaque, encode_json
+from penstock.codec.mysql import binlog_compressed
+from penstock.codec.mysql.binary_json import Opaque, encode_json
+from penstock.codec.mysql.binlog_events import EventKind
 
 CORPUS = Path(__file__).parent / "corpus" / "binlog"
 

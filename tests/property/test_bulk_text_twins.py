@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fix_examples import examples
-from penstock.codec import copytext, mysqltext
-from penstock.codec._copytext import LoadLines as CompiledLoadLines
-from penstock.codec._mysqltext import RowLines as CompiledRowLines
-from penstock.codec.copytext import LineCell, LineForm
-from penstock.codec.mysqltext import Dialect, Form, Stop, TextCell
+from penstock.codec.mysql import mysqltext
+from penstock.codec.mysql._mysqltext import RowLines as CompiledRowLines
+from penstock.codec.mysql.mysqltext import Dialect, Form, Stop, TextCell
+from penstock.codec.postgres import copytext
+from penstock.codec.postgres._copytext import LoadLines as CompiledLoadLines
+from penstock.codec.postgres.copytext import LineCell, LineForm
 from penstock.model import PenstockError
 
 CHARSETS = ("latin1", "swe7", "cp1251", "sjis", "gb18030", "utf16", "utf32", "ucs2", "ujis")

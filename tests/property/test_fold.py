@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fix_changes import Change, batch, relation
+from penstock.engines.postgres.target.merge_rows import GONE, NEW, UPSERT
 from penstock.load.fold import Fold
-from penstock.load.merge_rows import GONE, NEW, UPSERT
 from penstock.model import Identity, Relation
 
 WIDTH = 4  # columns of the test table, the key first

@@ -37,7 +37,7 @@ from fix_pgoutput_twins import (
     Case,
     assert_same,
 )
-from penstock.codec.pgoutput import DecodeError
+from penstock.codec.postgres.pgoutput import DecodeError
 from penstock.model import Identity, Relation
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import pytest
 from fix_loader import Applying, LogMaker
 from fix_merge import POOR, Start
 from fix_postgres import Server
+from penstock.engines.postgres.target import apply
 from penstock.load import job
-from penstock.load.postgres import apply
 
 
 @pytest.fixture(params=["few", "many"])

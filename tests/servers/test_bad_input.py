@@ -15,7 +15,7 @@ import pytest
 
 from fix_pipeline import Ran, penstock, write_pipeline
 from fix_postgres import Server
-from penstock.host.embedded import EmbeddedPostgres
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 
 PASSWORD = "secret"
 WAIT_S = 30.0

@@ -16,13 +16,13 @@ from fix_bulk import ORDERS, between, check_equal, fill_orders, load, point_of, 
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import Config, load_config
 from penstock.control.source_planner import SourcePlanner
+from penstock.engines.postgres.source.snapshot import temporary_consistent_point
+from penstock.engines.postgres.target.bulk_checks import TargetFires
 from penstock.load.bulk import finish_foreign_keys
-from penstock.load.bulk_checks import TargetFires
 from penstock.load.bulk_progress import BulkProgress, stored_progress
 from penstock.load.ledger import TargetHoldsRows, read_ledger, start_positions, write_ledger
 from penstock.load.session import Session
 from penstock.model import TableName
-from penstock.source.postgres.snapshot import temporary_consistent_point
 
 pytestmark = pytest.mark.spark
 

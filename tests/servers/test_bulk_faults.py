@@ -24,12 +24,12 @@ from penstock.control.config import Config
 from penstock.control.live import bulk_line
 from penstock.control.source_planner import SourcePlanner
 from penstock.control.target_state import open_target_reader, read_target_state
+from penstock.engines.postgres.source.snapshot import temporary_consistent_point
 from penstock.load import chunk as chunks
 from penstock.load.bulk import BulkStopped
 from penstock.load.bulk_progress import BulkProgress
 from penstock.load.ledger import read_ledger, start_positions
 from penstock.load.session import Session
-from penstock.source.postgres.snapshot import temporary_consistent_point
 
 pytestmark = pytest.mark.spark
 

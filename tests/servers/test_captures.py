@@ -10,6 +10,8 @@ from pathlib import Path
 import psycopg
 
 from fix_extract import QUICK, Stop, extractor_of, log_changes, running, set_up, until
+from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
+from penstock.extract.extractor import Extractor
 from penstock.host.connect import connect
 from penstock.log import checkpoint
 from penstock.log.layout import PipelineLayout
@@ -22,8 +24,6 @@ from penstock.model.wishes import (
     TableWish,
     TableWishes,
 )
-from penstock.source.extract import Extractor
-from penstock.source.postgres.catalog import captured_tables, open_catalog
 
 WATCHFUL = replace(QUICK, exit_when_idle=False, table_interval_s=0.1)
 LATE = TableName("public", "late")

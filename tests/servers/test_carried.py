@@ -10,11 +10,11 @@ import pytest
 
 from fix_mysql import MySQLServer, database_of
 from penstock.control.ends import server_of
-from penstock.load.bulk_target import open_bulk_target
-from penstock.load.bulk_types import Ends
+from penstock.engines.mysql.source import catalog as mysql_catalog
+from penstock.engines.postgres.source import catalog as postgres_catalog
 from penstock.model import TableDefinition
-from penstock.source.mysql import catalog as mysql_catalog
-from penstock.source.postgres import catalog as postgres_catalog
+from penstock.ports.bulk import open_bulk_target
+from penstock.sql.read_plan import Ends
 
 FROM_POSTGRES = """
 create table public.parent (id serial primary key, code varchar(10) unique not null);

@@ -9,10 +9,8 @@ import psycopg
 import pytest
 
 from fix_peek import capturing
-from penstock.codec.pgoutput_messages import RelationColumn, RelationMessage
-from penstock.host.connect import connect, quoted
-from penstock.model import Identity, Relation, TableName
-from penstock.source.postgres.catalog import (
+from penstock.codec.postgres.pgoutput_messages import RelationColumn, RelationMessage
+from penstock.engines.postgres.source.catalog import (
     Exclusion,
     PartitionNotSeparable,
     RelationResolver,
@@ -22,7 +20,9 @@ from penstock.source.postgres.catalog import (
     relation_of,
     survey,
 )
-from penstock.source.postgres.definitions import SettingsWrong, definitions_of
+from penstock.engines.postgres.source.definitions import SettingsWrong, definitions_of
+from penstock.host.connect import connect, quoted
+from penstock.model import Identity, Relation, TableName
 
 pytestmark = pytest.mark.each_server
 

@@ -13,14 +13,14 @@ import pytest
 from fix_extract import QUICK, SLOT, extractor_of, log_changes, segments_of, set_up
 from fix_postgres import Server
 from fix_stream import run_sql
+from penstock.engines.postgres.source.assembly import PublicationLost
+from penstock.engines.postgres.source.client import open_replication
+from penstock.engines.postgres.source.slot import create_slot, read_slot
+from penstock.engines.postgres.source.source_identity import TimelineForked
+from penstock.extract.extractor import ExtractOptions
 from penstock.host.connect import connect
 from penstock.log.layout import list_open_segments
 from penstock.model import Lsn
-from penstock.source.extract import ExtractOptions
-from penstock.source.postgres.assembly import PublicationLost
-from penstock.source.postgres.client import open_replication
-from penstock.source.postgres.slot import create_slot, read_slot
-from penstock.source.postgres.source_identity import TimelineForked
 
 BY_COPY = replace(QUICK, catch_up_bytes=1, catch_up_range_bytes=256 * 1024, process_commits=True)
 STREAMED = replace(QUICK, slot="other", catch_up_bytes=0, process_commits=True)
@@ -111,7 +111,7 @@ def test_the_slot_was_moved_by_ranges(
     source_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the test above compares was indeed read by COPY, and acknowledged range by range."""
-    from penstock.source.postgres import catchup
+    from penstock.engines.postgres.source import catchup
 
     positions: list[int] = []
     advance = catchup.CatchUp.advance
@@ -139,7 +139,7 @@ def test_old_open_transaction_ends_the_catching_up(
     source_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It holds restart_lsn back: each range would decode everything since; streaming does not."""
-    from penstock.source.postgres import catchup
+    from penstock.engines.postgres.source import catchup
 
     ends: list[int] = []
     monkeypatch.setattr(

@@ -13,6 +13,8 @@ import pytest
 import trustme
 
 from fix_postgres import Server
+from penstock.engines.postgres.source.client import open_replication
+from penstock.engines.postgres.source.login import parameters_of, targets
 from penstock.host.connect import (
     ConnectionLost,
     DatabaseUnknown,
@@ -24,8 +26,6 @@ from penstock.host.connect import (
     TlsFailed,
     UrlInvalid,
 )
-from penstock.source.postgres.client import open_replication
-from penstock.source.postgres.login import parameters_of, targets
 
 pytestmark = pytest.mark.each_server
 

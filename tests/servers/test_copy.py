@@ -13,7 +13,10 @@ import pytest
 
 from fix_postgres import Server
 from fix_proxy import Link, Proxy
-from penstock.codec import pgwire
+from penstock.codec.postgres import pgwire
+from penstock.engines.postgres.target import relay
+from penstock.engines.postgres.target.pipe import CopyCountsDiffer, copy_rows, through_libpq
+from penstock.engines.postgres.target.relay import CopyConnectionLost
 from penstock.host.connect import (
     ConnectionLost,
     PrivilegeMissing,
@@ -21,9 +24,6 @@ from penstock.host.connect import (
     StatementInterrupted,
     connect,
 )
-from penstock.load import relay
-from penstock.load.pipe import CopyCountsDiffer, copy_rows, through_libpq
-from penstock.load.relay import CopyConnectionLost
 from penstock.model import PenstockError
 
 COPY_IN = "copy public.t from stdin (format binary)"

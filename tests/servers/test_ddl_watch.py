@@ -19,16 +19,20 @@ from fix_ddl_watch import (
     told,
     watching,
 )
-from penstock.model import Lsn, TableName
-from penstock.source.postgres.catalog import TableNotCapturable, captured_tables, open_catalog
-from penstock.source.postgres.ddl_watch import (
+from penstock.engines.postgres.source.catalog import (
+    TableNotCapturable,
+    captured_tables,
+    open_catalog,
+)
+from penstock.engines.postgres.source.ddl_watch import (
     DdlWatch,
     Gone,
     RelationChanged,
     Reload,
     WatchState,
 )
-from penstock.source.postgres.table_shape import Reason
+from penstock.engines.postgres.source.table_shape import Reason
+from penstock.model import Lsn, TableName
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from fix_ddl_watch import NOTHING, PUBLICATION, RELATION, SETUP, all_due, told, watching
+from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
+from penstock.engines.postgres.source.ddl_watch import DdlWatch, Stop, WatchState
 from penstock.model import TableName
-from penstock.source.postgres.catalog import captured_tables, open_catalog
-from penstock.source.postgres.ddl_watch import DdlWatch, Stop, WatchState
 
 
 @pytest.fixture

@@ -14,25 +14,26 @@ import pytest
 from fix_doctor import PUBLICATION, SLOT, as_role, database_of, found, make_slot, one, reader
 from fix_pipeline import pipeline
 from fix_postgres import Server
-from penstock.codec import pgoutput
-from penstock.control import doctor_host, doctor_server
+from penstock.codec.postgres import pgoutput
+from penstock.control import doctor_host
 from penstock.control.config import Config, Mode
 from penstock.control.doctor import PreflightFailed, examine
 from penstock.control.doctor_load import LOAD_CHECKS
 from penstock.control.ends import source_tables
 from penstock.control.extract_process import ensure_slot
-from penstock.control.findings import CHECKS, Probe, Severity, Side
 from penstock.control.handover import prepared
 from penstock.control.handover_state import Handover, LogWithoutBulkLoad, write_handover
 from penstock.control.identity import keep_identity, read_identity
-from penstock.control.standby import PublicationOnPrimary
+from penstock.engines.postgres.checks import server as doctor_server
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres
+from penstock.engines.postgres.source.client import open_replication
+from penstock.engines.postgres.source.engine import STREAM_FILE
+from penstock.engines.postgres.source.source_identity import identify
+from penstock.engines.postgres.standby import PublicationOnPrimary
 from penstock.host.connect import ConnectionLost, connect
-from penstock.host.embedded import EmbeddedPostgres
 from penstock.log import Writer, checkpoint
 from penstock.model import FlushPoint, Run, TableDefinition
-from penstock.source.postgres.client import open_replication
-from penstock.source.postgres.engine import STREAM_FILE
-from penstock.source.postgres.source_identity import identify
+from penstock.ports.checks import CHECKS, Probe, Severity, Side
 
 
 def test_every_check_of_the_reference_is_registered() -> None:

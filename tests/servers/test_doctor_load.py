@@ -15,8 +15,8 @@ from fix_mysql import MySQLServer, database_of
 from fix_pipeline import pipeline
 from fix_postgres import Server
 from penstock.control.config import Config
-from penstock.control.findings import Severity
-from penstock.load.progress import open_progress
+from penstock.ports.checks import Severity
+from penstock.ports.progress import open_progress
 
 E, W = Severity.ERROR, Severity.WARNING
 

@@ -14,12 +14,12 @@ from fix_pipeline import penstock, pipeline
 from fix_stream import run_sql
 from penstock.control.config import Config
 from penstock.control.doctor import PreflightFailed, examine
-from penstock.control.findings import Severity
 from penstock.control.followed import followed
+from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
+from penstock.engines.postgres.source.table_shape import TableWithoutColumns
 from penstock.host.connect import connect
-from penstock.source.postgres.catalog import captured_tables, open_catalog
-from penstock.source.postgres.patterns import Selection
-from penstock.source.postgres.table_shape import TableWithoutColumns
+from penstock.model.patterns import Selection
+from penstock.ports.checks import Severity
 
 WATCHFUL = replace(QUICK, exit_when_idle=False, table_interval_s=0.1)
 EXTRACTOR = {

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from fix_postgres import Server
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres, EmbeddedServerFailed
 from penstock.host import server_process
 from penstock.host.binaries import (
     Account,
@@ -24,13 +25,12 @@ from penstock.host.binaries import (
     find_installation,
     installation_for,
 )
-from penstock.host.embedded import EmbeddedPostgres, EmbeddedServerFailed
 
 STRANGER = Account(name="stranger", uid=54_321, gid=54_321)
 
 HOLD_A_SERVER = """
 import sys, time
-from penstock.host.embedded import EmbeddedPostgres
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 with EmbeddedPostgres() as server:
     print(server.port, server.directory.parent, flush=True)
     time.sleep(120)

@@ -15,12 +15,12 @@ import pytest
 from fix_peek import capturing, frames
 from fix_pgoutput import DECODERS
 from fix_types import EXTENSION_VALUES, SETUP, VALUES, has_xml, values_for
-from penstock.codec.pgoutput import Decoder, Stop
-from penstock.codec.pgoutput_messages import relation_message
+from penstock.codec.postgres.pgoutput import Decoder, Stop
+from penstock.codec.postgres.pgoutput_messages import relation_message
+from penstock.engines.postgres.source.catalog import RelationResolver, captured_tables, open_catalog
+from penstock.engines.postgres.source.snapshot import copy_sql, plan_chunks
 from penstock.host.connect import literal
 from penstock.model import Relation
-from penstock.source.postgres.catalog import RelationResolver, captured_tables, open_catalog
-from penstock.source.postgres.snapshot import copy_sql, plan_chunks
 
 # What the server computes for a value, to be compared with what Arrow holds of it.
 COMPUTED = {

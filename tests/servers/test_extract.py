@@ -21,10 +21,10 @@ from fix_extract import (
 )
 from fix_postgres import Server
 from fix_stream import changes_of, run_sql
+from penstock.extract.extractor import Ended, ExtractOptions
 from penstock.host.connect import connect
 from penstock.log import ClosedSegment, list_segments
 from penstock.model import Run
-from penstock.source.extract import Ended, ExtractOptions
 
 
 def test_everything_committed_is_in_the_log_and_done_is_written(
@@ -131,7 +131,7 @@ def test_pause_and_stop_are_obeyed(
     source_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PAUSE holds at a flush point with nothing open; RUN goes on; STOP ends in order."""
-    monkeypatch.setattr("penstock.source.extract.ACTION_INTERVAL_S", 0.05)
+    monkeypatch.setattr("penstock.extract.extractor.ACTION_INTERVAL_S", 0.05)
     set_up(source_url, "create table t (id int primary key)")
 
     class Gate:

@@ -8,15 +8,15 @@ import psycopg
 import pytest
 
 from fix_peek import capturing
-from penstock.codec.pgoutput_messages import RelationMessage
-from penstock.model import Relation
-from penstock.source.postgres.catalog import (
+from penstock.codec.postgres.pgoutput_messages import RelationMessage
+from penstock.engines.postgres.source.catalog import (
     RelationResolver,
     TableNotCapturable,
     captured_tables,
     open_catalog,
     relation_of,
 )
+from penstock.model import Relation
 
 
 @pytest.fixture

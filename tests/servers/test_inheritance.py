@@ -12,17 +12,17 @@ from fix_changes import relation
 from fix_loader import LogMaker
 from fix_merge import Start, delete, insert, update
 from penstock.control.compare import _parts
+from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
+from penstock.engines.postgres.source.slot import ensure_publication
+from penstock.engines.postgres.source.snapshot import lock_tables
+from penstock.engines.postgres.target.progress import ensure_tables
+from penstock.engines.postgres.target.repair import PostgresRepair
 from penstock.host.connect import StatementInterrupted, connect
 from penstock.load.ledger import TablePlan, begin_afresh, is_empty
 from penstock.load.ledger import ensure_marks as ensure_bulk_marks
-from penstock.load.policies import Kind, Policies, Policy
-from penstock.load.postgres.progress import ensure_tables
-from penstock.load.postgres.repair import PostgresRepair
-from penstock.load.refusals import RelationNotCarried
 from penstock.model import Identity, MarkerKind, Relation, TableName
-from penstock.source.postgres.catalog import captured_tables, open_catalog
-from penstock.source.postgres.slot import ensure_publication
-from penstock.source.postgres.snapshot import lock_tables
+from penstock.ports.policies import Kind, Policies, Policy
+from penstock.ports.refusals import RelationNotCarried
 
 # Three levels, the lowest in another schema; rows alike on each, as nothing forbids it.
 TREE = """

@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fix_writer import Writer
-from penstock.host.connect import literal
-from penstock.model import TableDefinition
-from penstock.source.postgres import key_ranges
-from penstock.source.postgres.catalog import captured_tables, open_catalog
-from penstock.source.postgres.key_ranges import Key, read_keys
-from penstock.source.postgres.snapshot import (
+from penstock.engines.postgres.source import key_ranges
+from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
+from penstock.engines.postgres.source.key_ranges import Key, read_keys
+from penstock.engines.postgres.source.snapshot import (
     Chunk,
     copy_sql,
     open_snapshot,
     plan_chunks,
     temporary_consistent_point,
 )
+from penstock.host.connect import literal
+from penstock.model import TableDefinition
 
 OTHER_HEAP = "create access method heap2 type table handler heap_tableam_handler"
 COUNT = 20_000

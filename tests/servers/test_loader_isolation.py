@@ -10,8 +10,8 @@ import pytest
 from fix_loader import LogMaker
 from fix_loading import TABLES, Running, add, rows
 from penstock.load.isolation import read_isolations
-from penstock.load.refusals import ValueRefused
 from penstock.model import PenstockError, TableName
+from penstock.ports.refusals import ValueRefused
 
 BAG = TableName("public", "bag")
 REFUSES = "alter table public.bag add constraint no_three check (v <> 3)"

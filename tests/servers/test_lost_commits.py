@@ -9,13 +9,13 @@ import pytest
 
 from fix_loader import LogMaker
 from fix_loading import TABLES, Running, add, check, until
+from penstock.engines.postgres.target import apply, bulk_keys
+from penstock.engines.postgres.target.bulk import PostgresBulk
+from penstock.engines.postgres.target.repair import PostgresRepair
 from penstock.host.files import DirectoryLock
-from penstock.load import bulk_keys, late_tables
+from penstock.load import late_tables
 from penstock.load.hold import HOLD_LOCK, Hold, clear_hold, read_held, write_hold
 from penstock.load.late_keys import LateTable
-from penstock.load.postgres import apply
-from penstock.load.postgres.bulk import PostgresBulk
-from penstock.load.postgres.repair import PostgresRepair
 from penstock.model import TableDefinition, TableName
 
 SHOW = "show synchronous_commit"

@@ -11,15 +11,15 @@ import pytest
 from fix_changes import relation
 from fix_loader import Applying, LogMaker
 from fix_merge import ITEM, PARENT, TABLE, Start, delete, insert, update
+from penstock.engines.postgres.target import apply as applying
+from penstock.engines.postgres.target.enums import EnumLabelMissing
+from penstock.engines.postgres.target.merge import Merge, MergeSql, Way
+from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.send import send
 from penstock.load.folded import Counts
-from penstock.load.merge_rows import MergeLayout
-from penstock.load.postgres import apply as applying
-from penstock.load.postgres.enums import EnumLabelMissing
-from penstock.load.postgres.merge import Merge, MergeSql, Way
-from penstock.load.postgres.send import send
-from penstock.load.refusals import StagingChanged, StagingFailed, TargetRowMissing, ValueRefused
-from penstock.load.target import Outgoing
 from penstock.model import Identity, MarkerKind, PenstockError, Relation, TableName
+from penstock.ports.refusals import StagingChanged, StagingFailed, TargetRowMissing, ValueRefused
+from penstock.ports.target import Outgoing
 
 pytestmark = pytest.mark.usefixtures("rows_at_once")
 

@@ -10,16 +10,16 @@ import pytest
 from fix_changes import relation
 from fix_loader import LogMaker
 from fix_merge import CHILD, FAMILY, ITEM, PARENT, POOR, TABLE, Start, delete, insert, update
-from penstock.load.postgres import apply as applying
-from penstock.load.postgres.merge import _arbiter
-from penstock.load.refusals import (
+from penstock.engines.postgres.target import apply as applying
+from penstock.engines.postgres.target.merge import _arbiter
+from penstock.model import MarkerKind, TableName
+from penstock.ports.refusals import (
     ForeignKeyBlocked,
     TriggersWouldFire,
     TruncateBlocked,
     UniqueBlocked,
     ValueRefused,
 )
-from penstock.model import MarkerKind, TableName
 
 pytestmark = pytest.mark.usefixtures("rows_at_once")
 

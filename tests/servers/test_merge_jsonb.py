@@ -7,7 +7,7 @@ import pytest
 from fix_changes import relation
 from fix_loader import LogMaker
 from fix_merge import Start, delete, insert, update
-from penstock.load.merge_rows import MergeLayout
+from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.model import Identity, Relation
 
 pytestmark = pytest.mark.usefixtures("rows_at_once")

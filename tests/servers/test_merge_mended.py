@@ -8,8 +8,8 @@ import pytest
 
 from fix_loader import LogMaker
 from fix_merge import ITEM, TABLE, Start, insert
-from penstock.load.refusals import ValueRefused
 from penstock.model import Identity
+from penstock.ports.refusals import ValueRefused
 
 pytestmark = pytest.mark.usefixtures("rows_at_once")
 

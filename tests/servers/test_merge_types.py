@@ -14,8 +14,8 @@ import pytest
 from fix_changes import Change, batch, relation
 from fix_loader import Applying, LogMaker
 from penstock.host.connect import StatementFailed
-from penstock.load.refusals import ValueRefused
 from penstock.model import Identity
+from penstock.ports.refusals import ValueRefused
 
 # (type in the target, kept as, values as the log has them, text in the target)
 CASES: list[tuple[str, str, list[Any], list[str]]] = [

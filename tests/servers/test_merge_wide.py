@@ -12,9 +12,9 @@ import pytest
 from fix_changes import relation
 from fix_loader import Applying, LogMaker
 from fix_merge import Start, delete, insert, update
-from penstock.load.merge_rows import MergeLayout
-from penstock.load.refusals import ValueRefused
+from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.model import Identity, Relation
+from penstock.ports.refusals import ValueRefused
 
 pytestmark = pytest.mark.usefixtures("rows_at_once")
 

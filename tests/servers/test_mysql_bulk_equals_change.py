@@ -13,14 +13,14 @@ from fix_mysql import MySQLServer
 from fix_mysql_bulk import copy_table
 from fix_mysql_columns import ManyColumns, columns_for
 from fix_mysql_extract import extractor_of
-from penstock.codec.typemap import Engine, filled, parse_choices
-from penstock.codec.typemap import Server as TypedServer
+from penstock.codec.types import Engine, filled, parse_choices
+from penstock.codec.types import Server as TypedServer
 from penstock.control.ends import server_of
+from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
+from penstock.engines.postgres.target.schema import create_tables
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted
-from penstock.load.bulk_types import Ends, postgres_definition
-from penstock.load.postgres.schema import create_tables
 from penstock.model import TableDefinition
-from penstock.source.mysql.catalog import captured_tables, open_catalog
+from penstock.sql.read_plan import Ends, postgres_definition
 
 CHOICES = {"zero dates": "text", "nul characters": "remove", "loose json": "text"}
 

@@ -18,9 +18,9 @@ from fix_mysql import MySQLServer, database_of
 from fix_mysql_bulk import between, fill_orders, load
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import Config
-from penstock.control.mysql_planner import MySQLPlanner
-from penstock.host.mysql.loans import SnapshotGone, is_alive
-from penstock.load.borrowing import borrow
+from penstock.engines.mysql.loans import SnapshotGone, is_alive
+from penstock.engines.mysql.planner import MySQLPlanner
+from penstock.engines.mysql.source.borrowing import borrow
 from penstock.load.bulk import Point
 from penstock.load.ledger import read_ledger
 from penstock.load.session import Session
@@ -34,7 +34,7 @@ import sys
 from pathlib import Path
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import load_config
-from penstock.control.mysql_planner import MySQLPlanner
+from penstock.engines.mysql.planner import MySQLPlanner
 from penstock.load.bulk import Point
 from penstock.load.session import SessionOptions, start_session
 from penstock.model import BinlogPosition

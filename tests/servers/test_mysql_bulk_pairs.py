@@ -11,9 +11,9 @@ from fix_bulk import run, two_slots
 from fix_mysql import MySQLServer, database_of, running
 from fix_mysql_bulk import between, fill_orders, load
 from penstock.load.ledger import TargetHoldsRows, read_ledger
-from penstock.load.refusals import TargetShapeDiffers
 from penstock.load.session import Session
 from penstock.model import TableName
+from penstock.ports.refusals import TargetShapeDiffers
 
 pytestmark = pytest.mark.spark
 

@@ -24,18 +24,18 @@ from fix_merge import insert
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_bulk import copy_table, lent
 from fix_mysql_types import NUL_TEXTS
-from penstock.codec.mysqltext import Dialect, Form, TextCell
-from penstock.codec.typemap import Engine, parse_choices
-from penstock.codec.typemap import Server as TypedServer
+from penstock.codec.mysql.mysqltext import Dialect, Form, TextCell
+from penstock.codec.types import Engine, parse_choices
+from penstock.codec.types import Server as TypedServer
 from penstock.control.ends import server_of
+from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
+from penstock.engines.mysql.source.chunks import KeyChunk
+from penstock.engines.mysql.source.relations import relation_of_definition
+from penstock.engines.postgres.target.schema import create_tables
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted
 from penstock.load.bulk_mysql import RowsOfChunk
-from penstock.load.bulk_types import Ends, postgres_definition, way_of
-from penstock.load.postgres.schema import create_tables
 from penstock.model import Relation, TableDefinition
-from penstock.source.mysql.catalog import captured_tables, open_catalog
-from penstock.source.mysql.chunks import KeyChunk
-from penstock.source.mysql.relations import relation_of_definition
+from penstock.sql.read_plan import Ends, postgres_definition, way_of
 
 LOSSY = {"zero dates": "text", "nul characters": "remove"}
 

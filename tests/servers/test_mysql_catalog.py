@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fix_mysql import MySQLServer, database_of
-from penstock.codec import mysqlwire
-from penstock.codec.binlog_tables import table_map
-from penstock.codec.mysql_types import agrees
-from penstock.host.mysql.connect import Connection
-from penstock.model import BinlogPosition, ColumnDefinition, Identity, TableDefinition, TableName
-from penstock.source.mysql.catalog import (
+from penstock.codec.mysql import mysqlwire
+from penstock.codec.mysql.binlog_tables import table_map
+from penstock.codec.mysql.types import agrees
+from penstock.engines.mysql.connect import Connection
+from penstock.engines.mysql.source.catalog import (
     Exclusion,
     TableNotCapturable,
     captured_tables,
     open_catalog,
     survey,
 )
-from penstock.source.mysql.client import DumpOptions, open_binlog
-from penstock.source.mysql.definitions import source_id_of
+from penstock.engines.mysql.source.client import DumpOptions, open_binlog
+from penstock.engines.mysql.source.definitions import source_id_of
+from penstock.model import BinlogPosition, ColumnDefinition, Identity, TableDefinition, TableName
 
 pytestmark = pytest.mark.each_server
 

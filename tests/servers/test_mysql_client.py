@@ -13,15 +13,15 @@ import pytest
 
 from fix_mysql import MySQLServer, database_of
 from fix_proxy import Proxy
-from penstock.codec import mysqlwire
-from penstock.codec.mysql_gtids import GtidSet, MariaGtids
+from penstock.codec.mysql import mysqlwire
+from penstock.codec.mysql.gtids import GtidSet, MariaGtids
+from penstock.engines.mysql.connect import connect
+from penstock.engines.mysql.source import refusals
+from penstock.engines.mysql.source.client import BinlogConnection, DumpOptions, Gtids, open_binlog
+from penstock.engines.mysql.source.login import replica_uuid_for, server_id_for
+from penstock.engines.mysql.source.status import check_continues, parse_gtids, read_status
 from penstock.host.connect import ConnectionLost, PrivilegeMissing
-from penstock.host.mysql.connect import connect
 from penstock.model import BinlogPosition, PenstockError
-from penstock.source.mysql import refusals
-from penstock.source.mysql.client import BinlogConnection, DumpOptions, Gtids, open_binlog
-from penstock.source.mysql.login import replica_uuid_for, server_id_for
-from penstock.source.mysql.status import check_continues, parse_gtids, read_status
 
 pytestmark = pytest.mark.each_server
 

@@ -18,9 +18,9 @@ from fix_loading import add
 from fix_merge import ITEM, delete, insert, update
 from fix_mysql_loader import COUNTED, ITEMS, MyStart, Target, run_killed
 from penstock.load.batch import apply_batch
-from penstock.load.refusals import StagingChanged
-from penstock.load.target import RowsFile
 from penstock.model import MarkerKind, TableName
+from penstock.ports.refusals import StagingChanged
+from penstock.ports.target import RowsFile
 
 UNSURE = frozenset(TableName("public", name) for name in ("t", "direct", "merged"))
 

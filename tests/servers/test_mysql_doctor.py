@@ -14,14 +14,14 @@ import pytest
 
 from fix_mysql import MySQLServer
 from fix_mysql_doctor import look, one
-from penstock.control.doctor_mysql import MYSQL_CHECKS, MySQLProbe, Wanted, settings, standing
-from penstock.control.doctor_mysql.extracting import EXTRACT_CHECKS
-from penstock.control.findings import Severity, Side
-from penstock.host.mysql.connect import connect
-from penstock.host.mysql.version import ServerVersion
+from penstock.engines.mysql.checks import MYSQL_CHECKS, MySQLProbe, Wanted, settings, standing
+from penstock.engines.mysql.checks.extracting import EXTRACT_CHECKS
+from penstock.engines.mysql.connect import connect
+from penstock.engines.mysql.source.client import DumpOptions, open_binlog
+from penstock.engines.mysql.source.status import ResumePoint, read_identity, read_status
+from penstock.engines.mysql.version import ServerVersion
 from penstock.model import BinlogPosition
-from penstock.source.mysql.client import DumpOptions, open_binlog
-from penstock.source.mysql.status import ResumePoint, read_identity, read_status
+from penstock.ports.checks import Severity, Side
 
 E, W, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 READER = DumpOptions(server_id=4_000_000_001)

@@ -13,7 +13,6 @@ from fix_pipeline import pipeline
 from penstock.control.config import Config
 from penstock.control.doctor import examine
 from penstock.control.extract_process import check_source
-from penstock.control.findings import Severity
 from penstock.control.handover_state import LogWithoutBulkLoad
 from penstock.control.identity import (
     DirectoryOfOtherPipeline,
@@ -21,12 +20,13 @@ from penstock.control.identity import (
     keep_identity,
     mysql_identity,
 )
-from penstock.control.mysql_handover import prepared
-from penstock.control.mysql_source import asked_position
+from penstock.engines.mysql.handover import prepared
+from penstock.engines.mysql.resume_state import asked_position
+from penstock.engines.mysql.source.beginning import find_beginning
+from penstock.engines.mysql.source.unfollowed import StartUnfit
 from penstock.log import Writer
 from penstock.model import FlushPoint, PenstockError, Run
-from penstock.source.mysql.beginning import find_beginning
-from penstock.source.mysql.unfollowed import StartUnfit
+from penstock.ports.checks import Severity
 
 E = Severity.ERROR
 

@@ -14,10 +14,10 @@ from fix_mysql import MySQLServer, database_of
 from fix_mysql_doctor import one
 from fix_pipeline import pipeline
 from penstock.control import doctor
-from penstock.control.doctor_mysql import MySQLProbe, Wanted, examine
-from penstock.control.findings import Finding, Severity, Side
-from penstock.host.mysql.connect import connect
-from penstock.source.mysql.catalog import survey
+from penstock.engines.mysql.checks import MySQLProbe, Wanted, examine
+from penstock.engines.mysql.connect import connect
+from penstock.engines.mysql.source.catalog import survey
+from penstock.ports.checks import Finding, Severity, Side
 
 E, W = Severity.ERROR, Severity.WARNING
 

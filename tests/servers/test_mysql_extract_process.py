@@ -14,7 +14,7 @@ from penstock.control.config import Config, load_config
 from penstock.control.doctor import PreflightFailed, examine
 from penstock.control.extract_process import extract_changes
 from penstock.control.identity import DirectoryOfOtherSource
-from penstock.source.extract import Ended, Outcome
+from penstock.extract.extractor import Ended, Outcome
 
 FILE = """
 [pipeline]

@@ -12,12 +12,10 @@ import pytest
 from fix_extract import Stop, log_changes, running, until
 from fix_mysql import MySQLServer, follow_primary
 from fix_mysql_extract import engine_of, extractor_of
-from penstock.codec import mysqlwire
-from penstock.model import BinlogPosition
-from penstock.source.extract import ExtractOptions, Extractor
-from penstock.source.mysql.client import DumpOptions, open_binlog
-from penstock.source.mysql.login import server_id_for
-from penstock.source.mysql.refusals import (
+from penstock.codec.mysql import mysqlwire
+from penstock.engines.mysql.source.client import DumpOptions, open_binlog
+from penstock.engines.mysql.source.login import server_id_for
+from penstock.engines.mysql.source.refusals import (
     LogPurged,
     LogReset,
     PositionUnfit,
@@ -25,7 +23,9 @@ from penstock.source.mysql.refusals import (
     ServerIdInUse,
     ServerReplaced,
 )
-from penstock.source.mysql.unfollowed import SeenUnknown, StartUnfit
+from penstock.engines.mysql.source.unfollowed import SeenUnknown, StartUnfit
+from penstock.extract.extractor import ExtractOptions, Extractor
+from penstock.model import BinlogPosition
 
 QUICK = ExtractOptions(flush_interval_s=0.2)
 Maker = Callable[..., MySQLServer]
@@ -33,8 +33,8 @@ Maker = Callable[..., MySQLServer]
 
 @pytest.fixture(autouse=True)
 def _short_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.source.extract.BACKOFF_S", (0.2,))
-    monkeypatch.setattr("penstock.source.extract.SOURCE_INTERVAL_S", 0.3)
+    monkeypatch.setattr("penstock.extract.extractor.BACKOFF_S", (0.2,))
+    monkeypatch.setattr("penstock.extract.extractor.SOURCE_INTERVAL_S", 0.3)
 
 
 def made(own_mysql: Maker, **settings: str) -> tuple[MySQLServer, str]:

@@ -17,7 +17,7 @@ from fix_bulk import rows, run, two_slots
 from fix_extract import log_changes
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_extract import sql
-from penstock.codec.binlog_tables import ShapeMismatch
+from penstock.codec.mysql.binlog_tables import ShapeMismatch
 from penstock.control.bulk_load import bulk_load, bulk_options
 from penstock.control.config import Config, load_config
 from penstock.control.doctor import PreflightFailed
@@ -28,17 +28,17 @@ from penstock.control.handover_state import (
     read_handover,
     write_handover,
 )
-from penstock.control.mysql_handover import prepared
-from penstock.control.mysql_planner import MySQLPlanner
-from penstock.control.mysql_source import make_engine
-from penstock.host.mysql.loans import is_alive
-from penstock.load.borrowing import borrow
+from penstock.engines.mysql.handover import prepared
+from penstock.engines.mysql.loans import is_alive
+from penstock.engines.mysql.planner import MySQLPlanner
+from penstock.engines.mysql.resume_state import make_engine
+from penstock.engines.mysql.source.beginning import Beginning, find_beginning
+from penstock.engines.mysql.source.borrowing import borrow
+from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
+from penstock.extract.extractor import Ended, Extractor
 from penstock.load.bulk import BulkResult, finish_foreign_keys
 from penstock.load.session import Session
 from penstock.model import BinlogPosition, TableName
-from penstock.source.extract import Ended, Extractor
-from penstock.source.mysql.beginning import Beginning, find_beginning
-from penstock.source.mysql.catalog import captured_tables, open_catalog
 
 pytestmark = pytest.mark.spark
 TIMEOUT_S = 60.0

@@ -13,7 +13,7 @@ from fix_mysql import MySQLServer, database_of, kinds, running
 from fix_mysql_bulk import Here, between, load
 from fix_mysql_extract import sql
 from fix_mysql_pipe import Pipe
-from penstock.load.refusals import ValueRefused
+from penstock.ports.refusals import ValueRefused
 
 # By name: the labels, and whether the value 0 is told from all of them by its text.
 LABELS = {"letters": ("'a','b'", True), "digits": ("'0','1'", True), "blank": ("'','b'", False)}

@@ -18,12 +18,12 @@ from penstock.control.lag import read_lag
 from penstock.control.positions import positions_of
 from penstock.control.source_reader import open_source
 from penstock.control.status import read_status
-from penstock.host.mysql.connect import connect
-from penstock.load.mysql import progress as mysql_progress
-from penstock.load.postgres import progress as postgres_progress
-from penstock.load.target import FileProgress
+from penstock.engines.mysql.connect import connect
+from penstock.engines.mysql.source.refusals import LogPurged
+from penstock.engines.mysql.target import progress as mysql_progress
+from penstock.engines.postgres.target import progress as postgres_progress
 from penstock.model import BinlogPosition
-from penstock.source.mysql.refusals import LogPurged
+from penstock.ports.target import FileProgress
 
 # As document 000 prints them.
 CE_QUERY = """SELECT source, mark, start_time, finish_time

@@ -23,15 +23,15 @@ from penstock.control.config import load_config
 from penstock.control.extract_process import extract_changes
 from penstock.control.handover_state import read_handover
 from penstock.control.late_keys import LateKeyMaker
-from penstock.control.mysql_planner import MySQLPlanner
 from penstock.control.table_copy import TableCopier
+from penstock.engines.mysql.planner import MySQLPlanner
+from penstock.extract.extractor import Ended
 from penstock.load.late_keys import LateKey, LateTable, put_late_keys, read_late_keys
 from penstock.load.late_tables import add_late_keys
 from penstock.load.ledger import read_ledger
-from penstock.load.refusals import TargetDdlFailed
 from penstock.load.session import Session
 from penstock.model import BinlogPosition, TableName
-from penstock.source.extract import Ended
+from penstock.ports.refusals import TargetDdlFailed
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -14,13 +14,14 @@ from fix_changes import relation
 from fix_loader import LogMaker
 from fix_merge import CHILD, ITEM, PARENT, delete, insert, update
 from fix_mysql_loader import ITEMS, MyApplying, MyStart, Target
-from penstock.codec.typemap import Engine, Server, map_column
+from penstock.codec.types import Engine, Server, map_column
 from penstock.control.ends import server_of
+from penstock.engines.mysql.target import apply as applying
+from penstock.engines.mysql.target import send as sending
+from penstock.engines.mysql.target.layout import MergeLayout
 from penstock.host.connect import StatementInterrupted
-from penstock.load.mysql import apply as applying
-from penstock.load.mysql import send as sending
-from penstock.load.mysql.layout import MergeLayout
-from penstock.load.refusals import (
+from penstock.model import Identity, MarkerKind, PenstockError, TableName
+from penstock.ports.refusals import (
     AppliedByAnother,
     StagingChanged,
     TargetNotTransactional,
@@ -29,8 +30,7 @@ from penstock.load.refusals import (
     UniqueBlocked,
     ValueRefused,
 )
-from penstock.load.target import Outgoing
-from penstock.model import Identity, MarkerKind, PenstockError, TableName
+from penstock.ports.target import Outgoing
 
 
 def test_inserts_updates_deletes_in_one_batch(my_start: MyStart, log: LogMaker) -> None:

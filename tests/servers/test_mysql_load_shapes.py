@@ -13,11 +13,11 @@ from fix_changes import relation
 from fix_loader import LogMaker
 from fix_merge import delete, insert, update
 from fix_mysql_loader import MyApplying, MyStart
-from penstock.codec.typemap import Engine, parse_choices
+from penstock.codec.types import Engine, parse_choices
+from penstock.engines.mysql.target.types import same_type
 from penstock.host.faults import FaultInjected, armed
-from penstock.load.mysql.types import same_type
-from penstock.load.refusals import AppliedByAnother, RelationNotCarried
 from penstock.model import Column, MarkerKind, PenstockError, TableName
+from penstock.ports.refusals import AppliedByAnother, RelationNotCarried
 
 OLD = relation(("id", "integer", "int32"), ("name", "text", "string"))
 WIDE = relation(

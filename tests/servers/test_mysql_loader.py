@@ -21,19 +21,19 @@ from fix_mysql import MySQLServer
 from fix_mysql_loader import COUNTED, MyStart, Target, run_killed
 from fix_published import CE_QUERY, CL_QUERY, LAG_QUERY
 from penstock.control.actions import ActionWatch
-from penstock.host.mysql.connect import connect
-from penstock.load.isolation import read_isolations
-from penstock.load.mysql.progress import (
+from penstock.engines.mysql.connect import connect
+from penstock.engines.mysql.target.progress import (
     begin_segment,
     end_segment,
     finished_segments,
     read_action,
     set_action,
 )
-from penstock.load.progress import open_progress
-from penstock.load.refusals import ActionUnknown, ProgressUnwritable, TargetFollowsAnotherLog
+from penstock.load.isolation import read_isolations
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
 from penstock.model import Identity, MarkerKind, TableName
+from penstock.ports.progress import open_progress
+from penstock.ports.refusals import ActionUnknown, ProgressUnwritable, TargetFollowsAnotherLog
 
 ROW = relation(
     ("id", "integer", "int32"), ("u", "integer", "int32"), ("doc", "text", "string"), name="hist"
@@ -474,7 +474,7 @@ def test_another_log_is_refused(my_start: MyStart) -> None:
 
 def test_a_user_who_may_not_make_our_database(my_target: Target, log: LogMaker) -> None:
     """The statements to type are in the hint."""
-    from penstock.load.mysql.engine import open_target
+    from penstock.engines.mysql.target.engine import open_target
 
     with my_target.server.role(f"all on `{my_target.database}`.*") as url:
         target = open_target(url, my_target.namespaces)

@@ -21,8 +21,8 @@ from fix_mysql_extract import sql
 from fix_mysql_pipe import Pipe, empty_pipe
 from fix_pipeline import penstock
 from penstock.control.load_process import session_options
+from penstock.extract.extractor import Ended
 from penstock.log.layout import list_segments
-from penstock.source.extract import Ended
 
 TABLES = ("a", "b", "c", "d")
 

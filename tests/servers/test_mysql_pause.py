@@ -18,11 +18,11 @@ from penstock.control.config import Config, load_config
 from penstock.control.extract_process import extract_changes
 from penstock.control.handover import bulk_planner
 from penstock.control.handover_state import Phase, read_handover
-from penstock.control.mysql_planner import MySQLPlanner
-from penstock.control.mysql_replica import NotAReplica, ReplicaNotOurs
+from penstock.engines.mysql.planner import MySQLPlanner
+from penstock.engines.mysql.replica import NotAReplica, ReplicaNotOurs
+from penstock.extract.extractor import Ended
 from penstock.load.bulk import Point
 from penstock.load.session import Session
-from penstock.source.extract import Ended
 
 pytestmark = pytest.mark.spark
 Maker = Callable[..., MySQLServer]

@@ -16,12 +16,12 @@ from fix_loader import Applying, LogMaker
 from fix_loading import Running
 from fix_merge import ITEM, delete, insert, update
 from fix_mysql_loader import ITEMS, MyStart, Target, run_killed
+from penstock.engines.mysql.target.row_events import EventTable
 from penstock.load.batch import apply_batch
-from penstock.load.mysql.row_events import EventTable
-from penstock.load.refusals import RowsUnexpected, StagingChanged, UniqueBlocked, ValueRefused
 from penstock.load.stage import Staged
-from penstock.load.target import RowsFile
 from penstock.model import MarkerKind, PenstockError, TableName
+from penstock.ports.refusals import RowsUnexpected, StagingChanged, UniqueBlocked, ValueRefused
+from penstock.ports.target import RowsFile
 
 pytestmark = pytest.mark.server("mariadb")
 
@@ -66,7 +66,7 @@ def test_buckets_statements_and_truncations(
 ) -> None:
     """Each bucket has a file of many statements; a table that was emptied is emptied before."""
     monkeypatch.setattr("penstock.load.plan.BUCKET_BYTES", 1)
-    monkeypatch.setattr("penstock.load.mysql.row_events.STATEMENT_BYTES", 500)
+    monkeypatch.setattr("penstock.engines.mysql.target.row_events.STATEMENT_BYTES", 500)
     target = my_start(ITEMS + "; insert into t values (1, 'a', 1)")
     log.transaction((MarkerKind.TRUNCATE, [TableName("public", "t")]))
     for number in range(2, 400):
@@ -425,7 +425,7 @@ def test_a_change_of_shape(
     my_start: MyStart, log: LogMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The batch that alters the table has lines; those behind it have events again."""
-    monkeypatch.setattr("penstock.load.mysql.direct.UNSETTLED_S", 0.0)
+    monkeypatch.setattr("penstock.engines.mysql.target.direct.UNSETTLED_S", 0.0)
     target = my_start(ITEMS)
     log.transaction(insert(ITEM, 1, "a", 1))
     log.close_segment()

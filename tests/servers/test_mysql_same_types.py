@@ -10,12 +10,12 @@ import pytest
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_columns import ManyColumns, columns_for, generated_columns
 from fix_mysql_pipe import Pipe, empty_pipe
-from penstock.codec.typemap import Choices, filled
+from penstock.codec.types import Choices, filled
 from penstock.control.ends import server_of
-from penstock.load.bulk_types import Ends
-from penstock.load.mysql.shapes import create_sql
+from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
+from penstock.engines.mysql.target.shapes import create_sql
 from penstock.model import TableName
-from penstock.source.mysql.catalog import captured_tables, open_catalog
+from penstock.sql.read_plan import Ends
 
 WHOLE = {"year(2)": "year(4)"}  # which holds what the other one prints two digits of
 

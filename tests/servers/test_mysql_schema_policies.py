@@ -24,8 +24,8 @@ from fix_policies import (
     shaped,
 )
 from penstock.host.faults import FaultInjected, armed
-from penstock.load.policies import Policies, Policy
 from penstock.model import Column
+from penstock.ports.policies import Policies, Policy
 
 
 @pytest.fixture

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 
 from fix_mysql import KINDS, MySQLServer
+from penstock.engines.mysql.server import binaries
+from penstock.engines.mysql.server.binaries import find_mysql_installation
+from penstock.engines.mysql.version import Flavour
 from penstock.host.binaries import BinariesMissing
-from penstock.host.mysql import binaries
-from penstock.host.mysql.binaries import find_mysql_installation
-from penstock.host.mysql.version import Flavour
 from penstock.host.server_process import EmbeddedServerFailed
 
 HOLD_A_SERVER = """
 import sys, time
-from penstock.host.mysql.server import {name}
+from penstock.engines.mysql.server.embedded import {name}
 with {name}() as server:
     print(server.port, server.directory.parent, flush=True)
     time.sleep(120)

@@ -10,7 +10,7 @@ from fix_changes import relation
 from fix_loader import LogMaker
 from fix_merge import insert, update
 from fix_mysql_loader import MyStart
-from penstock.load.refusals import ValueRefused
+from penstock.ports.refusals import ValueRefused
 
 
 @pytest.mark.parametrize(

@@ -12,24 +12,24 @@ from contextlib import contextmanager
 import pytest
 
 from fix_mysql import MySQLServer, database_of
-from penstock.codec import mysqlwire
-from penstock.host import faults
-from penstock.host.connect import StatementInterrupted
-from penstock.host.faults import FaultInjected
-from penstock.host.mysql.connect import connect, rows
-from penstock.model import BinlogPosition, TableDefinition
-from penstock.source.mysql.catalog import captured_tables, open_catalog
-from penstock.source.mysql.client import DumpOptions, open_binlog
-from penstock.source.mysql.login import probe_server_id
-from penstock.source.mysql.recipes import Choice, NoConsistentPoint, Recipe
-from penstock.source.mysql.refusals import LogOff
-from penstock.source.mysql.snapshot import (
+from penstock.codec.mysql import mysqlwire
+from penstock.engines.mysql.connect import connect, rows
+from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
+from penstock.engines.mysql.source.client import DumpOptions, open_binlog
+from penstock.engines.mysql.source.login import probe_server_id
+from penstock.engines.mysql.source.recipes import Choice, NoConsistentPoint, Recipe
+from penstock.engines.mysql.source.refusals import LogOff
+from penstock.engines.mysql.source.snapshot import (
     Snapshots,
     SnapshotsDiffer,
     TransactionsPrepared,
     open_snapshots,
     read_choices,
 )
+from penstock.host import faults
+from penstock.host.connect import StatementInterrupted
+from penstock.host.faults import FaultInjected
+from penstock.model import BinlogPosition, TableDefinition
 
 WRITE_ROWS = (23, 30)
 WRITERS = 3
@@ -386,7 +386,7 @@ def test_a_lock_that_is_not_to_be_had_gives_way_to_the_next_recipe(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A statement that takes long keeps the lock from us; we do not keep others waiting for it."""
-    monkeypatch.setattr("penstock.source.mysql.snapshot.LOCK_TIMEOUT_S", 1)
+    monkeypatch.setattr("penstock.engines.mysql.source.snapshot.LOCK_TIMEOUT_S", 1)
     name = database_of(mysql_url)
     told: list[Choice] = []
     among = [Choice(recipe=Recipe.TABLE_LOCKS), Choice(recipe=Recipe.LOCK_FREE)]
@@ -418,10 +418,10 @@ def test_locks_are_let_go_when_we_fail(
 
 KILLED = """
 import sys
-from penstock.source.mysql.catalog import captured_tables, open_catalog
-from penstock.source.mysql.recipes import Choice, Recipe
-from penstock.source.mysql.refusals import LogOff
-from penstock.source.mysql.snapshot import open_snapshots
+from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
+from penstock.engines.mysql.source.recipes import Choice, Recipe
+from penstock.engines.mysql.source.refusals import LogOff
+from penstock.engines.mysql.source.snapshot import open_snapshots
 url, pattern = sys.argv[1:]
 with open_catalog(url) as connection:
     tables = captured_tables(connection, [pattern])

@@ -10,14 +10,14 @@ import pytest
 from fix_loader import LogMaker
 from fix_merge import ITEM, insert
 from fix_mysql_loader import ITEMS, MyStart, Target
+from penstock.engines.mysql.connect import Connection, connect, run
+from penstock.engines.mysql.target import send as sending
+from penstock.engines.mysql.target.progress import transaction
+from penstock.engines.mysql.target.staging import check_staged
 from penstock.host.connect import StatementInterrupted
-from penstock.host.mysql.connect import Connection, connect, run
-from penstock.load.mysql import send as sending
-from penstock.load.mysql.progress import transaction
-from penstock.load.mysql.staging import check_staged
-from penstock.load.refusals import StagingChanged
-from penstock.load.target import Outgoing
 from penstock.model import TableName
+from penstock.ports.refusals import StagingChanged
+from penstock.ports.target import Outgoing
 
 
 def begin_sending(worker: Connection, staging: str, stamp: int) -> None:

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from fix_mysql import MySQLServer
-from penstock.codec.mysql_gtids import GtidSet
+from penstock.codec.mysql.gtids import GtidSet
+from penstock.engines.mysql.connect import Connection, connect
+from penstock.engines.mysql.source import refusals
+from penstock.engines.mysql.source import status as st
+from penstock.engines.mysql.version import ServerVersion
 from penstock.host.connect import PrivilegeMissing
-from penstock.host.mysql.connect import Connection, connect
-from penstock.host.mysql.version import ServerVersion
 from penstock.model import BinlogPosition
-from penstock.source.mysql import refusals
-from penstock.source.mysql import status as st
 
 
 @pytest.fixture

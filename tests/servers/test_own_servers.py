@@ -14,8 +14,8 @@ from fix_pipeline import pipeline
 from fix_postgres import Server
 from penstock.control.config import Config
 from penstock.control.doctor import examine
-from penstock.control.findings import Side
 from penstock.control.reset import look
+from penstock.ports.checks import Side
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-servers.md"
 PASSWORD = "of this test"

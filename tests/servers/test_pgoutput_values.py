@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from fix_pgoutput import DECODERS, assert_same_batch, xlog
-from penstock.codec.pgoutput import Decoder, Stop
-from penstock.codec.pgoutput_messages import RelationMessage, parse_message
-from penstock.codec.pgtypes import neutral_type
+from penstock.codec.postgres.pgoutput import Decoder, Stop
+from penstock.codec.postgres.pgoutput_messages import RelationMessage, parse_message
+from penstock.codec.postgres.pgtypes import neutral_type
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect
 from penstock.model import Column, Identity, Relation
 

@@ -25,12 +25,12 @@ from penstock.control.log_facts import outstanding_commit_us, read_log_end
 from penstock.control.progress import CeRecorder
 from penstock.control.status import read_status
 from penstock.control.stopping import StopRequest
+from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
+from penstock.engines.postgres.target.progress import set_action
 from penstock.host.connect import ServerUnreachable
-from penstock.load.postgres.progress import set_action
-from penstock.load.refusals import ActionUnknown
 from penstock.log import Writer, WriterOptions
 from penstock.model import Column, FlushPoint, Lsn, Op, Relation, Rows, Run
-from penstock.source.postgres.catalog import captured_tables, open_catalog
+from penstock.ports.refusals import ActionUnknown
 
 RELATION = Relation(
     schema="public",

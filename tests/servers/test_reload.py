@@ -13,14 +13,14 @@ import pytest
 from fix_peek import Capture, capturing
 from fix_pgoutput import xlog
 from fix_writer import Writer
-from penstock.codec.pgoutput import Decoder, Stop, make_decoder
-from penstock.codec.pgoutput_messages import relation_message
+from penstock.codec.postgres.pgoutput import Decoder, Stop, make_decoder
+from penstock.codec.postgres.pgoutput_messages import relation_message
+from penstock.engines.postgres.source import reload
+from penstock.engines.postgres.source.catalog import RelationResolver, captured_tables, open_catalog
+from penstock.engines.postgres.source.reload import TableVanished, open_reload
+from penstock.engines.postgres.source.snapshot import TableRewritten, open_snapshot
 from penstock.host.connect import connect
 from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Run, TableName
-from penstock.source.postgres import reload
-from penstock.source.postgres.catalog import RelationResolver, captured_tables, open_catalog
-from penstock.source.postgres.reload import TableVanished, open_reload
-from penstock.source.postgres.snapshot import TableRewritten, open_snapshot
 
 T = TableName("public", "t")
 

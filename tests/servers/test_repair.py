@@ -13,12 +13,12 @@ from fix_postgres import Server
 from penstock.control import compare
 from penstock.control.config import Config, load_config
 from penstock.control.verify import verify
+from penstock.engines.postgres.target import progress
 from penstock.host import faults
 from penstock.host.files import REAL_FILES
 from penstock.load.ledger import Ledger, write_ledger
-from penstock.load.postgres import progress
-from penstock.load.refusals import TargetShapeDiffers
-from penstock.load.repair import RepairRefused, TargetMoved
+from penstock.ports.refusals import TargetShapeDiffers
+from penstock.ports.repair import RepairRefused, TargetMoved
 
 TABLES = (
     "create type public.mood as enum ('calm', 'wild')",
@@ -99,7 +99,7 @@ def test_every_kind_of_row_is_repaired(config: Config) -> None:
 
 def test_many_rows_are_repaired_by_buckets(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """More keys than are kept one by one."""
-    from penstock.control import hashed_rows
+    from penstock.engines.postgres.verify import hashed_rows
 
     monkeypatch.setattr(hashed_rows, "KEYS_MAX", 10)
     run(config.target.url, "set session_replication_role = replica",

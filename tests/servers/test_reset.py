@@ -19,14 +19,14 @@ from fix_pipeline import Ran, penstock, pipeline, write_pipeline
 from fix_postgres import Server
 from penstock.control.config import Config, load_config
 from penstock.control.reset import at_rest, carry_out, look
-from penstock.host.mysql.connect import connect as mysql_connect
-from penstock.load.mysql import progress as mysql_progress
-from penstock.load.postgres import progress
-from penstock.load.refusals import TargetFollowsAnotherLog
-from penstock.load.target import TableRecord
+from penstock.engines.mysql.connect import connect as mysql_connect
+from penstock.engines.mysql.target import progress as mysql_progress
+from penstock.engines.postgres.source.slot_owner import SlotOfAnother, SlotOwner, claim_slot
+from penstock.engines.postgres.target import progress
 from penstock.log import load_state
 from penstock.model import TableName
-from penstock.source.postgres.slot_owner import SlotOfAnother, SlotOwner, claim_slot
+from penstock.ports.refusals import TargetFollowsAnotherLog
+from penstock.ports.target import TableRecord
 
 SLOT, PUBLICATION = "wirekite_replication_slot", "wirekite_publication"
 ORDERS, ITEMS = TableName("public", "orders"), TableName("public", "items")

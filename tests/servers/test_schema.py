@@ -7,15 +7,12 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from penstock.engines.postgres.target import progress, schema
+from penstock.engines.postgres.target.alter import Alterer
+from penstock.engines.postgres.target.reshape import TYPES
+from penstock.engines.postgres.target.target import TargetTable, read_target_tables
+from penstock.engines.postgres.target.types import map_namespaces, same_type
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect
-from penstock.load.postgres import progress, schema
-from penstock.load.postgres.alter import Alterer
-from penstock.load.postgres.reshape import TYPES
-from penstock.load.postgres.target import TargetTable, read_target_tables
-from penstock.load.postgres.types import map_namespaces, same_type
-from penstock.load.refusals import RelationNotCarried, TargetShapeDiffers, TargetTypeMissing
-from penstock.load.shape_changes import shape_changes, shape_of
-from penstock.load.target import TableRecord
 from penstock.model import (
     Column,
     ColumnDefinition,
@@ -26,6 +23,9 @@ from penstock.model import (
     TypeDefinition,
     UniqueKey,
 )
+from penstock.ports.refusals import RelationNotCarried, TargetShapeDiffers, TargetTypeMissing
+from penstock.ports.target import TableRecord
+from penstock.sql.shape_changes import shape_changes, shape_of
 
 SHOP = {"public": "Shop Ä"}
 

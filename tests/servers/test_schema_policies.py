@@ -23,8 +23,8 @@ from fix_policies import (
     settle,
     shaped,
 )
-from penstock.load.policies import Policies, Policy
 from penstock.model import Column
+from penstock.ports.policies import Policies, Policy
 
 
 class PgApplying(Applying):

@@ -7,10 +7,8 @@ import pytest
 
 from fix_postgres import Server
 from fix_stream import run_sql
-from penstock.host.connect import PenstockError, connect
-from penstock.model import TableName
-from penstock.source.postgres.client import open_replication
-from penstock.source.postgres.slot import (
+from penstock.engines.postgres.source.client import open_replication
+from penstock.engines.postgres.source.slot import (
     PublicationMissing,
     PublicationUnfit,
     SlotNameInvalid,
@@ -21,6 +19,8 @@ from penstock.source.postgres.slot import (
     ensure_publication,
     read_slot,
 )
+from penstock.host.connect import PenstockError, connect
+from penstock.model import TableName
 
 pytestmark = pytest.mark.each_server
 

@@ -15,13 +15,10 @@ from penstock.control.config import Config
 from penstock.control.extract_process import ensure_slot
 from penstock.control.handover import prepared
 from penstock.control.handover_state import Handover, write_handover
-from penstock.host.connect import connect
-from penstock.log.state import load_state
-from penstock.source.extract import ExtractOptions, Extractor
-from penstock.source.postgres.client import open_replication
-from penstock.source.postgres.engine import PostgresEngine
-from penstock.source.postgres.slot import SlotInUse, SlotState, drop_slot, read_slot
-from penstock.source.postgres.slot_owner import (
+from penstock.engines.postgres.source.client import open_replication
+from penstock.engines.postgres.source.engine import PostgresEngine
+from penstock.engines.postgres.source.slot import SlotInUse, SlotState, drop_slot, read_slot
+from penstock.engines.postgres.source.slot_owner import (
     SlotOfAnother,
     SlotOwner,
     SlotThereBefore,
@@ -29,6 +26,9 @@ from penstock.source.postgres.slot_owner import (
     disclaim_slot,
     slot_owner,
 )
+from penstock.extract.extractor import ExtractOptions, Extractor
+from penstock.host.connect import connect
+from penstock.log.state import load_state
 
 DDL = "create table t (id int primary key, v text);; insert into t values (1, 'a')"
 SLOT, PUBLICATION = "wirekite_replication_slot", "wirekite_publication"

@@ -11,9 +11,8 @@ import pytest
 
 from fix_peek import capturing
 from fix_writer import Writer
-from penstock.model import TableDefinition
-from penstock.source.postgres.catalog import captured_tables, open_catalog
-from penstock.source.postgres.snapshot import (
+from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
+from penstock.engines.postgres.source.snapshot import (
     Chunk,
     SnapshotGone,
     TableRewritten,
@@ -24,6 +23,7 @@ from penstock.source.postgres.snapshot import (
     plan_chunks,
     temporary_consistent_point,
 )
+from penstock.model import TableDefinition
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 
 from fix_postgres import Server
 from fix_stream import PlainShapes, collect, prepare, rows, run_sql, streaming
+from penstock.engines.postgres.source.assembly import Limits
 from penstock.host.connect import connect
 from penstock.model import MarkerKind
-from penstock.source.postgres.assembly import Limits
 
 pytestmark = pytest.mark.each_server
 

@@ -24,11 +24,9 @@ from fix_stream import (
     run_sql,
     streaming,
 )
-from penstock.host.connect import ConnectionLost, connect
-from penstock.model import FlushPoint, PenstockError
-from penstock.source.postgres.assembly import Limits, PublicationLost
-from penstock.source.postgres.client import open_replication
-from penstock.source.postgres.slot import (
+from penstock.engines.postgres.source.assembly import Limits, PublicationLost
+from penstock.engines.postgres.source.client import open_replication
+from penstock.engines.postgres.source.slot import (
     PositionAhead,
     PositionGone,
     PublicationMissing,
@@ -36,8 +34,10 @@ from penstock.source.postgres.slot import (
     SlotMissing,
     create_slot,
 )
-from penstock.source.postgres.source_identity import ServerIdentity, SourceReplaced
-from penstock.source.postgres.stream import PostgresSource, StreamOptions
+from penstock.engines.postgres.source.source_identity import ServerIdentity, SourceReplaced
+from penstock.engines.postgres.source.stream import PostgresSource, StreamOptions
+from penstock.host.connect import ConnectionLost, connect
+from penstock.model import FlushPoint, PenstockError
 
 pytestmark = pytest.mark.each_server
 
@@ -326,7 +326,7 @@ def test_slow_slot_creation_names_its_blockers(
     source_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A forgotten transaction holds up the slot: who it is, and the SQL that ends it."""
-    monkeypatch.setattr("penstock.source.postgres.slot.BLOCKERS_AFTER_S", 1.0)
+    monkeypatch.setattr("penstock.engines.postgres.source.slot.BLOCKERS_AFTER_S", 1.0)
     seen: list[str] = []
     with connect(source_url, application_name="forgotten", autocommit=False) as blocker:
         blocker.execute("create table x (i int)")

@@ -20,8 +20,8 @@ from fix_types_across import (
     mysql_side,
     postgres_side,
 )
-from penstock.codec.typemap import Engine, builtin_types, parse_choices
-from penstock.codec.typemap.source_type import SourceType
+from penstock.codec.types import Engine, builtin_types, parse_choices
+from penstock.codec.types.source_type import SourceType
 from penstock.host.connect import literal
 
 Sides = tuple[PostgresSide | MySQLSide, PostgresSide | MySQLSide]

@@ -15,10 +15,10 @@ from fix_mysql_bulk import between, load
 from penstock.control.compare import ColumnGone
 from penstock.control.config import Config
 from penstock.control.verify import VerifyResult, verify
-from penstock.load.refusals import TargetShapeDiffers
-from penstock.load.repair import RepairRefused
 from penstock.load.session import Session
 from penstock.model import TableName
+from penstock.ports.refusals import TargetShapeDiffers
+from penstock.ports.repair import RepairRefused
 
 pytestmark = pytest.mark.spark
 POSTGRES_TABLES = (

@@ -7,7 +7,9 @@ from itertools import count
 
 import pytest
 
-from penstock.load.apart import (
+from penstock.model import TableName
+from penstock.model.wishes import Capture, CaptureAnswer, CaptureAnswers, TableWish, TableWishes
+from penstock.ports.table_sync import (
     Apart,
     ApartState,
     has_met,
@@ -17,9 +19,7 @@ from penstock.load.apart import (
     next_state,
     segment_needed,
 )
-from penstock.load.target import Applied
-from penstock.model import TableName
-from penstock.model.wishes import Capture, CaptureAnswer, CaptureAnswers, TableWish, TableWishes
+from penstock.ports.target import Applied
 
 T = TableName("public", "t")
 NOBODY = CaptureAnswers()

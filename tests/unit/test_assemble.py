@@ -10,14 +10,19 @@ from typing import Any
 import pytest
 
 from fix_stream import PlainShapes, changes_of
-from penstock.codec.pgoutput import DecodeError, make_decoder
-from penstock.codec.pgwire import copy_data
+from penstock.codec.postgres.pgoutput import DecodeError, make_decoder
+from penstock.codec.postgres.pgwire import copy_data
+from penstock.engines.postgres.source.assemble import Assembler
+from penstock.engines.postgres.source.assembly import (
+    Limits,
+    PublicationLost,
+    StreamUnexpected,
+    Visit,
+)
+from penstock.engines.postgres.source.spill import Spill, SpillBroken
+from penstock.engines.postgres.source.stream import PostgresSource, StreamOptions
 from penstock.host.connect import ConnectionLost, StatementFailed
 from penstock.model import FlushPoint, MarkerKind, Run
-from penstock.source.postgres.assemble import Assembler
-from penstock.source.postgres.assembly import Limits, PublicationLost, StreamUnexpected, Visit
-from penstock.source.postgres.spill import Spill, SpillBroken
-from penstock.source.postgres.stream import PostgresSource, StreamOptions
 
 
 def message(body: bytes) -> bytes:

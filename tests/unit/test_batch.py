@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from penstock.host.connect import StatementInterrupted
-from penstock.load.apart import Apart, ApartState
 from penstock.load.batch import APPLY_ATTEMPTS_MAX, apply_batch
-from penstock.load.refusals import ValueRefused
-from penstock.load.target import Applied
 from penstock.model import PenstockError, TableName
+from penstock.ports.refusals import ValueRefused
+from penstock.ports.table_sync import Apart, ApartState
+from penstock.ports.target import Applied
 
 STAGED: Any = SimpleNamespace(
     phases=(), seconds={}, extra=(), files=(), before=None, after=None, source_engine="postgresql"

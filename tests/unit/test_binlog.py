@@ -29,11 +29,11 @@ from fix_binlog_feed import (
     row,
     rows_of,
 )
-from penstock.codec import binlog
-from penstock.codec.binlog_events import EventKind
-from penstock.codec.binlog_outcome import BYTE_LIMIT_MAX, OFFSET_BITS
-from penstock.codec.binlog_tables import table_map
 from penstock.codec.columns import TRANSACTIONS_SCHEMA
+from penstock.codec.mysql import binlog
+from penstock.codec.mysql.binlog_events import EventKind
+from penstock.codec.mysql.binlog_outcome import BYTE_LIMIT_MAX, OFFSET_BITS
+from penstock.codec.mysql.binlog_tables import table_map
 
 Decoder, BinlogBroken, Stop = binlog.Decoder, binlog.BinlogBroken, binlog.Stop
 

@@ -12,11 +12,11 @@ import pytest
 
 from fix_binlog import file_events, recorded_files
 from fix_binlog_events import bare, gtid_body, maria_body, query_body
-from penstock.codec import binlog_events as events
-from penstock.codec.binlog_compressed import Payload, inflated_rows
-from penstock.codec.binlog_events import EventKind
-from penstock.codec.binlog_outcome import BinlogBroken
-from penstock.codec.binlog_query import query
+from penstock.codec.mysql import binlog_events as events
+from penstock.codec.mysql.binlog_compressed import Payload, inflated_rows
+from penstock.codec.mysql.binlog_events import EventKind
+from penstock.codec.mysql.binlog_outcome import BinlogBroken
+from penstock.codec.mysql.binlog_query import query
 
 
 def of_kind(name: str, kind: int) -> list[bytes]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fix_binlog import DECODERS
-from penstock.codec import binlog
+from penstock.codec.mysql import binlog
 
 TESTS = Path(__file__).parent.parent
 

@@ -36,11 +36,11 @@ from fix_binlog_feed import (
     row,
     rows_of,
 )
-from penstock.codec import binlog
-from penstock.codec.binlog_events import EventKind
-from penstock.codec.binlog_outcome import OFFSET_BITS
-from penstock.codec.mysql_gtids import GtidSet
-from penstock.codec.mysql_json import encode_json
+from penstock.codec.mysql import binlog
+from penstock.codec.mysql.binary_json import encode_json
+from penstock.codec.mysql.binlog_events import EventKind
+from penstock.codec.mysql.binlog_outcome import OFFSET_BITS
+from penstock.codec.mysql.gtids import GtidSet
 
 Decoder, BinlogBroken, Stop = binlog.Decoder, binlog.BinlogBroken, binlog.Stop
 

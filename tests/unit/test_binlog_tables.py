@@ -8,9 +8,9 @@ import pytest
 
 from fix_binlog import DATA, file_events, recorded_files, recorded_tables
 from fix_binlog_events import KINDS, Table
-from penstock.codec.binlog_cells import cells
-from penstock.codec.binlog_outcome import BinlogBroken
-from penstock.codec.binlog_tables import (
+from penstock.codec.mysql.binlog_cells import cells
+from penstock.codec.mysql.binlog_outcome import BinlogBroken
+from penstock.codec.mysql.binlog_tables import (
     ShapeMismatch,
     TableMap,
     TypeRefused,
@@ -18,7 +18,7 @@ from penstock.codec.binlog_tables import (
     relation_of,
     table_map,
 )
-from penstock.codec.mysql_types import parse_type
+from penstock.codec.mysql.types import parse_type
 from penstock.model import Column, Identity, Relation
 
 NAMES = sorted({path.name.removesuffix(".jsonl.xz") for path in DATA.glob("*.jsonl.xz")})

@@ -11,9 +11,9 @@ from fix_disk import Disk
 from fix_log import SOURCE, commit_position, inserts, numbered, run_of
 from penstock.load.plan import Window, plan_batch
 from penstock.load.stage import _end, view
-from penstock.load.target import Applied
 from penstock.log import Segment, Writer, open_segment
 from penstock.model import TableName
+from penstock.ports.target import Applied
 
 LOG = Path("/log")
 ITEM = TableName("public", "item")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.codec.copytext import LineForm
-from penstock.codec.mysqltext import Form
-from penstock.codec.typemap import Choices, Engine, Server, parse_choices
-from penstock.load.bulk_types import AS_IS, Ends, postgres_definition, way_of
+from penstock.codec.mysql.mysqltext import Form
+from penstock.codec.postgres.copytext import LineForm
+from penstock.codec.types import Choices, Engine, Server, parse_choices
+from penstock.engines.mysql.target.chunk import load_sql
+from penstock.engines.mysql.target.shapes import create_sql, key_statements
 from penstock.load.chunk import ChunkTask
 from penstock.load.ledger import Chunk
-from penstock.load.mysql.chunk import load_sql
-from penstock.load.mysql.shapes import create_sql, key_statements
 from penstock.model import ColumnDefinition, TableDefinition, TableName, UniqueKey
+from penstock.sql.read_plan import AS_IS, Ends, postgres_definition, way_of
 
 POSTGRES = Server(engine=Engine.POSTGRESQL, version=(18,))
 MYSQL = Server(engine=Engine.MYSQL, version=(8, 0, 15))

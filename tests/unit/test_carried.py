@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.codec.typemap import Engine, Server, map_table
-from penstock.load.carried import (
+from penstock.codec.types import Engine, Server, map_table
+from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableName, UniqueKey
+from penstock.sql.schema_translation import (
     Extras,
     extras_of,
     mysql_name,
@@ -16,7 +17,6 @@ from penstock.load.carried import (
     postgres_name,
     referable,
 )
-from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableName, UniqueKey
 
 PG, MY = Server(engine=Engine.POSTGRESQL, version=(18,)), Server(engine=Engine.MYSQL, version=(8,))
 NAME = TableName("shop", "t")

@@ -21,7 +21,7 @@ from penstock.control.checksum import (
     key_columns,
 )
 from penstock.control.compare import PART_BYTES, cut
-from penstock.control.hashed_rows import Hashes, merge
+from penstock.engines.postgres.verify.hashed_rows import Hashes, merge
 from penstock.model import ColumnDefinition, Identity, TableDefinition, TableName
 
 T = TableName("public", "t")

@@ -177,7 +177,7 @@ def test_each_error_has_a_code_of_its_own_and_is_documented() -> None:
     shared = {code: names for code, names in found.items() if len(names) > 1}
     assert shared == {}
     from penstock.control import doctor
-    from penstock.control.findings import CHECKS
+    from penstock.ports.checks import CHECKS
 
     assert doctor.examine
     assert {check.code for check in CHECKS} & found.keys() == set(), "a finding is no error class"
@@ -190,7 +190,7 @@ def test_findings_of_doctor_are_documented() -> None:
     """docs/doctor.md lists the code of every check."""
     from penstock.control import doctor
     from penstock.control.doctor_load import LOAD_CHECKS
-    from penstock.control.findings import CHECKS
+    from penstock.ports.checks import CHECKS
 
     assert doctor.examine
     page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")

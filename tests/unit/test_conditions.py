@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from fix_pipeline import pipeline
-from penstock.codec.binlog_events import EventKind
+from penstock.codec.mysql.binlog_events import EventKind
 from penstock.control import demo, handover, repair, supervisor, table_wishes
 from penstock.control.config import Config
 from penstock.control.identity import (
@@ -25,22 +25,22 @@ from penstock.control.identity import (
     unreadable,
 )
 from penstock.control.repair import RepairUnequal
+from penstock.engines.mysql.source.assemble import Assembler
+from penstock.engines.mysql.source.unfollowed import ChangesMissing, TransactionUndone
+from penstock.engines.postgres.source.source_identity import ServerTooOld, identify
+from penstock.engines.postgres.target import schema
+from penstock.engines.postgres.target import send as sending
+from penstock.engines.postgres.target.bulk_checks import NamesCollide, check_names
+from penstock.engines.postgres.target.target import require
 from penstock.host import binaries, server_process
 from penstock.host.files import REAL_FILES, DirectoryLock
 from penstock.host.process import Child, ProcessNotStarted
-from penstock.load.bulk_checks import NamesCollide, check_names
 from penstock.load.ledger import STATE_FILE, LedgerUnreadable, read_ledger
-from penstock.load.policies import SchemaChangeNotCarried
-from penstock.load.postgres import schema
-from penstock.load.postgres import send as sending
-from penstock.load.postgres.target import require
-from penstock.load.refusals import StagingLost, TargetSchemaMissing, TargetTableMissing
 from penstock.load.stage import BatchOptions, LogForeign, LogGap, Stager
-from penstock.load.target import Applied
 from penstock.model import TableDefinition, TableName
-from penstock.source.mysql.assemble import Assembler
-from penstock.source.mysql.unfollowed import ChangesMissing, TransactionUndone
-from penstock.source.postgres.source_identity import ServerTooOld, identify
+from penstock.ports.policies import SchemaChangeNotCarried
+from penstock.ports.refusals import StagingLost, TargetSchemaMissing, TargetTableMissing
+from penstock.ports.target import Applied
 from penstock.web import tasks
 
 URL = "postgresql://u@127.0.0.1:1/d"

@@ -14,7 +14,7 @@ from penstock.control.config import (
     ConfigValueInvalid,
     load_config,
 )
-from penstock.control.mysql_source import asked_position, server_id_of
+from penstock.engines.mysql.resume_state import asked_position, server_id_of
 
 FILE = """
 [pipeline]

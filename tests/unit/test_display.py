@@ -21,7 +21,6 @@ from penstock.control.display import (
     screen,
 )
 from penstock.control.doctor import Report
-from penstock.control.findings import Finding, Severity, Side
 from penstock.control.handover_state import STEPS, Handover
 from penstock.control.lag import Lag, SourceState, lag_of
 from penstock.control.live import (
@@ -39,8 +38,9 @@ from penstock.control.status import Status, at_rest
 from penstock.control.table_list import TableLine
 from penstock.control.target_state import TargetState
 from penstock.load.bulk_progress import BulkProgress, Rates, TableProgress, share_of
-from penstock.load.target import Applied
 from penstock.model import FlushPoint, TableName
+from penstock.ports.checks import Finding, Severity, Side
+from penstock.ports.target import Applied
 
 
 class Hands:

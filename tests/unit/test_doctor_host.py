@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fix_pipeline import pipeline
 from penstock.control.doctor_host import spark_master
-from penstock.control.findings import Finding, Severity
+from penstock.ports.checks import Finding, Severity
 
 URL = "postgresql://u@127.0.0.1:1/d"
 

@@ -11,28 +11,28 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.codec import pgwire
-from penstock.codec.binlog_compressed import inflated
-from penstock.codec.binlog_events import HEAD_BYTES
-from penstock.codec.binlog_query import query_text_start
-from penstock.codec.copytext import LineCell, LineForm, LoadLines
-from penstock.codec.mysql_decimals import decimal_digits
-from penstock.codec.mysql_malformed import Malformed
-from penstock.codec.mysql_values import ewkb_hex, uncompressed
-from penstock.codec.mysqltext import TextBroken
+from penstock.codec.mysql.binlog_compressed import inflated
+from penstock.codec.mysql.binlog_events import HEAD_BYTES
+from penstock.codec.mysql.binlog_query import query_text_start
+from penstock.codec.mysql.decimals import decimal_digits
+from penstock.codec.mysql.malformed import Malformed
+from penstock.codec.mysql.mysqltext import TextBroken
+from penstock.codec.mysql.values import ewkb_hex, uncompressed
+from penstock.codec.postgres import pgwire
+from penstock.codec.postgres.copytext import LineCell, LineForm, LoadLines
+from penstock.engines.mysql.source.prepared import PreparedFiles, StreamUnexpected
+from penstock.engines.mysql.version import ServerVersion
 from penstock.host import socket as sockets
 from penstock.host.connect import ConnectionLost
 from penstock.host.files import REAL_FILES
-from penstock.host.mysql.version import ServerVersion
 from penstock.host.retry import Backoff
 from penstock.load.keys import encode
-from penstock.load.refusals import StagingChanged
 from penstock.load.rows_files import pieces_of
-from penstock.load.target import RowsFile
 from penstock.log.layout import checked_extension, next_segments
 from penstock.model import Lsn
 from penstock.model.position import LSN_MAX, PositionInvalid
-from penstock.source.mysql.prepared import PreparedFiles, StreamUnexpected
+from penstock.ports.refusals import StagingChanged
+from penstock.ports.target import RowsFile
 
 
 @pytest.mark.parametrize(("number", "is_right"), [(999_999_999, True), (1_000_000_000, False)])

@@ -11,10 +11,10 @@ from pathlib import Path
 import penstock
 from penstock.control.doctor import CHECKS_OF, ITSELF, NOT_FOUND_BEFORE
 from penstock.control.doctor_load import LOAD_CHECKS
-from penstock.control.doctor_mysql import MYSQL_CHECKS
-from penstock.control.doctor_mysql.extracting import EXTRACT_CHECKS
-from penstock.control.findings import CHECKS
+from penstock.engines.mysql.checks import MYSQL_CHECKS
+from penstock.engines.mysql.checks.extracting import EXTRACT_CHECKS
 from penstock.model import PenstockError
+from penstock.ports.checks import CHECKS
 
 TESTS = Path(__file__).parents[1]
 UNMET = {

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from fix_changes import Change, batch, relation
+from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.load.fold import Fold
 from penstock.load.folded import Counts, LogInconsistent
 from penstock.load.job import cut
 from penstock.load.keys import encode
-from penstock.load.merge_rows import MergeLayout
 from penstock.model import Identity, Relation
 
 TWO = relation(("id", "integer", "int32"), ("v", "text", "string"))

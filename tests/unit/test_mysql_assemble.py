@@ -24,10 +24,16 @@ from fix_binlog_events import (
 )
 from fix_binlog_feed import inserts, row
 from fix_stream import changes_of
-from penstock.codec.binlog_events import EventKind
-from penstock.codec.mysql_gtids import GtidSet
+from penstock.codec.mysql.binlog_events import EventKind
+from penstock.codec.mysql.gtids import GtidSet
+from penstock.engines.mysql.source.assemble import Assembler, Limits, Mark
+from penstock.engines.mysql.source.definitions import source_id_of
+from penstock.engines.mysql.source.prepared import PreparedFiles
+from penstock.engines.mysql.source.table_book import TableBook
+from penstock.engines.mysql.source.table_notes import AllNotes
+from penstock.engines.mysql.source.unfollowed import PreparedUnseen, StreamUnexpected
+from penstock.engines.mysql.version import ServerVersion
 from penstock.host.files import REAL_FILES
-from penstock.host.mysql.version import ServerVersion
 from penstock.model import (
     BinlogPosition,
     ColumnDefinition,
@@ -39,12 +45,6 @@ from penstock.model import (
     TableDefinition,
     TableName,
 )
-from penstock.source.mysql.assemble import Assembler, Limits, Mark
-from penstock.source.mysql.definitions import source_id_of
-from penstock.source.mysql.prepared import PreparedFiles
-from penstock.source.mysql.table_book import TableBook
-from penstock.source.mysql.table_notes import AllNotes
-from penstock.source.mysql.unfollowed import PreparedUnseen, StreamUnexpected
 
 T = Table(kinds=("int", "varchar(60)"))
 WIDER = Table(kinds=("int", "varchar(60)", "int"), table_id=101)

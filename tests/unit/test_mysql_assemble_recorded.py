@@ -17,11 +17,15 @@ from fix_binlog import (
     recorded_files,
     recorded_tables,
 )
-from penstock.codec.binlog import Stop
-from penstock.codec.mysql_gtids import GtidSet, MariaGtids
-from penstock.codec.mysql_types import neutral_type
+from penstock.codec.mysql.binlog import Stop
+from penstock.codec.mysql.gtids import GtidSet, MariaGtids
+from penstock.codec.mysql.types import neutral_type
+from penstock.engines.mysql.source.assemble import Assembler, Limits, Mark
+from penstock.engines.mysql.source.definitions import source_id_of
+from penstock.engines.mysql.source.prepared import PreparedFiles
+from penstock.engines.mysql.source.table_book import TableBook
+from penstock.engines.mysql.version import ServerVersion
 from penstock.host.files import REAL_FILES
-from penstock.host.mysql.version import ServerVersion
 from penstock.model import (
     BinlogPosition,
     ColumnDefinition,
@@ -32,10 +36,6 @@ from penstock.model import (
     TableDefinition,
     TableName,
 )
-from penstock.source.mysql.assemble import Assembler, Limits, Mark
-from penstock.source.mysql.definitions import source_id_of
-from penstock.source.mysql.prepared import PreparedFiles
-from penstock.source.mysql.table_book import TableBook
 
 NAMES = sorted({path.name.removesuffix(".jsonl.xz") for path in DATA.glob("*.jsonl.xz")})
 LEFT_OUT = ("gone", "went")  # renamed, and a column of it: what stops the extraction

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from fix_binlog import DATA
-from penstock.codec import mysql_charsets
-from penstock.codec.mysql_charsets import charset_named, charset_of, decoder, widest_bytes
+from penstock.codec.mysql import charsets as mysql_charsets
+from penstock.codec.mysql.charsets import charset_named, charset_of, decoder, widest_bytes
 
 # SHA-256 over every sequence of bytes that the server knows, followed by its text as UTF-8.
 DIGESTS: dict[str, dict[str, int | str]] = json.loads((DATA / "charsets.json").read_text())

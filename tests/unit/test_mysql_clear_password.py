@@ -17,8 +17,8 @@ import pytest
 import trustme
 from pymysql.constants import CLIENT
 
+from penstock.engines.mysql.connect import connect
 from penstock.host.connect import LoginRefused
-from penstock.host.mysql.connect import connect
 
 PASSWORD = "topsecret"
 _CAPABILITIES = CLIENT.SSL | CLIENT.PROTOCOL_41 | CLIENT.SECURE_CONNECTION | CLIENT.PLUGIN_AUTH

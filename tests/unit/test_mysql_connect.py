@@ -8,8 +8,8 @@ import ssl
 import pymysql
 import pytest
 
+from penstock.engines.mysql import connect as m
 from penstock.host import connect as c
-from penstock.host.mysql import connect as m
 from penstock.model import PenstockError
 
 URL = "mysql://u:topsecret@h:1/d"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.codec.binlog_query import Query
-from penstock.host.mysql.version import ServerVersion
+from penstock.codec.mysql.binlog_query import Query
+from penstock.engines.mysql.source.ddl_text import Doing, Effect, effects_of
+from penstock.engines.mysql.version import ServerVersion
 from penstock.model import TableName
-from penstock.source.mysql.ddl_text import Doing, Effect, effects_of
 
 NEW = ServerVersion.parse("8.0.36")
 STRICT = 0x20_0000

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.host.mysql.version import ServerVersion
+from penstock.engines.mysql.source.definitions import _as_written
+from penstock.engines.mysql.version import ServerVersion
 from penstock.model import ColumnDefinition
-from penstock.source.mysql.definitions import _as_written
 
 MYSQL = ServerVersion.parse("8.0.15")
 COLUMN = ColumnDefinition(name="v", type_text="text", type_oid=0, typmod=-1, generated="s")

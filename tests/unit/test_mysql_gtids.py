@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec.mysql_gtids import GtidSet, MariaGtids
-from penstock.codec.mysql_malformed import Malformed
+from penstock.codec.mysql.gtids import GtidSet, MariaGtids
+from penstock.codec.mysql.malformed import Malformed
 
 ONE = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 TWO = "5e11fa47-71ca-11e1-9e33-c80aa9429562"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.load.bulk_types import AS_IS
-from penstock.load.mysql.inserts import insert_statements
+from penstock.engines.mysql.target.inserts import insert_statements
+from penstock.sql.read_plan import AS_IS
 
 HEAD = "insert into t (a, b)"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.codec.mysql_json import Opaque, double_text, encode_json, json_text, parse_json
-from penstock.codec.mysql_json_diff import Diff, DiffKind, apply_diffs, parse_diffs, parse_path
-from penstock.codec.mysql_malformed import Malformed
+from penstock.codec.mysql.binary_json import Opaque, double_text, encode_json, json_text, parse_json
+from penstock.codec.mysql.json_diff import Diff, DiffKind, apply_diffs, parse_diffs, parse_path
+from penstock.codec.mysql.malformed import Malformed
 
 
 @pytest.mark.parametrize(

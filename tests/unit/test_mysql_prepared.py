@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fix_disk import Disk
-from penstock.source.mysql.prepared import PreparedFiles, Xid
+from penstock.engines.mysql.source.prepared import PreparedFiles, Xid
 
 PLACE = Path("/run/prepared")
 ONE: Xid = (1, b"one", b"")

@@ -6,10 +6,10 @@ import pickle
 
 import pytest
 
-from penstock.codec.mysqlwire import ServerError
+from penstock.codec.mysql.mysqlwire import ServerError
+from penstock.engines.mysql.source import refusals as r
 from penstock.host.connect import ConnectionLost, PrivilegeMissing, StatementFailed
 from penstock.model import PenstockError
-from penstock.source.mysql import refusals as r
 
 FATAL = 1236
 SENTENCES: list[tuple[int, str, type[PenstockError]]] = [

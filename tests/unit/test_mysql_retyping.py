@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.codec.mysql_retyping import keeps_values
+from penstock.codec.mysql.retyping import keeps_values
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.engines.mysql.source.rights import Rights, parse_grant
 from penstock.model import TableName
-from penstock.source.mysql.rights import Rights, parse_grant
 
 T = TableName("shop", "item")
 

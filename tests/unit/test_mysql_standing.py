@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.engines.mysql.source.assemble import Mark
+from penstock.engines.mysql.source.standing import EXACT_FILE, StandingLost, Standings, physical
+from penstock.extract.extractor import _StateFiles
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.model import BinlogPosition
-from penstock.source.extract import _StateFiles
-from penstock.source.mysql.assemble import Mark
-from penstock.source.mysql.standing import EXACT_FILE, StandingLost, Standings, physical
 
 
 def mark(text: str, *, shift: int = 0, gtids: str = "u:1") -> Mark:

@@ -6,8 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.codec.binlog_query import Query
-from penstock.host.mysql.version import ServerVersion
+from penstock.codec.mysql.binlog_query import Query
+from penstock.engines.mysql.source.ddl_text import effects_of
+from penstock.engines.mysql.source.definitions import source_id_of
+from penstock.engines.mysql.source.table_book import Place, TableBook
+from penstock.engines.mysql.source.unfollowed import RowsChangedUnseen, StatementLogged
+from penstock.engines.mysql.version import ServerVersion
 from penstock.model import (
     BinlogPosition,
     ColumnDefinition,
@@ -15,10 +19,6 @@ from penstock.model import (
     TableDefinition,
     TableName,
 )
-from penstock.source.mysql.ddl_text import effects_of
-from penstock.source.mysql.definitions import source_id_of
-from penstock.source.mysql.table_book import Place, TableBook
-from penstock.source.mysql.unfollowed import RowsChangedUnseen, StatementLogged
 
 NAME = TableName("shop", "t")
 MARIA = ServerVersion.parse("10.11.19-MariaDB")

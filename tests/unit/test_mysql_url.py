@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import trustme
 
+from penstock.engines.mysql.url import MySQLUrl, with_database
+from penstock.engines.mysql.version import Flavour, ServerVersion
 from penstock.host.connect import TlsFailed, UrlInvalid
-from penstock.host.mysql.url import MySQLUrl, with_database
-from penstock.host.mysql.version import Flavour, ServerVersion
 
 
 def test_parts_are_decoded() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock.codec.binlog_cells import Cell, How
-from penstock.codec.mysql_decimals import decimal_bytes, decimal_text, read_decimal
-from penstock.codec.mysql_malformed import Malformed, Unfit
-from penstock.codec.mysql_types import neutral_type, parse_type
-from penstock.codec.mysql_values import ewkb_hex, uncompressed, value_reader
+from penstock.codec.mysql.binlog_cells import Cell, How
+from penstock.codec.mysql.decimals import decimal_bytes, decimal_text, read_decimal
+from penstock.codec.mysql.malformed import Malformed, Unfit
+from penstock.codec.mysql.types import neutral_type, parse_type
+from penstock.codec.mysql.values import ewkb_hex, uncompressed, value_reader
 
 
 def read(how: How, data: str | bytes, neutral: str = "string", **more: Any) -> Any:

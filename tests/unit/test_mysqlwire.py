@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec import mysqlwire as w
+from penstock.codec.mysql import mysqlwire as w
 
 EVENT = struct.pack("<IBIIIH", 1, 19, 7, 23, 200, 0) + b"body"
 

@@ -15,8 +15,8 @@ from penstock.control.new_tables import NewTable, NewTableWatch
 from penstock.control.table_list import line_of
 from penstock.control.table_wishes import TableNotTaken, read_wishes, wished_patterns
 from penstock.model import TableName
+from penstock.model.patterns import Selection
 from penstock.model.wishes import Capture, CaptureAnswers, TableWish, TableWishes
-from penstock.source.postgres.patterns import Selection
 
 ITEM, BAG = TableName("public", "item"), TableName("public", "bag")
 URLS = ("postgresql://u@h/s", "postgresql://u@h/t")

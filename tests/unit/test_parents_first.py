@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.load.postgres.apply import parents_first
-from penstock.load.postgres.target import TargetForeignKey, TargetTable
+from penstock.engines.postgres.target.apply import parents_first
+from penstock.engines.postgres.target.target import TargetForeignKey, TargetTable
 from penstock.model import TableName
 
 

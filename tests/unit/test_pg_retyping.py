@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.codec.pg_retyping import holds
+from penstock.codec.postgres.retyping import holds
 
 
 @pytest.mark.parametrize(

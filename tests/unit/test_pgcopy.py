@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec import pgcopy, pgwire
-from penstock.codec.pgcopy import NextHead
+from penstock.codec.postgres import pgcopy, pgwire
+from penstock.codec.postgres.pgcopy import NextHead
 
 WALKS = [pgcopy.next_head, pgcopy.make_next_head()]
 BOTH = pytest.mark.parametrize("walk", WALKS, ids=["twin", "kernel"])

@@ -28,9 +28,9 @@ from fix_pgoutput import (
     update,
     xlog,
 )
-from penstock.codec import pgoutput
 from penstock.codec.columns import TRANSACTIONS_SCHEMA
-from penstock.codec.pgoutput_outcome import BYTE_LIMIT_MAX
+from penstock.codec.postgres import pgoutput
+from penstock.codec.postgres.pgoutput_outcome import BYTE_LIMIT_MAX
 from penstock.model import Identity
 
 Decoder, DecodeError, Stop = pgoutput.Decoder, pgoutput.DecodeError, pgoutput.Stop

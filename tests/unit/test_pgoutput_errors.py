@@ -25,8 +25,8 @@ from fix_pgoutput import (
     update,
     xlog,
 )
-from penstock.codec import pgoutput
-from penstock.codec.pgoutput_outcome import Reason
+from penstock.codec.postgres import pgoutput
+from penstock.codec.postgres.pgoutput_outcome import Reason
 
 Decoder, DecodeError, Stop = pgoutput.Decoder, pgoutput.DecodeError, pgoutput.Stop
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.codec import pgoutput
+from penstock.codec.postgres import pgoutput
 
 TESTS = Path(__file__).parent.parent
 

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from penstock.codec import pgoutput_messages as messages
-from penstock.codec.pgoutput_outcome import POSTGRES_EPOCH_US, DecodeError
+from penstock.codec.postgres import pgoutput_messages as messages
+from penstock.codec.postgres.pgoutput_outcome import POSTGRES_EPOCH_US, DecodeError
 
 RELATION = (
     struct.pack(">I", 16_400)

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from fix_pgoutput import COMMIT_TIME_US, DECODERS, begin, column, insert, relation
-from penstock.codec.pgoutput import DecodeError, Decoder, Stop
-from penstock.codec.pgtext import Malformed, read_float32, read_float64
+from penstock.codec.postgres.pgoutput import DecodeError, Decoder, Stop
+from penstock.codec.postgres.pgtext import Malformed, read_float32, read_float64
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 UNFIT = object()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.codec.columns import arrow_type
-from penstock.codec.pgtypes import neutral_type, numeric_modifier
+from penstock.codec.postgres.pgtypes import neutral_type, numeric_modifier
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec import pgwire
-from penstock.codec.pgwire import WireError
+from penstock.codec.postgres import pgwire
+from penstock.codec.postgres.pgwire import WireError
 from penstock.model import PenstockError
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from fix_policies import BASE, BIG, ID, MORE, NAME, SMALL, TABLE, N, shaped
 from penstock.control.config import ConfigKeyUnknown, ConfigValueInvalid, load_config
+from penstock.engines.postgres.target.reshape import TYPES
 from penstock.load import LOAD_AFRESH
-from penstock.load.departures import Departures
-from penstock.load.policies import Kind, Policies, Policy, SchemaChangeRefused
-from penstock.load.postgres.reshape import TYPES
-from penstock.load.record_text import shape_fields, shape_text
-from penstock.load.shape_changes import is_applied, shape_changes
-from penstock.load.target import TableRecord
 from penstock.model import Relation
+from penstock.ports.policies import Kind, Policies, Policy, SchemaChangeRefused
+from penstock.ports.target import TableRecord
+from penstock.sql.record_text import shape_fields, shape_text
+from penstock.sql.schema_drift import Departures
+from penstock.sql.shape_changes import is_applied, shape_changes
 
 FRESH = TableRecord(source=TABLE, target=TABLE, merge_name="t_wkm", made=True, columns=())
 RECORD = Departures(set(), set(), []).record(FRESH, BASE)

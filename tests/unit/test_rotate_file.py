@@ -7,8 +7,8 @@ import zlib
 
 import pytest
 
-from penstock.codec.binlog_events import HEAD_BYTES, EventKind
-from penstock.source.mysql.live_tables import rotate_file
+from penstock.codec.mysql.binlog_events import HEAD_BYTES, EventKind
+from penstock.engines.mysql.source.live_tables import rotate_file
 
 NAME = b"binlog.000001"
 

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from penstock.codec.scram import ScramClient, ScramError, saslprep
+from penstock.codec.postgres.scram import ScramClient, ScramError, saslprep
 
 # RFC 7677, section 3; PostgreSQL sends an empty user name, so the example is checked through a
 # client whose first message is set to the example's.

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.codec.typemap import Engine, Server
-from penstock.control import checksum, checksum_mysql
+from penstock.codec.types import Engine, Server
+from penstock.control import checksum
 from penstock.control.checksum import Hasher, Part
 from penstock.control.shared_image import ColumnIncomparable, compared_columns, shared_images
-from penstock.load.bulk_types import Ends
+from penstock.engines.mysql.verify import checksum as checksum_mysql
 from penstock.model import ColumnDefinition, TableDefinition, TableName
+from penstock.sql.read_plan import Ends
 
 MYSQL = Server(engine=Engine.MYSQL, version=(8, 0, 36))
 MARIADB = Server(engine=Engine.MARIADB, version=(10, 11, 8))

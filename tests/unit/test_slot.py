@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.model import FlushPoint, Lsn, PenstockError
-from penstock.source.postgres.slot import (
+from penstock.engines.postgres.source.slot import (
     PositionGone,
     SlotLost,
     SlotMissing,
@@ -15,14 +14,15 @@ from penstock.source.postgres.slot import (
     SlotUnfit,
     check_slot,
 )
-from penstock.source.postgres.source_identity import (
+from penstock.engines.postgres.source.source_identity import (
     ServerIdentity,
     SourceReplaced,
     TimelineForked,
     check_identity,
     check_timeline,
 )
-from penstock.source.postgres.stream import StreamOptions, protocol_options
+from penstock.engines.postgres.source.stream import StreamOptions, protocol_options
+from penstock.model import FlushPoint, Lsn, PenstockError
 
 GOOD = SlotState(
     name="s",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.source.postgres.table_actions import TableActions
+from penstock.engines.postgres.source.table_actions import TableActions
 
 
 class Watch:

@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.model import TableName
-from penstock.source.postgres.patterns import (
-    PatternInvalid,
-    Selection,
-    as_pattern,
-    parse_pattern,
-)
+from penstock.model.patterns import PatternInvalid, Selection, as_pattern, parse_pattern
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,12 @@ from penstock.control.table_wishes import (
     read_wishes,
     wished_patterns,
 )
+from penstock.engines.mysql.source.engine import NOTES_FILE
+from penstock.engines.mysql.source.table_notes import AllNotes
 from penstock.host.files import REAL_FILES
-from penstock.load.apart import Apart, ApartState
-from penstock.load.target import Applied
 from penstock.log import checkpoint
 from penstock.model import TableName
+from penstock.model.patterns import Selection
 from penstock.model.wishes import (
     CAPTURED_FILE,
     WISHES_FILE,
@@ -33,9 +34,8 @@ from penstock.model.wishes import (
     TableWish,
     TableWishes,
 )
-from penstock.source.mysql.engine import NOTES_FILE
-from penstock.source.mysql.table_notes import AllNotes
-from penstock.source.postgres.patterns import Selection
+from penstock.ports.table_sync import Apart, ApartState
+from penstock.ports.target import Applied
 
 ITEM = TableName("public", "item")
 ODD = TableName("public", "a.b*")

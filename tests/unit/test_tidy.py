@@ -23,7 +23,7 @@ FUNCTION_LINES_MAX = 70
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 PRINTS = {"src/penstock/cli/output.py"}
 CHANGE_KINDS = {"added", "changed", "fixed", "removed", "security"}
-ENTRY_POINTS = {"penstock.cli", "penstock.__main__"}
+ENTRY_POINTS = {"penstock.cli", "penstock.__main__", "penstock.engines.mysql.server.embedded"}
 
 # Built from pieces, so that this file does not find itself.
 MACHINE_PATHS = re.compile("|".join(("/" + "work/", "/" + "root/", r"\.\./" + "shared")))

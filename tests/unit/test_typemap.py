@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.codec.mysql_types import neutral_type
-from penstock.codec.typemap import (
+from penstock.codec.mysql.types import neutral_type
+from penstock.codec.types import (
     LOSSES,
     Choices,
     Engine,

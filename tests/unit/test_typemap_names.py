@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.codec.typemap import (
+from penstock.codec.types import (
     Engine,
     NameRefused,
     NameRules,

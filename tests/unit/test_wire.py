@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.host.socket import WINDOW_BYTES, Wire
-from penstock.source.postgres.stream import (
+from penstock.engines.postgres.source.stream import (
     FLOW_GAP_S,
     FLOW_READ_COUNT,
     NAP_BYTES,
     NAP_S,
     Flow,
 )
+from penstock.host.socket import WINDOW_BYTES, Wire
 
 LONG_S = 60.0
 

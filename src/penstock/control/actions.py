@@ -1,6 +1,6 @@
 """RUN, PAUSE and STOP: the word in `wirekite.wirekite_action`, obeyed by both halves.
 
-Not here: the table itself (`penstock.load.progress`).
+Not here: the table itself (`penstock.ports.progress`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.control.config import Config
 from penstock.control.stopping import StopRequest
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.connect import ConnectFailed, ConnectionLost, StatementInterrupted
-from penstock.load.progress import Progress, open_progress
+from penstock.ports.progress import Progress, open_progress
 
 logger = structlog.get_logger()
 CHECK_INTERVAL_S = 5.0  # document 000: PAUSE sleeps 5 s between checks

@@ -35,12 +35,12 @@ from penstock.control.checksum import (
     source_image,
     target_image,
 )
-from penstock.control.compare_port import Dialect, Reader
-from penstock.control.hashed_rows import Hashes, Kind, Tally, merge, read_hashes
 from penstock.control.shared_image import compared_columns, shared_images
+from penstock.engines.postgres.verify.hashed_rows import Hashes, Kind, Tally, merge, read_hashes
 from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, literal, quoted, server_errors
-from penstock.load.bulk_types import Ends
 from penstock.model import PenstockError, Retry, TableDefinition, TableName
+from penstock.ports.verify import Dialect, Reader
+from penstock.sql.read_plan import Ends
 
 APPLICATION_NAME = "penstock verify"
 BLOCK_BYTES_DEFAULT = 8192

@@ -18,22 +18,17 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from penstock.codec.typemap import (
-    Engine,
-    TypeChoiceInvalid,
-    TypeChoiceUnknown,
-    parse_choices,
-)
+from penstock.codec.types import Engine, TypeChoiceInvalid, TypeChoiceUnknown, parse_choices
 from penstock.control.config_text import ConfigText, Substituted, read_config_text
 from penstock.control.table_wishes import with_wishes
+from penstock.engines.mysql.url import EXAMPLE, MySQLUrl
+from penstock.engines.mysql.url import SCHEMES as MYSQL_SCHEMES
 from penstock.host.connect import UrlInvalid, mask
-from penstock.host.mysql.url import EXAMPLE, MySQLUrl
-from penstock.host.mysql.url import SCHEMES as MYSQL_SCHEMES
-from penstock.load.policies import Kind, Policies, Policy
 from penstock.log.layout import PipelineLayout
 from penstock.model import BinlogPosition, PenstockError
+from penstock.model.patterns import PatternInvalid, Selection
 from penstock.model.position import BINLOG_HEAD_BYTES, PositionInvalid
-from penstock.source.postgres.patterns import PatternInvalid, Selection
+from penstock.ports.policies import Kind, Policies, Policy
 
 URL_SCHEMES = ("postgresql", "postgres", "mysql", "mariadb")
 SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}\Z")
@@ -153,7 +148,7 @@ class SourceSection:
 class TargetSection:
     """[target]. map: source namespace to target namespace; others keep their name.
 
-    types: what becomes of values that the target cannot hold, see `codec.typemap.parse_choices`.
+    types: what becomes of values that the target cannot hold, see `codec.types.parse_choices`.
     """
 
     url: str = field(repr=False)
@@ -219,7 +214,7 @@ class DataLoaderSection:
 class SchemaChangesSection:
     """[schemaChanges]: what becomes of a change of shape. default: of kinds that are not given.
 
-    Names as `load.policies.Kind` has them.
+    Names as `ports.policies.Kind` has them.
     """
 
     default: Policy = Policy.EVOLVE

@@ -16,20 +16,18 @@ from typing import Any
 import psycopg
 
 # The modules register their checks when they are imported.
-from penstock.control import (  # noqa: F401
-    doctor_directory,
-    doctor_host,
-    doctor_identity,
-    doctor_server,
-    doctor_slot,
-    doctor_tables,
-    doctor_target,
-)
+import penstock.engines.postgres.checks  # noqa: F401
+from penstock.control import doctor_directory, doctor_host  # noqa: F401
 from penstock.control.config import Config
 from penstock.control.doctor_load import LOAD_CHECKS, Loading, as_postgres_has_them
-from penstock.control.doctor_mysql.at_source import look_at_source
-from penstock.control.doctor_mysql.at_target import look_at_target
-from penstock.control.findings import (
+from penstock.control.followed import followed_names
+from penstock.control.new_tables import new_findings
+from penstock.engines.mysql.checks.at_source import look_at_source
+from penstock.engines.mysql.checks.at_target import look_at_target
+from penstock.engines.postgres.source.catalog import Survey, open_catalog, survey
+from penstock.host.connect import EXACT_TEXT_SETTINGS, ConnectFailed, connect, server_errors
+from penstock.model import PenstockError, TableDefinition
+from penstock.ports.checks import (
     CHECKS,
     Check,
     Finding,
@@ -40,12 +38,7 @@ from penstock.control.findings import (
     unreachable,
     untold,
 )
-from penstock.control.followed import followed_names
-from penstock.control.new_tables import new_findings
-from penstock.host.connect import EXACT_TEXT_SETTINGS, ConnectFailed, connect, server_errors
-from penstock.load.bulk_types import is_mysql
-from penstock.model import PenstockError, TableDefinition
-from penstock.source.postgres.catalog import Survey, open_catalog, survey
+from penstock.sql.read_plan import is_mysql
 
 
 class PreflightFailed(PenstockError):

@@ -6,10 +6,11 @@ import shutil
 import socket
 from collections.abc import Iterator
 
-from penstock.codec import binlog, pgoutput
+from penstock.codec.mysql import binlog
+from penstock.codec.postgres import pgoutput
 from penstock.control.config import Config
-from penstock.control.findings import Finding, Severity, Side, check
 from penstock.host.process import JAVA_VERSIONS, java_version
+from penstock.ports.checks import Finding, Severity, Side, check
 
 MASTER_TIMEOUT_S = 5.0
 DISK_FREE_BYTES_ERROR = 100 * 2**20

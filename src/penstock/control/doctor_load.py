@@ -12,23 +12,23 @@ from dataclasses import dataclass
 
 from penstock.control.config import Config
 from penstock.control.ends import ends_of
-from penstock.control.findings import Check, Finding, Severity, Side, check, mend_of
 from penstock.control.plan import is_planned, make_plan
 from penstock.control.table_wishes import read_wishes
 from penstock.control.target_state import open_target_reader
-from penstock.load.bulk_checks import NamesCollide, check_names
-from penstock.load.bulk_target import open_bulk_target
-from penstock.load.bulk_types import is_mysql, postgres_definition
+from penstock.engines.postgres.target.bulk_checks import NamesCollide, check_names
 from penstock.load.ledger import Step, next_step, read_ledger, refused
-from penstock.load.refusals import (
+from penstock.log.state import load_state
+from penstock.model import PenstockError, TableDefinition
+from penstock.ports.bulk import open_bulk_target
+from penstock.ports.checks import Check, Finding, Severity, Side, check, mend_of
+from penstock.ports.refusals import (
     TargetNotTransactional,
     TargetShapeDiffers,
     TargetTableMissing,
     TriggersWouldFire,
 )
-from penstock.load.target import SCHEMA, target_name
-from penstock.log.state import load_state
-from penstock.model import PenstockError, TableDefinition
+from penstock.ports.target import SCHEMA, target_name
+from penstock.sql.read_plan import is_mysql, postgres_definition
 
 APPLICATION_NAME = "penstock doctor"
 LOAD_CHECKS: list[Check] = []
@@ -142,8 +142,8 @@ def applied_to(loading: Loading) -> Iterator[Finding]:
     config = loading.config
     if not is_mysql(config.target.url):
         return  # PK12, PK14 and PG33 look at these
-    from penstock.load.mysql.engine import open_target
-    from penstock.load.mysql.shapes import check_shape
+    from penstock.engines.mysql.target.engine import open_target
+    from penstock.engines.mysql.target.shapes import check_shape
 
     ends = ends_of(config)
     assert ends is not None, "the target is MySQL or MariaDB"

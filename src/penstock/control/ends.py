@@ -5,12 +5,12 @@ Not here: what is done with them (`bulk_load.py`, `doctor_load.py`).
 
 from __future__ import annotations
 
-from penstock.codec.typemap import Engine, Server, parse_choices
+from penstock.codec.types import Engine, Server, parse_choices
 from penstock.control.config import Config
 from penstock.control.followed import followed_names
-from penstock.load.bulk_types import Ends, is_mysql
+from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.model import TableDefinition
-from penstock.source.postgres.catalog import captured_tables, open_catalog
+from penstock.sql.read_plan import Ends, is_mysql
 
 
 def ends_of(config: Config) -> Ends | None:
@@ -28,7 +28,7 @@ def ends_of(config: Config) -> Ends | None:
 def server_of(url: str) -> Server:
     """Which server answers at a URL."""
     if is_mysql(url):
-        from penstock.source.mysql import catalog as mysql_catalog
+        from penstock.engines.mysql.source import catalog as mysql_catalog
 
         with mysql_catalog.open_catalog(url) as connection:
             found = connection.server
@@ -45,7 +45,7 @@ def source_tables(config: Config) -> list[TableDefinition]:
     Raises the errors of `captured_tables` of the source's engine.
     """
     if is_mysql(config.source.url):
-        from penstock.source.mysql import catalog as mysql_catalog
+        from penstock.engines.mysql.source import catalog as mysql_catalog
 
         with mysql_catalog.open_catalog(config.source.url) as connection:
             return mysql_catalog.captured_tables(connection, config.source.tables)

@@ -1,7 +1,7 @@
 """`penstock extract`: one half of a pipeline, from the source into the change log.
 
 Wires configuration, handover, recorder and action to the extractor. Not here: the extraction
-(`penstock.source.extract`), the handover's steps (`handover.py`).
+(`penstock.extract.extractor`), the handover's steps (`handover.py`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from contextlib import ExitStack, contextmanager
 
 import structlog
 
-from penstock.control import mysql_handover
 from penstock.control.actions import ActionWatch
 from penstock.control.config import Config, Mode
 from penstock.control.diagnostics import diagnostics_to
 from penstock.control.doctor import examine
 from penstock.control.ends import source_tables
-from penstock.control.findings import Side
 from penstock.control.handover import prepared, tell_blockers
 from penstock.control.identity import (
     SourceIdentity,
@@ -27,25 +25,27 @@ from penstock.control.identity import (
     read_identity,
     stored_identity,
 )
-from penstock.control.mysql_source import has_begun, make_engine
 from penstock.control.new_tables import NewTableWatch, settle_new_tables, without_new
 from penstock.control.progress import CeRecorder
 from penstock.control.running import check_not_running
-from penstock.control.standby import check_publication_there
 from penstock.control.stopping import StopRequest, stop_on_signals
+from penstock.engines.mysql import handover as mysql_handover
+from penstock.engines.mysql.resume_state import has_begun, make_engine
+from penstock.engines.mysql.source.beginning import Beginning
+from penstock.engines.mysql.source.catalog import open_catalog
+from penstock.engines.postgres.source import slot as slots
+from penstock.engines.postgres.source.client import open_replication
+from penstock.engines.postgres.source.engine import PostgresEngine
+from penstock.engines.postgres.source.slot_owner import check_adoptable, disclaim_slot
+from penstock.engines.postgres.standby import check_publication_there
+from penstock.extract.extractor import ExtractOptions, Extractor, Outcome
 from penstock.host.connect import ConnectFailed, connect
 from penstock.host.files import REAL_FILES
 from penstock.log.state import load_state
 from penstock.model import Lsn, PenstockError, TableDefinition
-from penstock.source.extract import ExtractOptions, Extractor, Outcome
-from penstock.source.mysql.beginning import Beginning
-from penstock.source.mysql.catalog import open_catalog
-from penstock.source.port import SourceEngine
-from penstock.source.postgres import slot as slots
-from penstock.source.postgres.client import open_replication
-from penstock.source.postgres.engine import PostgresEngine
-from penstock.source.postgres.patterns import Selection
-from penstock.source.postgres.slot_owner import check_adoptable, disclaim_slot
+from penstock.model.patterns import Selection
+from penstock.ports.checks import Side
+from penstock.ports.source import SourceEngine
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock extract"

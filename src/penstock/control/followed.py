@@ -1,6 +1,7 @@
 """Which tables a pipeline has followed so far, dropped ones too.
 
-Not here: the catalogue as it is now (`source.postgres.catalog`, `source.mysql.catalog`).
+Not here: the catalogue as it is now (`engines.postgres.source.catalog`,
+`engines.mysql.source.catalog`).
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from dataclasses import dataclass
 
 from penstock.control.config import Config
 from penstock.control.table_wishes import read_answers, read_wishes
+from penstock.engines.postgres.source.ddl_watch import WatchState
+from penstock.engines.postgres.source.engine import WATCH_FILE
 from penstock.host.files import REAL_FILES, Files
 from penstock.log import PipelineLayout, checkpoint
 from penstock.model import TableName
 from penstock.model.wishes import Capture
-from penstock.source.postgres.ddl_watch import WatchState
-from penstock.source.postgres.engine import WATCH_FILE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +61,8 @@ def followed_tables(config: Config) -> Followed | None:
 
 
 def _in_binlog(config: Config) -> Followed | None:
-    from penstock.source.mysql.engine import NOTES_FILE
-    from penstock.source.mysql.table_notes import AllNotes
+    from penstock.engines.mysql.source.engine import NOTES_FILE
+    from penstock.engines.mysql.source.table_notes import AllNotes
 
     notes = checkpoint.load(config.layout.state / NOTES_FILE, AllNotes)
     if notes is None:

@@ -30,7 +30,15 @@ from penstock.control.handover_state import (
     write_handover,
 )
 from penstock.control.source_planner import HeldPoint, Planning, SourcePlanner
-from penstock.control.standby import (
+from penstock.engines.postgres.source import slot as slots
+from penstock.engines.postgres.source.client import open_replication
+from penstock.engines.postgres.source.slot import ConsistentPoint, consistent_point
+from penstock.engines.postgres.source.slot_owner import (
+    check_adoptable,
+    disclaim_slot,
+    slot_there_before,
+)
+from penstock.engines.postgres.standby import (
     APPLICATION_NAME,
     STANDBY,
     check_publication_there,
@@ -44,19 +52,11 @@ from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.connect import connect, server_errors
 from penstock.load.bulk import Point
-from penstock.load.bulk_types import is_mysql
 from penstock.load.chunk import snapshot_text
 from penstock.load.ledger import read_ledger
 from penstock.log.state import load_state
 from penstock.model import Lsn, PenstockError, TableDefinition
-from penstock.source.postgres import slot as slots
-from penstock.source.postgres.client import open_replication
-from penstock.source.postgres.slot import ConsistentPoint, consistent_point
-from penstock.source.postgres.slot_owner import (
-    check_adoptable,
-    disclaim_slot,
-    slot_there_before,
-)
+from penstock.sql.read_plan import is_mysql
 
 __all__ = ["HandoverView", "bulk_planner", "prepared", "read_handover", "wait_for_point"]
 
@@ -111,7 +111,7 @@ def bulk_planner(config: Config) -> Planning:
         return None if state is None else state.point
 
     if is_mysql(config.source.url):
-        from penstock.control.mysql_planner import MySQLPlanner  # with the driver: not all have it
+        from penstock.engines.mysql.planner import MySQLPlanner  # with the driver: not all have it
 
         return MySQLPlanner(config, first=first)
     if config.pipeline.handover is HandoverMode.PAUSE:
@@ -133,7 +133,7 @@ def prepared(
     snapshot and takes the steps that follow. Leaving it waits until the bulk load has no more use
     for the snapshot, unless stop() says so or the extraction failed. Replay that was paused is
     resumed in every case. Raises LogWithoutBulkLoad, NotAStandby, StandbyTooOld,
-    PublicationOnPrimary, the errors of `source.postgres.slot`.
+    PublicationOnPrimary, the errors of `engines.postgres.source.slot`.
     """
     with ExitStack() as stack:
         handing = _Handing(config, tables, stop, stack)

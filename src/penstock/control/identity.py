@@ -89,7 +89,7 @@ def mysql_identity(config: Config, flavour: str) -> SourceIdentity:
     """Who a MySQL or MariaDB source is, for good: with GTIDs servers may take over.
 
     Whether this one has what the log goes on from is checked before each connection
-    (`penstock.source.mysql.status.check_resume`).
+    (`penstock.engines.mysql.source.status.check_resume`).
     """
     return SourceIdentity(
         pipeline=config.pipeline.name,

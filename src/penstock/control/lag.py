@@ -20,9 +20,9 @@ from penstock.control.log_facts import LogEnd, outstanding_commit_us, read_log_e
 from penstock.control.positions import LsnPositions, Positions, positions_of
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.connect import server_errors
-from penstock.load.progress import open_progress
-from penstock.load.target import Applied
 from penstock.model import BinlogPosition, Lsn
+from penstock.ports.progress import open_progress
+from penstock.ports.target import Applied
 
 # The bytes are those of document 000's query; on a standby there is no current WAL position.
 SLOT_STATE = """

@@ -19,8 +19,8 @@ from penstock.host import faults
 from penstock.load.late_keys import LateTable, put_late_keys, read_late_keys
 from penstock.load.late_tables import add_late_keys
 from penstock.model import PenstockError, TableName
+from penstock.model.patterns import as_pattern
 from penstock.model.wishes import Capture
-from penstock.source.postgres.patterns import as_pattern
 
 logger = structlog.get_logger()
 

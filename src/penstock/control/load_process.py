@@ -15,7 +15,7 @@ from typing import Self
 
 import structlog
 
-from penstock.codec.typemap import Engine, parse_choices
+from penstock.codec.types import Engine, parse_choices
 from penstock.control.actions import ActionWatch
 from penstock.control.bulk_load import bulk_load, bulk_options
 from penstock.control.config import Config, Mode, OnTableError
@@ -41,9 +41,9 @@ from penstock.load.kept_files import Keeping
 from penstock.load.ledger import read_ledger
 from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.loader_state import LoaderState, write_loader_state
-from penstock.load.progress import open_progress
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions, SparkLost
 from penstock.model import PenstockError, TableDefinition
+from penstock.ports.progress import open_progress
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock load"

@@ -62,7 +62,7 @@ def read_log(
 def _selection(tables: str | Sequence[str]) -> Callable[[TableName], bool]:
     if not tables:
         return lambda _: True
-    from penstock.source.postgres.patterns import Selection
+    from penstock.model.patterns import Selection
 
     return Selection.parse((tables,) if isinstance(tables, str) else tuple(tables)).takes
 

@@ -18,11 +18,11 @@ from urllib.parse import unquote
 
 from penstock.control.config import Config, is_mysql_url, load_config
 from penstock.control.doctor import Report, examine
-from penstock.control.findings import Severity, Side
 from penstock.control.plan import Plan, make_plan
-from penstock.host.mysql.url import MySQLUrl
+from penstock.engines.mysql.url import MySQLUrl
 from penstock.model import PenstockError, TableName
-from penstock.source.postgres.patterns import as_pattern
+from penstock.model.patterns import as_pattern
+from penstock.ports.checks import Severity, Side
 
 _USER_INFO = re.compile(r"(\w+://[^:@/?#]*):([^/?#]*)@")
 _DATABASE = re.compile(r"\w+://[^/?#]*/([^?#]*)")

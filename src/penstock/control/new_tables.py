@@ -3,7 +3,7 @@
 The catalogue is compared with what the pipeline follows: at every start, and again and again while
 changes are extracted. A new table is then asked for as `penstock table add` does it, so that the
 others flow on; one that cannot be followed is left out with the reason, and stops nobody. Not
-here: carrying it out (the engines' `captures.py`, `penstock.load.apart`).
+here: carrying it out (the engines' `captures.py`, `penstock.ports.table_sync`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Self
 import structlog
 
 from penstock.control.config import Config, NewTables
-from penstock.control.findings import Finding, Severity, Side
 from penstock.control.followed import Followed, followed_tables
 from penstock.control.table_wishes import (
     check_capturable,
@@ -31,8 +30,9 @@ from penstock.control.table_wishes import (
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.ledger import read_ledger
 from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.model.patterns import Selection, as_pattern, parse_pattern
 from penstock.model.wishes import Capture, TableWish, TableWishes
-from penstock.source.postgres.patterns import Selection, as_pattern, parse_pattern
+from penstock.ports.checks import Finding, Severity, Side
 
 logger = structlog.get_logger()
 
@@ -137,7 +137,7 @@ def _look(config: Config) -> _Seen:
             return _Seen()
         found = {name for name in there if not known.has(name)}
     else:
-        from penstock.source.postgres.catalog import open_catalog, taken_names
+        from penstock.engines.postgres.source.catalog import open_catalog, taken_names
 
         with open_catalog(config.source.url, application_name="penstock new tables") as catalog:
             oids = taken_names(catalog, patterns)
@@ -167,8 +167,8 @@ def _in_mysql(
     A captured table that is missing was dropped or has another name now: which of the two, the
     binlog tells as soon as it is read so far.
     """
-    from penstock.source.mysql.catalog import open_catalog, taken_names
-    from penstock.source.mysql.table_book import ghost_of
+    from penstock.engines.mysql.source.catalog import open_catalog, taken_names
+    from penstock.engines.mysql.source.table_book import ghost_of
 
     with open_catalog(config.source.url, application_name="penstock new tables") as catalog:
         names = taken_names(catalog, patterns)

@@ -18,8 +18,8 @@ from penstock.control.plan import check as check_plan
 from penstock.control.reset import at_rest, carry_out, look
 from penstock.control.supervisor import run_pipeline
 from penstock.host.connect import mask
-from penstock.load.leftovers import leftovers
-from penstock.load.refusals import TargetFollowsAnotherLog
+from penstock.ports.leftovers import leftovers
+from penstock.ports.refusals import TargetFollowsAnotherLog
 
 PREFIX = "PENSTOCK_COPY_"
 FILE = "copy.toml"

@@ -1,7 +1,7 @@
 """Which server cannot be asked, since when, and what is tried next.
 
 That a server is away is seen by whoever asks it; when a process of the pipeline tries again, by
-what it last wrote into run/. Not here: trying again (`host.retry`, `source.extract`).
+what it last wrote into run/. Not here: trying again (`host.retry`, `extract.extractor`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import msgspec
 from penstock.control.config import Config
 from penstock.control.display import human_seconds
 from penstock.control.running import ProcessState
+from penstock.extract.extractor import STATUS_FILE
 from penstock.host.clock import Clock
 from penstock.host.files import REAL_FILES, FileMissing
 from penstock.host.retry import is_outage
 from penstock.load.loader_state import STATE_NAME
 from penstock.model import PenstockError
-from penstock.source.extract import STATUS_FILE
 
 SIDES = {"extract": "source", "load": "target"}  # which server a process cannot do without
 

@@ -2,7 +2,7 @@
 
 Asks both servers and changes nothing. A run between engines refuses to start when the plan holds
 something that is refused, or that may get lost and that nobody has chosen for. Not here: the table
-of types (`codec.typemap`), how a plan is printed (`plan_text.py`).
+of types (`codec.types`), how a plan is printed (`plan_text.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.codec.typemap import (
+from penstock.codec.types import (
     Choices,
     Engine,
     Loss,
@@ -22,11 +22,11 @@ from penstock.codec.typemap import (
     parse_choices,
     problems,
 )
-from penstock.control import plan_postgres
 from penstock.control.config import Config
 from penstock.control.plan_facts import SourceFacts
-from penstock.load.carried import extras_of
+from penstock.engines.postgres import plan as plan_postgres
 from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.sql.schema_translation import extras_of
 
 
 class PlanRefused(PenstockError):
@@ -201,7 +201,7 @@ def make_plan(config: Config, *, whole: bool = True) -> Plan:
     if config.pipeline.mode.has_change:
         found += _versioned(definitions)
     if config.pipeline.mode.has_data and source.engine is target.engine and source.engine.is_mysql:
-        from penstock.control.plan_mysql import doubtful_expressions
+        from penstock.engines.mysql.plan import doubtful_expressions
 
         found += doubtful_expressions(config, definitions)
     tables = [
@@ -279,7 +279,7 @@ def _source(config: Config) -> SourceFacts:
     if Engine.of_url(config.source.url) is Engine.POSTGRESQL:
         return plan_postgres.read_source(config)
     # The driver of MySQL is an extra: who has PostgreSQL alone need not have it.
-    from penstock.control import plan_mysql
+    from penstock.engines.mysql import plan as plan_mysql
 
     return plan_mysql.read_source(config)
 
@@ -288,6 +288,6 @@ def _target(config: Config) -> tuple[Server, int]:
     """The target, and its lower_case_table_names."""
     if Engine.of_url(config.target.url) is Engine.POSTGRESQL:
         return plan_postgres.read_target(config), 0
-    from penstock.control import plan_mysql
+    from penstock.engines.mysql import plan as plan_mysql
 
     return plan_mysql.read_target(config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.codec.typemap import Server
+from penstock.codec.types import Server
 from penstock.model import TableDefinition
 
 APPLICATION_NAME = "penstock plan"

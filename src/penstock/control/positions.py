@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from penstock.control.config import Config
+from penstock.engines.mysql.source.standing import STANDING_FILE, Standing, position_text
 from penstock.log import PipelineLayout, checkpoint
 from penstock.model import Lsn
-from penstock.source.mysql.standing import STANDING_FILE, Standing, position_text
 
 
 class Positions(Protocol):

@@ -12,9 +12,9 @@ import structlog
 from penstock.control.config import Config
 from penstock.control.positions import positions_of
 from penstock.host.files import FileMissing
-from penstock.load.progress import Progress, open_progress
 from penstock.log.layout import list_segments, segment_name
 from penstock.log.segment import ClosedSegment, open_segment
+from penstock.ports.progress import Progress, open_progress
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock extract progress"

@@ -15,20 +15,20 @@ from dataclasses import dataclass
 
 import structlog
 
-from penstock.codec.mysqltext import CellUnfit
+from penstock.codec.mysql.mysqltext import CellUnfit
 from penstock.control.checksum import Hasher, Sums, add_sums, differing_buckets
 from penstock.control.compare import Compared
-from penstock.control.compare_port import Reader
 from penstock.control.config import Config
 from penstock.host.connect import quoted
 from penstock.host.faults import declare, point
-from penstock.load.bulk_types import Ends, Way, is_mysql, way_of
 from penstock.load.chunk import ChunkTask, named
 from penstock.load.chunk import Reader as RowReader
 from penstock.load.ledger import Chunk
-from penstock.load.repair import RepairTable, RepairTarget, open_repair
-from penstock.load.target import Applied
 from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.ports.repair import RepairTable, RepairTarget, open_repair
+from penstock.ports.target import Applied
+from penstock.ports.verify import Reader
+from penstock.sql.read_plan import Ends, Way, is_mysql, way_of
 
 logger = structlog.get_logger()
 declare("verify.repair.deleted", "verify.repair.written", "verify.repair.committed")
@@ -153,7 +153,7 @@ def _select(
 ) -> str:
     """The statement that reads the rows at the source, as the bulk load's do."""
     if is_mysql(source_url):
-        from penstock.host.mysql.connect import quoted as mysql_quoted
+        from penstock.engines.mysql.connect import quoted as mysql_quoted
 
         assert way is not None, "a table of MySQL goes some way"
         table = mysql_quoted(*definition.name)

@@ -2,8 +2,8 @@
 
 First everything is looked at and nothing changed; then the source is let go, the target's state,
 and last the directory, so that a reset that was killed at any moment can be repeated. Not here:
-asking (`penstock.cli.reset`), and what each engine holds (`source.postgres.leftovers`,
-`load.leftovers`).
+asking (`penstock.cli.reset`), and what each engine holds (`engines.postgres.source.leftovers`,
+`ports.leftovers`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.control import mysql_replica
 from penstock.control.config import Config
 from penstock.control.ends import source_tables
 from penstock.control.handover_state import read_handover
@@ -25,18 +24,19 @@ from penstock.control.running import (
     take_lock,
 )
 from penstock.control.table_wishes import read_wishes
+from penstock.engines.mysql import replica as mysql_replica
+from penstock.engines.postgres.source import leftovers as at_source
+from penstock.engines.postgres.source.slot_owner import SlotOwner, slot_of_another, slot_owner
 from penstock.host.connect import PrivilegeMissing, connect
 from penstock.host.files import REAL_FILES, DirectoryLock, remove_tree
-from penstock.load import leftovers as at_target
-from penstock.load.refusals import TargetFollowsAnotherLog
-from penstock.load.target import target_name
 from penstock.log import load_state
 from penstock.log.layout import LOCK_NAME
 from penstock.model import PenstockError
 from penstock.model.removal import Removal
 from penstock.model.wishes import Capture
-from penstock.source.postgres import leftovers as at_source
-from penstock.source.postgres.slot_owner import SlotOwner, slot_of_another, slot_owner
+from penstock.ports import leftovers as at_target
+from penstock.ports.refusals import TargetFollowsAnotherLog
+from penstock.ports.target import target_name
 
 APPLICATION_NAME = "penstock reset"
 REMOVED = "reset.removed"  # what is being deleted has this name first, all at once
@@ -238,7 +238,7 @@ def _let_go(config: Config, removal: Removal) -> None:
     if not config.source.is_mysql:
         at_source.remove(config.source.url, removal)
         return
-    from penstock.source.mysql.catalog import open_catalog
+    from penstock.engines.mysql.source.catalog import open_catalog
 
     handover = read_handover(config)
     assert handover is not None, "it is what was found"

@@ -1,6 +1,6 @@
 """Images of rows that servers of different engines compute alike: SQL for both sides of a table.
 
-Each column is the text by which the table of types compares it (`codec.typemap`), so what a
+Each column is the text by which the table of types compares it (`codec.types`), so what a
 pipeline holds to be equal is equal here. Texts are given their length, NULL is told from every
 text, and long values enter as a digest: an image must stay below max_allowed_packet, beyond which
 MySQL's concat() is NULL. Not here: hashing images (`checksum.py`, `checksum_mysql.py`).
@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from penstock.codec.typemap import Engine, Mapping, filled
-from penstock.codec.typemap.forms import Form, Kind
+from penstock.codec.types import Engine, Mapping, filled
+from penstock.codec.types.forms import Form, Kind
 from penstock.control.checksum import Image, key_columns
 from penstock.host.connect import quoted as postgres_quoted
-from penstock.load.bulk_types import Ends, carried
 from penstock.model import ColumnDefinition, PenstockError, TableDefinition, TableName
+from penstock.sql.read_plan import Ends, carried
 
 # Kinds whose text can hold anything; of all others it is digits, letters and signs.
 _ANY_TEXT = frozenset({Kind.TEXT, Kind.PADDED, Kind.PRINTED})
@@ -163,14 +163,14 @@ class _MySQL:
     @staticmethod
     def text(cell: _Cell) -> str:
         """A column's text."""
-        from penstock.host.mysql.connect import quoted  # with the driver: not all have it
+        from penstock.engines.mysql.connect import quoted  # with the driver: not all have it
 
         return f"({filled(cell.text, quoted(cell.name))})"
 
     @staticmethod
     def marked(cell: _Cell) -> str:
         """A column as it enters the image."""
-        from penstock.host.mysql.connect import quoted
+        from penstock.engines.mysql.connect import quoted
 
         text = _MySQL.text(cell)
         if cell.is_long:

@@ -24,7 +24,6 @@ from rich.text import Text
 from penstock.control.compare import CompareProgress
 from penstock.control.display import console, human_bytes, human_count, human_seconds, pairs
 from penstock.control.doctor import Report
-from penstock.control.findings import Finding, Severity
 from penstock.control.lag import Lag
 from penstock.control.live import bulk_table, change_rows, table_rows
 from penstock.control.status import Status
@@ -32,6 +31,7 @@ from penstock.control.table_list import TableLine
 from penstock.control.told import in_flight, point_text
 from penstock.control.verify import VerifyResult
 from penstock.log.reader import Finding as LogFinding
+from penstock.ports.checks import Finding, Severity
 
 SEVERITY_STYLES = {
     Severity.ERROR: "bold red",

@@ -12,14 +12,9 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from penstock.control.config import Config
-from penstock.load.bulk import Planner, Point, PointUnfit
-from penstock.load.bulk_types import is_mysql
-from penstock.load.chunk import snapshot_text
-from penstock.load.ledger import Chunk
-from penstock.model import Lsn, TableDefinition, TableName
-from penstock.source.postgres.catalog import captured_tables, open_catalog
-from penstock.source.postgres.slot import Watch
-from penstock.source.postgres.snapshot import (
+from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
+from penstock.engines.postgres.source.slot import Watch
+from penstock.engines.postgres.source.snapshot import (
     SnapshotGone,
     TableRewritten,
     check_not_rewritten,
@@ -29,6 +24,11 @@ from penstock.source.postgres.snapshot import (
     plan_chunks,
     temporary_consistent_point,
 )
+from penstock.load.bulk import Planner, Point, PointUnfit
+from penstock.load.chunk import snapshot_text
+from penstock.load.ledger import Chunk
+from penstock.model import Lsn, TableDefinition, TableName
+from penstock.sql.read_plan import is_mysql
 
 # A table is cut into enough chunks for all streams to end at about the same time.
 CHUNKS_PER_STREAM = 4
@@ -163,6 +163,6 @@ def data_planner(config: Config) -> Planning:
     """The planner of mode data: no handover, so each point is its own."""
     if not is_mysql(config.source.url):
         return SourcePlanner(config)
-    from penstock.control.mysql_planner import MySQLPlanner  # with the driver: not all have it
+    from penstock.engines.mysql.planner import MySQLPlanner  # with the driver: not all have it
 
     return MySQLPlanner(config)

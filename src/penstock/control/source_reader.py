@@ -64,7 +64,7 @@ class PostgresReader:
 def open_source(config: Config, *, application_name: str) -> SourceReader:
     """Connect to a pipeline's source, whichever engine its URL names."""
     if config.source.is_mysql:
-        from penstock.control.binlog_lag import BinlogReader
+        from penstock.engines.mysql.lag import BinlogReader
 
         return BinlogReader(config, application_name)
     return PostgresReader(config, application_name)

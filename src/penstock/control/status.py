@@ -40,8 +40,8 @@ from penstock.control.target_state import (
     read_target_state,
 )
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.load.target import Applied
 from penstock.model import PenstockError
+from penstock.ports.target import Applied
 
 NAME = "penstock status"
 

@@ -3,7 +3,7 @@
 The bulk load's own machinery, for one table, at a consistent point that is taken now: chunks with
 a ledger of their own below state/copies/, so that a copy that is killed goes on where it was. Each
 has a thread of the load process, works when it is its turn, and leaves a slot to the changes. Not
-here: what happens to the table before and after (`penstock.load.apart`).
+here: what happens to the table before and after (`penstock.ports.table_sync`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from penstock.control.config import Config, HandoverMode
 from penstock.control.ends import source_tables
 from penstock.control.handover import tell_blockers
 from penstock.control.late_keys import narrowed
-from penstock.control.mysql_source import stored_standing
 from penstock.control.source_planner import Planning, SourcePlanner, data_planner
-from penstock.control.standby import paused_point
+from penstock.engines.mysql.resume_state import stored_standing
+from penstock.engines.postgres.standby import paused_point
 from penstock.host import faults
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.retry import Backoff, Patience

@@ -16,11 +16,11 @@ from penstock.control.config import Config
 from penstock.control.followed import followed_tables
 from penstock.control.table_copy import read_notes
 from penstock.control.table_wishes import read_answers, read_wishes
-from penstock.load.apart import Apart, ApartState, next_state
 from penstock.load.isolation import read_isolations
-from penstock.load.progress import open_progress
 from penstock.model import TableName
 from penstock.model.wishes import Capture, CaptureAnswers, TableWish, TableWishes
+from penstock.ports.progress import open_progress
+from penstock.ports.table_sync import Apart, ApartState, next_state
 
 APPLICATION_NAME = "penstock tables"
 LEFT_OUT = "left out"

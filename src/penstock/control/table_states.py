@@ -11,9 +11,9 @@ from enum import StrEnum
 
 from penstock.control.status import Status
 from penstock.control.table_list import LEFT_OUT, TableLine
-from penstock.load.apart import ApartState
 from penstock.load.bulk_progress import TableProgress, share_of
 from penstock.model import TableName
+from penstock.ports.table_sync import ApartState
 
 
 class TableState(StrEnum):

@@ -2,7 +2,7 @@
 
 A wish is written into state/wishes.json, which is replaced whole, under a lock, and is carried out
 by the extract and the load process within a second, or when they are next started. Not here: what
-they make of it (`source.postgres.captures`, `penstock.load.apart`), and showing it
+they make of it (`engines.postgres.source.captures`, `penstock.ports.table_sync`), and showing it
 (`table_list.py`).
 """
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from penstock.host.files import REAL_FILES, DirectoryLock, DirectoryLocked, Files
 from penstock.log import checkpoint
 from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.model.patterns import Selection, as_pattern, parse_pattern
 from penstock.model.wishes import (
     CAPTURED_FILE,
     WISHES_FILE,
@@ -25,7 +26,6 @@ from penstock.model.wishes import (
     TableWish,
     TableWishes,
 )
-from penstock.source.postgres.patterns import Selection, as_pattern, parse_pattern
 
 if TYPE_CHECKING:
     from penstock.control.config import Config
@@ -302,8 +302,8 @@ def check_capturable(config: Config, tables: Sequence[TableName]) -> list[TableD
     """
     from penstock.control.doctor import examine
     from penstock.control.ends import source_tables
-    from penstock.control.findings import Side
     from penstock.control.plan import check as check_plan
+    from penstock.ports.checks import Side
 
     names = tuple(as_pattern(table) for table in tables)
     only = replace(config, source=replace(config.source, tables=names))

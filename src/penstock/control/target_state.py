@@ -1,7 +1,7 @@
 """What the tables of schema or database `wirekite` in a pipeline's target tell of it.
 
 The queries are those that document 000 prints, run as they stand on every engine. Not here: the
-tables themselves (`penstock.load.progress`).
+tables themselves (`penstock.ports.progress`).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from penstock.control.config import Config
+from penstock.engines.postgres.target.apart_rows import read_apart
+from penstock.engines.postgres.target.bulk import PostgresCounts
+from penstock.engines.postgres.target.progress import read_action, read_applied
 from penstock.host.connect import connect, server_errors
-from penstock.load.apart import Apart
 from penstock.load.bulk_progress import BulkProgress, read_progress
-from penstock.load.bulk_target import ChunkCounts
-from penstock.load.bulk_types import is_mysql
 from penstock.load.ledger import read_ledger
-from penstock.load.postgres.apart_rows import read_apart
-from penstock.load.postgres.bulk import PostgresCounts
-from penstock.load.postgres.progress import read_action, read_applied
-from penstock.load.target import Applied
 from penstock.model import TableName
+from penstock.ports.bulk import ChunkCounts
+from penstock.ports.table_sync import Apart
+from penstock.ports.target import Applied
+from penstock.sql.read_plan import is_mysql
 
 # As document 000 prints them.
 CE_ROWS = """
@@ -156,7 +156,7 @@ class PostgresReader:
 def open_target_reader(url: str, *, application_name: str) -> TargetReader:
     """Connect to a target, whichever engine its URL names."""
     if is_mysql(url):
-        from penstock.control.mysql_target import MySQLReader
+        from penstock.engines.mysql.target_state import MySQLReader
 
         return MySQLReader(url, application_name)
     return PostgresReader(url, application_name)

@@ -25,7 +25,6 @@ from penstock.control.compare import (
     compare,
     hasher_for,
 )
-from penstock.control.compare_port import Reader
 from penstock.control.config import Config, Mode
 from penstock.control.ends import ends_of, source_tables
 from penstock.control.log_facts import read_log_end
@@ -43,7 +42,6 @@ from penstock.control.verify_source import (
 from penstock.host import files
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import DirectoryLock
-from penstock.load.bulk_types import is_mysql
 from penstock.load.hold import (
     HOLD_LOCK,
     Held,
@@ -53,9 +51,11 @@ from penstock.load.hold import (
     write_hold,
 )
 from penstock.load.ledger import read_ledger
-from penstock.load.progress import open_progress
-from penstock.load.target import Applied, target_name
 from penstock.model import Lsn, PenstockError, Retry, TableName
+from penstock.ports.progress import open_progress
+from penstock.ports.target import Applied, target_name
+from penstock.ports.verify import Reader
+from penstock.sql.read_plan import is_mysql
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock verify"
@@ -386,7 +386,7 @@ def _not_reached(config: Config, held: Held | None) -> HoldNotReached:
 def _target_side(config: Config, sessions: int, stack: ExitStack) -> Reader:
     """The target as it is now."""
     if is_mysql(config.target.url):
-        from penstock.control.compare_mysql import open_target_side
+        from penstock.engines.mysql.verify.compare import open_target_side
 
         return stack.enter_context(open_target_side(config.target.url, sessions=sessions))
     return stack.enter_context(Side(config.target.url, snapshot_id=None, sessions=sessions))

@@ -13,13 +13,13 @@ from typing import Any
 import psycopg
 
 from penstock.control.compare import APPLICATION_NAME, Side
-from penstock.control.compare_port import Reader
 from penstock.control.config import Config
 from penstock.control.ends import source_tables
 from penstock.control.log_facts import read_log_end
+from penstock.engines.postgres.source.snapshot import temporary_consistent_point
 from penstock.host.connect import connect, server_errors
 from penstock.model import Lsn
-from penstock.source.postgres.snapshot import temporary_consistent_point
+from penstock.ports.verify import Reader
 
 # Row messages (tags I, U, D, T) of transactions that end behind the log. A transaction's last
 # message has the position of its end; the slot may stand before the log's end after a crash.
@@ -64,7 +64,7 @@ def open_source_side(
     tell: told how the point is taken, where others may have to wait for it.
     """
     if config.source.is_mysql:
-        from penstock.control.verify_binlog import open_binlog_side
+        from penstock.engines.mysql.verify.source import open_binlog_side
 
         return open_binlog_side(config, sessions, stack, tell)
     # Its slot is gone as soon as the side has taken over.
@@ -90,7 +90,7 @@ def nudge(config: Config) -> None:
 def unread_changes(config: Config, point: SourcePoint) -> str:
     """What of ours precedes the point and is not in the log, for people; empty for nothing."""
     if config.source.is_mysql:
-        from penstock.control.verify_binlog import unread_in_binlog
+        from penstock.engines.mysql.verify.source import unread_in_binlog
 
         return unread_in_binlog(config, point.position, source_tables(config))
     unread = _unread_rows(config, point.position)

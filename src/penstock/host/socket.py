@@ -2,7 +2,7 @@
 
 Reading waits without holding the lock, so that a status can be sent while another thread waits
 for data, and while TLS is on (OpenSSL forbids two calls on one session at a time). Not here: what
-the bytes mean (`codec.pgwire`), which certificates to trust (`host.tls`).
+the bytes mean (`codec.postgres.pgwire`), which certificates to trust (`engines.postgres.tls`).
 """
 
 from __future__ import annotations

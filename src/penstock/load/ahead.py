@@ -23,8 +23,8 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.plan import POSITION_MAX
 from penstock.load.session import Session
 from penstock.load.stage import BatchOptions, Staged, Stager, open_stager
-from penstock.load.target import Applied
 from penstock.log.layout import SegmentFile
+from penstock.ports.target import Applied
 
 logger = structlog.get_logger(__name__)
 faults.declare("load.ahead.before", "load.ahead.after")

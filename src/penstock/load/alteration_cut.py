@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from penstock.load.plan import POSITION_MAX, Plan, Window
-from penstock.load.target import Applied
 from penstock.log.segment import Segment
+from penstock.ports.target import Applied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

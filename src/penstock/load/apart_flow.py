@@ -18,18 +18,8 @@ import structlog
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
 from penstock.load.ahead import Ahead, Wanted
-from penstock.load.apart import (
-    Apart,
-    ApartState,
-    has_met,
-    isolated,
-    left_out,
-    moves,
-    segment_needed,
-)
 from penstock.load.following import Follower
 from penstock.load.stage import BatchOptions, Staged
-from penstock.load.target import Applied
 from penstock.log.layout import SegmentFile
 from penstock.model import TableName
 from penstock.model.wishes import (
@@ -38,6 +28,16 @@ from penstock.model.wishes import (
     CaptureAnswers,
     TableWishes,
 )
+from penstock.ports.table_sync import (
+    Apart,
+    ApartState,
+    has_met,
+    isolated,
+    left_out,
+    moves,
+    segment_needed,
+)
+from penstock.ports.target import Applied
 
 logger = structlog.get_logger(__name__)
 

@@ -15,10 +15,10 @@ import structlog
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.connect import StatementInterrupted
-from penstock.load.apart import Apart
-from penstock.load.refusals import ValueRefused
 from penstock.load.stage import Staged, Steps
-from penstock.load.target import Applied, Target
+from penstock.ports.refusals import ValueRefused
+from penstock.ports.table_sync import Apart
+from penstock.ports.target import Applied, Target
 
 logger = structlog.get_logger(__name__)
 faults.declare(

@@ -18,12 +18,10 @@ from typing import Protocol
 
 import structlog
 
+from penstock.engines.postgres.target.bulk_checks import check_names, goes_binary
 from penstock.host.clock import REAL_CLOCK
-from penstock.load.bulk_checks import check_names, goes_binary
 from penstock.load.bulk_progress import OnProgress, Teller, Watch
-from penstock.load.bulk_target import BulkTarget, open_bulk_target
 from penstock.load.bulk_tasks import partitions, partitions_beside, streams_per_task
-from penstock.load.bulk_types import Ends, way_of
 from penstock.load.chunk import (
     ChunkOutcome,
     ChunkTask,
@@ -44,10 +42,12 @@ from penstock.load.ledger import (
     refused,
     write_ledger,
 )
-from penstock.load.refusals import TargetShapeDiffers
 from penstock.load.session import Session
-from penstock.load.target import target_name
 from penstock.model import BinlogPosition, Lsn, PenstockError, TableDefinition, TableName
+from penstock.ports.bulk import BulkTarget, open_bulk_target
+from penstock.ports.refusals import TargetShapeDiffers
+from penstock.ports.target import target_name
+from penstock.sql.read_plan import Ends, way_of
 
 logger = structlog.get_logger(__name__)
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 import psycopg
 from psycopg import sql
 
-from penstock.codec.mysqltext import Dialect, Stop, TextCell, make_row_lines
-from penstock.load.borrowing import BorrowedSession
-from penstock.load.pipe import CopyCountsDiffer
+from penstock.codec.mysql.mysqltext import Dialect, Stop, TextCell, make_row_lines
+from penstock.engines.mysql.source.borrowing import BorrowedSession
+from penstock.engines.postgres.target.pipe import CopyCountsDiffer
 from penstock.model import PenstockError
 
 READ = "reading at the source"

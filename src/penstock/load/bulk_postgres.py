@@ -2,7 +2,7 @@
 
 Whole blocks of CopyData are read from the socket below a psycopg connection, as in `relay.py`, and
 become lines in one walk without the GIL; under TLS libpq's calls are used, row by row. Not here:
-what differs between the two kinds of lines (`codec.copytext`).
+what differs between the two kinds of lines (`codec.postgres.copytext`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 import psycopg
 from psycopg import sql
 
-from penstock.codec import pgwire
-from penstock.codec.copytext import LineCell, make_load_lines
-from penstock.load.pipe import CopyCountsDiffer
-from penstock.load.relay import BLOCK_BYTES, _Side, plain
+from penstock.codec.postgres import pgwire
+from penstock.codec.postgres.copytext import LineCell, make_load_lines
+from penstock.engines.postgres.target.pipe import CopyCountsDiffer
+from penstock.engines.postgres.target.relay import BLOCK_BYTES, _Side, plain
 
 READ = "reading at the source"
 GATHER_BYTES = 256 * 1024

@@ -17,7 +17,12 @@ from typing import Protocol
 
 import psycopg
 
-from penstock.codec.mysqltext import CellUnfit, Dialect
+from penstock.codec.mysql.mysqltext import CellUnfit, Dialect
+from penstock.engines.mysql import loans
+from penstock.engines.mysql.loans import SnapshotGone
+from penstock.engines.mysql.source.borrowing import BorrowedSession, borrow
+from penstock.engines.postgres.target import progress
+from penstock.engines.postgres.target.pipe import copy_rows
 from penstock.host import faults
 from penstock.host.connect import (
     EXACT_TEXT_SETTINGS,
@@ -26,16 +31,11 @@ from penstock.host.connect import (
     quoted,
     server_errors,
 )
-from penstock.host.mysql import loans
-from penstock.host.mysql.loans import SnapshotGone
 from penstock.host.retry import Backoff, retrying
-from penstock.load.borrowing import BorrowedSession, borrow
 from penstock.load.bulk_mysql import RowsOfChunk, into_postgres, was_redefined
-from penstock.load.bulk_types import Way, is_mysql
 from penstock.load.ledger import Chunk, holds_plan
-from penstock.load.pipe import copy_rows
-from penstock.load.postgres import progress
 from penstock.model import PenstockError, TableName
+from penstock.sql.read_plan import Way, is_mysql
 
 faults.declare("bulk.chunk.copied", "bulk.chunk.committed")
 
@@ -267,7 +267,7 @@ def named(error: CellUnfit, task: ChunkTask) -> CellUnfit:
 def open_writer(task: ChunkTask) -> Writer:
     """Connect to the target that a task names."""
     if is_mysql(task.target_url):
-        from penstock.load.mysql.chunk import MySQLWriter
+        from penstock.engines.mysql.target.chunk import MySQLWriter
 
         return MySQLWriter(task.target_url)
     return PostgresWriter(task.target_url, replica_role=task.replica_role)

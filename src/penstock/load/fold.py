@@ -22,11 +22,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.load.folded import Folded, LogInconsistent, Net, inconsistent
 from penstock.load.keys import KeyCodes, encode
-from penstock.load.merge_rows import MergeLayout
-from penstock.load.target import Layout
 from penstock.model import Op, Relation
+from penstock.ports.target import Layout
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.engines.postgres.target.merge_rows import GONE, NEW, UPSERT
 from penstock.load import LOAD_AFRESH
 from penstock.load.keys import KeyCodes
-from penstock.load.merge_rows import GONE, NEW, UPSERT
-from penstock.load.target import Layout
 from penstock.model import PenstockError, Relation
+from penstock.ports.target import Layout
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

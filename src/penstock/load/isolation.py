@@ -16,11 +16,11 @@ from typing import Protocol
 import structlog
 
 from penstock.host.files import REAL_FILES, Files
-from penstock.load.target import target_name
 from penstock.log import checkpoint
 from penstock.log.layout import SegmentFile
 from penstock.log.segment import open_segment
 from penstock.model import PenstockError, TableName
+from penstock.ports.target import target_name
 
 logger = structlog.get_logger(__name__)
 

@@ -21,9 +21,9 @@ import msgspec
 from penstock.host import faults
 from penstock.host.files import REAL_FILES, Files
 from penstock.load.following import Follower
-from penstock.load.refusals import TargetDdlFailed
 from penstock.log import checkpoint
 from penstock.model import TableDefinition, TableName, UniqueKey
+from penstock.ports.refusals import TargetDdlFailed
 
 LATE_KEYS_FILE = "late_keys.json"
 faults.declare("load.keys.before", "load.keys.made")

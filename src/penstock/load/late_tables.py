@@ -11,14 +11,14 @@ from contextlib import closing
 
 import structlog
 
+from penstock.engines.postgres.target import schema
+from penstock.engines.postgres.target.bulk_keys import INDEX_MEMORY
 from penstock.host.connect import EXACT_TEXT_SETTINGS, commit_durably, connect, server_errors
-from penstock.load.bulk_keys import INDEX_MEMORY
-from penstock.load.bulk_target import BulkTarget
-from penstock.load.bulk_types import is_mysql
 from penstock.load.late_keys import LateTable, early_and_late
 from penstock.load.ledger import TablePlan, position_of
-from penstock.load.postgres import schema
 from penstock.model import TableDefinition, TableName
+from penstock.ports.bulk import BulkTarget
+from penstock.sql.read_plan import is_mysql
 
 logger = structlog.get_logger(__name__)
 APPLICATION_NAME = "penstock late keys"
@@ -57,8 +57,8 @@ def add_late_keys(url: str, table: LateTable) -> list[str]:
     the target refuses, and what a connection does.
     """
     if is_mysql(url):
-        from penstock.host.mysql.connect import connect as connect_mysql
-        from penstock.load.mysql import late_keys as of_mysql
+        from penstock.engines.mysql.connect import connect as connect_mysql
+        from penstock.engines.mysql.target import late_keys as of_mysql
 
         with closing(connect_mysql(url, application_name=APPLICATION_NAME)) as connection:
             return of_mysql.add_late_keys(connection, table)
@@ -77,8 +77,8 @@ def drop_late_keys(url: str, table: LateTable) -> None:
     One that another table's foreign key needs stays: then rows may be refused.
     """
     if is_mysql(url):
-        from penstock.host.mysql.connect import connect as connect_mysql
-        from penstock.load.mysql import late_keys as of_mysql
+        from penstock.engines.mysql.connect import connect as connect_mysql
+        from penstock.engines.mysql.target import late_keys as of_mysql
 
         with closing(connect_mysql(url, application_name=APPLICATION_NAME)) as connection:
             notes = of_mysql.drop_late_keys(connection, table)

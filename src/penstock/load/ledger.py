@@ -18,13 +18,13 @@ from pathlib import Path
 import msgspec
 import psycopg
 
+from penstock.engines.postgres.target import progress
+from penstock.engines.postgres.target.bulk_checks import check_no_cascade
+from penstock.engines.postgres.target.target import read_own_rows
 from penstock.host import files
 from penstock.host.connect import commit_durably
-from penstock.load.bulk_checks import check_no_cascade
-from penstock.load.bulk_types import Way
-from penstock.load.postgres import progress
-from penstock.load.postgres.target import read_own_rows
 from penstock.model import LOAD_AGAIN, BinlogPosition, Lsn, PenstockError, TableName
+from penstock.sql.read_plan import Way
 
 STATE_FILE = "bulk.json"
 FORMAT_VERSION = 1

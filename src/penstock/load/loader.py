@@ -17,13 +17,12 @@ from typing import Protocol
 
 import structlog
 
-from penstock.codec.typemap import NO_CHOICES, Choices
+from penstock.codec.types import NO_CHOICES, Choices
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.retry import Backoff, Patience, is_outage
 from penstock.load.ahead import Ahead, Wanted
-from penstock.load.apart import Apart
 from penstock.load.apart_flow import JOBS, ApartFlow, Copier, options_for
 from penstock.load.batch import BatchResult, apply_batch
 from penstock.load.batch_size import FIRST_BYTES, MAX_BYTES, next_batch_bytes
@@ -33,11 +32,9 @@ from penstock.load.kept_files import AppliedFiles, Keeping
 from penstock.load.late_keys import KeyMaker, LateFlow
 from penstock.load.loader_state import LoaderState, write_loader_state
 from penstock.load.plan import POSITION_MAX
-from penstock.load.policies import EVOLVE_ALL, Policies, SchemaChangeNotCarried
 from penstock.load.rows_files import sweep
 from penstock.load.session import SessionKeeper, SparkJobFailed, SparkLost
 from penstock.load.stage import BatchOptions, Staged
-from penstock.load.target import Applied, Target, engine_of
 from penstock.load.unsure import UnsureTables
 from penstock.log.layout import (
     DONE_NAME,
@@ -50,6 +47,9 @@ from penstock.log.layout import (
 from penstock.log.segment import open_segment
 from penstock.log.state import load_state
 from penstock.model import PenstockError, TableName
+from penstock.ports.policies import EVOLVE_ALL, Policies, SchemaChangeNotCarried
+from penstock.ports.table_sync import Apart
+from penstock.ports.target import Applied, Target, engine_of
 
 logger = structlog.get_logger(__name__)
 

@@ -5,7 +5,7 @@ behind it the new one, and the target is altered in between. Phases are the piec
 barriers; all are applied in one target transaction. Truncations and reloads need no barrier: they
 make a table's earlier rows in the phase void and empty it at the phase's start.
 
-Not here: reading frames and folding (`job.py`), SQL (`load/postgres`).
+Not here: reading frames and folding (`job.py`), SQL (`engines/postgres/target`).
 """
 
 from __future__ import annotations

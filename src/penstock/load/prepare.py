@@ -1,7 +1,7 @@
 """What our own process does to values of rows before they are folded and sent.
 
 The bulk load does the same to the lines that it sends, so that a value is the same whichever way it
-comes. Not here: what there is to do (`codec.typemap`).
+comes. Not here: what there is to do (`codec.types`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from penstock.codec.typemap import Choices, Engine, Server, map_column, prepared
+from penstock.codec.types import Choices, Engine, Server, map_column, prepared
 from penstock.model import Relation, TableName
 
 

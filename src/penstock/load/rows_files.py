@@ -16,8 +16,8 @@ from pathlib import Path
 
 import structlog
 
-from penstock.load.refusals import StagingChanged
-from penstock.load.target import RowsFile
+from penstock.ports.refusals import StagingChanged
+from penstock.ports.target import RowsFile
 
 logger = structlog.get_logger(__name__)
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.codec.typemap import NO_CHOICES, Choices
-from penstock.codec.typemap import Engine as TypedEngine
+from penstock.codec.types import NO_CHOICES, Choices
+from penstock.codec.types import Engine as TypedEngine
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.alteration_cut import cut_at_alteration
@@ -33,11 +33,14 @@ from penstock.load.plan import (
     plan_batch,
     share_out,
 )
-from penstock.load.policies import EVOLVE_ALL, Policies
 from penstock.load.prepare import preparations
 from penstock.load.rows_files import RowsFiles
 from penstock.load.session import Session, SparkJobFailed
-from penstock.load.target import (
+from penstock.log.layout import SegmentFile
+from penstock.log.segment import Segment, open_segment
+from penstock.model import PenstockError, TableName
+from penstock.ports.policies import EVOLVE_ALL, Policies
+from penstock.ports.target import (
     Applied,
     Engine,
     FileProgress,
@@ -47,9 +50,6 @@ from penstock.load.target import (
     engine_of,
     target_name,
 )
-from penstock.log.layout import SegmentFile
-from penstock.log.segment import Segment, open_segment
-from penstock.model import PenstockError, TableName
 
 faults.declare("load.prepare.before", "load.job.before")
 

@@ -7,8 +7,8 @@ is strict does not work there (`Staging.direct`).
 from __future__ import annotations
 
 from penstock.host.clock import Clock
-from penstock.load.refusals import RowsUnexpected
 from penstock.model import PenstockError, TableName
+from penstock.ports.refusals import RowsUnexpected
 
 UNSURE_FOR_S = 600.0
 

@@ -2,7 +2,7 @@
 
 A new engine adds its class here and nothing else changes: the log stores a position as its text
 and as an ordered 64-bit ordinal. Sets of transaction ids, which have no order, stand beside a
-position, not in its place (see `penstock.codec.mysql_gtids`).
+position, not in its place (see `penstock.codec.mysql.gtids`).
 """
 
 from __future__ import annotations

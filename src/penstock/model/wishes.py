@@ -2,9 +2,9 @@
 
 Two files below state/, each replaced whole by one side alone: `wishes.json` by the commands
 `penstock table ...`, `captured.json` by the extractor, which answers the wishes that concern it.
-The loader's answer is in the target (`load.apart`). Wishes say how a table shall be, not what to
-do: to carry them out twice does no harm, and what nobody has carried out yet is found at the next
-start. Not here: making wishes (`control.table_wishes`).
+The loader's answer is in the target (`ports.table_sync`). Wishes say how a table shall be, not what
+to do: to carry them out twice does no harm, and what nobody has carried out yet is found at the
+next start. Not here: making wishes (`control.table_wishes`).
 """
 
 from __future__ import annotations

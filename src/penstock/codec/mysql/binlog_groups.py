@@ -1,0 +1,194 @@
+"""Begin and end of transactions in a binlog, and their ids.
+
+The middle part of the decoder in `binlog`: it knows GTID, QUERY and XID events; rows come above,
+packets below (`binlog_walk`).
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from penstock.codec.mysql import binlog_events as events
+from penstock.codec.mysql.binlog_events import EventKind
+from penstock.codec.mysql.binlog_outcome import BinlogBroken, Reason, Stop, binlog_error
+from penstock.codec.mysql.binlog_query import query_text_start
+from penstock.codec.mysql.binlog_store import Store, transactions_batch
+from penstock.codec.mysql.binlog_walk import Scope, Walker, position_of, u32
+from penstock.codec.mysql.malformed import Malformed
+
+# What MariaDB tells at a transaction's begin alone: DDL and its halves, XA.
+_MARIA_TELLING = events.MariaFlag.DDL | events.MariaFlag.PREPARED_XA | events.MariaFlag.COMPLETED_XA
+_MARIA_TELLING_EXTRA = (
+    events.MariaExtraFlag.START_ALTER
+    | events.MariaExtraFlag.COMMIT_ALTER
+    | events.MariaExtraFlag.ROLLBACK_ALTER
+)
+
+
+class Groups(Walker):
+    """Opens and closes transactions."""
+
+    gsn: int
+    trx: int
+    row_count: int
+    byte_count: int
+    in_transaction: bool
+    commit_position: int
+    end_position: int
+    commit_time_us: int
+    xid: int
+    gtid: str
+    _again: Scope
+    _stores: list[Store]
+    _record_transactions: bool
+    _transactions: list[tuple[int, ...]]
+    _gtids: list[str]
+    _counted: bool
+    _begun: bool
+    _single: bool
+    _gsn_before: int
+    _bytes_before: int
+    _byte_limit: int
+    _commit_limit: int
+    _park_limit: int
+
+    def _hand_out(self, block: memoryview, start: int, end: int) -> Stop:
+        self.message = bytes(block[start:end])
+        return Stop.MESSAGE
+
+    def _require_transaction(self, at: int) -> None:
+        if not self.in_transaction:
+            raise binlog_error(Reason.NO_TRANSACTION, at)
+
+    def _gtid_event(self, block: memoryview, start: int, end: int) -> Stop | None:
+        if self.in_transaction:
+            raise binlog_error(Reason.NESTED_BEGIN, start)
+        event = bytes(block[start:end])
+        try:
+            if event[4] == EventKind.MARIA_GTID:
+                said = events.maria_gtid(event)
+                self._open(start, block, str(said), 0)
+                self._begun = True
+                self._single = bool(said.flags & events.MariaFlag.STANDALONE)
+                if said.flags & _MARIA_TELLING or said.flags_extra & _MARIA_TELLING_EXTRA:
+                    return self._hand_out(block, start, end)
+                return None
+            parse = events.gtid_tagged if event[4] == EventKind.GTID_TAGGED else events.gtid
+            one = parse(event)
+        except BinlogBroken as error:
+            raise binlog_error(Reason.EVENT_BODY, start) from error
+        self._open(start, block, str(one), one.commit_time_us)
+        return None
+
+    def _open(self, start: int, block: memoryview, gtid: str, commit_time_us: int) -> None:
+        """Begin a transaction at the event at `start`."""
+        length = u32(block, start + 9)
+        begins = max(self.offset - length, 0)
+        self.commit_position = position_of(self.file_number, begins)
+        self.commit_time_us = commit_time_us or u32(block, start) * 1_000_000
+        self.gtid, self.xid = gtid, 0
+        self.in_transaction, self._begun, self._single = True, False, False
+        self._counted, self._gsn_before, self._bytes_before = False, self.gsn, self.byte_count
+
+    def _query_event(self, block: memoryview, start: int, end: int) -> Stop | None:
+        event = bytes(block[start:end])
+        try:
+            text = event[query_text_start(event) :]
+        except Malformed as error:
+            raise binlog_error(Reason.EVENT_BODY, start) from error
+        if text == b"BEGIN":
+            if self.in_transaction and (self._begun or self._single):
+                raise binlog_error(Reason.NESTED_BEGIN, start)
+            if not self.in_transaction:
+                self._open(start, block, "", 0)
+            self._begun = True
+            return None
+        if text == b"COMMIT":
+            self._require_transaction(start)
+            return self._parked_end(block, start, end) if self._park_limit else self._close()
+        if not self.in_transaction:
+            self._open(start, block, "", 0)
+        if not self._begun:
+            # MySQL says BEGIN or XA START when more follows.
+            self._begun = text.startswith(b"XA START")
+            self._single = not self._begun
+        self._closing = (
+            self._single or text.startswith((b"XA COMMIT", b"XA ROLLBACK")) or (text == b"ROLLBACK")
+        )
+        return self._hand_out(block, start, end)
+
+    def _parked_end(self, block: memoryview, start: int, end: int) -> Stop:
+        """A commit while rows are put aside: they are replayed before the transaction ends."""
+        self._closing = True
+        return self._hand_out(block, start, end)
+
+    def _close(self) -> Stop | None:
+        """End the transaction; COMMIT when there is enough to take."""
+        self.end_position = position_of(self.file_number, self.offset)
+        self.in_transaction, self._closing = False, False
+        self._again = Scope()
+        if self.gtid:
+            self._gtids.append(self.gtid)
+        if self._record_transactions and self._counted:
+            self._transactions.append(
+                (
+                    self.trx,
+                    self.xid,
+                    self._gsn_before + 1,
+                    self.gsn,
+                    self.commit_position,
+                    self.end_position,
+                    self.commit_time_us,
+                )
+            )
+        full = self.row_count >= self._commit_limit or self.byte_count >= self._byte_limit
+        return Stop.COMMIT if full else None
+
+    def abandon(self) -> bool:
+        """Undo the open transaction: its rows are dropped and its numbers given back.
+
+        False, and nothing is changed, when rows of it were taken already. At a ROLLBACK in the
+        log the transaction ends, empty, with the next call, so that its id and place are noted;
+        elsewhere (a server that died in it) it is as if it had never begun.
+        """
+        if not self.in_transaction:
+            raise ValueError("no transaction is open")
+        count = self.gsn - self._gsn_before
+        held = sum(store.count_of(self.trx) for store in self._stores) if self._counted else 0
+        if held != count:
+            return False
+        for store in self._stores:
+            store.drop_last(store.count_of(self.trx) if self._counted else 0)
+        self.gsn, self.row_count = self._gsn_before, self.row_count - count
+        self.byte_count = self._bytes_before if count else self.byte_count
+        self.trx -= self._counted
+        self.in_transaction, self._counted = self._closing, False
+        self._again = Scope()
+        return True
+
+    def note_marker(self) -> tuple[int, int]:
+        """Say that the open transaction holds a marker: it counts. Returns (gsn, trx)."""
+        if not self.in_transaction:
+            raise ValueError("no transaction is open")
+        self._count()
+        return self.gsn, self.trx
+
+    def _count(self) -> None:
+        if not self._counted:
+            self._counted = True
+            self.trx += 1
+
+    def take_gtids(self) -> list[str]:
+        """Detach the ids of the transactions that ended, in order, as pieces of a GTID set.
+
+        Each is what `GtidSet.parse` or `MariaGtids.parse` reads; runs may be one piece.
+        """
+        taken, self._gtids = self._gtids, []
+        return taken
+
+    def take_transactions(self) -> pa.RecordBatch | None:
+        """Detach what `record_transactions` kept, as TRANSACTIONS_SCHEMA; None when empty."""
+        if not self._transactions:
+            return None
+        taken, self._transactions = self._transactions, []
+        return transactions_batch(taken)

@@ -1,0 +1,171 @@
+"""QUERY events: a statement and the settings it ran under.
+
+Not here: what the statement means (the source's DDL reader).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+from penstock.codec.mysql.binlog_compressed import inflated
+from penstock.codec.mysql.binlog_events import (
+    HEAD_BYTES,
+    EventKind,
+    event_head,
+    malformed_is_broken,
+)
+from penstock.codec.mysql.charsets import charset_of, decoder
+from penstock.codec.mysql.malformed import Malformed
+
+_POST_HEAD = struct.Struct("<IIBHH")
+_MANY_SCHEMAS = 254  # too many to be named
+_OPTION_NO_FOREIGN_KEY_CHECKS = 0x0400_0000
+_MODE_ANSI_QUOTES = 4
+_MODE_NO_BACKSLASH_ESCAPES = 0x10_0000
+_STRICT_MODES = 0x60_0000  # STRICT_TRANS_TABLES and STRICT_ALL_TABLES
+# Status variables of a fixed size that are passed over: number -> bytes.
+_PASSED = {3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """A statement. text: decoded from the client's character set, `raw` as it stands in the log.
+
+    schema: the current one. error: not 0 when the statement failed half-way. sql_mode: its bits.
+    schemas: those it changes, as the server noted; None when it did not. collation: of the text.
+    ddl_xid: number of an atomic DDL statement's transaction in MySQL 8, else 0.
+    """
+
+    text: str
+    raw: bytes
+    schema: str
+    thread_id: int
+    error: int
+    sql_mode: int = 0
+    options: int = 0
+    collation: int = 0
+    schemas: tuple[str, ...] | None = None
+    ddl_xid: int = 0
+
+    @property
+    def has_ansi_quotes(self) -> bool:
+        """Whether double quotes stand around names."""
+        return bool(self.sql_mode & _MODE_ANSI_QUOTES)
+
+    @property
+    def has_backslash_escapes(self) -> bool:
+        """Whether a backslash escapes inside strings."""
+        return not self.sql_mode & _MODE_NO_BACKSLASH_ESCAPES
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether values that do not fit were refused."""
+        return bool(self.sql_mode & _STRICT_MODES)
+
+    @property
+    def checks_foreign_keys(self) -> bool:
+        """Whether foreign keys were checked."""
+        return not self.options & _OPTION_NO_FOREIGN_KEY_CHECKS
+
+
+@dataclass(slots=True)
+class _Status:
+    """The status variables that are of use."""
+
+    options: int = 0
+    sql_mode: int = 0
+    collation: int = 0
+    schemas: tuple[str, ...] | None = None
+    ddl_xid: int = 0
+    names: list[str] = field(default_factory=list)
+
+
+def query_text_start(event: bytes) -> int:
+    """Where the text starts in a QUERY event. Raises Malformed."""
+    if len(event) < HEAD_BYTES + _POST_HEAD.size:
+        raise Malformed
+    _, _, schema_size, _, status_size = _POST_HEAD.unpack_from(event, HEAD_BYTES)
+    start: int = HEAD_BYTES + _POST_HEAD.size + status_size + schema_size + 1
+    if start > len(event):
+        raise Malformed
+    return start
+
+
+@malformed_is_broken
+def query(event: bytes) -> Query:
+    """Read a QUERY event, also one that MariaDB compressed."""
+    start = query_text_start(event)
+    thread_id, _, schema_size, error, status_size = _POST_HEAD.unpack_from(event, HEAD_BYTES)
+    status_start = HEAD_BYTES + _POST_HEAD.size
+    status = _status(event[status_start : status_start + status_size])
+    schema = event[start - 1 - schema_size : start - 1].decode()
+    raw = event[start:]
+    if event_head(event).kind == EventKind.QUERY_COMPRESSED:
+        raw = inflated(raw)
+    charset = charset_of(status.collation) if status.collation else None
+    try:
+        text = decoder(charset or "utf8mb4")(raw)
+    except (UnicodeDecodeError, KeyError):
+        # A statement may hold bytes of any kind in its strings; names must still be readable.
+        text = raw.decode("utf-8", "replace")
+    return Query(
+        text=text,
+        raw=raw,
+        schema=schema,
+        thread_id=thread_id,
+        error=error,
+        sql_mode=status.sql_mode,
+        options=status.options,
+        collation=status.collation,
+        schemas=status.schemas,
+        ddl_xid=status.ddl_xid,
+    )
+
+
+def _status(data: bytes) -> _Status:
+    """Read the variables up to the first unknown one; the text is found without them."""
+    status = _Status()
+    at = 0
+    while at < len(data):
+        number = data[at]
+        at += 1
+        if number == 0:
+            (status.options,) = struct.unpack_from("<I", data, at)
+            at += 4
+        elif number == 1:
+            (status.sql_mode,) = struct.unpack_from("<Q", data, at)
+            at += 8
+        elif number == 4:
+            (status.collation,) = struct.unpack_from("<H", data, at)
+            at += 6
+        elif number in (5, 6):
+            at += 1 + data[at]
+        elif number == 11:
+            at += 1 + data[at]
+            at += 1 + data[at]
+        elif number == 12:
+            at = _schemas(status, data, at)
+        elif number == 17:
+            (status.ddl_xid,) = struct.unpack_from("<Q", data, at)
+            at += 8
+        elif number in _PASSED:
+            at += _PASSED[number]
+        else:
+            break
+    return status
+
+
+def _schemas(status: _Status, data: bytes, at: int) -> int:
+    count = data[at]
+    at += 1
+    if count == _MANY_SCHEMAS:
+        return at
+    for _ in range(count):
+        end = data.find(b"\0", at)
+        if end < 0:
+            raise Malformed
+        status.names.append(data[at:end].decode())
+        at = end + 1
+    status.schemas = tuple(status.names)
+    return at

@@ -1,0 +1,42 @@
+"""Rows of one relation version from a binlog, on their way into an Arrow batch.
+
+A `RowStore` whose last rows can be dropped again. Not here: where values come from
+(`binlog_images`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from penstock.codec.columns import TRANSACTIONS_SCHEMA
+from penstock.codec.postgres.pgoutput_rows import RowStore
+
+
+class Store(RowStore):
+    """Collects decoded rows; those of a transaction that is undone leave again."""
+
+    def count_of(self, trx: int) -> int:
+        """How many of the last rows belong to a transaction."""
+        count = 0
+        while count < len(self._heads) and self._heads[-1 - count][1] == trx:
+            count += 1
+        return count
+
+    def drop_last(self, count: int) -> None:
+        """Forget the last rows."""
+        for rows in (self._heads, self._absent, self._after, self._before):
+            del rows[len(rows) - count :]
+
+
+def transactions_batch(lines: Sequence[tuple[int, ...]]) -> pa.RecordBatch:
+    """Lines of numbers as TRANSACTIONS_SCHEMA."""
+    fields = list(zip(*lines, strict=True))
+    arrays = [
+        pa.array(values, pa.int64()).view(field.type)
+        if pa.types.is_timestamp(field.type)
+        else pa.array(values, field.type)
+        for values, field in zip(fields, TRANSACTIONS_SCHEMA, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=TRANSACTIONS_SCHEMA)

@@ -1,0 +1,1 @@
+"""Bytes and values of PostgreSQL: pgoutput, COPY, protocol, SCRAM. No I/O."""

@@ -1,0 +1,219 @@
+"""Images of one row in a pgoutput message or a COPY line, to a list of values.
+
+The plain form of what `_pgoutput.pyx` does. Offsets in errors are where in the block the trouble
+sits: the value's first byte, or the place where bytes are missing. Not here: frames, transactions
+(`pgoutput`), the forms of values (`pgtext`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.codec.postgres.pgoutput_outcome import Reason, decode_error
+from penstock.codec.postgres.pgtext import Malformed, Unfit
+
+if TYPE_CHECKING:
+    from penstock.codec.postgres.pgoutput_rows import RowStore
+
+_INSERT, _UPDATE, _DELETE = ord("I"), ord("U"), ord("D")
+_NEW, _OLD, _KEY = ord("N"), ord("O"), ord("K")
+_NULL, _UNCHANGED, _TEXT = ord("n"), ord("u"), ord("t")
+_BACKSLASH = ord("\\")
+_ESCAPES = {
+    ord("b"): 8,
+    ord("t"): 9,
+    ord("n"): 10,
+    ord("v"): 11,
+    ord("f"): 12,
+    ord("r"): 13,
+    _BACKSLASH: _BACKSLASH,
+}
+
+
+class Widen(Exception):
+    """A value of the row at hand does not fit its column's neutral type."""
+
+    def __init__(self, column: int) -> None:
+        """column: its index in the relation."""
+        super().__init__(column)
+        self.column = column
+
+
+class _Cell(NamedTuple):
+    """One value as it lies in the block; kind is its letter."""
+
+    kind: int
+    start: int
+    end: int
+
+
+class Images(NamedTuple):
+    """Both images of a row, a value per column; absent: indexes of columns not sent."""
+
+    after: list[Any] | None
+    before: list[Any] | None
+    absent: list[int]
+
+
+def need(length: int, at: int, end: int) -> None:
+    """Refuse to read `length` bytes at `at` when the message ends before."""
+    if end - at < length:
+        raise decode_error(Reason.TRUNCATED, at)
+
+
+def find(block: memoryview, byte: bytes, start: int, end: int) -> int:
+    """Where the byte first stands in block[start:end], -1 when nowhere."""
+    found = bytes(block[start:end]).find(byte)
+    return found if found < 0 else start + found
+
+
+def row_images(store: RowStore, block: memoryview, op: int, at: int, end: int) -> Images:
+    """The images of the row message that goes on at `at`, behind the relation's oid.
+
+    Raises Widen, DecodeError.
+    """
+    need(1, at, end)
+    kind = block[at]
+    after: list[Any] | None = None
+    before: list[Any] | None = None
+    absent: list[int] = []
+    old: list[_Cell] = []
+    behind = at
+    if op != _INSERT and kind in (_OLD, _KEY):
+        old, before, behind = _old_image(store, block, at + 1, end)
+        if kind == _KEY:
+            # Only the key is sent; the other columns are marked NULL and are not.
+            old = [cell if cell.kind == _TEXT else cell._replace(kind=_UNCHANGED) for cell in old]
+        if op == _UPDATE:
+            need(1, behind, end)
+            kind, at = block[behind], behind
+    elif op == _DELETE:
+        raise decode_error(Reason.TUPLE_KIND, at, relation=store.relation)
+    if op != _DELETE:
+        if kind != _NEW:
+            raise decode_error(Reason.TUPLE_KIND, at, relation=store.relation)
+        after, behind = _new_image(store, block, at + 1, end, op, old, absent)
+    if behind != end:
+        raise decode_error(Reason.TRAILING, behind, relation=store.relation)
+    return Images(after, before, absent)
+
+
+def _old_image(
+    store: RowStore, block: memoryview, at: int, end: int
+) -> tuple[list[_Cell], list[Any], int]:
+    at = _column_count(store, block, at, end)
+    cells: list[_Cell] = []
+    values: list[Any] = []
+    for index in range(len(store.readers)):
+        cell = _cell(store, index, block, at, end)
+        if cell.kind == _UNCHANGED:
+            raise decode_error(Reason.UNCHANGED, at, relation=store.relation, column=index)
+        wanted = cell.kind == _TEXT and index in store.before
+        values.append(_value(store, index, block, cell) if wanted else None)
+        cells.append(cell)
+        at = cell.end
+    return cells, values, at
+
+
+def _new_image(
+    store: RowStore,
+    block: memoryview,
+    at: int,
+    end: int,
+    op: int,
+    old: list[_Cell],
+    absent: list[int],
+) -> tuple[list[Any], int]:
+    at = _column_count(store, block, at, end)
+    values: list[Any] = []
+    for index in range(len(store.readers)):
+        cell = _cell(store, index, block, at, end)
+        start, at = at, cell.end
+        if cell.kind == _UNCHANGED:
+            if op == _INSERT:
+                raise decode_error(Reason.UNCHANGED, start, relation=store.relation, column=index)
+            if old:
+                cell = old[index]  # an unchanged value that the old image has
+            if cell.kind == _UNCHANGED:
+                absent.append(index)
+        values.append(_value(store, index, block, cell) if cell.kind == _TEXT else None)
+    return values, at
+
+
+def _column_count(store: RowStore, block: memoryview, at: int, end: int) -> int:
+    need(2, at, end)
+    if int.from_bytes(block[at : at + 2]) != len(store.readers):
+        raise decode_error(Reason.COLUMN_COUNT, at, relation=store.relation)
+    return at + 2
+
+
+def _cell(store: RowStore, index: int, block: memoryview, at: int, end: int) -> _Cell:
+    need(1, at, end)
+    kind = block[at]
+    if kind in (_NULL, _UNCHANGED):
+        return _Cell(kind, at + 1, at + 1)
+    if kind != _TEXT:
+        raise decode_error(Reason.CELL_KIND, at, relation=store.relation, column=index)
+    need(4, at + 1, end)
+    length = int.from_bytes(block[at + 1 : at + 5])
+    need(length, at + 5, end)
+    return _Cell(kind, at + 5, at + 5 + length)
+
+
+def _value(store: RowStore, index: int, block: memoryview, cell: _Cell) -> Any:
+    return _read(store, index, bytes(block[cell.start : cell.end]), cell.start)
+
+
+def _read(store: RowStore, index: int, text: bytes, at: int) -> Any:
+    try:
+        return store.readers[index](text)
+    except Unfit as error:
+        raise Widen(index) from error
+    except Malformed as error:
+        raise decode_error(Reason.VALUE, at, relation=store.relation, column=index) from error
+    except UnicodeDecodeError as error:
+        raise decode_error(Reason.UTF8, at, relation=store.relation, column=index) from error
+
+
+def copy_values(store: RowStore, block: memoryview, at: int, end: int) -> list[Any]:
+    """The values of one COPY line, block[at:end] without its newline.
+
+    Raises Widen, DecodeError.
+    """
+    values: list[Any] = []
+    for index in range(len(store.readers)):
+        if index:
+            if at == end:
+                raise decode_error(Reason.COPY_FIELDS, at, relation=store.relation)
+            at += 1  # over the tab that ended the field before
+        tab = find(block, b"\t", at, end)
+        field_end = end if tab < 0 else tab
+        text = _unescaped(store, index, block, at, field_end)
+        values.append(None if text is None else _read(store, index, text, at))
+        at = field_end
+    if at != end:
+        raise decode_error(Reason.COPY_FIELDS, at, relation=store.relation)
+    return values
+
+
+def _unescaped(
+    store: RowStore, index: int, block: memoryview, start: int, end: int
+) -> bytes | None:
+    field = bytes(block[start:end])
+    if field == b"\\N":
+        return None
+    text = bytearray()
+    at = 0
+    while at < len(field):
+        byte = field[at]
+        if byte == _BACKSLASH:
+            escaped = _ESCAPES.get(field[at + 1]) if at + 1 < len(field) else None
+            if escaped is None:
+                raise decode_error(
+                    Reason.COPY_ESCAPE, start + at, relation=store.relation, column=index
+                )
+            byte = escaped
+            at += 1
+        text.append(byte)
+        at += 1
+    return bytes(text)

@@ -1,0 +1,215 @@
+"""What may get lost between engines, by name, and what the user wants done about it.
+
+A loss has a name that people can say and the choices that there are; `[target.types]` chooses.
+Nothing lossy happens without a choice. Not here: which columns have which loss (the rules).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from penstock.codec.types.sides import Engine
+from penstock.codec.types.source_type import ALIASES, SourceType, builtin_types
+from penstock.model import PenstockError, TableName
+
+EVERYTHING = "*"
+ERROR, NULL, TEXT, ROUND, REMOVE, SHORTEN = "error", "null", "text", "round", "remove", "shorten"
+_ERROR_MEANS = "stop at the first such value, before it is written"
+_NULL_MEANS = "NULL in place of such a value"
+_TEXT_MEANS = "the column is text in the target and holds what the source prints"
+
+
+class TypeChoiceUnknown(PenstockError):
+    """A key of [target.types] that names no loss, type or column that penstock knows."""
+
+    code = "CF30"
+
+
+class TypeChoiceInvalid(PenstockError):
+    """A value of [target.types] that is no choice for that loss."""
+
+    code = "CF31"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Something that the target cannot hold. name: as in [target.types]. what: which values.
+
+    choices: what can be done about it, each with what it means.
+    """
+
+    name: str
+    what: str
+    choices: Mapping[str, str]
+
+
+def _loss(name: str, what: str, **choices: str) -> Loss:
+    return Loss(name=name, what=what, choices=choices)
+
+
+LOSSES: dict[str, Loss] = {
+    loss.name: loss
+    for loss in (
+        _loss(
+            "zero dates",
+            "0000-00-00, and days that no calendar has, such as 2024-00-10 and 2024-02-31",
+            error=_ERROR_MEANS,
+            null=_NULL_MEANS,
+            text=_TEXT_MEANS,
+        ),
+        _loss(
+            "dates out of range",
+            "infinity and -infinity, and what the target's calendar does not reach: years before 1 "
+            "and after 9999, and in a TIMESTAMP those outside 1970 to 2038",
+            error=_ERROR_MEANS,
+            null=_NULL_MEANS,
+            text=_TEXT_MEANS,
+        ),
+        _loss(
+            "not a number",
+            "NaN, Infinity and -Infinity",
+            error=_ERROR_MEANS,
+            null=_NULL_MEANS,
+            text=_TEXT_MEANS,
+        ),
+        _loss(
+            "digits",
+            "numbers with more digits than the target's decimal has before or behind the point",
+            error=_ERROR_MEANS,
+            round="round behind the point; before the point it is an error all the same",
+            text=_TEXT_MEANS,
+        ),
+        _loss(
+            "nul characters",
+            "the character U+0000 in text",
+            error=_ERROR_MEANS,
+            remove="the text without that character",
+        ),
+        _loss(
+            "loose json",
+            'what MariaDB alone takes for JSON, such as `1.` and `"\\x41"`',
+            error=_ERROR_MEANS,
+            text=_TEXT_MEANS,
+        ),
+        _loss(
+            "long keys",
+            "values in a key that are longer than an index of the target can hold",
+            error=_ERROR_MEANS,
+        ),
+        _loss(
+            "blanks in keys",
+            "keys that differ in blanks at their end alone",
+            error=_ERROR_MEANS,
+        ),
+        _loss(
+            "long names",
+            "names of tables and columns that are longer than the target allows",
+            shorten="cut, and ended with a number made from the whole name",
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What `[target.types]` says. by_scope: (loss, scope) to choice.
+
+    A scope is empty, a type's name, or `schema.table.column`; the narrowest that fits counts.
+    everything: what `"*"` says, or empty.
+    """
+
+    by_scope: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    everything: str = ""
+
+    def get(self, loss: str, kind: SourceType | None = None, column: str = "") -> str:
+        """The choice for a loss, empty when there is none. column: `schema.table.column`."""
+        for scope in (column, kind.base if kind is not None else "", ""):
+            if found := self.by_scope.get((loss, scope)):
+                return found
+        return self.everything if self.everything in LOSSES[loss].choices else ""
+
+    def columns(self) -> Iterator[str]:
+        """The columns that are named, so that one that does not exist can be told."""
+        for _, scope in self.by_scope:
+            if "." in scope:
+                yield scope
+
+
+NO_CHOICES = Choices()
+
+
+def parse_choices(given: Mapping[str, str], source: Engine) -> Choices:
+    """Read `[target.types]`: `"zero dates" = "null"`, `"datetime zero dates" = "text"`.
+
+    A key is a loss, or a type or column and a loss behind it; `mysql:` may stand before a type.
+    `"*" = "error"` is for all that have this choice. source: whose types may be named; MySQL
+    stands for MariaDB as well. Raises TypeChoiceUnknown, TypeChoiceInvalid.
+    """
+    by_scope: dict[tuple[str, str], str] = {}
+    everything = ""
+    for key, choice in given.items():
+        if key.strip() == EVERYTHING:
+            if choice != ERROR:
+                raise _invalid(key, choice, (ERROR,))
+            everything = choice
+            continue
+        loss, scope = _split(key, source)
+        if choice not in loss.choices:
+            raise _invalid(key, choice, tuple(loss.choices))
+        by_scope[loss.name, scope] = choice
+    return Choices(by_scope=by_scope, everything=everything)
+
+
+def _split(key: str, source: Engine) -> tuple[Loss, str]:
+    words = " ".join(key.split())
+    for loss in LOSSES.values():
+        if words == loss.name:
+            return loss, ""
+        if words.endswith(f" {loss.name}"):
+            scope = words.removesuffix(loss.name).strip()
+            return loss, scope if "." in scope else _type_scope(key, scope, source)
+    raise _unknown(key, words, tuple(LOSSES), "names no loss")
+
+
+def _type_scope(key: str, scope: str, source: Engine) -> str:
+    engine, colon, name = scope.rpartition(":")
+    if colon and not _is_source(engine, source):
+        raise TypeChoiceUnknown(
+            f"{key!r} in [target.types] speaks of {engine}, and this source is {source.label}",
+            hint=f"Leave {engine}: out, or take the entry out.",
+            key=key,
+        )
+    name = ALIASES.get(name.lower(), name.lower())
+    both = builtin_types(source)
+    if source.is_mysql:
+        both |= builtin_types(Engine.MARIADB)
+    if name not in both:
+        raise _unknown(key, name, tuple(both), f"names no type of {source.label}")
+    return name
+
+
+def _is_source(engine: str, source: Engine) -> bool:
+    known = {"postgres": Engine.POSTGRESQL, **{e.value: e for e in Engine}}
+    found = known.get(engine.lower())
+    return found is not None and found.is_mysql == source.is_mysql
+
+
+def _unknown(key: str, word: str, known: tuple[str, ...], reason: str) -> TypeChoiceUnknown:
+    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.5)
+    hint = f'Did you mean "{near[0]}"?' if near else f"Known are: {', '.join(sorted(known))}."
+    return TypeChoiceUnknown(f"{key!r} in [target.types] {reason}", hint=hint, key=key)
+
+
+def _invalid(key: str, choice: str, allowed: tuple[str, ...]) -> TypeChoiceInvalid:
+    return TypeChoiceInvalid(
+        f"{key!r} in [target.types] cannot be {choice!r}, expected {' or '.join(allowed)}",
+        hint=f'Write "{key}" = "{allowed[0]}".',
+        key=key,
+    )
+
+
+def column_scope(table: TableName | None, column: str) -> str:
+    """How [target.types] names a column."""
+    return f"{table}.{column}" if table is not None else ""

@@ -1,0 +1,209 @@
+"""How a column is held in a target: what a rule says, and what remains once the user has chosen.
+
+Not here: the rules themselves (`to_postgres`, `to_mysql`, `among_mysql`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as AbstractMapping
+from dataclasses import dataclass, field, replace
+
+from penstock.codec.types.forms import VALUE, Form, filled
+from penstock.codec.types.losses import ERROR, LOSSES, NULL, TEXT, Choices, Loss
+from penstock.codec.types.sides import Engine
+from penstock.codec.types.source_type import SourceType
+
+AS_IS = "as is"
+AS_TEXT = "as text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """How a value gets into the target's column.
+
+    sql: template over the value as it waits there, to be used where it meets the column. On
+    PostgreSQL the value waits in its neutral type (text for `string`, `uint32` and `uint64`). On
+    MySQL and MariaDB as text in utf8mb4, `binary` as bytes: `1` and `0` for bool, times as
+    `2024-02-29 12:34:56.789` (UTC, without an offset, for timestamptz), all else as usual.
+    prepare: what our own process does to the text before it is sent, or empty: see `prepared`.
+    needs_text: on MySQL and MariaDB the value has to wait as text, because the type that it would
+    wait as otherwise does not hold all of the source's values either.
+    """
+
+    name: str = AS_IS
+    sql: str = VALUE
+    prepare: str = ""
+    needs_text: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equality:
+    """The texts that are compared. name: what kind of text. source, target: templates."""
+
+    name: str
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mapping:
+    """How one column is held in the target.
+
+    target_type: as it stands in CREATE TABLE, with character set and collation; empty when
+    refused. losses: what may not arrive, whatever was chosen; chosen: loss to choice; missing:
+    losses that nobody has chosen for: a pipeline with one does not start. refused: why there is no
+    way at all. note: for the reader of a plan.
+    """
+
+    source_type: str
+    target_type: str = ""
+    losses: tuple[Loss, ...] = ()
+    chosen: AbstractMapping[str, str] = field(default_factory=dict)
+    refused: str = ""
+    note: str = ""
+    write: Write = field(default_factory=Write)
+    equal: Equality = field(default_factory=lambda: Equality(name="", source="", target=""))
+
+    @property
+    def exact(self) -> bool:
+        """Whether every value of the source's type arrives as it is."""
+        return not self.losses and not self.refused
+
+    @property
+    def missing(self) -> tuple[Loss, ...]:
+        """The losses that nobody has chosen for."""
+        return tuple(loss for loss in self.losses if loss.name not in self.chosen)
+
+    @property
+    def may_be_null(self) -> bool:
+        """Whether a value that is not NULL in the source may be in the target."""
+        return NULL in self.chosen.values()
+
+    @property
+    def may_run(self) -> bool:
+        """Whether a pipeline with this column may start."""
+        return not self.refused and not self.missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """The values that a rule cannot hold.
+
+    waiting: condition over the value as it waits in the target; empty where none waits, or where
+    the target refuses it by itself. stored: condition over the source's column. refusal: text that
+    the target's type does not take, to stop with. instead: choice to (write, source's form).
+    prepare: choice to what our process does.
+    """
+
+    loss: str
+    waiting: str = ""
+    stored: str = ""
+    refusal: str = ""
+    instead: AbstractMapping[str, tuple[str, str]] = field(default_factory=dict)
+    prepare: AbstractMapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a rule says of a type. cast: behind the whole expression. text: held as text instead."""
+
+    target_type: str
+    source_form: Form
+    target_form: Form
+    write: Write = field(default_factory=Write)
+    cast: str = ""
+    cases: tuple[Case, ...] = ()
+    note: str = ""
+    text: Held | None = None
+
+
+def refused(kind: SourceType, reason: str) -> Mapping:
+    """The mapping of a type that has no way into the target."""
+    return Mapping(source_type=kind.text, refused=reason)
+
+
+def resolve(
+    held: Held, kind: SourceType, target: Engine, choices: Choices, column: str = ""
+) -> Mapping:
+    """What a rule comes to under the user's choices. column: `schema.table.column`, or empty."""
+    losses = tuple(_offered(LOSSES[case.loss], held) for case in held.cases)
+    chosen = {
+        loss.name: choice
+        for loss in losses
+        if (choice := choices.get(loss.name, kind, column)) in loss.choices
+    }
+    shown = held.text if TEXT in chosen.values() and held.text is not None else held
+    if shown is not held:
+        inner = resolve(shown, kind, target, choices, column)
+        extra = tuple(loss for loss in losses if chosen.get(loss.name) == TEXT)
+        return Mapping(
+            source_type=kind.text,
+            target_type=inner.target_type,
+            losses=inner.losses,
+            chosen={**{loss.name: TEXT for loss in extra}, **inner.chosen},
+            note=shown.note or "kept as text",
+            write=inner.write,
+            equal=inner.equal,
+        )
+    write, source = _expressions(held, kind, chosen)
+    return Mapping(
+        source_type=kind.text,
+        target_type=held.target_type,
+        losses=losses,
+        chosen=chosen,
+        note=held.note,
+        write=write,
+        equal=Equality(
+            name=held.target_form.kind.value, source=source, target=held.target_form.sql(target)
+        ),
+    )
+
+
+def _offered(loss: Loss, held: Held) -> Loss:
+    """A loss with the choices that there are for this type: not all can be held as text."""
+    if held.text is not None:
+        return loss
+    return replace(loss, choices={k: v for k, v in loss.choices.items() if k != TEXT})
+
+
+def _expressions(
+    held: Held, kind: SourceType, chosen: AbstractMapping[str, str]
+) -> tuple[Write, str]:
+    """How values are written, and the source's text of them, with what was chosen."""
+    sql, source = held.write.sql, held.source_form.sql(kind.engine)
+    prepare = held.write.prepare
+    for case in held.cases:
+        choice = chosen.get(case.loss, ERROR)
+        prepare = case.prepare.get(choice, prepare)
+        if choice in case.instead:
+            instead = case.instead[choice]
+            sql = _guarded(case.waiting, instead[0], sql)
+            source = _guarded(case.stored, instead[1], source)
+        elif choice == NULL:
+            sql, source = _guarded(case.waiting, "null", sql), _guarded(case.stored, "null", source)
+        elif case.refusal:
+            sql = _guarded(case.waiting, f"'{case.refusal}'", sql)
+    if held.cast:
+        sql = f"({sql}){held.cast}"
+    needs_text = any(case.waiting for case in held.cases)
+    return replace(held.write, sql=sql, prepare=prepare, needs_text=needs_text), source
+
+
+def _guarded(condition: str, then: str, otherwise: str) -> str:
+    if not condition:
+        return otherwise
+    return f"case when {condition} then {then} else {otherwise} end"
+
+
+__all__ = [
+    "AS_IS",
+    "AS_TEXT",
+    "Case",
+    "Equality",
+    "Held",
+    "Mapping",
+    "Write",
+    "filled",
+    "refused",
+    "resolve",
+]

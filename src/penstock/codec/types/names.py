@@ -1,0 +1,176 @@
+"""Names of schemas, tables and columns, from one engine to another.
+
+What would be one name in the target and is two in the source is refused by name; what is too long
+is refused or, by choice, cut. Reserved words need no care: names are always quoted. Not here:
+types.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.codec.types.losses import NO_CHOICES, SHORTEN, Choices
+from penstock.codec.types.sides import Engine, Server
+from penstock.model import PenstockError, TableDefinition, TableName
+
+POSTGRES_BYTES_MAX = 63
+MYSQL_CHARACTERS_MAX = 64
+_DIGEST_CHARACTERS = 8
+_LOSS = "long names"
+
+
+class NameRefused(PenstockError):
+    """A name of the source cannot be one in the target, or two of them would be the same."""
+
+    code = "CT71"
+    retry = "operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameRules:
+    """What the target does with names.
+
+    folds: whether names of tables and schemas that differ in case alone are one there
+    (lower_case_table_names is not 0). lowers: whether it stores them in lower case (it is 1).
+    shorten: cut what is too long instead of refusing it.
+    """
+
+    engine: Engine
+    folds: bool = False
+    lowers: bool = False
+    shorten: bool = False
+
+    @classmethod
+    def of(
+        cls, target: Server, *, lower_case_table_names: int = 0, choices: Choices = NO_CHOICES
+    ) -> NameRules:
+        """The rules of a server, with its variable of that name (MySQL and MariaDB)."""
+        return cls(
+            engine=target.engine,
+            folds=target.engine.is_mysql and lower_case_table_names != 0,
+            lowers=target.engine.is_mysql and lower_case_table_names == 1,
+            shorten=choices.get(_LOSS) == SHORTEN,
+        )
+
+    def fits(self, name: str) -> bool:
+        """Whether a name is short enough."""
+        if self.engine.is_mysql:
+            return len(name) <= MYSQL_CHARACTERS_MAX
+        return len(name.encode()) <= POSTGRES_BYTES_MAX
+
+    def problem(self, name: str) -> str:
+        """Why a name cannot be one in the target; empty when it can."""
+        if not self.fits(name) and not self.shorten:
+            most = (
+                f"{MYSQL_CHARACTERS_MAX} characters"
+                if self.engine.is_mysql
+                else f"{POSTGRES_BYTES_MAX} bytes"
+            )
+            return f"is longer than {most}, the most in {self.engine.label}"
+        if self.engine.is_mysql and any(ord(character) > 0xFFFF for character in name):
+            return f"has a character above U+FFFF, which {self.engine.label} does not allow"
+        if self.engine.is_mysql and name.endswith(" "):
+            return f"ends with a blank, which {self.engine.label} does not allow"
+        return ""
+
+    def column(self, name: str) -> str:
+        """A column's name in the target. Raises NameRefused."""
+        return self._name(name, f"column {name}")
+
+    def table(self, name: TableName, namespaces: Mapping[str, str]) -> TableName:
+        """A table's name in the target: its schema mapped ([target.map]). Raises NameRefused.
+
+        A schema of PostgreSQL is a database of MySQL or MariaDB, and the other way about.
+        """
+        schema = self._name(namespaces.get(name.schema, name.schema), f"schema {name.schema}")
+        own = self._name(name.name, f"table {name}")
+        return TableName(schema.lower(), own.lower()) if self.lowers else TableName(schema, own)
+
+    def shown(self, name: str) -> str:
+        """A column's name as a plan shows it, whether or not it is allowed."""
+        return self._shortened(name) if self.shorten and not self.fits(name) else name
+
+    def table_shown(self, name: TableName, namespaces: Mapping[str, str]) -> TableName:
+        """A table's name as a plan shows it, whether or not it is allowed."""
+        schema = self.shown(namespaces.get(name.schema, name.schema))
+        own = self.shown(name.name)
+        return TableName(schema.lower(), own.lower()) if self.lowers else TableName(schema, own)
+
+    def _name(self, name: str, what: str) -> str:
+        if problem := self.problem(name):
+            raise NameRefused(
+                f"{what} {problem}",
+                hint='Rename it at the source, or write "long names" = "shorten" in '
+                "[target.types].",
+            )
+        return name if self.fits(name) else self._shortened(name)
+
+    def _shortened(self, name: str) -> str:
+        """The name's beginning and a number made from all of it: the same on every run."""
+        digest = hashlib.blake2b(name.encode(), digest_size=_DIGEST_CHARACTERS // 2).hexdigest()
+        kept = name
+        while not self.fits(f"{kept}_{digest}"):
+            kept = kept[:-1]
+        return f"{kept}_{digest}"
+
+
+def target_names(
+    tables: Iterable[TableName], namespaces: Mapping[str, str], rules: NameRules
+) -> dict[TableName, TableName]:
+    """Where each table lives in the target. Raises NameRefused, naming both when two are one."""
+    result: dict[TableName, TableName] = {}
+    taken: dict[tuple[str, str], TableName] = {}
+    for name in tables:
+        target = rules.table(name, namespaces)
+        same = (target.schema.lower(), target.name.lower()) if rules.folds else tuple(target)
+        if other := taken.get(same):  # type: ignore[arg-type]
+            raise NameRefused(
+                f"{other} and {name} would both be {target} in the target",
+                hint="Give their schemas different names in [target.map], or take one out of "
+                "[source] tables.",
+                table=str(name),
+            )
+        taken[same] = name  # type: ignore[index]
+        result[name] = target
+    return result
+
+
+def target_columns(definition: TableDefinition, rules: NameRules) -> dict[str, str]:
+    """A table's columns in the target. Raises NameRefused, naming both when two are one.
+
+    MySQL and MariaDB do not tell columns apart by case, whatever the setting.
+    """
+    result: dict[str, str] = {}
+    taken: dict[str, str] = {}
+    for column in definition.columns:
+        target = rules.column(column.name)
+        same = target.lower() if rules.engine.is_mysql else target
+        if other := taken.get(same):
+            raise NameRefused(
+                f"columns {other} and {column.name} of {definition.name} would be one in "
+                f"{rules.engine.label}",
+                hint="Rename one of them at the source, or take the table out of [source] tables.",
+                table=str(definition.name),
+            )
+        taken[same] = column.name
+        result[column.name] = target
+    return result
+
+
+def problems(
+    definitions: Sequence[TableDefinition], namespaces: Mapping[str, str], rules: NameRules
+) -> list[str]:
+    """Everything about names that keeps these tables from the target, one sentence each."""
+    found: list[str] = []
+    for definition in definitions:
+        try:
+            target_columns(definition, rules)
+        except NameRefused as error:
+            found.append(error.message)
+    try:
+        target_names([definition.name for definition in definitions], namespaces, rules)
+    except NameRefused as error:
+        found.append(error.message)
+    return found

@@ -1,0 +1,24 @@
+"""What is done to values in our own process, because the target would not even take them in.
+
+Not here: what is done in the target, by SQL (`Write.sql`).
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.codec.types.to_postgres import REMOVE_NUL
+
+_NUL = "\0"
+
+
+def prepared(values: pa.Array, what: str) -> pa.Array:
+    """A column as it is sent. what: `Write.prepare`; empty: nothing. Raises KeyError."""
+    if not what:
+        return values
+    return {REMOVE_NUL: _without_nul}[what](values)
+
+
+def _without_nul(values: pa.Array) -> pa.Array:
+    return pc.replace_substring(values, _NUL, "")

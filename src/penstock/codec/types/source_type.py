@@ -1,0 +1,176 @@
+"""A column's type at the source, taken apart: PostgreSQL's spelling and MySQL's.
+
+Not here: what becomes of it in a target.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Self
+
+from penstock.codec.mysql.types import parse_type
+from penstock.codec.types.sides import Engine
+from penstock.model import Column, ColumnDefinition
+
+_POSTGRES = re.compile(
+    r"(?P<base>[^(\[]+?)\s*(?:\((?P<inside>[^()]*)\))?\s*(?P<zone>with(?:out)? time zone)?"
+    r"(?P<array>(?:\[\])+)?",
+    re.DOTALL,
+)
+# What format_type() spells out, by the name that everybody writes; and what is one word there.
+ALIASES = {
+    "timestamp without time zone": "timestamp",
+    "timestamp with time zone": "timestamptz",
+    "time without time zone": "time",
+    "time with time zone": "timetz",
+    "character varying": "varchar",
+    "character": "char",
+    "bpchar": "char",
+    "bit varying": "varbit",
+    "double precision": "double precision",
+}
+POSTGRES_BUILTIN = frozenset(
+    (
+        "boolean", "smallint", "integer", "bigint", "real", "double precision", "numeric", "money",
+        "oid", "xid", "cid", "xid8", "text", "varchar", "char", "name", '"char"', "bytea", "date",
+        "time", "timetz", "timestamp", "timestamptz", "interval", "uuid", "json", "jsonb", "xml",
+        "jsonpath", "bit", "varbit", "inet", "cidr", "macaddr", "macaddr8", "point", "line", "lseg",
+        "box", "path", "polygon", "circle", "tsvector", "tsquery", "pg_lsn", "pg_snapshot",
+        "txid_snapshot", "tid", "int4range", "int8range", "numrange", "tsrange", "tstzrange",
+        "daterange", "int4multirange", "int8multirange", "nummultirange", "tsmultirange",
+        "tstzmultirange", "datemultirange", "int2vector", "oidvector", "refcursor", "regclass",
+        "regcollation", "regconfig", "regdatabase", "regdictionary", "regnamespace", "regoper",
+        "regoperator", "regproc", "regprocedure", "regrole", "regtype",
+    )
+)  # fmt: skip
+MYSQL_BUILTIN = frozenset(
+    (
+        "tinyint", "smallint", "mediumint", "int", "bigint", "float", "double", "decimal", "bit",
+        "year", "date", "time", "datetime", "timestamp", "char", "varchar", "tinytext", "text",
+        "mediumtext", "longtext", "binary", "varbinary", "tinyblob", "blob", "mediumblob",
+        "longblob", "enum", "set", "json", "geometry", "point", "linestring", "polygon",
+        "multipoint", "multilinestring", "multipolygon", "geometrycollection", "vector",
+    )
+)  # fmt: skip
+MARIADB_ONLY = frozenset(("uuid", "inet4", "inet6"))
+GEOMETRIES = frozenset(
+    (
+        "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring",
+        "multipolygon", "geometrycollection",
+    )
+)  # fmt: skip
+
+
+def builtin_types(engine: Engine) -> frozenset[str]:
+    """The names of an engine's own types, as `SourceType.base` has them."""
+    if engine is Engine.POSTGRESQL:
+        return POSTGRES_BUILTIN
+    return MYSQL_BUILTIN | (MARIADB_ONLY if engine is Engine.MARIADB else frozenset())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceType:
+    """A column's type at the source.
+
+    text: as the source prints it. base: its name alone, `timestamptz` for `timestamp with time
+    zone`; of a domain the type below it. arguments: numbers in parentheses. neutral: how the log
+    keeps the values. is_array: of `base` (PostgreSQL). charset, collation: of MySQL's text, empty
+    where not known. is_compressed: MariaDB's COMPRESSED.
+    """
+
+    engine: Engine
+    text: str
+    base: str
+    arguments: tuple[int, ...] = ()
+    neutral: str = "string"
+    unsigned: bool = False
+    zerofill: bool = False
+    is_compressed: bool = False
+    is_array: bool = False
+    is_enum: bool = False
+    charset: str = ""
+    collation: str = ""
+
+    @classmethod
+    def of(cls, column: ColumnDefinition | Column, engine: Engine) -> Self:
+        """The type of a column as a catalogue or the log has it."""
+        if isinstance(column, Column):
+            printed, charset, collation = column.source_type, "", ""
+        else:
+            printed, charset = column.type_text, column.charset
+            collation = column.collation or ""
+        if engine is Engine.POSTGRESQL:
+            return cls.postgres(printed, column.neutral, base_type=column.base_type)
+        kind = cls.mysql(printed, column.neutral, engine, charset=charset, collation=collation)
+        stored = parse_type(column.base_type or printed)
+        return replace(kind, is_compressed=stored is not None and stored.compressed)
+
+    @classmethod
+    def postgres(cls, text: str, neutral: str, *, base_type: str = "") -> Self:
+        """A type as format_type() prints it. base_type: the one below a domain."""
+        match = _POSTGRES.fullmatch(base_type or text)
+        if match is None:
+            return cls(engine=Engine.POSTGRESQL, text=text, base=text, neutral=neutral)
+        words = f"{match['base'].strip()} {match['zone'] or ''}".strip()
+        inside = match["inside"] or ""
+        numbers = tuple(int(n) for n in re.findall(r"-?\d+", inside))
+        base = ALIASES.get(words, words)
+        if words.startswith("interval"):
+            base = "interval"
+        return cls(
+            engine=Engine.POSTGRESQL,
+            text=text,
+            base=base,
+            arguments=numbers,
+            neutral=neutral,
+            is_array=match["array"] is not None,
+        )
+
+    @classmethod
+    def mysql(
+        cls, text: str, neutral: str, engine: Engine, *, charset: str = "", collation: str = ""
+    ) -> Self:
+        """A type as information_schema has it."""
+        parsed = parse_type(text)
+        if parsed is None:
+            return cls(engine=engine, text=text, base=text.split("(")[0].lower(), neutral=neutral)
+        return cls(
+            engine=engine,
+            text=text,
+            base=parsed.base,
+            arguments=parsed.arguments,
+            neutral=neutral,
+            unsigned=parsed.unsigned,
+            zerofill="zerofill" in text.lower() and parsed.base not in ("enum", "set"),
+            charset=charset,
+            collation=collation,
+        )
+
+    @property
+    def is_builtin(self) -> bool:
+        """Whether it is one of the engine's own types, no array of them."""
+        return self.base in builtin_types(self.engine) and not self.is_array
+
+    @property
+    def length(self) -> int | None:
+        """The first number in parentheses, if there is one."""
+        return self.arguments[0] if self.arguments else None
+
+    @property
+    def is_short_year(self) -> bool:
+        """Whether it is MariaDB's YEAR(2), which holds a year and prints two digits of it."""
+        return self.base == "year" and self.length == 2
+
+    @property
+    def decimal(self) -> tuple[int, int]:
+        """Precision and scale of MySQL's DECIMAL."""
+        precision, scale = (*(self.arguments or (10,)), 0)[:2]
+        return precision, scale
+
+    @property
+    def fraction(self) -> int:
+        """Digits behind the second that a time may have."""
+        if self.engine is Engine.POSTGRESQL:
+            return 6 if not self.arguments else self.arguments[0]
+        return self.arguments[0] if self.arguments else 0

@@ -1,0 +1,211 @@
+"""The table of types: how a source's column is held in a target, by engine and version.
+
+Not here: each pair's rules (`to_postgres`, `to_mysql`, `among_mysql`), names (`names`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from penstock.codec.mysql.charsets import charset_named
+from penstock.codec.types import among_mysql, to_mysql, to_postgres
+from penstock.codec.types.forms import Form, Kind
+from penstock.codec.types.losses import NO_CHOICES, Choices, column_scope
+from penstock.codec.types.mapping import Held, Mapping, refused, resolve
+from penstock.codec.types.mysql_text import CHARACTER_BYTES, KEY_BYTES_MAX, ROW_BYTES_MAX
+from penstock.codec.types.sides import Engine, Server
+from penstock.codec.types.source_type import SourceType
+from penstock.model import Column, ColumnDefinition, Identity, TableDefinition, TableName
+
+_OTHER_BYTES = 36  # the most that a column takes in a key or row that is no text
+_LONG_BYTES = 12  # what a blob or a long text takes in the row itself
+_SIZED = re.compile(r"(var)?(char|binary)\((\d+)\)")
+_MYSQL_COLUMNS_MAX = 1017
+_POSTGRES_COLUMNS_MAX = 1600
+
+
+def map_column(
+    column: ColumnDefinition | Column,
+    source: Server,
+    target: Server,
+    *,
+    choices: Choices = NO_CHOICES,
+    table: TableName | None = None,
+    key_bytes: int | None = None,
+    is_enum: bool = False,
+) -> Mapping:
+    """How one column is held in the target.
+
+    column: from the source's catalogue or from the log; its neutral type decides how values are
+    written, so ask again when a relation keeps it as text. table: the source's, so that the
+    choices for one column are found. key_bytes: bytes that a key of the target has for it, None
+    when it is in no key. is_enum: its type is an enum of PostgreSQL.
+    """
+    kind = replace(SourceType.of(column, source.engine), is_enum=is_enum)
+    if source.engine.is_mysql and kind.charset and charset_named(kind.charset) is None:
+        return refused(kind, f"penstock does not read the character set {kind.charset}")
+    held = _held(kind, source, target, key_bytes)
+    if held is None:
+        known = "carries no" if kind.is_builtin else "does not know the type"
+        return refused(kind, f"penstock {known} {kind.base}")
+    return resolve(held, kind, target.engine, choices, column_scope(table, column.name))
+
+
+def map_table(
+    definition: TableDefinition,
+    source: Server,
+    target: Server,
+    *,
+    choices: Choices = NO_CHOICES,
+) -> dict[str, Mapping]:
+    """How each column of a table is held, by name, in the table's order; generated ones too.
+
+    What keys and rows of the target have room for is shared out among the columns. A table that
+    is too wide for the target has its first column refused.
+    """
+    enums = {f"{t.schema}.{t.name}" for t in definition.types if t.kind == "e"}
+    room = key_room(definition, source, target)
+    result = {
+        column.name: map_column(
+            column,
+            source,
+            target,
+            choices=choices,
+            table=definition.name,
+            key_bytes=room.get(column.name),
+            is_enum=_bare(column.base_type or column.type_text) in enums,
+        )
+        for column in definition.columns
+    }
+    for name in _identifying(definition) & result.keys():
+        if result[name].may_be_null:
+            result[name] = replace(
+                result[name],
+                target_type="",
+                refused="NULL was chosen for some of its values, and rows are found by it: "
+                f'choose otherwise for "{column_scope(definition.name, name)}"',
+            )
+    if source.engine is target.engine:
+        return result
+    most = _MYSQL_COLUMNS_MAX if target.engine.is_mysql else _POSTGRES_COLUMNS_MAX
+    if len(result) > most:
+        first = definition.columns[0].name
+        reason = f"{target.engine.label} has at most {most} columns, this table {len(result)}"
+        result[first] = replace(result[first], target_type="", refused=reason)
+    elif target.engine.is_mysql:
+        _fit_row(result, room)
+    return result
+
+
+def _identifying(definition: TableDefinition) -> set[str]:
+    columns = set(definition.primary_key)
+    if definition.identity is not Identity.FULL:
+        columns |= set(definition.identity_columns)
+    return columns
+
+
+def _bare(text: str) -> str:
+    return text.replace('"', "")
+
+
+def _held(kind: SourceType, source: Server, target: Server, key_bytes: int | None) -> Held | None:
+    if source.engine is Engine.POSTGRESQL:
+        if target.engine is Engine.POSTGRESQL:
+            form = Form(kind=Kind.PRINTED)
+            return Held(target_type=kind.text, source_form=form, target_form=form)
+        return to_mysql.held(kind, target, key_bytes)
+    if target.engine is Engine.POSTGRESQL:
+        return to_postgres.held(kind, key_bytes)
+    return among_mysql.held(kind, target, key_bytes, source)
+
+
+# -- room in keys and rows -------------------------------------------------------------------------
+
+
+def key_room(definition: TableDefinition, source: Server, target: Server) -> dict[str, int]:
+    """Bytes that the target's keys have for each key column.
+
+    Keys: primary and unique ones and what identifies a row. A column that needs less than its
+    share leaves the rest to the others.
+    """
+    if source.engine is target.engine:
+        return {}
+    total = KEY_BYTES_MAX if target.engine.is_mysql else to_postgres.KEY_BYTES_MAX
+    kinds = {c.name: SourceType.of(c, source.engine) for c in definition.columns}
+    whole = {column.name for column in definition.columns if not column.generated}
+    keys: list[Sequence[str]] = []
+    if not any(definition.primary_key_prefixes):
+        keys.append(definition.primary_key)
+    keys += [key.columns for key in definition.unique_keys if not any(key.prefixes)]
+    if set(definition.identity_columns) != whole:
+        keys.append(definition.identity_columns)
+    room: dict[str, int] = {}
+    for key in keys:
+        wanted = {name: _wanted(kinds[name]) for name in key if name in kinds}
+        for name, share in _shares(wanted, total).items():
+            room[name] = min(share, room.get(name, share))
+    return room
+
+
+def _wanted(kind: SourceType) -> int | None:
+    """Bytes of the longest value in a key; None: there is no longest."""
+    if kind.is_array or not kind.is_builtin:
+        return None
+    if kind.base in ("varchar", "char"):
+        none = None if kind.engine is Engine.POSTGRESQL else CHARACTER_BYTES
+        return kind.length * CHARACTER_BYTES if kind.length is not None else none
+    if kind.base in ("binary", "varbinary"):
+        return kind.length or 1
+    if kind.engine is Engine.POSTGRESQL:
+        most = to_mysql.PRINTED.get(kind.base, 0 if kind.base in _PG_FIXED else None)
+        return most * CHARACTER_BYTES if most else (_OTHER_BYTES if most == 0 else None)
+    longs = ("text", "blob")
+    return None if kind.base.endswith(longs) else _OTHER_BYTES
+
+
+_PG_FIXED = frozenset(
+    (
+        "boolean", "smallint", "integer", "bigint", "oid", "xid", "cid", "xid8", "real",
+        "double precision", "numeric", "date", "time", "timestamp", "timestamptz", "uuid", "bit",
+    )
+)  # fmt: skip
+
+
+def _shares(wanted: dict[str, int | None], total: int) -> dict[str, int]:
+    """Share bytes out: who wants little gets it, the others get equal parts of what is left."""
+    result: dict[str, int] = {}
+    left = total
+    order = sorted(wanted, key=lambda name: (wanted[name] is None, wanted[name] or 0))
+    for place, name in enumerate(order):
+        fair = left // (len(order) - place)
+        want = wanted[name]
+        result[name] = fair if want is None else min(want, fair)
+        left -= result[name]
+    return result
+
+
+def _fit_row(mappings: dict[str, Mapping], in_key: Collection[str]) -> None:
+    """Make the longest varchars long texts until a row of MySQL's can hold all columns."""
+    sizes = {name: _row_bytes(mapping.target_type) for name, mapping in mappings.items()}
+    movable = [name for name in sizes if name not in in_key and sizes[name] > _LONG_BYTES]
+    for name in sorted(movable, key=lambda name: -sizes[name]):
+        if sum(sizes.values()) + len(sizes) // 8 <= ROW_BYTES_MAX:
+            return
+        match = _SIZED.match(mappings[name].target_type)
+        if match is None:
+            continue
+        longer = "longblob" if match[2] == "binary" else "longtext"
+        target = longer + mappings[name].target_type[match.end() :]
+        note = "; ".join(filter(None, (mappings[name].note, "a row has no room for more varchars")))
+        mappings[name] = replace(mappings[name], target_type=target, note=note)
+        sizes[name] = _LONG_BYTES
+
+
+def _row_bytes(target_type: str) -> int:
+    match = _SIZED.match(target_type)
+    if match is None:
+        return _LONG_BYTES if target_type.startswith(("long", "text")) else _OTHER_BYTES
+    each = 1 if match[2] == "binary" or "ascii" in target_type else CHARACTER_BYTES
+    return int(match[3]) * each + 2

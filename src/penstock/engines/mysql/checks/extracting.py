@@ -1,0 +1,100 @@
+"""Doctor's checks of what the extract process would refuse at a MySQL or MariaDB source (MY040...).
+
+They ask what it asks itself before its first row, by the same functions. Not here: what the server
+alone tells (`standing.py`, `settings.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from penstock.control.config import Config, HandoverMode, Mode
+from penstock.control.handover_state import read_handover
+from penstock.control.identity import (
+    DirectoryOfOtherPipeline,
+    DirectoryOfOtherSource,
+    check_identity,
+    mysql_identity,
+    stored_identity,
+)
+from penstock.engines.mysql.connect import Connection
+from penstock.engines.mysql.replica import NotAReplica, ReplicaNotOurs, applying
+from penstock.engines.mysql.resume_state import asked_position, has_begun
+from penstock.engines.mysql.source.beginning import check_beginning
+from penstock.engines.mysql.source.refusals import LogPurged, PositionUnfit, ServerBehind
+from penstock.engines.mysql.source.unfollowed import StartUnfit
+from penstock.model import PenstockError
+from penstock.ports.checks import Check, Finding, Severity, Side, check, mend_of
+
+EXTRACT_CHECKS: list[Check] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Extracting:
+    """What the extract process is to do. connection: to the source."""
+
+    config: Config
+    connection: Connection
+
+
+def wanted_extract_checks(config: Config, only: Collection[str] = ()) -> list[Check]:
+    """Those that concern this pipeline."""
+    return [
+        one
+        for one in EXTRACT_CHECKS
+        if (config.pipeline.mode.has_change or not one.change_only)
+        and (not only or one.code in only)
+    ]
+
+
+def _found(code: str, error: PenstockError, why: str) -> Finding:
+    return Finding(
+        code=code,
+        severity=Severity.ERROR,
+        side=Side.SOURCE,
+        what=error.message,
+        why=why,
+        command=mend_of(error),
+    )
+
+
+@check("MY040", "same source as before", side=Side.SOURCE, change_only=True, into=EXTRACT_CHECKS)
+def same_source(extracting: Extracting) -> Iterator[Finding]:
+    """The directory must belong to this pipeline, and be filled from a server of this kind."""
+    config = extracting.config
+    now = mysql_identity(config, str(extracting.connection.server.flavour))
+    try:
+        check_identity(config, stored_identity(config), now)
+    except (DirectoryOfOtherPipeline, DirectoryOfOtherSource) as error:
+        why = "positions of one source mean nothing in another; changes would be missed or mixed"
+        yield _found("MY040", error, why)
+
+
+@check("MY041", "place to begin at", side=Side.SOURCE, change_only=True, into=EXTRACT_CHECKS)
+def beginning(extracting: Extracting) -> Iterator[Finding]:
+    """Where binlogFile and binlogPosition say that a new log begins, a transaction must begin."""
+    config = extracting.config
+    position = asked_position(config)
+    if position is None or config.pipeline.mode is Mode.DATA_CHANGE or has_begun(config):
+        return
+    try:
+        check_beginning(config.source.url, extracting.connection, position)
+    except (StartUnfit, LogPurged, ServerBehind, PositionUnfit) as error:
+        yield _found("MY041", error, "the change log cannot begin there")
+
+
+@check("MY042", "mode pause", side=Side.SOURCE, change_only=True, into=EXTRACT_CHECKS)
+def pausable(extracting: Extracting) -> Iterator[Finding]:
+    """A handover in mode pause needs a replica and the right to stop it, until it is made."""
+    config = extracting.config
+    made = read_handover(config)
+    pauses = (
+        config.pipeline.mode is Mode.DATA_CHANGE and config.pipeline.handover is HandoverMode.PAUSE
+    )
+    if not pauses or has_begun(config) or (made is not None and made.position):
+        return
+    try:
+        applying(extracting.connection)
+    except (NotAReplica, ReplicaNotOurs) as error:
+        yield _found("MY042", error, "the handover is refused")

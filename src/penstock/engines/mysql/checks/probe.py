@@ -1,0 +1,181 @@
+"""What the checks of one MySQL or MariaDB server ask, and the registry of these checks.
+
+Not here: the checks themselves (the other modules of this package).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from penstock.engines.mysql.connect import Connection, rows
+from penstock.engines.mysql.source.catalog import Survey
+from penstock.engines.mysql.source.rights import Rights, read_rights
+from penstock.engines.mysql.source.status import ResumePoint, account
+from penstock.engines.mysql.version import ServerVersion
+from penstock.model import TableDefinition
+from penstock.ports.checks import Check, CheckFunction, Finding, Looked, Severity, Side
+
+LOG_SIZE_BYTES_MAX = 100 * 2**30
+NAMES_SHOWN_MAX = 10
+DOING = "a check of doctor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a pipeline wants of these servers.
+
+    has_change, has_data: what its mode has. server_id: ours, as a replica. resume: where the change
+    log would go on. search_zero_dates: read the tables for dates that are none, which takes long.
+    log_size_bytes_max: how much binlog the source may keep before it is worth a word.
+    """
+
+    has_change: bool = True
+    has_data: bool = True
+    server_id: int = 0
+    resume: ResumePoint | None = None
+    search_zero_dates: bool = False
+    log_size_bytes_max: int = LOG_SIZE_BYTES_MAX
+
+
+@dataclass(slots=True, kw_only=True)
+class MySQLProbe:
+    """One server under examination, with what was read from it once.
+
+    tables: the captured tables, as the source has them, on both sides. source: on the target side
+    the source's probe, where that is a server of these kinds too.
+    """
+
+    side: Side
+    url: str
+    connection: Connection
+    wanted: Wanted
+    tables: tuple[TableDefinition, ...] = ()
+    survey: Survey = field(default_factory=lambda: Survey(tables=()))
+    source: MySQLProbe | None = None
+    memo: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def server(self) -> ServerVersion:
+        """Flavour and version."""
+        return self.connection.server
+
+    def rows(self, sql: str, parameters: object = None) -> list[dict[str, Any]]:
+        """Run a query; rows as dicts. Raises the typed errors of `server_errors`."""
+        return rows(self.connection, sql, parameters, doing=DOING)
+
+    def variable(self, name: str) -> str | None:
+        """A global variable as text; None where this server has no such."""
+        if "variables" not in self.memo:
+            found = self.rows("show global variables")
+            self.memo["variables"] = {
+                row["variable_name"].lower(): str(row["value"]) for row in found
+            }
+        text: str | None = self.memo["variables"].get(name)
+        return text
+
+    def is_on(self, *names: str) -> bool:
+        """Whether any of these variables is on."""
+        return any((self.variable(name) or "").upper() in ("ON", "1", "YES") for name in names)
+
+    def number(self, name: str) -> int | None:
+        """A variable as a whole number; None where there is none."""
+        text = self.variable(name)
+        return int(float(text)) if text else None
+
+    @property
+    def rights(self) -> Rights:
+        """What the account may do; read once."""
+        if "rights" not in self.memo:
+            self.memo["rights"] = read_rights(self.connection)
+        rights: Rights = self.memo["rights"]
+        return rights
+
+    @property
+    def account(self) -> str:
+        """The account, quoted as GRANT wants it."""
+        if "account" not in self.memo:
+            self.memo["account"] = account(self.connection)
+        return str(self.memo["account"])
+
+    @property
+    def is_rds(self) -> bool:
+        """Whether it is Amazon's RDS or Aurora, where settings are made elsewhere."""
+        if "rds" not in self.memo:
+            found = self.rows(
+                "select 1 as one from information_schema.routines "
+                "where routine_schema = 'mysql' and routine_name = 'rds_set_configuration'"
+            )
+            self.memo["rds"] = bool(found)
+        return bool(self.memo["rds"])
+
+    def setting(self, name: str, text: str) -> str:
+        """The statement that sets a variable for good. text: the value as SQL."""
+        if self.is_rds:
+            return f"set {name} = {text} in the instance's parameter group"
+        if self.server.mysql(8):
+            return f"set persist {name} = {text};"
+        return f"set global {name} = {text};  -- and in the server's configuration file"
+
+    def found(
+        self, code: str, severity: Severity, what: str, why: str, command: str = ""
+    ) -> Finding:
+        """A finding on this probe's side."""
+        return Finding(
+            code=code, severity=severity, side=self.side, what=what, why=why, command=command
+        )
+
+
+MYSQL_CHECKS: list[Check] = []
+
+
+def check(
+    code: str, title: str, *, side: Side, change_only: bool = False
+) -> Callable[[CheckFunction], CheckFunction]:
+    """Register a function as the check with this code; several functions may share one code."""
+
+    def register(function: CheckFunction) -> CheckFunction:
+        MYSQL_CHECKS.append(
+            Check(code=code, title=title, side=side, change_only=change_only, function=function)
+        )
+        return function
+
+    return register
+
+
+def examine(probe: MySQLProbe, *, only: Collection[str] = ()) -> list[Finding]:
+    """Run the checks of the probe's side, or only those with these codes, worst first."""
+    return look(probe, only=only).findings
+
+
+def look(probe: MySQLProbe, *, only: Collection[str] = ()) -> Looked:
+    """The same, with how many checks were done.
+
+    Changes nothing. A check that itself fails is a finding too, never silence.
+    """
+    looked = Looked()
+    for one in wanted_checks(probe.side, probe.wanted, only):
+        looked.take(one, probe.side, partial(one.function, probe))
+    order = list(Severity)
+    looked.findings.sort(key=lambda finding: order.index(finding.severity))
+    return looked
+
+
+def wanted_checks(side: Side, wanted: Wanted, only: Collection[str] = ()) -> list[Check]:
+    """The checks of a side that concern this pipeline."""
+    return [
+        one
+        for one in MYSQL_CHECKS
+        if one.side is side
+        and (wanted.has_change or not one.change_only)
+        and (not only or one.code in only)
+    ]
+
+
+def names(found: Collection[object]) -> str:
+    """Names in a row, the first ones of many."""
+    shown = [str(name) for name in found][:NAMES_SHOWN_MAX]
+    more = f" and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
+    return ", ".join(shown) + more

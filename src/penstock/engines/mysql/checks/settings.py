@@ -1,0 +1,328 @@
+"""Doctor's checks of a MySQL or MariaDB source's settings: what its binlog holds, and how long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.engines.mysql.checks.probe import MySQLProbe, check
+from penstock.engines.mysql.connect import value
+from penstock.engines.mysql.source.status import binlog_files, read_status
+from penstock.host.connect import PrivilegeMissing
+from penstock.ports.checks import Finding, Severity, Side
+
+RETENTION_S_MIN = 3 * 86_400
+RETENTION_S_ADVISED = 7 * 86_400
+TIMEOUT_S_MIN = 300
+RESTART = "in the server's configuration file, then restart it"
+
+OTHER_FORMATS = """
+    select t.processlist_id as id, t.processlist_user as user, v.variable_value as format
+      from performance_schema.variables_by_thread as v
+      join performance_schema.threads as t on t.thread_id = v.thread_id
+     where v.variable_name = 'binlog_format'
+       and v.variable_value <> 'ROW'
+     order by t.processlist_id
+"""
+
+
+@check("MY001", "binlog", side=Side.SOURCE, change_only=True)
+def log_on(probe: MySQLProbe) -> Iterator[Finding]:
+    """Without a binlog there is nothing to follow."""
+    if not probe.is_on("log_bin"):
+        mend = "log_bin = binlog and server_id = 1 " + RESTART
+        if probe.is_rds:
+            mend = "set the backup retention of the instance to a day or more"
+        yield probe.found(
+            "MY001",
+            Severity.ERROR,
+            f"the source ({probe.server}) writes no binlog",
+            "changes cannot be followed",
+            mend,
+        )
+
+
+@check("MY002", "binlog_format", side=Side.SOURCE, change_only=True)
+def row_format(probe: MySQLProbe) -> Iterator[Finding]:
+    """Changes must be logged as rows."""
+    written = probe.variable("binlog_format") or "ROW"  # MySQL will have no other one day
+    if written.upper() != "ROW":
+        yield probe.found(
+            "MY002",
+            Severity.ERROR,
+            f"binlog_format of the source is {written}, it must be ROW",
+            "statements in the log do not say which rows they changed",
+            probe.setting("binlog_format", "'ROW'") + "  -- then let applications reconnect",
+        )
+    if probe.server.is_mariadb:
+        return
+    try:
+        others = probe.rows(OTHER_FORMATS)
+    except PrivilegeMissing:
+        yield probe.found(
+            "MY002",
+            Severity.INFO,
+            f"{probe.account} may not see other sessions' binlog_format",
+            "a session that was opened before the setting changed keeps its own",
+            f"grant select on performance_schema.* to {probe.account};",
+        )
+        return
+    for session in others:
+        yield probe.found(
+            "MY002",
+            Severity.WARNING,
+            f"session {session['id']} of {session['user']} logs in the format {session['format']}",
+            "its changes are logged as statements, where penstock stops",
+            f"kill {session['id']};  -- it reconnects with the server's setting",
+        )
+
+
+@check("MY003", "binlog_row_image", side=Side.SOURCE, change_only=True)
+def row_image(probe: MySQLProbe) -> Iterator[Finding]:
+    """Rows should be logged whole."""
+    image = (probe.variable("binlog_row_image") or "FULL").upper()
+    if image == "MINIMAL":
+        yield probe.found(
+            "MY003",
+            Severity.ERROR,
+            "binlog_row_image of the source is MINIMAL",
+            "an insert leaves out columns that have a default, and with them their values",
+            probe.setting("binlog_row_image", "'FULL'"),
+        )
+    elif image == "NOBLOB":
+        yield probe.found(
+            "MY003",
+            Severity.WARNING,
+            "binlog_row_image of the source is NOBLOB",
+            "texts and blobs that an update leaves alone are not logged: tables keep what they "
+            "have, other consumers see them as ABSENT",
+            probe.setting("binlog_row_image", "'FULL'"),
+        )
+
+
+@check("MY004", "binlog_row_metadata", side=Side.SOURCE, change_only=True)
+def row_metadata(probe: MySQLProbe) -> Iterator[Finding]:
+    """With full metadata the log itself says what columns are called."""
+    metadata = probe.variable("binlog_row_metadata")
+    if metadata is None or metadata.upper() != "FULL":
+        has = "has no binlog_row_metadata" if metadata is None else f"has it at {metadata}"
+        yield probe.found(
+            "MY004",
+            Severity.WARNING,
+            f"the source {has}",
+            "names of columns are taken from the tables' definitions, kept in step by the DDL in "
+            "the log; what does not fit together stops the pipeline",
+            probe.setting("binlog_row_metadata", "'FULL'") if metadata is not None else "",
+        )
+
+
+@check("MY005", "partial JSON", side=Side.SOURCE, change_only=True)
+def partial_json(probe: MySQLProbe) -> Iterator[Finding]:
+    """Parts of a JSON document can be put together only with what was there before."""
+    if "PARTIAL_JSON" not in (probe.variable("binlog_row_value_options") or ""):
+        return
+    is_full = (probe.variable("binlog_row_image") or "FULL").upper() == "FULL"
+    yield probe.found(
+        "MY005",
+        Severity.INFO if is_full else Severity.ERROR,
+        "the source logs parts of JSON documents (binlog_row_value_options = PARTIAL_JSON)",
+        "they are put together with the row's old values, which are logged"
+        if is_full
+        else "the document before the change is not in the log, with this binlog_row_image",
+        probe.setting("binlog_row_value_options", "''"),
+    )
+
+
+@check("MY006", "gtid_mode", side=Side.SOURCE, change_only=True)
+def gtid_mode(probe: MySQLProbe) -> Iterator[Finding]:
+    """With GTIDs a pipeline survives a change of servers."""
+    mode = (probe.variable("gtid_mode") or "").upper()
+    if probe.server.is_mariadb or mode == "ON":
+        return
+    steps = ["OFF", "OFF_PERMISSIVE", "ON_PERMISSIVE", "ON"]
+    left = steps[steps.index(mode) + 1 :] if mode in steps else steps[1:]
+    statements = [probe.setting("enforce_gtid_consistency", "ON")]
+    statements += [probe.setting("gtid_mode", step) for step in left]
+    yield probe.found(
+        "MY006",
+        Severity.WARNING,
+        f"gtid_mode of the source is {mode or 'not known to it'}, not ON",
+        "after a failover the tables have to be loaded again: a position in a file means nothing "
+        "on another server",
+        " ".join(statements),
+    )
+
+
+@check("MY007", "gtid_strict_mode", side=Side.SOURCE, change_only=True)
+def gtid_strict_mode(probe: MySQLProbe) -> Iterator[Finding]:
+    """MariaDB's numbers grow within a domain only when it is told to see to it."""
+    if probe.server.is_mariadb and not probe.is_on("gtid_strict_mode"):
+        yield probe.found(
+            "MY007",
+            Severity.WARNING,
+            "gtid_strict_mode of the source is off",
+            "two servers may give one number to different transactions; after a failover some "
+            "would be left out or come twice",
+            probe.setting("gtid_strict_mode", "1"),
+        )
+
+
+def retention_s(probe: MySQLProbe) -> int | None:
+    """For how long the server keeps its binlog; 0: for ever, None: as short as it likes."""
+    if probe.is_rds:
+        hours = value(
+            probe.connection,
+            "select value from mysql.rds_configuration where name = 'binlog retention hours'",
+            doing="asking how long binlogs are kept",
+        )
+        return int(hours) * 3600 if hours is not None else None
+    if probe.variable("binlog_expire_logs_auto_purge") == "OFF":
+        return 0
+    days = float(probe.variable("expire_logs_days") or 0)
+    return probe.number("binlog_expire_logs_seconds") or int(days * 86_400)
+
+
+@check("MY008", "retention of the binlog", side=Side.SOURCE, change_only=True)
+def retention(probe: MySQLProbe) -> Iterator[Finding]:
+    """A pipeline that stands for longer than this has to load its tables again."""
+    seconds = retention_s(probe)
+    if seconds is not None and (seconds == 0 or seconds >= RETENTION_S_MIN):
+        return
+    kept = f"for {seconds / 3600:g} hours" if seconds else "no longer than it likes"
+    mend = probe.setting("binlog_expire_logs_seconds", str(RETENTION_S_ADVISED))
+    if probe.is_rds:
+        mend = "call mysql.rds_set_configuration('binlog retention hours', 168);"
+    elif probe.variable("binlog_expire_logs_seconds") is None:
+        mend = probe.setting("expire_logs_days", str(RETENTION_S_ADVISED // 86_400))
+    yield probe.found(
+        "MY008",
+        Severity.WARNING,
+        f"the source keeps its binlog {kept}",
+        "when the pipeline stands still for longer, its tables have to be loaded again",
+        mend,
+    )
+
+
+@check("MY011", "filters of the binlog", side=Side.SOURCE, change_only=True)
+def filters(probe: MySQLProbe) -> Iterator[Finding]:
+    """Filters leave changes out of the log without a trace."""
+    if not probe.is_on("log_bin"):
+        return
+    try:
+        status = read_status(probe.connection)
+    except PrivilegeMissing:
+        return  # MY015 says so
+    for name, databases in (
+        ("binlog_do_db", status.do_databases),
+        ("binlog_ignore_db", status.ignored_databases),
+    ):
+        if databases:
+            yield probe.found(
+                "MY011",
+                Severity.ERROR,
+                f"the source has {name} = {databases}",
+                "changes are missing from its binlog",
+                f"remove {name} {RESTART.replace('in the', 'from the')}",
+            )
+
+
+@check("MY025", "binlog_checksum", side=Side.SOURCE, change_only=True)
+def checksum(probe: MySQLProbe) -> Iterator[Finding]:
+    """Checksums tell a damaged file from a changed one."""
+    if (probe.variable("binlog_checksum") or "NONE").upper() == "NONE":
+        yield probe.found(
+            "MY025",
+            Severity.INFO,
+            "binlog_checksum of the source is NONE",
+            "a damaged event may decode to something else",
+            probe.setting("binlog_checksum", "'CRC32'") + "  -- begins a new binlog file",
+        )
+
+
+@check("MY026", "timeouts", side=Side.SOURCE, change_only=True)
+def timeouts(probe: MySQLProbe) -> Iterator[Finding]:
+    """A server drops readers that do not drain; our own sessions ask for more patience."""
+    short = [
+        f"{name} = {seconds}"
+        for name in ("net_write_timeout", "wait_timeout")
+        if (seconds := probe.number(name)) is not None and seconds < TIMEOUT_S_MIN
+    ]
+    if short:
+        yield probe.found(
+            "MY026",
+            Severity.INFO,
+            f"the source has {' and '.join(short)} (seconds)",
+            "penstock's sessions ask for an hour; other readers of the binlog may be dropped",
+            probe.setting("net_write_timeout", "3600"),
+        )
+
+
+@check("MY029", "durability", side=Side.SOURCE, change_only=True)
+def durability(probe: MySQLProbe) -> Iterator[Finding]:
+    """A crash must not unsay what was sent."""
+    for name in ("sync_binlog", "innodb_flush_log_at_trx_commit"):
+        text = probe.variable(name)
+        if text is not None and text != "1":
+            yield probe.found(
+                "MY029",
+                Severity.WARNING,
+                f"{name} of the source is {text}, not 1",
+                "a crash may take back transactions that penstock has read already: the target "
+                "would have rows that the source has not",
+                probe.setting(name, "1"),
+            )
+
+
+@check("MY035", "size of the binlog", side=Side.SOURCE, change_only=True)
+def log_size(probe: MySQLProbe) -> Iterator[Finding]:
+    """The server's disk holds what retention keeps."""
+    if not probe.is_on("log_bin"):
+        return
+    try:
+        size_bytes = sum(file.size_bytes for file in binlog_files(probe.connection))
+    except PrivilegeMissing:
+        return  # MY015 says so
+    if size_bytes > probe.wanted.log_size_bytes_max:
+        compress = (
+            "log_bin_compress" if probe.server.is_mariadb else "binlog_transaction_compression"
+        )
+        can = probe.variable(compress) is not None
+        yield probe.found(
+            "MY035",
+            Severity.WARNING,
+            f"the source keeps {size_bytes / 2**30:.1f} GiB of binlog",
+            "a full disk stops the server",
+            probe.setting(compress, "ON") if can else "",
+        )
+
+
+@check("MY036", "server version", side=Side.SOURCE)
+def version(probe: MySQLProbe) -> Iterator[Finding]:
+    """MySQL 5.7 to 9, MariaDB 10.5 to 11."""
+    yield from version_findings(probe)
+
+
+def version_findings(probe: MySQLProbe) -> Iterator[Finding]:
+    """The same for source and target."""
+    server = probe.server
+    oldest, newest = ((10, 5), 11) if server.is_mariadb else ((5, 7), 9)
+    if server.number[:2] < oldest:
+        yield probe.found(
+            "MY036",
+            Severity.ERROR,
+            f"the {probe.side} is {server}; {'.'.join(map(str, oldest))} is the oldest supported",
+            "older servers log rows in other forms",
+            "upgrade the server",
+        )
+    elif server.number[0] > newest:
+        yield probe.found(
+            "MY036",
+            Severity.WARNING,
+            f"the {probe.side} is {server}; {newest} is the newest known",
+            "a newer server may send what penstock does not know yet; it would stop, not skip",
+        )
+
+
+@check("MY036", "server version", side=Side.TARGET)
+def target_version(probe: MySQLProbe) -> Iterator[Finding]:
+    """The same for a target."""
+    yield from version_findings(probe)

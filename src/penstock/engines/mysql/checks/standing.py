@@ -1,0 +1,324 @@
+"""Doctor's checks of where a source stands: its log and ours, other readers, rights, what runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.codec.mysql import mysqlwire
+from penstock.engines.mysql.checks.probe import MySQLProbe, check, names
+from penstock.engines.mysql.connect import quoted
+from penstock.engines.mysql.source.client import DumpOptions, open_binlog
+from penstock.engines.mysql.source.login import probe_server_id
+from penstock.engines.mysql.source.recipes import NoConsistentPoint, Recipe
+from penstock.engines.mysql.source.refusals import (
+    LogPurged,
+    LogReset,
+    PositionUnfit,
+    ServerBehind,
+    ServerReplaced,
+)
+from penstock.engines.mysql.source.snapshot import read_choices
+from penstock.engines.mysql.source.status import (
+    binlog_files,
+    check_resume,
+    read_status,
+    status_right,
+)
+from penstock.host.connect import PrivilegeMissing
+from penstock.model import BinlogPosition, PenstockError
+from penstock.model.position import BINLOG_HEAD_BYTES
+from penstock.ports.checks import Finding, Severity, Side, mend_of
+
+LONG_QUERY_S = 60
+
+READERS = """
+    select id, user, host
+      from information_schema.processlist
+     where command like 'Binlog Dump%%'
+       and user = %s
+     order by id
+"""
+OWN_HOST = "select host from information_schema.processlist where id = connection_id()"
+
+LONG_STATEMENTS = f"""
+    select id, user, command, time as seconds
+      from information_schema.processlist
+     where command in ('Query', 'Execute')
+       and time > {LONG_QUERY_S}
+     order by time desc
+"""
+LONG_TRANSACTIONS = f"""
+    select trx_mysql_thread_id as id,
+           timestampdiff(second, trx_started, now()) as seconds
+      from information_schema.innodb_trx
+     where trx_started < now() - interval {LONG_QUERY_S} second
+     order by trx_started
+"""
+
+
+@check("MY009", "position still kept", side=Side.SOURCE, change_only=True)
+def position_kept(probe: MySQLProbe) -> Iterator[Finding]:
+    """What the change log would go on from must still be there."""
+    error = _resume_error(probe)
+    if isinstance(error, LogPurged | ServerBehind | PositionUnfit):
+        yield probe.found(
+            "MY009",
+            Severity.ERROR,
+            error.message,
+            "the change log cannot go on from where it ends",
+            mend_of(error),
+        )
+
+
+@check("MY010", "same server", side=Side.SOURCE, change_only=True)
+def same_server(probe: MySQLProbe) -> Iterator[Finding]:
+    """Without GTIDs the source must be the server that the change log was filled from."""
+    error = _resume_error(probe)
+    if isinstance(error, ServerReplaced | LogReset):
+        yield probe.found(
+            "MY010",
+            Severity.ERROR,
+            error.message,
+            "the position that the change log ends at means something else there",
+            mend_of(error),
+        )
+
+
+def _resume_error(probe: MySQLProbe) -> PenstockError | None:
+    """Why going on is not possible; asked once."""
+    point = probe.wanted.resume
+    if point is None:
+        return None
+    if "resume" not in probe.memo:
+        try:
+            check_resume(probe.connection, probe.url, point)
+            probe.memo["resume"] = None
+        except (LogPurged, ServerBehind, PositionUnfit, ServerReplaced, LogReset) as error:
+            probe.memo["resume"] = error
+    found: PenstockError | None = probe.memo["resume"]
+    return found
+
+
+@check("MY012", "binlog of a replica", side=Side.SOURCE, change_only=True)
+def replica_logs(probe: MySQLProbe) -> Iterator[Finding]:
+    """A replica writes what it gets from its primary into its own log only when told to."""
+    if probe.is_on("log_replica_updates", "log_slave_updates"):
+        return
+    if not (probe.is_on("read_only") or _is_replica(probe)):
+        return
+    is_new = probe.variable("log_replica_updates") is not None
+    name = "log_replica_updates" if is_new else "log_slave_updates"
+    yield probe.found(
+        "MY012",
+        Severity.ERROR,
+        f"the source is a replica with {name} off",
+        "what it gets from its primary is not in its binlog",
+        f"{name} = ON in the server's configuration file, then restart it",
+    )
+
+
+def _is_replica(probe: MySQLProbe) -> bool:
+    server = probe.server
+    new = server.mysql(8, 0, 22) or server.mariadb(10, 5, 1)
+    try:
+        return bool(probe.rows("show replica status" if new else "show slave status"))
+    except PrivilegeMissing:
+        return False  # told by read_only alone, then
+
+
+@check("MY013", "server id", side=Side.SOURCE, change_only=True)
+def server_id(probe: MySQLProbe) -> Iterator[Finding]:
+    """Each replica and each reader needs an id of its own."""
+    ours = probe.wanted.server_id
+    if ours and ours == probe.number("server_id"):
+        yield probe.found(
+            "MY013",
+            Severity.ERROR,
+            f"the source has the server id {ours}, which is ours, too",
+            "readers with one id end each other's connections, and changes look as if we made them",
+            "set another changeExtractor.serverId",
+        )
+    here = _host_name(str(probe.rows(OWN_HOST)[0]["host"]))
+    user = probe.account.split("@")[0].strip("'")
+    for reader in probe.rows(READERS, (user,)):
+        host = _host_name(str(reader["host"]))
+        if host != here:
+            yield probe.found(
+                "MY013",
+                Severity.WARNING,
+                f"session {reader['id']} from {host} reads the binlog as {user}, too",
+                "should it have our server id, the two end each other's connections for ever",
+                f"kill {reader['id']};  -- or give each reader an account of its own",
+            )
+
+
+def _host_name(host: str) -> str:
+    """A session's host without the port."""
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdigit() else host
+
+
+@check("MY014", "right to replicate", side=Side.SOURCE, change_only=True)
+def right_to_dump(probe: MySQLProbe) -> Iterator[Finding]:
+    """Tried, for one event, under an id that nobody has."""
+    if not probe.is_on("log_bin"):
+        return
+    oldest = BinlogPosition.at(_any_file(probe), BINLOG_HEAD_BYTES)
+    options = DumpOptions(server_id=probe_server_id(), is_bounded=True)
+    try:
+        with open_binlog(probe.url, position=oldest, options=options) as stream:
+            for event in stream.events():
+                if event is not None and mysqlwire.event_head(event).kind == (
+                    mysqlwire.FORMAT_DESCRIPTION
+                ):
+                    return
+    except LogPurged:
+        return  # a guessed name: the right is there
+    except PrivilegeMissing:
+        yield probe.found(
+            "MY014",
+            Severity.ERROR,
+            f"{probe.account} may not read the source's binlog",
+            "changes cannot be followed",
+            f"grant replication slave on *.* to {probe.account};",
+        )
+
+
+def _any_file(probe: MySQLProbe) -> str:
+    """A binlog file that exists, or a guess when we may not list them."""
+    try:
+        return binlog_files(probe.connection)[0].name
+    except PrivilegeMissing:
+        base = (probe.variable("log_bin_basename") or "binlog").rpartition("/")[2]
+        return f"{base}.000001"
+
+
+@check("MY015", "right to ask for the position", side=Side.SOURCE, change_only=True)
+def right_to_status(probe: MySQLProbe) -> Iterator[Finding]:
+    """Where the log ends is asked at the handover and for the lag."""
+    if not probe.is_on("log_bin"):
+        return
+    try:
+        read_status(probe.connection)
+    except PrivilegeMissing as error:
+        yield probe.found(
+            "MY015",
+            Severity.ERROR,
+            f"{probe.account} may not ask where the source's binlog ends: {error.message}",
+            "the handover and the lag need it",
+            f"grant {status_right(probe.server)} on *.* to {probe.account};",
+        )
+
+
+@check("MY016", "right to read the tables", side=Side.SOURCE)
+def right_to_read(probe: MySQLProbe) -> Iterator[Finding]:
+    """Each captured table is read, of its rows none."""
+    for table in probe.tables:
+        try:
+            probe.rows(f"select * from {quoted(*table.name)} limit 0")
+        except PrivilegeMissing as error:
+            yield probe.found(
+                "MY016",
+                Severity.ERROR,
+                f"{probe.account} may not read {table.name}: {error.message}",
+                "its rows cannot be loaded",
+                f"grant select on {quoted(*table.name)} to {probe.account};",
+            )
+
+
+@check("MY017", "right to lock", side=Side.SOURCE)
+def right_to_lock(probe: MySQLProbe) -> Iterator[Finding]:
+    """How the tables will be read at one point, and what rights would let it be better."""
+    if not probe.wanted.has_data or not probe.tables:
+        return
+    try:
+        best = read_choices(probe.connection, probe.tables)[0]
+    except NoConsistentPoint as error:
+        yield probe.found(
+            "MY017",
+            Severity.ERROR,
+            error.message,
+            "the bulk load has no point in the binlog to begin at",
+            error.hint.removeprefix("Run at the server: ").replace("'USER'@'HOST'", probe.account),
+        )
+        return
+    if best.recipe is Recipe.LOCK_FREE or (
+        best.recipe is Recipe.TABLE_LOCKS and not probe.server.is_mariadb
+    ):
+        right = "flush_tables" if probe.server.mysql(8, 0, 23) else "reload"
+        yield probe.found(
+            "MY017",
+            Severity.WARNING,
+            f"the tables will be read at one point by {best}",
+            "the lock that holds for all tables is the surest way",
+            f"grant {right} on *.* to {probe.account};",
+        )
+    if probe.server.is_mariadb and not probe.rights.has("binlog admin", "super"):
+        yield probe.found(
+            "MY017",
+            Severity.WARNING,
+            f"{probe.account} has not the right BINLOG ADMIN",
+            "an ALTER of a table waits until the bulk load has read all tables; with it, until "
+            "the chunk under way is read",
+            f"grant binlog admin on *.* to {probe.account};",
+        )
+
+
+@check("MY018", "right to the backup lock", side=Side.SOURCE)
+def right_to_backup(probe: MySQLProbe) -> Iterator[Finding]:
+    """MySQL 8 can take snapshots at one point while everybody goes on writing."""
+    if not probe.wanted.has_data or not probe.server.mysql(8) or not probe.tables:
+        return
+    if probe.variable("gtid_mode") == "ON" and not probe.rights.has("backup_admin"):
+        yield probe.found(
+            "MY018",
+            Severity.WARNING,
+            f"{probe.account} has not the right BACKUP_ADMIN",
+            "writes wait for a lock when the bulk load begins; with it nothing but schema changes "
+            "would",
+            f"grant backup_admin on *.* to {probe.account};",
+        )
+
+
+@check("MY030", "statements that take long", side=Side.SOURCE)
+def long_statements(probe: MySQLProbe) -> Iterator[Finding]:
+    """A lock waits for them, and others wait for the lock."""
+    if not probe.wanted.has_data:
+        return
+    found = {row["id"]: int(row["seconds"]) for row in probe.rows(LONG_STATEMENTS)}
+    if probe.rights.has("process"):
+        found |= {row["id"]: int(row["seconds"]) for row in probe.rows(LONG_TRANSACTIONS)}
+    found.pop(probe.connection.thread_id(), None)
+    for session, seconds in found.items():
+        yield probe.found(
+            "MY030",
+            Severity.WARNING,
+            f"session {session} has been in a statement or transaction for {seconds} s",
+            "the lock at the begin of the bulk load would wait for it, and writes for the lock",
+            f"kill {session};  -- or wait until it ends",
+        )
+
+
+@check("MY034", "prepared transactions", side=Side.SOURCE, change_only=True)
+def prepared(probe: MySQLProbe) -> Iterator[Finding]:
+    """XA transactions that wait for their coordinator hold locks, and the place to go on from."""
+    if probe.server.mysql(8) and not probe.rights.has("xa_recover_admin"):
+        yield probe.found(
+            "MY034",
+            Severity.INFO,
+            f"{probe.account} may not see prepared XA transactions",
+            "one that is forgotten keeps locks, and keeps the change log from going on past it",
+            f"grant xa_recover_admin on *.* to {probe.account};",
+        )
+        return
+    found = probe.rows("xa recover")
+    if found:
+        texts = [str(row["data"]) for row in found]
+        yield probe.found(
+            "MY034",
+            Severity.WARNING,
+            f"{len(found)} XA transactions are prepared and not ended: {names(texts)}",
+            "their rows arrive when they are committed, be it days later; until then the place to "
+            "go on from stays before them",
+            "xa recover convert xid;  -- then xa commit or xa rollback each that is forgotten",
+        )

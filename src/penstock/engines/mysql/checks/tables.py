@@ -1,0 +1,166 @@
+"""Doctor's checks of the captured tables of a MySQL or MariaDB source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.codec.mysql.types import parse_type
+from penstock.engines.mysql.checks.probe import MySQLProbe, check, names
+from penstock.engines.mysql.connect import quoted
+from penstock.engines.mysql.source.catalog import Exclusion
+from penstock.engines.mysql.source.recipes import WITH_SNAPSHOTS
+from penstock.model import Identity
+from penstock.ports.checks import Finding, Severity, Side
+
+DATES = frozenset({"date", "datetime", "timestamp"})
+FOLLOWING = frozenset({"CASCADE", "SET NULL", "SET DEFAULT"})
+OLD_FORMATS = ("mariadb-5.3", "5.5 binary format")
+HIDDEN_TYPES = frozenset({"uuid", "inet4", "inet6"})
+
+
+@check("MY019", "keys", side=Side.SOURCE, change_only=True)
+def keys(probe: MySQLProbe) -> Iterator[Finding]:
+    """Rows of a table without a key are told apart by everything that is in them."""
+    for table in probe.tables:
+        if table.identity is Identity.FULL:
+            yield probe.found(
+                "MY019",
+                Severity.WARNING,
+                f"{table.name} has no primary key, and no unique key without NULLs",
+                "an update or delete looks for a row that is equal in all columns, which is slow; "
+                "equal rows cannot be told apart",
+                f"alter table {quoted(*table.name)} add column id bigint unsigned auto_increment "
+                "primary key;",
+            )
+
+
+@check("MY020", "engines", side=Side.SOURCE)
+def engines(probe: MySQLProbe) -> Iterator[Finding]:
+    """Only some engines can be read as they were at one point."""
+    for table in probe.tables:
+        if table.engine.upper() not in WITH_SNAPSHOTS:
+            yield probe.found(
+                "MY020",
+                Severity.WARNING,
+                f"{table.name} is a table of the engine {table.engine}",
+                "it cannot be read as it was at one point, and a statement that fails half way "
+                "leaves its first half behind",
+                f"alter table {quoted(*table.name)} engine = InnoDB;",
+            )
+
+
+@check("MY021", "cascading foreign keys", side=Side.SOURCE, change_only=True)
+def cascades(probe: MySQLProbe) -> Iterator[Finding]:
+    """What a foreign key does to the rows that refer is not in the binlog."""
+    if probe.server.mysql(9, 6) and not probe.is_on("innodb_native_foreign_keys"):
+        return
+    for table in probe.tables:
+        for key in table.foreign_keys:
+            rules = {
+                f"on {what} {rule.lower()}"
+                for what, rule in (("update", key.on_update), ("delete", key.on_delete))
+                if rule in FOLLOWING
+            }
+            if rules:
+                yield probe.found(
+                    "MY021",
+                    Severity.ERROR,
+                    f"the foreign key {key.name} of {table.name} to {key.target} says "
+                    f"{' and '.join(sorted(rules))}",
+                    "InnoDB changes the rows that refer without logging it: they would stay as "
+                    "they are in the target",
+                    f"alter table {quoted(*table.name)} drop foreign key {quoted(key.name)}, "
+                    f"add constraint {quoted(key.name)} foreign key "
+                    f"({', '.join(map(quoted, key.columns))}) references "
+                    f"{quoted(*key.target)} ({', '.join(map(quoted, key.target_columns))});",
+                )
+
+
+@check("MY022", "old forms of times", side=Side.SOURCE, change_only=True)
+def old_times(probe: MySQLProbe) -> Iterator[Finding]:
+    """Times in the form of before 2012 do not say in the log how many digits they have."""
+    if probe.server.is_mariadb and not probe.is_on("mysql56_temporal_format"):
+        yield probe.found(
+            "MY022",
+            Severity.WARNING,
+            "mysql56_temporal_format of the source is off",
+            "times of new tables are logged without their number of digits",
+            probe.setting("mysql56_temporal_format", "1"),
+        )
+    for table in probe.tables:
+        old = [c.name for c in table.columns if any(form in c.base_type for form in OLD_FORMATS)]
+        if old:
+            yield probe.found(
+                "MY022",
+                Severity.WARNING,
+                f"{table.name} has times in an old form: {names(old)}",
+                "the log does not say how many digits they have; the table's definition must",
+                f"alter table {quoted(*table.name)} force;",
+            )
+
+
+@check("MY023", "zero dates", side=Side.SOURCE)
+def zero_dates(probe: MySQLProbe) -> Iterator[Finding]:
+    """Dates like 0000-00-00 are none to other engines. Reads the tables: only when asked for."""
+    if not probe.wanted.search_zero_dates:
+        return
+    for table in probe.tables:
+        for column in table.columns:
+            parsed = parse_type(column.base_type or column.type_text)
+            if parsed is None or parsed.base not in DATES:
+                continue
+            name = quoted(column.name)
+            zero = f"{name} = 0 or month({name}) = 0 or dayofmonth({name}) = 0"
+            if probe.rows(f"select 1 as one from {quoted(*table.name)} where {zero} limit 1"):
+                yield probe.found(
+                    "MY023",
+                    Severity.WARNING,
+                    f"{table.name} has dates in {column.name} whose year, month or day is zero",
+                    "a target of another engine has no such dates: the column becomes text there",
+                    f"update {quoted(*table.name)} set {name} = null where {zero};",
+                )
+
+
+@check("MY031", "versioned tables and sequences", side=Side.SOURCE)
+def versioned(probe: MySQLProbe) -> Iterator[Finding]:
+    """MariaDB keeps old rows of some tables, and numbers in sequences."""
+    for table in probe.tables:
+        if table.is_versioned:
+            yield probe.found(
+                "MY031",
+                Severity.WARNING,
+                f"{table.name} is system-versioned",
+                "its log holds the old rows, too, each as an insert of its own: a pipeline that "
+                "follows changes does not start with it",
+                f'take it out: "!{table.name}" in [source] tables',
+            )
+    for left_out in probe.survey.excluded:
+        if left_out.reason is Exclusion.SEQUENCE:
+            yield probe.found(
+                "MY031",
+                Severity.INFO,
+                str(left_out),
+                "it is left out; in the target numbers begin anew",
+            )
+
+
+@check("MY032", "types that the log does not name", side=Side.SOURCE, change_only=True)
+def hidden_types(probe: MySQLProbe) -> Iterator[Finding]:
+    """MariaDB logs some types as others: their definitions say what they are."""
+    if not probe.server.is_mariadb:
+        return
+    for table in probe.tables:
+        hidden = [
+            column.name
+            for column in table.columns
+            if column.type_text in HIDDEN_TYPES
+            or (column.type_text == "json" and column.base_type != "json")
+        ]
+        if hidden:
+            yield probe.found(
+                "MY032",
+                Severity.INFO,
+                f"{table.name} has columns that the binlog does not name the type of: "
+                f"{names(hidden)}",
+                "they are told from the table's definition, which has to be of the same time",
+            )

@@ -1,0 +1,237 @@
+"""Doctor's checks of a MySQL or MariaDB target, some against its source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.engines.mysql.checks.probe import MySQLProbe, check
+from penstock.engines.mysql.connect import quoted
+from penstock.engines.mysql.source.definitions import definitions_of
+from penstock.model import TableDefinition, TableName
+from penstock.ports.checks import Finding, Severity, Side
+from penstock.ports.target import SCHEMA
+
+PACKET_BYTES_ADVISED = 2**30
+# What ends so tells every letter from every other; all other collations find some equal.
+EXACT_ENDINGS = ("_bin", "_as_cs")
+
+# To empty a table takes DROP; a foreign key takes REFERENCES, of which MariaDB knows nothing.
+LOADING = frozenset({"SELECT", "INSERT", "DELETE", "DROP"})
+CHANGING = LOADING | {"UPDATE", "ALTER"}
+MAKING = frozenset({"CREATE", "ALTER"})
+ALL_OF_OURS = CHANGING | {"CREATE"}
+
+PRESENT = """
+    select table_schema, table_name, table_type, engine, create_options, table_rows, data_length
+      from information_schema.tables
+     where table_schema = %s
+"""
+TRIGGERS = """
+    select trigger_schema, trigger_name, event_object_table as table_name,
+           event_manipulation as event
+      from information_schema.triggers
+     order by trigger_schema, trigger_name
+"""
+
+
+def present_tables(probe: MySQLProbe) -> dict[TableName, TableDefinition]:
+    """Those of the captured tables that the target has already, under the same names; read once."""
+    if "present" not in probe.memo:
+        wanted = {table.name for table in probe.tables}
+        facts = {
+            name: row
+            for schema in sorted({name.schema for name in wanted})
+            for row in probe.rows(PRESENT, (schema,))
+            if (name := TableName(row["table_schema"], row["table_name"])) in wanted
+        }
+        probe.memo["present"] = definitions_of(probe.connection, facts)
+    found: dict[TableName, TableDefinition] = probe.memo["present"]
+    return found
+
+
+@check("MY024", "collations of keys", side=Side.TARGET)
+def key_collations(probe: MySQLProbe) -> Iterator[Finding]:
+    """A key must not find equal in the target what is different in the source."""
+    present = present_tables(probe)
+    for table in probe.tables:
+        target = present.get(table.name)
+        if target is None:
+            continue
+        ours = {column.name: column for column in target.columns}
+        theirs = {column.name: column for column in table.columns}
+        for name in target.identity_columns:
+            collation = ours[name].collation
+            if collation is None or collation.endswith(EXACT_ENDINGS):
+                continue
+            source = theirs[name].collation if name in theirs else None
+            if source != collation:
+                column = ours[name]
+                yield probe.found(
+                    "MY024",
+                    Severity.ERROR,
+                    f"the key of {table.name} compares {name} by {collation} in the target, by "
+                    f"{source or 'its bytes'} in the source",
+                    "rows that differ in the source, as 'a' and 'A', are one row there",
+                    f"alter table {quoted(*table.name)} modify {quoted(name)} "
+                    f"{column.type_text} character set {column.charset} collate "
+                    f"{column.charset}_bin{' not null' if column.not_null else ''};",
+                )
+
+
+@check("MY027", "max_allowed_packet", side=Side.TARGET)
+def packet_size(probe: MySQLProbe) -> Iterator[Finding]:
+    """The largest row that the source can log must fit a statement of the target."""
+    ours = probe.number("max_allowed_packet") or 0
+    theirs = (probe.source.number("max_allowed_packet") or 0) if probe.source is not None else 0
+    if ours < theirs:
+        yield probe.found(
+            "MY027",
+            Severity.WARNING,
+            f"max_allowed_packet is {ours} bytes in the target, {theirs} in the source",
+            "a row may be too long for the target",
+            probe.setting("max_allowed_packet", str(PACKET_BYTES_ADVISED)),
+        )
+
+
+@check("MY028", "local_infile", side=Side.TARGET)
+def local_infile(probe: MySQLProbe) -> Iterator[Finding]:
+    """Rows are brought by LOAD DATA LOCAL."""
+    if not probe.is_on("local_infile"):
+        yield probe.found(
+            "MY028",
+            Severity.WARNING,
+            "local_infile of the target is off",
+            "rows go by INSERT, which takes longer than LOAD DATA LOCAL",
+            probe.setting("local_infile", "1"),
+        )
+
+
+@check("MY029", "durability", side=Side.TARGET)
+def durable_commits(probe: MySQLProbe) -> Iterator[Finding]:
+    """A crash must not unsay what was applied; no session can ask for more than the server does."""
+    name = "innodb_flush_log_at_trx_commit"
+    text = probe.variable(name)
+    if text is not None and text != "1":
+        yield probe.found(
+            "MY029",
+            Severity.WARNING,
+            f"{name} of the target is {text}, not 1",
+            "a crash of its machine may take back batches whose files are gone by then "
+            "(removeFiles, doneDirectory): the tables have to be loaded afresh",
+            probe.setting(name, "1"),
+        )
+
+
+@check("MY033", "case of names", side=Side.TARGET)
+def name_case(probe: MySQLProbe) -> Iterator[Finding]:
+    """Two tables whose names differ in case alone are one where case does not count."""
+    folds = probe.number("lower_case_table_names") or 0
+    source_folds = (
+        (probe.source.number("lower_case_table_names") or 0) if probe.source is not None else 0
+    )
+    if not folds:
+        if source_folds == 2:
+            yield probe.found(
+                "MY033",
+                Severity.WARNING,
+                "names of tables count by their case in the target (lower_case_table_names = 0), "
+                "in the source they do not",
+                "a statement that names a table in other letters finds it there, and not here",
+            )
+        return
+    by_folded: dict[tuple[str, str], list[str]] = {}
+    for table in probe.tables:
+        folded = (table.name.schema.lower(), table.name.name.lower())
+        by_folded.setdefault(folded, []).append(str(table.name))
+    for same in by_folded.values():
+        if len(same) > 1:
+            yield probe.found(
+                "MY033",
+                Severity.ERROR,
+                f"{' and '.join(same)} are one table in the target "
+                f"(lower_case_table_names = {folds})",
+                "rows of both would be mixed",
+                "map one of them to another name in [target.map]",
+            )
+    odd = [str(t.name) for t in probe.tables if str(t.name) != str(t.name).lower()]
+    if odd and not source_folds:
+        yield probe.found(
+            "MY033",
+            Severity.WARNING,
+            f"the target writes names of tables in small letters, such as that of {odd[0]} "
+            f"(lower_case_table_names = {folds})",
+            "the table is called otherwise there",
+            "map it to that name in [target.map]",
+        )
+
+
+@check("MY037", "triggers in the target", side=Side.TARGET)
+def triggers(probe: MySQLProbe) -> Iterator[Finding]:
+    """Triggers that fire on our writes do their work a second time."""
+    wanted = {table.name for table in probe.tables}
+    for row in probe.rows(TRIGGERS):
+        table = TableName(row["trigger_schema"], row["table_name"])
+        if table in wanted:
+            trigger = quoted(row["trigger_schema"], row["trigger_name"])
+            yield probe.found(
+                "MY037",
+                Severity.WARNING,
+                f"the trigger {row['trigger_name']} on {table} fires on the loader's "
+                f"{row['event'].lower()}s",
+                "what it did at the source arrives as rows; it would do it once more",
+                f"drop trigger {trigger};",
+            )
+
+
+@check("MY038", "columns of type UUID", side=Side.TARGET)
+def uuid_columns(probe: MySQLProbe) -> Iterator[Finding]:
+    """MariaDB's UUID does not take every one that PostgreSQL has."""
+    if probe.source is not None:
+        return
+    present = present_tables(probe)
+    for table in probe.tables:
+        there = present.get(table.name)
+        held = {column.name: column for column in there.columns} if there is not None else {}
+        for column in table.columns:
+            ours = held.get(column.name)
+            if column.neutral == "uuid" and ours is not None and ours.type_text == "uuid":
+                yield probe.found(
+                    "MY038",
+                    Severity.WARNING,
+                    f"the column {column.name} of {table.name} is a UUID of MariaDB in the target",
+                    "MariaDB refuses some values of PostgreSQL's uuid, and the load stops at the "
+                    "first of them",
+                    f"alter table {quoted(*table.name)} modify {quoted(column.name)} char(36) "
+                    f"character set ascii collate ascii_bin{' not null' if ours.not_null else ''};",
+                )
+
+
+@check("MY039", "rights in the target", side=Side.TARGET)
+def rights(probe: MySQLProbe) -> Iterator[Finding]:
+    """What the load and the loader do there, by what the account was granted."""
+    present = present_tables(probe)
+    schemas: dict[str, frozenset[str]] = {SCHEMA: ALL_OF_OURS}
+    for table in probe.tables:
+        needed = CHANGING if probe.wanted.has_change else LOADING
+        if table.name not in present and probe.wanted.has_data:
+            needed = needed | MAKING
+            if table.foreign_keys and not probe.server.is_mariadb:
+                needed = needed | {"REFERENCES"}
+        schemas[table.name.schema] = schemas.get(table.name.schema, frozenset()) | needed
+    for schema, needed in sorted(schemas.items()):
+        # Rights on single tables count, too; what is made has the rights of its database.
+        names = [t.name for t in probe.tables if t.name.schema == schema]
+        places = names or [TableName(schema, "wirekite_log")]
+        lacking = sorted(right for right in needed if probe.rights.lacking_on(places, right))
+        if lacking:
+            yield probe.found(
+                "MY039",
+                Severity.ERROR,
+                f"{probe.account} lacks rights on {schema} in the target: "
+                f"{', '.join(lacking).lower()}",
+                "the loader keeps its progress and its merge tables there"
+                if schema == SCHEMA
+                else "tables are made, filled, changed, emptied and altered there",
+                f"grant {', '.join(sorted(needed)).lower()} on {quoted(schema)}.* to "
+                f"{probe.account};",
+            )

@@ -1,0 +1,256 @@
+"""The handover of a MySQL or MariaDB source: document 000's four steps, in the extract process.
+
+The snapshots that the bulk load reads and the place where its changes begin are one point, which
+`MySQLPlanner` takes; it is written into state/handover.json before anything is read or followed,
+so that whoever is killed, the other half goes on from there. The sessions stay lent until the bulk
+load has read all rows, and no longer: an ALTER at the source may wait for what they have read. In
+mode pause the source is a replica: its SQL thread stands still while the point is taken. Not here:
+PostgreSQL (`handover.py`), stopping and starting a replica (`mysql_replica.py`), the bulk load
+(`bulk_load.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+import structlog
+
+from penstock.control.config import Config, HandoverMode
+from penstock.control.handover_state import (
+    Handover,
+    Phase,
+    check_bulk_load,
+    read_handover,
+    write_handover,
+)
+from penstock.engines.mysql import replica as mysql_replica
+from penstock.engines.mysql.connect import Connection, run
+from penstock.engines.mysql.planner import MySQLPlanner
+from penstock.engines.mysql.source.beginning import Beginning, gtids_at, shapes_of
+from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
+from penstock.engines.mysql.source.recipes import Choice, Recipe
+from penstock.host import faults
+from penstock.host.clock import REAL_CLOCK
+from penstock.host.connect import PrivilegeMissing
+from penstock.load.ledger import read_ledger
+from penstock.model import BinlogPosition, PenstockError, TableDefinition
+
+logger = structlog.get_logger()
+POLL_INTERVAL_S = 0.2
+APPLICATION_NAME = "penstock handover"
+
+
+faults.declare("handover.paused", "handover.captured", "handover.resumed")
+
+
+@contextmanager
+def prepared(
+    config: Config, *, has_begun: bool, stop: Callable[[], bool]
+) -> Iterator[Beginning | None]:
+    """Make the handover around an extraction; gives the place where an empty log begins.
+
+    has_begun: the log has, so it goes on by itself. The way out waits for the end of the bulk load,
+    unless stop() says so: its sessions are ours. Raises what `mysql_replica` does, and what taking
+    snapshots does.
+    """
+    state = read_handover(config)
+    check_bulk_load(config, state, has_begun=has_begun)
+    if has_begun or (state is not None and state.position):
+        # The snapshots of an earlier process are gone with it: the load takes its own, later ones.
+        _resume(config)
+        _forget_snapshot(config)
+        _started(config)
+        # What the tables were there is not known any more.
+        yield None if has_begun else _beginning_of(config, then=None)
+        return
+    with MySQLPlanner(config, on_choice=lambda choice: _tell(config, choice)) as planner:
+        with _at_rest(config, before=state) as tables:
+            _capture(config, planner)
+        beginning = _beginning_of(config, then=tables)
+        _started(config)
+        with _lent(config, planner):
+            yield beginning
+            _wait_for_bulk(config, stop)
+
+
+@contextmanager
+def _at_rest(config: Config, *, before: Handover | None) -> Iterator[list[TableDefinition]]:
+    """Stop the replica where mode pause asks for it, for a with block; gives the tables then.
+
+    before: of a run that was killed. What it has stopped is ours to start; what somebody else has
+    stopped is left alone.
+    """
+    mode = config.pipeline.handover
+    pauses = mode is HandoverMode.PAUSE
+    with open_catalog(config.source.url, application_name=APPLICATION_NAME) as connection:
+        running = mysql_replica.applying(connection) if pauses else ()
+        ours = tuple({*running, *(before.stopped if before is not None else ())})
+        tables = captured_tables(connection, config.source.tables)
+        names = tuple(str(one.name) for one in tables)
+        # Before it is stopped: whoever comes next has to know.
+        state = Handover(mode=mode, tables=names, paused=bool(ours), stopped=ours)
+        write_handover(config, state)
+        if pauses:
+            _stop(config, connection, running)
+        try:
+            text = "Stop Replication: nothing is stopped, snapshots hold the source's state"
+            if pauses:
+                tables = captured_tables(connection, config.source.tables)
+                text = "Stop Replication: the replica's SQL thread is stopped"
+                state = msgspec.structs.replace(state, phase=Phase.STOPPED)
+            write_handover(config, state.with_step(1, text))
+            faults.point("handover.paused")
+            yield tables
+        finally:
+            _resume(config)
+
+
+def _stop(config: Config, connection: Connection, running: tuple[str, ...]) -> None:
+    """Stop these threads; where that is not allowed nothing was, and nothing is to be started."""
+    try:
+        mysql_replica.stop(connection, running)
+    except mysql_replica.ReplicaNotOurs:
+        state = read_handover(config)
+        assert state is not None, "written down just now"
+        write_handover(config, msgspec.structs.replace(state, paused=False, stopped=()))
+        raise
+    except BaseException:
+        _resume(config)
+        raise
+
+
+def _tell(config: Config, choice: Choice) -> None:
+    """Say how the snapshots are going to be taken, before they are."""
+    state = read_handover(config)
+    assert state is not None, "the first step is written down before"
+    text = state.steps[0].text.partition("; the point: ")[0]
+    write_handover(config, state.with_step(1, f"{text}; the point: {choice}"))
+    if choice.recipe is Recipe.LOCK_FREE:
+        logger.warning("tables are read at one point without a lock", how=str(choice))
+
+
+def _capture(config: Config, planner: MySQLPlanner) -> None:
+    """Take the point and write it down."""
+    point = planner.fresh_point()
+    taken, state = planner.taken, read_handover(config)
+    assert taken is not None, "a point was made just now"
+    assert state is not None, "the first step was written down"
+    gtids = taken.status.gtids
+    with open_catalog(config.source.url, application_name=APPLICATION_NAME) as connection:
+        if connection.server.is_mariadb and not gtids:
+            gtids = gtids_at(config.source.url, connection, taken.status.position)
+        _rotate(connection)
+    position = str(point.position)
+    how = taken.choice.recipe.value
+    if taken.settled > taken.status.position:
+        how += f"; tables are equal when {taken.settled} is applied"
+    state = msgspec.structs.replace(
+        state.with_step(2, f"Capture Position: {position}, {how}"),
+        phase=Phase.CAPTURED,
+        slot_position=position,
+        position=position,
+        gtids=gtids,
+        settled=str(point.settled or ""),
+        snapshot_id=point.snapshot_id,
+        snapshot_text=point.snapshot_text,
+        keeper_pid=os.getpid(),
+    )
+    write_handover(config, state)
+    logger.info("handover", phase=state.phase.value, position=position)
+    faults.point("handover.captured")
+
+
+def _resume(config: Config) -> None:
+    """Start what we have stopped of a replica."""
+    state = read_handover(config)
+    if state is None or not state.stopped:
+        return
+    with open_catalog(config.source.url, application_name=APPLICATION_NAME) as connection:
+        mysql_replica.start(connection, state.stopped)
+    write_handover(config, msgspec.structs.replace(state, paused=False, stopped=()))
+
+
+def _beginning_of(config: Config, *, then: list[TableDefinition] | None) -> Beginning:
+    """Where the log begins, by what is written down.
+
+    then: the tables as they were shortly before the point. What they are now, they were there, if
+    nothing has changed in between; else only the binlog itself can tell.
+    """
+    state = read_handover(config)
+    assert state is not None, "the point was written down"
+    with open_catalog(config.source.url, application_name=APPLICATION_NAME) as connection:
+        tables = captured_tables(connection, config.source.tables)
+    return Beginning(
+        position=BinlogPosition.parse(state.position),
+        gtids=state.gtids,
+        tables=tuple(tables),
+        is_present=then is not None and shapes_of(then) == shapes_of(tables),
+    )
+
+
+def _started(config: Config) -> None:
+    """Steps 3 and 4, once."""
+    state = read_handover(config)
+    if state is None or state.phase is Phase.DONE:
+        return
+    state = state.with_step(
+        3, f"Start Change Processes: changes are extracted from {state.position} on"
+    ).with_step(4, "Resume Replication: nothing is stopped any more, changes are followed")
+    write_handover(config, msgspec.structs.replace(state, phase=Phase.DONE))
+    faults.point("handover.resumed")
+
+
+def _forget_snapshot(config: Config) -> None:
+    state = read_handover(config)
+    if state is not None and state.snapshot_id:
+        write_handover(config, msgspec.structs.replace(state, snapshot_id="", keeper_pid=0))
+
+
+@contextmanager
+def _lent(config: Config, planner: MySQLPlanner) -> Iterator[None]:
+    """Lend the snapshots beside what runs in the block: until the bulk load has read all rows."""
+    ended = threading.Event()
+
+    def keep() -> None:
+        try:
+            while not _is_copied(config):
+                if ended.wait(POLL_INTERVAL_S):
+                    return
+            _forget_snapshot(config)
+        except PenstockError as error:
+            # Whoever waits for the bulk load, at the end of the block, raises it.
+            logger.warning("snapshots stay lent", error=error.message)
+            return
+        planner.release()
+        logger.info("snapshots given back")
+
+    keeper = threading.Thread(target=keep, name="handover", daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        keeper.join()
+    _forget_snapshot(config)
+
+
+def _is_copied(config: Config) -> bool:
+    ledger = read_ledger(config.layout.state)
+    return ledger.copied or ledger.finished
+
+
+def _wait_for_bulk(config: Config, stop: Callable[[], bool]) -> None:
+    while not stop() and not _is_copied(config):
+        REAL_CLOCK.sleep(POLL_INTERVAL_S)
+
+
+def _rotate(connection: Connection) -> None:
+    """Begin a new binlog file, as document 000 asks for; it is of use, and not needed."""
+    try:
+        run(connection, "flush binary logs", doing="beginning a new binlog file")
+    except PrivilegeMissing as error:
+        logger.warning("no new binlog file", reason=error.message)

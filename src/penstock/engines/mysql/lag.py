@@ -1,0 +1,185 @@
+"""The lag of a MySQL or MariaDB source: its binlog's end, and what of it our log has not read.
+
+These servers know nothing of who reads: where we are is the log's own end, and the first
+transaction behind it is looked up in the binlog, by a short look as a replica. Not here: what
+follows (`lag.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.control.config import Config
+from penstock.control.lag import SourceState, Unread, log_begin
+from penstock.control.log_facts import LogEnd
+from penstock.control.retention import Retention
+from penstock.control.running import processes
+from penstock.engines.mysql.connect import Connection, rows
+from penstock.engines.mysql.resume_state import stored_standing
+from penstock.engines.mysql.source.catalog import open_catalog
+from penstock.engines.mysql.source.standing import Standing
+from penstock.engines.mysql.source.status import (
+    LogFile,
+    binlog_files,
+    read_file_time,
+    read_first_commit,
+    read_identity,
+    read_status,
+)
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.model import BinlogPosition, PenstockError
+from penstock.model.position import BINLOG_OFFSET_BITS
+
+LOOK_INTERVAL_S = 5.0
+
+
+class SourceReplaced(PenstockError):
+    """Another server answers than the one whose places the change log counts in."""
+
+    code = "CT38"
+    retry = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Sizes of binlog files by their number in our log. Called: the bytes between two positions."""
+
+    of: Mapping[int, int] = field(default_factory=dict)
+
+    def __call__(self, first: int, last: int) -> int:
+        """Files in between count as large as they are; 0 where last is not behind first."""
+        if last <= first:
+            return 0
+        low, high = BinlogPosition(first), BinlogPosition(last)
+        files = sum(size for number, size in self.of.items() if low.number <= number < high.number)
+        return max(files + high.offset - low.offset, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What was found behind a place of the binlog, when it ended at `end`. at_s: monotonic."""
+
+    here: BinlogPosition
+    end: BinlogPosition
+    commit_us: int | None
+    at_s: float
+
+
+class BinlogReader:
+    """The reader of a MySQL or MariaDB source; see `source_reader.SourceReader`."""
+
+    def __init__(self, config: Config, application_name: str, *, clock: Clock = REAL_CLOCK) -> None:
+        """Connect. Raises the typed errors of a connection."""
+        self._config = config
+        self._clock = clock
+        self._connection: Connection = open_catalog(
+            config.source.url, application_name=application_name
+        )
+        self._looked: _Look | None = None
+        self._oldest: tuple[str, int] | None = None
+
+    @property
+    def is_closed(self) -> bool:
+        """See SourceReader."""
+        return not self._connection.open
+
+    def state(self, log: LogEnd) -> SourceState:
+        """See SourceReader. Raises SourceReplaced, and LogPurged where what follows is gone."""
+        connection = self._connection
+        end = read_status(connection).position
+        standing = stored_standing(self._config)
+        shift = standing.mark.shift if standing is not None else 0
+        if standing is not None:
+            self._check_same(standing)
+        sizes = _Sizes(
+            {
+                BinlogPosition.at(file.name, 0).number + shift: file.size_bytes
+                for file in binlog_files(connection)
+            }
+        )
+        position = end.ordinal + (shift << BINLOG_OFFSET_BITS)
+        read_to = log.end.position or log_begin(self._config)
+        unread = None
+        if 0 < read_to < position:
+            base = standing.mark.base if standing is not None else end.base
+            here = BinlogPosition(read_to - (shift << BINLOG_OFFSET_BITS), base)
+            unread = self._first_unread(here, end, log)
+        return SourceState(
+            position=position,
+            slot_exists=bool(read_to),
+            slot_active=any(p.name == "extract" and p.pid for p in processes(self._config)),
+            confirmed=read_to,
+            flush_lag_s=0.0,
+            unread=Unread(commit_us=unread),
+            bytes_between=sizes,
+        )
+
+    def _check_same(self, standing: Standing) -> None:
+        identity = read_identity(self._connection)
+        if identity.name != standing.server:
+            raise SourceReplaced(
+                f"the source is {identity.name} now, and the change log counts in places of "
+                f"{standing.server}",
+                hint="The lag is known again once the extractor has gone on with this server; see "
+                f"`penstock status {self._config.path.name}`.",
+            )
+
+    def _first_unread(self, here: BinlogPosition, end: BinlogPosition, log: LogEnd) -> int | None:
+        """When the first transaction behind our log was committed; None when there is none.
+
+        One that was found stays the first for as long as our log does not move. Where it moves it
+        is not looked up each time: it is no older than what was found and what the log ends with.
+        """
+        known, now_s = self._looked, self._clock.monotonic_s()
+        if known is not None and known.commit_us is not None:
+            if known.here == here:
+                return known.commit_us
+            if now_s - known.at_s < LOOK_INTERVAL_S:
+                return max(known.commit_us, log.end.commit_time_us)
+        elif known is not None and (known.here, known.end) == (here, end):
+            return None
+        found = read_first_commit(self._config.source.url, here)
+        self._looked = _Look(here=here, end=end, commit_us=found, at_s=now_s)
+        return found
+
+    def retention(self) -> Retention | None:
+        """See SourceReader: all that the server keeps, by rules of its own."""
+        files = binlog_files(self._connection)
+        if not files:
+            return None
+        began_us = self._began_us(files[0])
+        now_us = self._clock.now_us()
+        return Retention(
+            size_bytes=sum(file.size_bytes for file in files),
+            age_s=max((now_us - began_us) / 1e6, 0.0),
+            left_bytes=None,
+            state="by time",
+            expires_s=_expires_s(self._connection),
+        )
+
+    def _began_us(self, oldest: LogFile) -> int:
+        if self._oldest is None or self._oldest[0] != oldest.name:
+            self._oldest = (oldest.name, read_file_time(self._config.source.url, oldest.name))
+        return self._oldest[1]
+
+    def close(self) -> None:
+        """See SourceReader."""
+        self._connection.close()
+
+
+def _expires_s(connection: Connection) -> float | None:
+    """For how long the server keeps a binlog file; None: until somebody deletes it."""
+    found = {
+        row["variable_name"].lower(): str(row["value"])
+        for row in rows(
+            connection,
+            "show global variables where variable_name in ('binlog_expire_logs_seconds',"
+            " 'expire_logs_days', 'binlog_expire_logs_auto_purge')",
+            doing="asking how long binlogs are kept",
+        )
+    }
+    if found.get("binlog_expire_logs_auto_purge") == "OFF":
+        return None
+    days = float(found.get("expire_logs_days") or 0)
+    return float(found.get("binlog_expire_logs_seconds") or 0) or days * 86_400 or None

@@ -1,0 +1,86 @@
+"""Asking for a session that another process lends: the words before the bytes of the protocol.
+
+These servers cannot hand a snapshot to another session, so who holds the snapshots lends the
+sessions themselves and passes bytes on (`penstock.engines.mysql.source.lending`). A borrower says a
+random word and what it wants, and hears what the snapshot is called. Not here: what is sent over a
+lent session (`penstock.engines.mysql.source.borrowing`).
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import ClassVar
+
+from penstock.model import PenstockError, Retry
+
+CONNECT_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 600.0  # a lender answers when a session is free
+GREETING_BYTES_MAX = 512
+BORROW, LOOK = "borrow", "look"
+YES = b"yes "
+
+
+class SnapshotGone(PenstockError):
+    """Nobody lends sessions of this snapshot any more."""
+
+    code = "HS40"
+    retry: ClassVar[Retry] = "operator"
+
+
+def address_text(host: str, port: int, token: str) -> str:
+    """Where a snapshot's sessions are lent, as one word: what `snapshot_id` of a point holds."""
+    return f"{host}:{port}/{token}"
+
+
+def is_alive(snapshot_id: str, snapshot_text: str) -> bool:
+    """Whether sessions of this snapshot are still lent, and it is the one it was."""
+    try:
+        connected = greeted(snapshot_id, LOOK, snapshot_text)
+    except SnapshotGone:
+        return False
+    connected.close()
+    return True
+
+
+def greeted(snapshot_id: str, wish: str, expected: str) -> socket.socket:
+    """A connection to the lender, after both have said what they have to. wish: BORROW or LOOK.
+
+    Raises SnapshotGone.
+    """
+    place, _, token = snapshot_id.rpartition("/")
+    host, _, port = place.rpartition(":")
+    try:
+        connected = socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S)
+    except (OSError, ValueError) as error:
+        raise _gone(f"nobody answers at {place or 'no address'}") from error
+    try:
+        connected.settimeout(ANSWER_TIMEOUT_S)
+        connected.sendall(f"{token} {wish}\n".encode())
+        answer = _line(connected)
+        if not answer.startswith(YES) or answer[len(YES) :].decode() != expected:
+            raise _gone(f"{place} lends no session of it")
+    except OSError as error:
+        connected.close()
+        raise _gone(f"{place} did not answer: {error}") from error
+    except BaseException:
+        connected.close()
+        raise
+    return connected
+
+
+def _line(connected: socket.socket) -> bytes:
+    """What comes before the first newline; bytewise, because nothing behind it may be taken."""
+    line = b""
+    while len(line) < GREETING_BYTES_MAX:
+        byte = connected.recv(1)
+        if not byte or byte == b"\n":
+            break
+        line += byte
+    return line
+
+
+def _gone(why: str) -> SnapshotGone:
+    return SnapshotGone(
+        f"the snapshot is gone: {why}",
+        hint="Start again: unfinished tables are then loaded at a new point.",
+    )

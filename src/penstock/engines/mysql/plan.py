@@ -1,0 +1,87 @@
+"""What a plan asks of MySQL and MariaDB servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+from penstock.codec.types import Engine, Server
+from penstock.control.config import Config
+from penstock.control.plan_facts import APPLICATION_NAME, SourceFacts
+from penstock.engines.mysql.connect import Connection, connect, quoted, rows
+from penstock.engines.mysql.source.catalog import Exclusion, open_catalog, survey
+from penstock.host.connect import StatementFailed
+from penstock.load.ledger import read_ledger
+from penstock.model import ColumnDefinition, TableDefinition
+
+
+def read_source(config: Config) -> SourceFacts:
+    """The source and its captured tables. Raises what connecting and the catalogue do."""
+    with closing(open_catalog(config.source.url, application_name=APPLICATION_NAME)) as session:
+        found = survey(session, config.source.tables)
+        out = [one for one in found.excluded if one.reason is not Exclusion.PATTERN]
+        return SourceFacts(
+            server=_server(session),
+            tables=found.tables,
+            left_out=tuple(map(str, out)),
+            problems=(
+                *(f"no table {name} in the source" for name in found.unmatched),
+                *(f"{one}, and [source] tables names it" for one in out if one.is_named),
+            ),
+        )
+
+
+def doubtful_expressions(config: Config, tables: Sequence[TableDefinition]) -> list[str]:
+    """The generated columns whose expression a strict target would refuse for rows that are there.
+
+    The target computes them again in strict mode, where the source may have stored the rows in
+    another one: what is a warning in a SELECT is an error there. One pass over each table that has
+    such columns, and none once its bulk load has been planned.
+    """
+    ledger = read_ledger(config.layout.state)
+    found: list[str] = []
+    with closing(open_catalog(config.source.url, application_name=APPLICATION_NAME)) as session:
+        for table in tables:
+            computed = [column for column in table.columns if column.generated and column.default]
+            if not computed or table.is_versioned or ledger.plan_of(table.name) is not None:
+                continue
+            if next(_warnings(session, table, computed), None) is None:
+                continue
+            found += [
+                f"{table.name}.{column.name} is generated, and its expression gives "
+                f'"{first}" for a row of the table: a strict server refuses that row'
+                for column in computed
+                if (first := next(_warnings(session, table, [column]), None)) is not None
+            ]
+    return found
+
+
+def _warnings(
+    session: Connection, table: TableDefinition, columns: Sequence[ColumnDefinition]
+) -> Iterator[str]:
+    """What the server has to say when it computes these columns for all rows."""
+    doing = f"computing generated columns of {table.name}"
+    counts = ", ".join(f"count(({column.default}))" for column in columns)
+    try:
+        rows(session, f"select {counts} from {quoted(*table.name)}", doing=doing)
+    except StatementFailed as error:
+        yield error.message
+        return
+    for row in rows(session, "show warnings", doing=doing):
+        yield str(row["message"])
+
+
+def read_target(config: Config) -> tuple[Server, int]:
+    """The target, and its lower_case_table_names. Raises the errors of connecting."""
+    with closing(connect(config.target.url, application_name=APPLICATION_NAME)) as session:
+        found = rows(
+            session,
+            "select @@lower_case_table_names as folding",
+            doing="asking the target how it keeps names",
+        )
+        return _server(session), int(found[0]["folding"])
+
+
+def _server(session: Connection) -> Server:
+    found = session.server
+    return Server(engine=Engine(found.flavour.value), version=found.number)

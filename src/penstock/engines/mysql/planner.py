@@ -1,0 +1,139 @@
+"""What the bulk load asks of a MySQL or MariaDB source: consistent points, definitions, chunks.
+
+A point is a set of sessions in snapshots at one place of the binlog, which this process lends to
+Spark's workers (`engines.mysql.source.lending`), so that one short lock serves all of them and a
+worker that is killed does not end the snapshot. Not here: the same of PostgreSQL
+(`source_planner.py`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from penstock.control.config import Config
+from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
+from penstock.engines.mysql.source.chunks import plan_chunks, rows_per_chunk
+from penstock.engines.mysql.source.lending import Lender
+from penstock.engines.mysql.source.recipes import Choice
+from penstock.engines.mysql.source.snapshot import Snapshots, open_snapshots
+from penstock.engines.mysql.url import MySQLUrl
+from penstock.load.bulk import Point, PointUnfit
+from penstock.load.ledger import Chunk
+from penstock.model import TableDefinition, TableName
+
+logger = structlog.get_logger()
+# A table is cut into enough chunks for all sessions to end at about the same time.
+CHUNKS_PER_SESSION = 4
+CHUNK_BYTES_MIN = 4 * 2**20
+SPARE_SESSIONS = 3  # for those that killed workers leave in the middle of a result
+
+
+class MySQLPlanner:
+    """The `Planner` of a MySQL or MariaDB source. Use as a context manager: it keeps its points.
+
+    first: asked when the load wants the handover's point; None when there is none. on_choice: told
+    how snapshots are taken, before they are. taken: the snapshots of the latest point; its `status`
+    says where the changes that follow begin.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        first: Callable[[], Point | None] = lambda: None,
+        on_choice: Callable[[Choice], None] | None = None,
+    ) -> None:
+        self._url = config.source.url
+        self._patterns = config.source.tables
+        self._chunk_bytes = config.data_loader.chunk_megabytes * 2**20
+        self._threads = config.data_loader.max_threads
+        self._first = first
+        self._on_choice = on_choice
+        self._kept = ExitStack()
+        self._at_point: dict[TableName, TableDefinition] = {}
+        self.taken: Snapshots | None = None
+
+    def __enter__(self) -> Self:
+        """Nothing is opened yet."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let the snapshots go."""
+        self._kept.close()
+
+    def first_point(self) -> Point | None:
+        """See Planner."""
+        return self._first()
+
+    def fresh_point(self) -> Point:
+        """See Planner. The snapshots are lent until they are released."""
+        tables = self._captured()
+        count = self._threads + SPARE_SESSIONS
+        taken = self._kept.enter_context(
+            open_snapshots(self._url, tables, count=count, on_choice=self._on_choice)
+        )
+        text = f"{taken.status.position}/{secrets.token_hex(8)}"
+        place = MySQLUrl.parse(self._url).place
+        lender = self._kept.enter_context(
+            Lender(taken.connections, place=place, snapshot_text=text)
+        )
+        self.taken = taken
+        # Not before: what was altered in between is to be seen when a table is planned.
+        self._at_point = {one.name: one for one in self._captured()}
+        return Point(
+            position=taken.status.position,
+            snapshot_id=lender.snapshot_id,
+            snapshot_text=text,
+            settled=taken.settled,
+        )
+
+    def release(self) -> None:
+        """See Planner."""
+        self._kept.close()
+
+    def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
+        """See Planner."""
+        return [definition for definition in self._captured() if definition.name in set(tables)]
+
+    def _captured(self) -> list[TableDefinition]:
+        with open_catalog(self._url) as connection:
+            return captured_tables(connection, self._patterns)
+
+    def chunks(
+        self, point: Point, table: TableDefinition, columns: Sequence[str], *, binary: bool
+    ) -> list[Chunk]:
+        """See Planner. By ranges of the key, which hold every row once in every snapshot."""
+        if binary:
+            raise ValueError(f"rows at {point.position} are not in COPY's binary format")
+        known = self._at_point.get(table.name, table)
+        if known.columns != table.columns:
+            raise PointUnfit(
+                f"{table.name} was altered after its definition had been read",
+                hint="Run the same command again: it reads the definition anew.",
+            )
+        even = max(table.size_bytes // (CHUNKS_PER_SESSION * self._threads), CHUNK_BYTES_MIN)
+        rows_target = rows_per_chunk(table, min(self._chunk_bytes, even))
+        with open_catalog(self._url) as connection:
+            pieces = plan_chunks(connection, table, row_count_target=rows_target)
+        row_bytes = table.size_bytes / table.row_estimate if table.row_estimate else 0.0
+        return [
+            Chunk(
+                number=piece.number,
+                relation=piece.table,
+                copy_out=piece.query(columns),
+                size_bytes=int(piece.row_estimate * row_bytes),
+                row_count=piece.row_estimate,
+            )
+            for piece in pieces
+        ]

@@ -1,0 +1,93 @@
+"""A MySQL or MariaDB source of a configured pipeline: its engine, and where its log stands.
+
+Not here: extracting (`penstock.extract`), what doctor finds there (`doctor_mysql/at_source.py`).
+"""
+
+from __future__ import annotations
+
+from penstock.control.config import Config
+from penstock.engines.mysql.source.beginning import Beginning, find_beginning
+from penstock.engines.mysql.source.catalog import open_catalog, survey
+from penstock.engines.mysql.source.engine import MySQLEngine
+from penstock.engines.mysql.source.login import server_id_for
+from penstock.engines.mysql.source.standing import STANDING_FILE, Standing, physical
+from penstock.engines.mysql.source.status import ResumePoint
+from penstock.extract.extractor import ExtractOptions
+from penstock.log import checkpoint
+from penstock.log.state import load_state
+from penstock.model import BinlogPosition
+
+APPLICATION_NAME = "penstock extract"
+
+
+def task_of(config: Config) -> str:
+    """What tells this pipeline from every other one, also from its copy elsewhere."""
+    return f"{config.pipeline.name}\0{config.directory}"
+
+
+def server_id_of(config: Config) -> int:
+    """Our id as a replica."""
+    return config.change_extractor.server_id or server_id_for(task_of(config))
+
+
+def asked_position(config: Config) -> BinlogPosition | None:
+    """Where binlogFile and binlogPosition say that a new log begins; None: at the present.
+
+    Raises PositionInvalid.
+    """
+    section = config.change_extractor
+    if section.binlog_file is None:
+        return None
+    return BinlogPosition.at(section.binlog_file, section.binlog_position or 4)
+
+
+def stored_standing(config: Config) -> Standing | None:
+    """Where the pipeline stands in the binlog; None before it began. Raises CheckpointCorrupt."""
+    return checkpoint.load(config.layout.state / STANDING_FILE, Standing)
+
+
+def has_begun(config: Config) -> bool:
+    """Whether the log knows where it stands: then it goes on there, whatever else is asked for."""
+    log = load_state(config.layout.log)
+    return stored_standing(config) is not None or (log is not None and bool(log.end.position))
+
+
+def make_engine(
+    config: Config, options: ExtractOptions, handed: Beginning | None = None
+) -> MySQLEngine:
+    """The engine of `penstock extract`; a new log begins where the configuration says.
+
+    handed: the place of a handover, where there is one. Raises TableNotCapturable, StartUnfit,
+    LogPurged, and what connecting does.
+    """
+    url, patterns = config.source.url, config.source.tables
+    beginning = None
+    if not has_begun(config):
+        beginning = handed or find_beginning(url, patterns, at=asked_position(config))
+        tables = beginning.tables
+    else:
+        with open_catalog(url, application_name=APPLICATION_NAME) as connection:
+            # A table may be gone by now whose last changes are still to be read.
+            tables = survey(connection, patterns).tables
+    return MySQLEngine(
+        url,
+        tables=tables,
+        options=options,
+        beginning=beginning,
+        task=task_of(config),
+        takes=lambda _: False,  # what is new is asked for, see `new_tables.py`
+    )
+
+
+def resume_point(config: Config) -> ResumePoint | None:
+    """Where the log would go on; None when there is none."""
+    standing = stored_standing(config)
+    if standing is None:
+        return None
+    position = physical(standing.mark)
+    return ResumePoint(
+        position=position,
+        server=standing.server,
+        gtids=standing.mark.gtids,
+        log_identity=standing.log_identity if standing.log_file == position.file else "",
+    )

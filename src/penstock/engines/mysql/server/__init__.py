@@ -1,0 +1,1 @@
+"""A server of MySQL or MariaDB of our own, for tests."""

@@ -1,0 +1,579 @@
+"""From blocks of binlog packets to runs: what the decoder hands back is handled here, in order.
+
+The decoder walks rows, begins and commits by itself; table maps, statements, XA and files stop it
+and are dealt with one at a time. Positions that leave this module are the log's: those of the
+server plus `shift` file numbers, so that they go on rising when another server takes over. Not
+here: the socket and the threads (`stream.py`), what statements do to tables (`table_book.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from penstock.codec.mysql.binlog import Decoder, Stop
+from penstock.codec.mysql.binlog_events import (
+    HEAD_BYTES,
+    EventKind,
+    MariaExtraFlag,
+    MariaFlag,
+    incident,
+    maria_gtid,
+    xa_prepare,
+)
+from penstock.codec.mysql.binlog_outcome import OFFSET_BITS
+from penstock.codec.mysql.binlog_query import Query, query
+from penstock.codec.mysql.binlog_tables import table_map
+from penstock.codec.mysql.gtids import GtidSet, MariaGtids
+from penstock.engines.mysql.source.client import Gtids
+from penstock.engines.mysql.source.ddl_text import effects_of
+from penstock.engines.mysql.source.prepared import (
+    Prepared,
+    PreparedFiles,
+    Xid,
+    savepoint_in,
+    xid_in,
+)
+from penstock.engines.mysql.source.shifting import shifted_rows, shifted_transactions
+from penstock.engines.mysql.source.table_book import Place, TableBook
+from penstock.engines.mysql.source.unfollowed import (
+    LOAD_AGAIN,
+    ChangesMissing,
+    PreparedUnseen,
+    StreamUnexpected,
+    TransactionUndone,
+)
+from penstock.engines.mysql.version import ServerVersion
+from penstock.model import (
+    BinlogPosition,
+    FlushPoint,
+    Marker,
+    MarkerKind,
+    Relation,
+    Run,
+    TableName,
+)
+
+logger = structlog.get_logger()
+READ_BYTES = 4 * 1024 * 1024
+PARK_BYTES = 4 * 1024 * 1024
+_STATEMENT_EVENTS = frozenset(
+    (EventKind.BEGIN_LOAD_QUERY, EventKind.EXECUTE_LOAD_QUERY, EventKind.APPEND_BLOCK)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When a run is cut. row_count: rows, also inside a transaction. byte_count: their bytes."""
+
+    row_count: int = 20_000
+    byte_count: int = 32 * 1024 * 1024
+
+
+@dataclass(slots=True, kw_only=True)
+class Counted:
+    """What has gone through, for display."""
+
+    row_count: int = 0
+    transaction_count: int = 0
+    byte_count: int = 0
+    ignored_row_count: int = 0
+    skipped_transaction_count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What holds at an end that was given out. position: the log's; base and shift: of its file.
+
+    gtids: all transactions before it, as text. prepared: what is prepared there.
+    """
+
+    position: int
+    base: str
+    shift: int
+    gtids: str
+    prepared: tuple[Prepared, ...]
+
+
+class Assembler:
+    """Turns blocks into runs. One thread; `counted` may be read from others.
+
+    emit is given each run in order, with its bytes, and the mark of its end. on_idle is given the
+    flush point that holds when nothing is pending. on_other is given a packet that is no event.
+    """
+
+    def __init__(
+        self,
+        *,
+        decoder: Decoder,
+        server: ServerVersion,
+        book: TableBook,
+        prepared: PreparedFiles,
+        start: FlushPoint,
+        shift: int | None,
+        gtids: Gtids,
+        emit: Callable[[Run, int, Mark | None], None],
+        on_idle: Callable[[FlushPoint, Mark], None],
+        on_other: Callable[[bytes], None],
+        fold: bool = False,
+        limits: Limits | None = None,
+    ) -> None:
+        """Start behind `start`: transactions that begin before its position are dropped.
+
+        shift: None: another server takes over; its first file's number comes behind all others.
+        gtids: the transactions that the stream begins behind; taken over.
+        """
+        self.counted = Counted()
+        self._decoder = decoder
+        self._server = server
+        self._book = book
+        self._prepared = prepared
+        self._start = start
+        self._shift = shift
+        self._gtids = gtids
+        self._emit = emit
+        self._on_idle = on_idle
+        self._on_other = on_other
+        self._fold = fold
+        self._limits = limits or Limits()
+        self._markers: list[Marker] = []
+        self._relations: list[Relation] = []
+        self._position = start.position
+        self._unfinished = False
+        # Another server's positions say nothing about ours: it sends what we lack, and only that.
+        self._known_below = start.position if shift is not None else 0
+        self._cut_at_end = False
+        self._parks = False
+        self._passes_statement = False
+
+    # -- places ------------------------------------------------------------------------------
+
+    def _logical(self, position: int) -> int:
+        return position + ((self._shift or 0) << OFFSET_BITS)
+
+    @property
+    def _at(self) -> int:
+        """Where the stream is, as the log counts."""
+        decoder = self._decoder
+        if not decoder.file_name:
+            return 0
+        return self._logical(decoder.file_number << OFFSET_BITS | decoder.offset)
+
+    def _place(self) -> Place:
+        decoder = self._decoder
+        return Place(
+            since=self._logical(decoder.commit_position),
+            behind=BinlogPosition.at(decoder.file_name, decoder.offset),
+        )
+
+    # -- blocks ------------------------------------------------------------------------------
+
+    def feed(self, block: memoryview, start: int, end: int) -> int:
+        """Handle the whole packets of block[start:end]; returns the offset behind the last one.
+
+        Raises BinlogBroken, the errors of `table_book` and of `unfollowed`, and what on_other does.
+        """
+        at = start
+        decoder = self._decoder
+        while True:
+            if self._parks:
+                at = decoder.park(block, at, end, PARK_BYTES)
+                self._prepared.append(decoder.take_parked())
+            else:
+                stops_always = bool(self._known_below) or self._cut_at_end or self._book.is_asked
+                limit = 0 if stops_always else None
+                at = decoder.feed(block, at, end, self._limits.row_count, limit)
+            if not self._handle(decoder.stop):
+                self.counted.byte_count += at - start
+                return at
+
+    def _handle(self, stop: Stop) -> bool:
+        """One stop; False when more bytes are needed."""
+        decoder = self._decoder
+        if stop is Stop.MORE:
+            if self._known_below and not decoder.in_transaction and self._at >= self._known_below:
+                self._pass_known()
+            if decoder.byte_count >= self._limits.byte_count:
+                self.cut()
+            self.take_asked()
+            return False
+        if stop is Stop.LIMIT:
+            if not self._parks:
+                self.cut()
+        elif stop is Stop.COMMIT:
+            self._parks = False
+            self.take_asked()
+            if self._known_below:
+                self._pass_known()
+            elif self._cut_at_end or decoder.row_count >= self._limits.row_count:
+                self.cut()
+        elif stop is Stop.MESSAGE:
+            self._message(decoder.message)
+        elif stop is Stop.WIDEN:
+            self._widen()
+        elif stop is Stop.OTHER_FRAME:
+            self._on_other(decoder.message)
+            return False
+        return True
+
+    def take_asked(self) -> None:
+        """Take tables in, and let them go, unless a transaction is open."""
+        is_between = not self._decoder.in_transaction and not self._parks
+        if self._book.is_asked and is_between and self._book.take_asked():
+            self._decoder.unbind_all()
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether the log has the open transaction already."""
+        return self._logical(self._decoder.commit_position) < self._known_below
+
+    def _pass_known(self) -> None:
+        """Between transactions, in front of the log's end: past it, rows count again."""
+        decoder = self._decoder
+        if self._at >= self._known_below:
+            self._check_end()
+            self._known_below = 0
+        else:
+            self.counted.skipped_transaction_count += 1
+        # What was bound was passed over; behind the end it must be told anew.
+        decoder.unbind_all()
+
+    def _check_end(self) -> None:
+        """The log ends where a transaction ends, or it is not this binlog's."""
+        decoder = self._decoder
+        begin, end = self._logical(decoder.commit_position), self._logical(decoder.end_position)
+        if decoder.end_position and begin < self._known_below < end:
+            place = BinlogPosition(self._known_below)
+            raise StreamUnexpected(
+                f"the change log ends inside a transaction of the server, at offset "
+                f"{place.offset} of file {place.number}",
+                hint="The server's binlog is not the one that the log was filled from: "
+                + LOAD_AGAIN,
+            )
+
+    # -- messages ----------------------------------------------------------------------------
+
+    def _message(self, event: bytes) -> None:
+        kind = event[4]
+        if kind == EventKind.TABLE_MAP:
+            self._table_map(event)
+        elif kind in (EventKind.QUERY, EventKind.QUERY_COMPRESSED):
+            self._query(query(event))
+        elif kind == EventKind.ROTATE:
+            self._rotated()
+        elif kind == EventKind.FORMAT_DESCRIPTION:
+            self._file_began()
+        elif kind == EventKind.MARIA_GTID:
+            self._maria_group(event)
+        elif kind == EventKind.XA_PREPARE:
+            self._xa_prepared(event)
+        elif kind == EventKind.XID:
+            self._parked_commits()
+        elif kind == EventKind.INCIDENT:
+            said = incident(event)
+            raise ChangesMissing(
+                f"the server says that changes are missing in its binlog: {said.text}",
+                hint=LOAD_AGAIN,
+            )
+        elif kind in _STATEMENT_EVENTS:
+            self._loaded_by_statement(kind)
+
+    def _loaded_by_statement(self, kind: int) -> None:
+        if kind != EventKind.EXECUTE_LOAD_QUERY:
+            return
+        raise StreamUnexpected(
+            "rows were loaded by a LOAD DATA statement that is logged as text, not as rows",
+            hint="Set binlog_format = 'ROW' for all sessions. " + LOAD_AGAIN,
+        )
+
+    def _rotated(self) -> None:
+        if self._shift is None:
+            # The first place of another server: behind all that the log has.
+            number = self._start.position >> OFFSET_BITS
+            self._shift = number + 1 - self._decoder.file_number
+
+    def _file_began(self) -> None:
+        """A file begins; a transaction that is open then was never finished: the server died."""
+        if self._decoder.in_transaction:
+            self._undo()
+
+    def _undo(self) -> None:
+        self._prepared.drop()
+        self._parks = False
+        if not self._decoder.abandon():
+            raise TransactionUndone(
+                "a transaction was undone in the binlog after rows of it had been read",
+                hint=LOAD_AGAIN,
+            )
+        self._markers = [one for one in self._markers if one.trx <= self._decoder.trx]
+
+    def _table_map(self, event: bytes) -> None:
+        decoder = self._decoder
+        table = table_map(
+            event[HEAD_BYTES:],
+            is_mariadb=decoder.is_mariadb,
+            server_version=decoder.server_version,
+        )
+        if self._is_known:
+            decoder.bind(table, None)
+            return
+        bound = self._book.resolve(table, self._place(), is_mariadb=decoder.is_mariadb)
+        decoder.bind(table, bound.relation, bound.charsets)
+
+    def _widen(self) -> None:
+        """A value does not fit its column's neutral type: the column is text from this row on."""
+        decoder = self._decoder
+        table_id, column = decoder.widen
+        relation = decoder.bindings()[table_id]
+        assert relation is not None
+        shape = relation.columns[column]
+        if shape.neutral == "string":
+            raise StreamUnexpected(f"column {shape.name} of {relation.full_name} is text already")
+        table = decoder.table(table_id)
+        self._book.widen(relation, column, self._place())
+        bound = self._book.resolve(table, self._place(), is_mariadb=decoder.is_mariadb)
+        decoder.bind(table, bound.relation, bound.charsets)
+        logger.info(
+            "column is kept as text from now on", table=relation.full_name, column=shape.name
+        )
+
+    # -- statements --------------------------------------------------------------------------
+
+    def _query(self, said: Query) -> None:
+        text = said.raw
+        if text.startswith(b"XA "):
+            self._xa_statement(text)
+        elif text == b"ROLLBACK":
+            self._undo()
+        elif text == b"COMMIT":
+            self._parked_commits()
+        elif (savepoint := savepoint_in(text)) is not None:
+            self._savepoint(*savepoint)
+        elif self._passes_statement:
+            self._passes_statement = False
+        else:
+            self._statement(said)
+
+    def _statement(self, said: Query) -> None:
+        effects = effects_of(said, server=self._server, fold=self._fold)
+        if not effects or not self._book.concerns(effects):
+            return
+        place = self._place()
+        touched = {name for one in effects for name in (one.table, one.to) if name is not None}
+        # What the target has is the shape before, which no row may have shown yet.
+        shown = [] if self._is_known else self._book.introduced(touched, place)
+        place = replace(place, since=place.since + 1)  # behind what was shown, in one transaction
+        emptied = self._book.apply(effects, said, place)
+        # Table ids of before may not mean what they meant.
+        self._decoder.unbind_all()
+        if self._is_known:
+            return
+        if emptied:
+            self._mark(MarkerKind.TRUNCATE, emptied)
+        relations = [self._book.refreshed(name, place) for name in sorted(touched)]
+        found = [*shown, *(relation for relation in relations if relation is not None)]
+        if found:
+            self.cut()
+            self._relations += found
+        self._cut_at_end = True
+
+    def _mark(self, kind: MarkerKind, tables: list[TableName]) -> None:
+        """Place a marker behind the last row of the open transaction."""
+        gsn, trx = self._decoder.note_marker()
+        self._markers.append(
+            Marker(
+                kind=kind,
+                gsn=gsn,
+                trx=trx,
+                position=self._logical(self._decoder.commit_position),
+                commit_time_us=self._decoder.commit_time_us,
+                tables=tuple((name.schema, name.name) for name in tables),
+                data={"cascade": False, "restart_identity": True},
+            )
+        )
+
+    def _maria_group(self, event: bytes) -> None:
+        said = maria_gtid(event)
+        undone = MariaExtraFlag.START_ALTER | MariaExtraFlag.ROLLBACK_ALTER
+        # An ALTER of two halves holds from its second one on, which brings the text again.
+        self._passes_statement = bool(said.flags_extra & undone)
+        if said.flags & MariaFlag.PREPARED_XA:
+            self._park()
+
+    # -- savepoints --------------------------------------------------------------------------
+
+    def _savepoint(self, name: bytes, is_undone: bool) -> None:
+        """Rows behind a savepoint wait until the transaction ends: they may be undone."""
+        if self._is_known and not self._parks:
+            return
+        if not is_undone:
+            self._park()
+            self._prepared.save(name)
+        elif not self._prepared.undo_to(name):
+            raise TransactionUndone(
+                "a part of a transaction was undone in the binlog, back to a savepoint that it "
+                "does not have",
+                hint=LOAD_AGAIN,
+            )
+
+    def _parked_commits(self) -> None:
+        self._parks = False
+        if not self._is_known:
+            self._replay(self._prepared.begun())
+        self._prepared.drop()
+
+    # -- XA ----------------------------------------------------------------------------------
+
+    def _park(self) -> None:
+        if not self._parks:
+            self._prepared.begin(self._logical(self._decoder.commit_position))
+            self._parks = True
+
+    def _xa_statement(self, text: bytes) -> None:
+        if text.startswith(b"XA START"):
+            self._park()
+        elif text.startswith((b"XA COMMIT", b"XA ROLLBACK")):
+            xid = xid_in(text)
+            if xid is None:
+                raise StreamUnexpected("an XA statement without a transaction's id")
+            self._decided(xid, commits=text.startswith(b"XA COMMIT"))
+
+    def _xa_prepared(self, event: bytes) -> None:
+        said = xa_prepare(event)
+        self._prepared.append(self._decoder.take_parked())
+        self._parks = False
+        if not said.one_phase:
+            self._prepared.keep(said.xid, self._logical(self._decoder.commit_position))
+            return
+        self._parked_commits()
+        self._cut_at_end = True
+
+    def _decided(self, xid: Xid, *, commits: bool) -> None:
+        found = self._prepared.take(xid, self._logical(self._decoder.commit_position))
+        if self._is_known or (found is None and not commits):
+            return
+        if found is None:
+            raise PreparedUnseen(
+                "an XA transaction is committed whose rows stand before the begin of the change "
+                "log",
+                hint=LOAD_AGAIN,
+            )
+        if commits:
+            self._cut_at_end = True
+            self._replay(self._prepared.open_read(found))
+
+    def _replay(self, file: Any) -> None:
+        """Decode parked rows into the transaction that is open."""
+        try:
+            offset, want = 0, READ_BYTES
+            while piece := file.read(offset, want):
+                count = self._replay_piece(memoryview(piece))
+                if count == 0 and len(piece) < want:
+                    raise StreamUnexpected("the side file of an XA transaction ends inside a row")
+                want = READ_BYTES if count else want * 2
+                offset += count
+        finally:
+            file.close()
+
+    def _replay_piece(self, piece: memoryview) -> int:
+        decoder, at = self._decoder, 0
+        while True:
+            at = decoder.replay(piece, at, len(piece), self._limits.row_count)
+            stop = decoder.stop
+            if stop is Stop.MORE:
+                return at
+            if stop is Stop.LIMIT:
+                self.cut()
+            elif stop is Stop.WIDEN:
+                self._widen()
+            elif stop is Stop.MESSAGE:
+                self._table_map(decoder.message)
+            else:
+                raise StreamUnexpected("the side file of an XA transaction holds something else")
+
+    # -- runs --------------------------------------------------------------------------------
+
+    def cut_when_whole(self) -> bool:
+        """Give out what is there unless a transaction is open; True when it is."""
+        if not self._decoder.in_transaction and not self._known_below:
+            self.cut()
+        return self._decoder.in_transaction
+
+    def cut(self) -> None:
+        """Give out what is there as a run; it ends a transaction when none is open."""
+        decoder = self._decoder
+        byte_count = decoder.byte_count
+        rows = tuple(shifted_rows(one, self._shift) for one in decoder.take())
+        end = None if decoder.in_transaction else self._flush_point()
+        mark = self._noted(end) if end is not None else None
+        self._cut_at_end = self._cut_at_end and end is None
+        if rows or self._markers or self._relations or (self._unfinished and end is not None):
+            self.counted.row_count = decoder.gsn - self._start.gsn
+            self.counted.transaction_count = decoder.trx - self._start.trx
+            run = Run(
+                rows=rows,
+                markers=tuple(self._markers),
+                relations=tuple(self._relations),
+                transactions=shifted_transactions(decoder.take_transactions(), self._shift),
+                end=end,
+            )
+            self._markers, self._relations = [], []
+            self._unfinished = end is None
+            self._emit(run, byte_count, mark)
+        elif end is not None and mark is not None and end.position > self._position:
+            self._on_idle(end, mark)
+        if end is not None:
+            self._position = end.position
+
+    def give_up(self) -> None:
+        """After an error: give out the whole transactions in front of the one that it is in."""
+        decoder = self._decoder
+        if self._unfinished or self._known_below or self._parks:
+            return
+        if decoder.in_transaction and not decoder.abandon():
+            return
+        rows = tuple(shifted_rows(one, self._shift) for one in decoder.take())
+        markers = tuple(one for one in self._markers if one.trx <= decoder.trx)
+        if not rows and not markers and not self._relations:
+            return
+        end = FlushPoint(
+            position=max(self._position, self._logical(decoder.end_position)),
+            gsn=decoder.gsn,
+            trx=decoder.trx,
+            commit_time_us=self._start.commit_time_us,
+        )
+        run = Run(
+            rows=rows,
+            markers=markers,
+            relations=tuple(self._relations),
+            transactions=shifted_transactions(decoder.take_transactions(), self._shift),
+            end=end,
+        )
+        self._emit(run, 0, self._noted(end))
+
+    def _flush_point(self) -> FlushPoint:
+        decoder = self._decoder
+        return FlushPoint(
+            position=max(self._position, self._at),
+            gsn=decoder.gsn,
+            trx=decoder.trx,
+            commit_time_us=decoder.commit_time_us or self._start.commit_time_us,
+        )
+
+    def _noted(self, end: FlushPoint) -> Mark:
+        for piece in self._decoder.take_gtids():
+            if isinstance(self._gtids, MariaGtids):
+                self._gtids.update(MariaGtids.parse(piece))
+            else:
+                self._gtids.update(GtidSet.parse(piece))
+        file = self._decoder.file_name
+        return Mark(
+            position=end.position,
+            base=file.rpartition(".")[0] or "binlog",
+            shift=self._shift or 0,
+            gtids=str(self._gtids),
+            prepared=self._prepared.held,
+        )

@@ -1,0 +1,200 @@
+"""A session of MySQL or MariaDB that another process has opened and lends, on a socket of our own.
+
+What a borrower needs is a statement and the packets of its result, read in large blocks. Not here:
+finding who lends (`engines.mysql.loans`), what is in the rows (`codec.mysql.mysqltext`).
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import ClassVar, Self
+
+import structlog
+
+from penstock.codec.mysql import mysqlwire
+from penstock.engines.mysql.loans import BORROW, greeted
+from penstock.host.connect import ConnectionLost
+from penstock.model import PenstockError, Retry
+
+logger = structlog.get_logger(__name__)
+AGAIN = "It is tried again by itself."
+COM_QUERY = b"\x03"
+BLOCK_BYTES = 1024 * 1024
+# A SELECT holds a table's shape until its transaction ends, unless it is undone.
+SAVEPOINT = "savepoint penstock_chunk"
+LET_GO = "rollback to savepoint penstock_chunk"
+
+
+class SessionProtocolBroken(PenstockError):
+    """A lent session sent what no server would send there."""
+
+    code = "LD50"
+    retry: ClassVar[Retry] = "backoff"
+
+
+def borrow(snapshot_id: str, snapshot_text: str) -> BorrowedSession:
+    """Borrow a session of a snapshot; waits until one is free.
+
+    Raises SnapshotGone when there is none any more.
+    """
+    connected = greeted(snapshot_id, BORROW, snapshot_text)
+    connected.settimeout(None)
+    return BorrowedSession(connected)
+
+
+class BorrowedSession:
+    """A session that somebody else opened. Not for two threads.
+
+    What came and is not used yet is block[start:end].
+    """
+
+    def __init__(self, connected: socket.socket) -> None:
+        """Take a connection to a lender who has said yes."""
+        self._socket = connected
+        self._is_idle = True
+        self._in_rows = False
+        self._holds = False
+        self.block = bytearray(BLOCK_BYTES)
+        self._view = memoryview(self.block)
+        self.start = 0
+        self.end = 0
+
+    def __enter__(self) -> Self:
+        """Return itself; the way out gives the session back."""
+        return self
+
+    def __exit__(self, *_ignored: object) -> None:
+        """Give the session back."""
+        self.close()
+
+    def close(self) -> None:
+        """Give the session back; what is left of a result is read first, or the session is lost."""
+        if self._socket.fileno() < 0:
+            return
+        try:
+            if self._in_rows:
+                self._read_out()
+            if self._is_idle:
+                self.let_go()
+                self._socket.sendall(mysqlwire.QUIT)
+        except (OSError, PenstockError) as error:
+            logger.info("lent session not given back", reason=str(error))
+        self._socket.close()
+
+    def _read_out(self) -> None:
+        """Read a result to its end, unused: cheaper than a snapshot."""
+        is_first = True
+        while True:
+            found = mysqlwire.packet_at(self._view, self.start, self.end)
+            if found is None:
+                self.receive()
+                continue
+            head = bytes(self._view[found.start : min(found.end, found.start + 9)])
+            self.start = found.end
+            ended = mysqlwire.is_end(head) or head[:1] == bytes([mysqlwire.ERROR])
+            if is_first and ended and not found.is_continued:
+                self._in_rows, self._is_idle = False, True
+                return
+            is_first = not found.is_continued
+
+    # -- statements ------------------------------------------------------------------------------
+
+    def let_go(self) -> None:
+        """Let go of the tables that were read: from here on an ALTER does not wait for us."""
+        if self._holds:
+            self.run(LET_GO, doing="letting go of a table")
+            self._holds = False
+
+    def run(self, statement: str, *, doing: str) -> None:
+        """Run a statement without a result. Raises as `engines.mysql.connect.server_errors`."""
+        self._send(statement)
+        payload = self._packet()
+        self._raise_error(payload, doing)
+        if payload[:1] != bytes([mysqlwire.OK]):
+            raise SessionProtocolBroken(f"{doing}: a statement without a result has one")
+        self._is_idle = True
+
+    def select(self, statement: str, *, doing: str) -> int:
+        """Begin to read a result; the number of its columns. Its rows come next.
+
+        Until `finished` is called nothing else can be run.
+        """
+        if not self._holds:
+            self.run(SAVEPOINT, doing=doing)
+            self._holds = True
+        self._send(statement)
+        payload = self._packet()
+        self._raise_error(payload, doing)
+        count = payload[0]
+        if count in (0xFC, 0xFD):
+            count = int.from_bytes(payload[1 : 3 if count == 0xFC else 4], "little")
+        for _ in range(count):
+            self._packet()
+        self._raise_error(last := self._packet(), doing)
+        if not mysqlwire.is_end(last):
+            raise SessionProtocolBroken(f"{doing}: the columns of a result do not end")
+        self._in_rows = True
+        return count
+
+    def finished(self) -> None:
+        """Note that the packet that ends the result has been used."""
+        if self.start != self.end:
+            raise SessionProtocolBroken("the server sent something behind a result")
+        self._in_rows, self._is_idle = False, True
+
+    def failed(self, payload: bytes, *, doing: str) -> PenstockError:
+        """The error of a packet that ended a result early."""
+        self._in_rows, self._is_idle = False, True
+        from penstock.engines.mysql.connect import (
+            server_error,  # with the driver, which has logged in
+        )
+
+        said = mysqlwire.server_error(payload)
+        return server_error(doing, said.number, said.sqlstate, said.message)
+
+    def _raise_error(self, payload: bytes, doing: str) -> None:
+        if payload[:1] == bytes([mysqlwire.ERROR]):
+            raise self.failed(payload, doing=doing)
+
+    # -- bytes -----------------------------------------------------------------------------------
+
+    def receive(self) -> None:
+        """Read at least a byte more, making room for it. Raises ConnectionLost."""
+        if self.start == self.end:
+            self.start = self.end = 0
+        elif self.end == len(self.block):
+            self._make_room()
+        try:
+            count = self._socket.recv_into(self._view[self.end :])
+        except OSError as error:
+            raise ConnectionLost(f"a lent session broke: {error}", hint=AGAIN) from error
+        if count == 0:
+            raise ConnectionLost("a lent session was closed", hint=AGAIN)
+        self.end += count
+
+    def _make_room(self) -> None:
+        """Move to the front, and enlarge a block that one row fills."""
+        rest = self.end - self.start
+        if self.start == 0:
+            self.block = self.block + bytes(len(self.block))
+            self._view = memoryview(self.block)
+        else:
+            self._view[:rest] = self._view[self.start : self.end]
+        self.start, self.end = 0, rest
+
+    def _send(self, statement: str) -> None:
+        if not self._is_idle:
+            raise SessionProtocolBroken("a statement was begun in the middle of a result")
+        self._is_idle = False
+        try:
+            self._socket.sendall(mysqlwire.packet(COM_QUERY + statement.encode()))
+        except OSError as error:
+            raise ConnectionLost(f"a lent session broke: {error}", hint=AGAIN) from error
+
+    def _packet(self) -> bytes:
+        while True:
+            found = mysqlwire.packet_at(self._view, self.start, self.end)
+            if found is not None:
+                self.start = found.end
+                return bytes(self._view[found.start : found.end])
+            self.receive()

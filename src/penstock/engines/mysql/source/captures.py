@@ -1,0 +1,118 @@
+"""Capturing one more table, or one less, while the binlog is read.
+
+The binlog holds the rows of all tables: which of them go into the log is up to us. The thread that
+decodes takes a table in between two transactions, and then the wish is answered: whoever copies
+its rows at a later point finds every change behind that point in the log. A table is taken in where
+the binlog ended when it was asked for: what lies before is in the copy, and may have been written
+when the table was another one. Not here: the rows it
+has already (`control.table_copy`), the notes on tables (`table_book.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
+from penstock.engines.mysql.source.table_book import TableBook
+from penstock.extract.wish_files import WishFiles
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.model import PenstockError, TableName
+from penstock.model.patterns import as_pattern
+from penstock.model.wishes import Capture, TableWish
+from penstock.ports.source import StateFiles
+
+LOOK_INTERVAL_S = 0.5
+
+
+class Captures:
+    """The wishes about capture, and their answers. Used by the extractor's thread."""
+
+    def __init__(
+        self,
+        url: str,
+        state: StateFiles,
+        *,
+        takes: Callable[[TableName], bool],
+        end: Callable[[], int],
+        has_given: Callable[[int], bool],
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """takes: what the configuration said when this process began. end: where the binlog ends.
+
+        has_given: whether everything before a position was given out by the stream.
+        """
+        self._url = url
+        self._files = WishFiles(state)
+        self._given = takes
+        self._end = end
+        self._has_given = has_given
+        self._behind: dict[int, int] = {}
+        self._clock = clock
+        self._added: set[TableName] = set()
+        self._removed: set[TableName] = set()
+        self._under_way: list[TableWish] = []
+        self._next_look_s = float("-inf")
+
+    def takes(self, name: TableName) -> bool:
+        """Whether the configuration stands for a table's name, as things are now."""
+        return name not in self._removed and (self._given(name) or name in self._added)
+
+    def begin(self, book: TableBook) -> None:
+        """Before the first stream: the tables that were added and removed, whatever was noted."""
+        wishes, answers = self._files.read()
+        for wish in wishes.tables:
+            if wish.capture is Capture.ADDED and not answers.is_done(wish):
+                continue  # when the stream is there
+            if wish.capture is not Capture.FILE:
+                self._ask(book, wish)
+        book.take_asked()
+        for wish in answers.open(wishes.tables):
+            if wish.capture is not Capture.ADDED:
+                self._files.answer(wish, None)
+
+    def tend(self, book: TableBook) -> None:
+        """Take a step with what is wished; cheap when nothing is."""
+        if self._under_way:
+            if not book.is_asked:
+                for wish in self._under_way:
+                    self._files.answer(wish, None)
+                self._under_way.clear()
+            return
+        now_s = self._clock.monotonic_s()
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + LOOK_INTERVAL_S
+        wishes, answers = self._files.read()
+        for wish in answers.open(wishes.tables):
+            if wish.capture is Capture.ADDED:
+                error = self._look(wish)
+                if error is not None:
+                    self._files.answer(wish, error)
+                    continue
+                if not self._is_reached(wish):
+                    continue
+            self._ask(book, wish)
+            self._under_way.append(wish)
+
+    def _is_reached(self, wish: TableWish) -> bool:
+        """Whether the stream is where the binlog ended when we first saw this wish."""
+        if wish.capture_id not in self._behind:
+            self._behind[wish.capture_id] = self._end()
+        return self._has_given(self._behind[wish.capture_id])
+
+    def _ask(self, book: TableBook, wish: TableWish) -> None:
+        is_added = wish.capture is Capture.ADDED
+        (self._added if is_added else self._removed).add(wish.table)
+        (self._removed if is_added else self._added).discard(wish.table)
+        book.ask(wish.table, captured=is_added)
+
+    def _look(self, wish: TableWish) -> PenstockError | None:
+        """Why a table cannot be captured; a lost connection is raised, and tried again."""
+        try:
+            with open_catalog(self._url) as connection:
+                captured_tables(connection, [as_pattern(wish.table)])
+        except PenstockError as error:
+            if error.retry == "backoff":
+                raise
+            return error
+        return None

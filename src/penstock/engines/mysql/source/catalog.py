@@ -1,0 +1,221 @@
+"""Which tables of a MySQL or MariaDB server a pipeline captures, and why others are left out.
+
+A schema is what these servers call a database; a pipeline may take tables of several. Left out:
+views, sequences, tables whose rows are elsewhere or have types that are not carried, the server's
+own schemas, penstock's own. An account sees only what it has rights on. Not here: the patterns
+(`model.patterns`: the same for every engine), definitions (`definitions.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from penstock.engines.mysql.connect import Connection, connect, rows
+from penstock.engines.mysql.source.definitions import definitions_of
+from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.model.patterns import Selection, TablePattern
+
+OWN_SCHEMA = "wirekite"
+SYSTEM_SCHEMAS = ("information_schema", "mysql", "performance_schema", "sys")
+# Rows that are written through these are kept somewhere else, or nowhere.
+ELSEWHERE = frozenset({"FEDERATED", "SPIDER", "CONNECT", "S3"})
+NOWHERE = frozenset({"BLACKHOLE"})
+NOT_CARRIED = ("vector",)
+
+CANDIDATES = f"""
+    select table_schema, table_name, table_type, engine, create_options, table_rows, data_length
+      from information_schema.tables
+     where table_schema not in ({", ".join(f"'{schema}'" for schema in SYSTEM_SCHEMAS)})
+     order by table_schema, table_name
+"""
+
+
+class Exclusion(StrEnum):
+    """Why a table that a pattern stands for is not captured."""
+
+    PATTERN = "a pattern takes it out"
+    VIEW = "it is a view"
+    SEQUENCE = "it is a sequence: its numbers are no rows"
+    ELSEWHERE = "its rows are kept on another server"
+    NOWHERE = "its engine keeps no rows"
+    TYPE = "it has a column of a type that is not carried"
+    OWN = "it is one of penstock's own tables"
+    BROKEN = "the server cannot open it"
+
+
+class TableNotCapturable(PenstockError):
+    """A table that the configuration names cannot be captured, or there is none of that name."""
+
+    code = "MY40"
+    retry = "operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excluded:
+    """A table that a pattern stands for and that is not captured.
+
+    detail: the column that the reason speaks of, and its type. pattern: the one that takes it out,
+    or empty. is_named: a pattern names it alone.
+    """
+
+    name: TableName
+    reason: Exclusion
+    detail: str = ""
+    pattern: str = ""
+    is_named: bool = False
+
+    def __str__(self) -> str:
+        """One line for people."""
+        return f"{self.name}: {self.reason}" + (f" ({self.detail})" if self.detail else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What the patterns come to on this server.
+
+    unmatched: patterns that take in by name a table that there is not, or that the account has no
+    rights on. near: the tables whose names differ from those only in case.
+    """
+
+    tables: tuple[TableDefinition, ...]
+    excluded: tuple[Excluded, ...] = ()
+    unmatched: tuple[str, ...] = ()
+    near: tuple[TableName, ...] = ()
+
+
+def open_catalog(url: str, *, application_name: str = "penstock catalog") -> Connection:
+    """A connection on which the functions of this room may read the catalogue and rows."""
+    return connect(url, application_name=application_name)
+
+
+def captured_tables(
+    connection: Connection, patterns: Sequence[str], *, with_create_sql: bool = False
+) -> list[TableDefinition]:
+    """The tables that the patterns take in, with their definitions, ordered by name.
+
+    Raises PatternInvalid, and TableNotCapturable when a pattern names a table that does not exist
+    or cannot be captured. A pattern with wildcards may come to nothing: the result may be empty.
+    """
+    result = survey(connection, patterns, with_create_sql=with_create_sql)
+    for excluded in result.excluded:
+        if excluded.is_named and excluded.reason is not Exclusion.PATTERN:
+            raise TableNotCapturable(
+                f"cannot be captured: {excluded}",
+                hint="Take the entry out of [source] tables.",
+                table=str(excluded.name),
+            )
+    if result.unmatched:
+        near = f"; there is {', '.join(map(str, result.near))}" if result.near else ""
+        raise TableNotCapturable(
+            f"no table {result.unmatched[0]} in the source{near}",
+            hint="Write names as `show tables` does (case counts), and let the account see the "
+            "table: grant select on DATABASE.* to 'USER'@'HOST';",
+        )
+    return list(result.tables)
+
+
+def survey(
+    connection: Connection, patterns: Sequence[str], *, with_create_sql: bool = False
+) -> Survey:
+    """What the patterns take in, what they stand for and is left out, and why.
+
+    Raises PatternInvalid for a pattern that cannot be read.
+    """
+    selection = Selection.parse(patterns)
+    candidates = _candidates(connection)
+    taken: dict[TableName, dict[str, Any]] = {}
+    excluded: list[Excluded] = []
+    for name, row in candidates.items():
+        pattern = selection.taken_by(name)
+        if pattern is None:
+            continue
+        out = _excluded(selection, pattern, name, row)
+        if out is None:
+            taken[name] = row
+        else:
+            excluded.append(out)
+    definitions = definitions_of(connection, taken, with_create_sql=with_create_sql)
+    tables = []
+    for definition in definitions.values():
+        out = _not_carried(definition, selection)
+        if out is None:
+            tables.append(definition)
+        else:
+            excluded.append(out)
+    unmatched = [p for p in selection.patterns if _names_nothing(p, list(candidates))]
+    return Survey(
+        tables=tuple(sorted(tables, key=lambda definition: definition.name)),
+        excluded=tuple(sorted(excluded, key=lambda one: one.name)),
+        unmatched=tuple(pattern.text for pattern in unmatched),
+        near=tuple(name for name in candidates if any(p.nearly_matches(name) for p in unmatched)),
+    )
+
+
+def taken_names(connection: Connection, patterns: Sequence[str]) -> dict[TableName, bool]:
+    """All tables that the account sees, and whether the patterns take them in.
+
+    No definition is read. Raises PatternInvalid.
+    """
+    selection = Selection.parse(patterns)
+    return {
+        name: selection.takes(name) and _unfit(name, row) is None
+        for name, row in _candidates(connection).items()
+    }
+
+
+def _candidates(connection: Connection) -> dict[TableName, dict[str, Any]]:
+    return {
+        TableName(row["table_schema"], row["table_name"]): row
+        for row in rows(connection, CANDIDATES, doing="reading the catalogue")
+    }
+
+
+def _names_nothing(pattern: TablePattern, names: Sequence[TableName]) -> bool:
+    taking_one = pattern.exact and not pattern.excludes
+    return taking_one and not any(pattern.matches(name) for name in names)
+
+
+def _excluded(
+    selection: Selection, taking: TablePattern, name: TableName, row: dict[str, Any]
+) -> Excluded | None:
+    out = selection.excluded_by(name)
+    if out is not None:
+        return Excluded(
+            name=name, reason=Exclusion.PATTERN, pattern=out.text, is_named=taking.exact
+        )
+    reason = _unfit(name, row)
+    if reason is None:
+        return None
+    engine = str(row["engine"] or "") if reason in (Exclusion.ELSEWHERE, Exclusion.NOWHERE) else ""
+    return Excluded(name=name, reason=reason, detail=engine, is_named=taking.exact)
+
+
+def _unfit(name: TableName, row: dict[str, Any]) -> Exclusion | None:
+    engine = str(row["engine"] or "").upper()
+    if name.schema == OWN_SCHEMA:
+        return Exclusion.OWN
+    if "VIEW" in row["table_type"]:
+        return Exclusion.VIEW
+    if row["table_type"] == "SEQUENCE":
+        return Exclusion.SEQUENCE
+    if engine in ELSEWHERE:
+        return Exclusion.ELSEWHERE
+    if engine in NOWHERE:
+        return Exclusion.NOWHERE
+    return Exclusion.BROKEN if not engine else None
+
+
+def _not_carried(definition: TableDefinition, selection: Selection) -> Excluded | None:
+    for column in definition.columns:
+        if column.type_text.lower().startswith(NOT_CARRIED):
+            taking = selection.taken_by(definition.name)
+            return Excluded(
+                name=definition.name,
+                reason=Exclusion.TYPE,
+                detail=f"{column.name} {column.type_text}",
+                is_named=taking is not None and taking.exact,
+            )
+    return None

@@ -1,0 +1,507 @@
+"""What a statement in the binlog does to tables: which ones, and how far that is told by rows.
+
+Pure: only what the words say, nothing is looked up. A statement that is not understood is said to
+be so, never passed over. Not here: the words (`ddl_words.py`), what follows from it (`shapes.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from penstock.engines.mysql.source.added_columns import Added, added_column
+from penstock.engines.mysql.source.ddl_losses import (
+    Limit,
+    engine_keeps_nothing,
+    key_columns,
+    limits_of,
+    loses_when_ignored,
+)
+from penstock.engines.mysql.source.ddl_words import Kind, Word, clauses, words_of
+from penstock.model import TableName
+
+if TYPE_CHECKING:
+    from penstock.codec.mysql.binlog_query import Query
+    from penstock.engines.mysql.version import ServerVersion
+
+
+def _keywords(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# First words of statements that change no table's shape and no rows.
+_HARMLESS = _keywords(
+    """BEGIN BINLOG CACHE CHANGE CHECK CHECKSUM COMMENT COMMIT END EXPLAIN FLUSH GRANT
+    HANDLER HELP INSTALL KILL LOCK OPTIMIZE PURGE RELEASE RESET RESTART REVOKE ROLLBACK
+    SAVEPOINT SHOW SHUTDOWN SIGNAL START STOP UNINSTALL UNLOCK USE XA"""
+)
+# Logged only for the functions in them, which wrote: as text, and nobody knows into which tables.
+_CALLS = _keywords("DO SELECT")
+_WRITES = _keywords("CALL DELETE EXECUTE IMPORT INSERT LOAD REPLACE UPDATE WITH VALUES")
+_NOT_COLUMNS = _keywords(
+    """CHECK CONSTRAINT FOREIGN FULLTEXT INDEX KEY PARTITION PERIOD PRIMARY SPATIAL SYSTEM UNIQUE
+    VECTOR"""
+)
+_UNICODE = frozenset(("UTF8", "UTF8MB3", "UTF8MB4"))
+_WHOLE_UNICODE = frozenset(("UTF8MB4",))  # what takes every character, also unasked
+_PARTITION_LOSSES = frozenset(("DROP", "TRUNCATE", "EXCHANGE", "DISCARD", "IMPORT"))
+_CHARSET_WORDS = ("CHARACTER", "CHARSET", "CHAR", "SET")
+
+
+class Doing(StrEnum):
+    """What a statement does to a table.
+
+    ALTERED: its definition may be another one. EMPTIED: all its rows are gone. CHANGED_UNSEEN: rows
+    changed, and no row in the log says how. REPAIRED: rows may be gone where the engine is none
+    that survives a crash. WRITTEN: rows may have changed by a statement that is
+    logged as text. UNKNOWN: nobody knows.
+    """
+
+    CREATED = "created"
+    DROPPED = "dropped"
+    RENAMED = "renamed"
+    ALTERED = "altered"
+    EMPTIED = "emptied"
+    CHANGED_UNSEEN = "changed unseen"
+    REPAIRED = "repaired"
+    WRITTEN = "written by a statement"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """One thing a statement does.
+
+    table: to which; None: to any. to: a renamed table's new name. if_absent: CREATE TABLE IF NOT
+    EXISTS. added: columns that ALTER adds. columns: old and new names of those that it renames, all
+    at once. limits: what ALTER asks of rows that it did not ask before. what: of CHANGED_UNSEEN, in
+    words. names: in a WRITTEN or UNKNOWN one, what may be a table's name, alone or as
+    `schema.name`; none in a WRITTEN one: it may be any.
+    """
+
+    doing: Doing
+    table: TableName | None = None
+    to: TableName | None = None
+    if_absent: bool = False
+    added: tuple[Added, ...] = ()
+    columns: tuple[tuple[str, str], ...] = ()
+    limits: tuple[Limit, ...] = ()
+    what: str = ""
+    names: frozenset[str] = field(default=frozenset())
+
+
+class _Reader:
+    """Walks over a statement's words."""
+
+    def __init__(
+        self,
+        words: Sequence[Word],
+        schema: str,
+        fold: bool,
+        *,
+        logs_cascades: bool = False,
+        is_strict: bool = True,
+    ) -> None:
+        self.words = words
+        self.is_strict = is_strict
+        self.logs_cascades = logs_cascades
+        self.at = 0
+        self.schema = schema
+        self.fold = fold
+
+    def peek(self, ahead: int = 0) -> Word:
+        at = self.at + ahead
+        return self.words[at] if at < len(self.words) else _END
+
+    def accept(self, *words: str) -> bool:
+        if self.peek().is_word(*words):
+            self.at += 1
+            return True
+        return False
+
+    def accept_mark(self, mark: str) -> bool:
+        if self.peek().is_mark(mark):
+            self.at += 1
+            return True
+        return False
+
+    def skip(self, *words: str) -> None:
+        while self.accept(*words):
+            pass
+
+    def if_exists(self) -> bool:
+        """IF EXISTS, IF NOT EXISTS; whether either is there."""
+        if not self.accept("IF"):
+            return False
+        self.accept("NOT")
+        self.accept("EXISTS")
+        return True
+
+    def name(self) -> str:
+        word = self.peek()
+        if not word.is_name:
+            raise _NotUnderstood
+        self.at += 1
+        return word.text
+
+    def table(self) -> TableName:
+        first = self.name()
+        if first.startswith(".") or not first:
+            raise _NotUnderstood
+        schema, name = (first, self.name()) if self.accept_mark(".") else (self.schema, first)
+        if self.fold:
+            schema, name = schema.lower(), name.lower()
+        return TableName(schema, name)
+
+    def rest(self) -> Sequence[Word]:
+        return self.words[self.at :]
+
+
+_END = Word(Kind.MARK, "")
+
+
+class _NotUnderstood(Exception):
+    """The words are not those of a statement that we know."""
+
+
+def effects_of(
+    query: Query, *, server: ServerVersion | None = None, fold: bool = False
+) -> tuple[Effect, ...]:
+    """What a statement does to tables, in order.
+
+    fold: the server keeps names in lower case.
+    """
+    words = words_of(query, server)
+    if not words:
+        return ()
+    logs_cascades = server is not None and server.mysql(9, 6)
+    reader = _Reader(
+        words, query.schema, fold, logs_cascades=logs_cascades, is_strict=query.is_strict
+    )
+    try:
+        return tuple(_statement(reader))
+    except _NotUnderstood:
+        return (Effect(doing=Doing.UNKNOWN, names=_names(words, fold)),)
+
+
+def _names(words: Sequence[Word], fold: bool) -> frozenset[str]:
+    """What may be a table's name: alone, or with its schema and a dot."""
+    found = set()
+    for at, word in enumerate(words):
+        if not word.is_name or (at and words[at - 1].is_mark(".")):
+            continue
+        name = word.text
+        if words[at + 1 : at + 2] and words[at + 1].is_mark(".") and words[at + 2 : at + 3]:
+            name += "." + words[at + 2].text
+        found.add(name.lower() if fold else name)
+    return frozenset(found)
+
+
+def _cascades(words: Sequence[Word]) -> bool:
+    """Whether a foreign key changes rows that refer, which these servers do not log."""
+    return any(
+        first.is_word("ON")
+        and second.is_word("DELETE", "UPDATE")
+        and (third.is_word("CASCADE") or (third.is_word("SET") and fourth.is_word("NULL")))
+        for first, second, third, fourth in zip(
+            words, words[1:], words[2:], [*words[3:], _END], strict=False
+        )
+    )
+
+
+def _statement(reader: _Reader) -> list[Effect]:
+    if reader.peek().kind is not Kind.WORD:
+        raise _NotUnderstood
+    first = reader.name().upper()
+    handler = {
+        "ALTER": _alter,
+        "ANALYZE": _analyze,
+        "CREATE": _create,
+        "DROP": _drop,
+        "RENAME": _rename,
+        "REPAIR": _repair,
+        "SET": _set,
+        "TRUNCATE": _truncate,
+    }.get(first)
+    if handler is not None:
+        return handler(reader)
+    if first in _WRITES:
+        return [Effect(doing=Doing.WRITTEN, names=_names(reader.words, reader.fold))]
+    if first in _CALLS:
+        return [Effect(doing=Doing.WRITTEN)]
+    if first in _HARMLESS:
+        return []
+    raise _NotUnderstood
+
+
+# -- what stands in front of other statements ----------------------------------------------------
+
+
+def _set(reader: _Reader) -> list[Effect]:
+    """SET STATEMENT ... FOR another statement, which MariaDB carries out; other SETs do nothing."""
+    if not reader.accept("STATEMENT"):
+        return []
+    while reader.peek() is not _END:
+        if reader.accept("FOR") and reader.words[reader.at - 1].depth == 0:
+            return _statement(reader)
+        reader.at += 1
+    return []
+
+
+def _analyze(reader: _Reader) -> list[Effect]:
+    """ANALYZE in front of a statement, which MariaDB carries out; ANALYZE TABLE does nothing."""
+    if reader.accept("FORMAT"):
+        reader.accept_mark("=")
+        reader.at += 1
+    return _statement(reader) if reader.peek().is_word(*_WRITES) else []
+
+
+def _repair(reader: _Reader) -> list[Effect]:
+    reader.skip("NO_WRITE_TO_BINLOG", "LOCAL")
+    if not reader.accept("TABLE", "TABLES"):
+        return []
+    repaired = [Effect(doing=Doing.REPAIRED, table=reader.table())]
+    while reader.accept_mark(","):
+        repaired.append(Effect(doing=Doing.REPAIRED, table=reader.table()))
+    return repaired
+
+
+# -- CREATE, DROP, RENAME, TRUNCATE --------------------------------------------------------------
+
+
+def _create(reader: _Reader) -> list[Effect]:
+    replaces = False
+    if reader.accept("OR"):
+        replaces = reader.accept("REPLACE")
+    if reader.accept("TEMPORARY"):
+        return []
+    if reader.accept("TABLE"):
+        if_absent = reader.if_exists()
+        table = reader.table()
+        effects = [Effect(doing=Doing.DROPPED, table=table)] if replaces else []
+        if_absent = if_absent and not replaces
+        effects.append(Effect(doing=Doing.CREATED, table=table, if_absent=if_absent))
+        return effects + _cascading(reader, table)
+    reader.skip("ONLINE", "OFFLINE")
+    is_unique = reader.accept("UNIQUE")
+    reader.skip("FULLTEXT", "SPATIAL", "VECTOR")
+    if reader.accept("INDEX"):
+        table = _table_behind_on(reader)
+        columns = key_columns(reader.rest())
+        limit = Limit(what=f"a unique key on {', '.join(columns)}", columns=columns)
+        return [Effect(doing=Doing.ALTERED, table=table, limits=(limit,) if is_unique else ())]
+    return []
+
+
+def _cascading(reader: _Reader, table: TableName) -> list[Effect]:
+    if reader.logs_cascades or not _cascades(reader.words):
+        return []
+    what = "a foreign key was made that changes rows by itself (on delete or update)"
+    return [Effect(doing=Doing.CHANGED_UNSEEN, table=table, what=what)]
+
+
+def _table_behind_on(reader: _Reader) -> TableName:
+    while not reader.accept("ON"):
+        if reader.peek() is _END:
+            raise _NotUnderstood
+        reader.at += 1
+    return reader.table()
+
+
+def _drop(reader: _Reader) -> list[Effect]:
+    if reader.accept("TEMPORARY"):
+        return []
+    if reader.accept("TABLE", "TABLES"):
+        reader.if_exists()
+        dropped = [Effect(doing=Doing.DROPPED, table=reader.table())]
+        while reader.accept_mark(","):
+            dropped.append(Effect(doing=Doing.DROPPED, table=reader.table()))
+        return dropped
+    if reader.accept("DATABASE", "SCHEMA"):
+        reader.if_exists()
+        name = reader.name()
+        schema = name.lower() if reader.fold else name
+        return [Effect(doing=Doing.DROPPED, table=TableName(schema, ""))]
+    reader.skip("ONLINE", "OFFLINE")
+    if reader.accept("INDEX"):
+        return [Effect(doing=Doing.ALTERED, table=_table_behind_on(reader))]
+    return []
+
+
+def _rename(reader: _Reader) -> list[Effect]:
+    if not reader.accept("TABLE", "TABLES"):
+        return []
+    reader.if_exists()
+    renamed = []
+    while True:
+        table = reader.table()
+        if reader.accept("WAIT"):
+            reader.at += 1
+        reader.accept("NOWAIT")
+        if not reader.accept("TO"):
+            raise _NotUnderstood
+        renamed.append(Effect(doing=Doing.RENAMED, table=table, to=reader.table()))
+        if not reader.accept_mark(","):
+            return renamed
+
+
+def _truncate(reader: _Reader) -> list[Effect]:
+    reader.accept("TABLE")
+    return [Effect(doing=Doing.EMPTIED, table=reader.table())]
+
+
+# -- ALTER ---------------------------------------------------------------------------------------
+
+
+def _alter(reader: _Reader) -> list[Effect]:
+    reader.skip("ONLINE", "OFFLINE")
+    ignores = reader.accept("IGNORE")
+    if not reader.accept("TABLE"):
+        return []
+    reader.if_exists()
+    table = reader.table()
+    if reader.accept("WAIT"):
+        reader.at += 1
+    reader.accept("NOWAIT")
+    added: list[Added] = []
+    columns: list[tuple[str, str]] = []
+    limits: list[Limit] = []
+    unseen: list[str] = []
+    to: TableName | None = None
+    for clause in clauses(reader.rest()):
+        part = _Reader(clause, reader.schema, reader.fold, is_strict=reader.is_strict)
+        limits += limits_of(clause)
+        if ignores and loses_when_ignored(clause):
+            unseen.append(f"alter ignore ({' '.join(word.text for word in clause[:2]).lower()})")
+        if part.peek().is_word("RENAME") and not part.peek(1).is_word("COLUMN", "INDEX", "KEY"):
+            to = _renamed_to(part)
+            continue
+        added += _added(part)
+        columns += _columns_renamed(part)
+        unseen += _unseen(part)
+    if engine := engine_keeps_nothing(reader.rest()):
+        unseen.append(f"engine = {engine}, which keeps no rows")
+    effects = [
+        Effect(
+            doing=Doing.ALTERED,
+            table=table,
+            added=tuple(added),
+            columns=tuple(columns),
+            limits=tuple(limits),
+        )
+    ]
+    effects += [Effect(doing=Doing.CHANGED_UNSEEN, table=table, what=what) for what in unseen]
+    effects += [
+        Effect(doing=Doing.CHANGED_UNSEEN, table=other, what="exchange partition")
+        for other in _exchanged(reader)
+    ]
+    effects += _cascading(reader, table)
+    if to is not None:
+        effects.append(Effect(doing=Doing.RENAMED, table=table, to=to))
+    return effects
+
+
+def _exchanged(reader: _Reader) -> list[TableName]:
+    """Tables whose rows a partition was exchanged with."""
+    found = []
+    for at, word in enumerate(reader.words):
+        if word.is_word("EXCHANGE"):
+            part = _Reader(reader.words[at:], reader.schema, reader.fold)
+            while not part.accept("WITH"):
+                if part.peek() is _END:
+                    raise _NotUnderstood
+                part.at += 1
+            part.accept("TABLE")
+            found.append(part.table())
+    return found
+
+
+def _renamed_to(part: _Reader) -> TableName:
+    part.at = 1
+    part.accept("TO", "AS")
+    part.accept_mark("=")
+    return part.table()
+
+
+def _added(part: _Reader) -> list[Added]:
+    part.at = 0
+    if not part.accept("ADD"):
+        return []
+    is_column = part.accept("COLUMN")
+    part.if_exists()
+    if not is_column and part.peek().is_word(*_NOT_COLUMNS):
+        return []
+    if part.peek().is_mark("("):
+        inside = [word for word in part.rest()[1:] if word.depth > 0]
+        return [
+            added_column(one)
+            for one in clauses(inside, 1)
+            if is_column or not one[0].is_word(*_NOT_COLUMNS)
+        ]
+    return [added_column(part.rest())]
+
+
+def _columns_renamed(part: _Reader) -> list[tuple[str, str]]:
+    """Old and new name, where an ALTER's clause gives a column another one."""
+    part.at = 0
+    if part.accept("RENAME"):
+        if not part.accept("COLUMN"):
+            return []
+        part.if_exists()
+        old = part.name()
+        part.accept("TO")
+        return [(old, part.name())]
+    if not part.accept("CHANGE"):
+        return []
+    part.accept("COLUMN")
+    part.if_exists()
+    old, new = part.name(), part.name()
+    return [(old, new)] if new != old else []
+
+
+def _unseen(part: _Reader) -> list[str]:
+    """What rows of the log do not tell of an ALTER's clause."""
+    part.at = 0
+    first, second = part.peek(), part.peek(1)
+    verb = first.text.upper() if first.kind is Kind.WORD else ""
+    if verb in _PARTITION_LOSSES and second.is_word("PARTITION", "TABLESPACE"):
+        return [f"{verb.lower()} {second.text.lower()}"]
+    if verb == "CONVERT" and second.is_word("TO", "PARTITION", "TABLE"):
+        if not second.is_word("TO"):
+            return [f"convert {second.text.lower()}"]
+        charset = next(
+            (w.text.upper() for w in part.words[2:] if not w.is_word(*_CHARSET_WORDS)), ""
+        )
+        keeps = charset in _unicode(part)
+        return [] if keeps else [f"convert to character set {charset.lower()}"]
+    if verb in ("CHANGE", "MODIFY"):
+        return _redefined(part, renames=verb == "CHANGE")
+    return []
+
+
+def _unicode(part: _Reader) -> frozenset[str]:
+    """Character sets that no text is changed by: a session that is not strict makes `?` of some."""
+    return _UNICODE if part.is_strict else _WHOLE_UNICODE
+
+
+def _redefined(part: _Reader, *, renames: bool) -> list[str]:
+    """What becomes of a column's values that the type alone does not show."""
+    part.at = 1
+    part.accept("COLUMN")
+    part.if_exists()
+    part.name()
+    if renames:
+        part.name()
+    rest = part.rest()
+    if any(word.is_word("AS", "GENERATED") and word.depth == 0 for word in rest):
+        return ["a computed column was changed"]
+    for word, following, after in zip(rest, rest[1:], [*rest[2:], _END], strict=False):
+        named = following if word.is_word("CHARSET") else after
+        is_charset = word.is_word("CHARSET") or (
+            word.is_word("CHARACTER", "CHAR") and following.is_word("SET")
+        )
+        if is_charset and named.text.upper() not in _unicode(part):
+            return [f"convert to character set {named.text.lower()}"]
+    return []

@@ -1,0 +1,151 @@
+"""Tables as the server's catalogue has them now, and whether that also holds further back.
+
+The catalogue knows only the present; the stream may be behind. What it says of a table holds at a
+place of the stream when no statement on that table lies between: so the binlog from there on is
+read ahead for statements, on a connection of its own. Not here: what is made of it
+(`table_book.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+
+from penstock.codec.mysql.binlog_events import (
+    CHECKSUM_BYTES,
+    EventKind,
+    event_head,
+    format_description,
+    rotate,
+)
+from penstock.codec.mysql.binlog_query import query
+from penstock.codec.mysql.binlog_walk import has_checksum
+from penstock.engines.mysql.connect import Connection, rows
+from penstock.engines.mysql.source.catalog import open_catalog
+from penstock.engines.mysql.source.client import DumpOptions, open_binlog
+from penstock.engines.mysql.source.ddl_text import Effect, effects_of
+from penstock.engines.mysql.source.definitions import definitions_of
+from penstock.engines.mysql.source.login import probe_server_id
+from penstock.engines.mysql.source.status import binlog_files, read_status
+from penstock.model import BinlogPosition, TableDefinition, TableName
+
+logger = structlog.get_logger()
+AHEAD_BYTES_MAX = 2 * 2**30  # more than that is not read ahead: some ten seconds
+
+TABLE = """
+    select table_schema, table_name, table_type, engine, create_options, table_rows, data_length
+      from information_schema.tables
+     where table_schema = %s
+       and cast(table_name as binary) = cast(%s as binary)
+"""
+
+
+class LiveTables:
+    """The catalogue of a server, asked by the thread that decodes. Connects when first asked."""
+
+    def __init__(self, url: str, *, fold: bool) -> None:
+        """fold: the server keeps names in lower case."""
+        self._url = url
+        self._fold = fold
+        self._connection: Connection | None = None
+        self._ahead: _Ahead | None = None
+
+    def close(self) -> None:
+        """Let go of the connection, and of what was read: the next one may be to another server."""
+        self._ahead = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def read(self, name: TableName) -> TableDefinition | None:
+        """A table's definition now; None when there is none. Raises typed errors."""
+        connection = self._connected()
+        found = rows(connection, TABLE, tuple(name), doing=f"reading the definition of {name}")
+        if not found:
+            return None
+        return definitions_of(connection, {name: found[0]}).get(name)
+
+    def read_at(self, name: TableName, behind: BinlogPosition) -> TableDefinition | None:
+        """A table's definition as it was at a place of the stream; None when that is not known."""
+        definition = self.read(name)
+        if definition is None or not self._is_quiet(name, behind):
+            return None
+        return definition
+
+    def _is_quiet(self, name: TableName, behind: BinlogPosition) -> bool:
+        """Whether no statement on this table lies between that place and the present."""
+        end = read_status(self._connected()).position
+        if end <= behind:
+            return True
+        ahead = self._ahead
+        if ahead is None or not ahead.begin <= behind <= ahead.end:
+            ahead = _Ahead(begin=behind, end=behind)
+        if self._distance_bytes(ahead.end, end) > AHEAD_BYTES_MAX:
+            logger.info("definition is not looked up: too far behind", table=str(name))
+            return False
+        if ahead.end < end:
+            ahead = self._read_on(ahead, end)
+        self._ahead = ahead
+        return not any(place > behind and _touches(effect, name) for place, effect in ahead.effects)
+
+    def _distance_bytes(self, behind: BinlogPosition, end: BinlogPosition) -> int:
+        """How much binlog lies between."""
+        numbers = range(behind.number, end.number)
+        files = binlog_files(self._connected()) if numbers else []
+        sizes = {BinlogPosition.at(one.name, 0).number: one.size_bytes for one in files}
+        return sum(sizes.get(number, 0) for number in numbers) + end.offset - behind.offset
+
+    def _read_on(self, ahead: _Ahead, end: BinlogPosition) -> _Ahead:
+        """What statements did up to a place, at least, where the binlog ended just now."""
+        options = DumpOptions(server_id=probe_server_id(), is_bounded=True)
+        server = self._connected().server
+        effects = list(ahead.effects)
+        sealed, file = 0, ahead.end.file
+        with open_binlog(self._url, position=ahead.end, options=options) as stream:
+            for event in stream.statements():
+                kind = event_head(event).kind
+                if kind == EventKind.FORMAT_DESCRIPTION:
+                    sealed = CHECKSUM_BYTES if format_description(event).has_checksums else 0
+                elif kind == EventKind.ROTATE:
+                    file = rotate_file(event)
+                else:
+                    place = BinlogPosition.at(file, event_head(event).end_position)
+                    said = query(event[: len(event) - sealed])
+                    found = effects_of(said, server=server, fold=self._fold)
+                    effects += [(place, effect) for effect in found]
+        return _Ahead(begin=ahead.begin, end=end, effects=tuple(effects))
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            self._connection = open_catalog(self._url, application_name="penstock definitions")
+        return self._connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ahead:
+    """What was read ahead, for all tables: what statements did between two places, and where."""
+
+    begin: BinlogPosition
+    end: BinlogPosition
+    effects: tuple[tuple[BinlogPosition, Effect], ...] = ()
+
+
+def _touches(effect: Effect, name: TableName) -> bool:
+    """Whether a table may be another one behind what a statement did."""
+    dropped = effect.table
+    return (
+        name in (dropped, effect.to)
+        or dropped is None
+        or (dropped.name == "" and dropped.schema == name.schema)
+    )
+
+
+def rotate_file(event: bytes) -> str:
+    """The file that a ROTATE event leads to.
+
+    Its checksum has to be told from the name: the one that opens a stream comes before the event
+    that says whether there are any, and a checksum may begin with digits.
+    """
+    sealed = CHECKSUM_BYTES if has_checksum(memoryview(event)) else 0
+    return rotate(event[: len(event) - sealed]).file_name

@@ -1,0 +1,68 @@
+"""Getting a replica's connection: PyMySQL logs in, then its socket is ours.
+
+Not here: what is sent over it (`client.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import ssl
+import uuid
+from io import BufferedReader
+
+from penstock.engines.mysql.connect import Connection
+from penstock.host.socket import Wire
+
+SERVER_ID_MAX = 2**32 - 1
+# Above what people give to servers by hand.
+SERVER_ID_MIN = 2**31
+_NAMESPACE = uuid.UUID("5e4a9e5f-1f9b-4f0b-9c53-0e0f6f6a2d11")
+
+
+def server_id_for(task: str) -> int:
+    """A server id for a task, the same every time: 2**31 to 2**32 - 1.
+
+    Two readers with one id end each other's connections, so `task` names the pipeline and what
+    tells its place from another's, such as its directory.
+    """
+    digest = hashlib.blake2b(task.encode(), digest_size=8).digest()
+    return SERVER_ID_MIN + int.from_bytes(digest, "little") % (SERVER_ID_MAX - SERVER_ID_MIN + 1)
+
+
+def probe_server_id() -> int:
+    """A server id for a short look at the binlog: not the one of a stream, which it would end."""
+    return SERVER_ID_MIN + secrets.randbelow(SERVER_ID_MAX - SERVER_ID_MIN + 1)
+
+
+def replica_uuid_for(task: str) -> str:
+    """A uuid for a task, the same every time: what MySQL knows a replica by."""
+    return str(uuid.uuid5(_NAMESPACE, task))
+
+
+def take_over(connection: Connection, place: str) -> tuple[Wire, bytes]:
+    """Take the socket out of a connection that waits for nothing; it counts as closed then.
+
+    place: names the server in messages. Returns the wire, and what PyMySQL had read ahead: bytes
+    of the server that come before those of the wire.
+    """
+    connected, reader = connection._sock, connection._rfile
+    connected.setblocking(False)
+    ahead = _read_ahead(reader)
+    connection._sock = connection._rfile = None
+    connection._closed = True
+    reader.close()  # its file object, not the socket
+    return Wire(connected, place), ahead
+
+
+def _read_ahead(reader: BufferedReader) -> bytes:
+    """What a buffered reader on a non-blocking socket holds or can get without waiting."""
+    gathered = b""
+    while True:
+        try:
+            size = len(reader.peek())
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return gathered
+        if not size:
+            return gathered
+        gathered += reader.read(size)

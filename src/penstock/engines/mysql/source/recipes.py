@@ -1,0 +1,191 @@
+"""Which way to a consistent snapshot an account may take, best first, and why. Pure.
+
+These servers cannot hand one snapshot to several connections, as PostgreSQL does; so something
+has to keep changes away, for milliseconds, while each connection takes its own. Not here: doing it
+(`snapshot.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from penstock.engines.mysql.source.rights import Rights
+from penstock.engines.mysql.version import ServerVersion
+from penstock.model import PenstockError, TableDefinition, TableName
+
+# Engines whose reads see one point in time; of all others a read sees what there is.
+WITH_SNAPSHOTS = frozenset({"INNODB", "ROCKSDB", "TOKUDB", "XPAND"})
+NAMES_SHOWN_MAX = 5
+
+
+class NoConsistentPoint(PenstockError):
+    """The account has the rights for none of the ways to read the tables at one point."""
+
+    code = "MY70"
+    retry = "operator"
+
+
+class Recipe(StrEnum):
+    """A way to take several snapshots. The value is what messages call it."""
+
+    OWN_POSITIONS = "each snapshot's own position"
+    BACKUP_LOCK = "backup lock"
+    BACKUP_STAGE = "backup stage"
+    GLOBAL_LOCK = "global read lock"
+    TABLE_LOCKS = "table locks"
+    LOCK_FREE = "without a lock"
+
+
+_HOW = {
+    Recipe.OWN_POSITIONS: "snapshots are taken until all are at the same position, which the "
+    "server tells for each; nothing waits",
+    Recipe.BACKUP_LOCK: "schema changes wait while snapshots are taken until no transaction ended "
+    "in between; nothing else waits",
+    Recipe.BACKUP_STAGE: "commits wait for some milliseconds while the snapshots are taken",
+    Recipe.GLOBAL_LOCK: "all writes wait for some milliseconds while the snapshots are taken, "
+    "longer if a statement is running that takes long",
+    Recipe.TABLE_LOCKS: "writes to the captured tables wait for some milliseconds while the "
+    "snapshots are taken",
+    Recipe.LOCK_FREE: "snapshots are taken one after the other, and changes from before the first "
+    "one on are applied again: the tables are equal when the last one's position is reached, and "
+    "not before",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the choice depends on. has_gtids: transactions have ids (MySQL with gtid_mode ON)."""
+
+    server: ServerVersion
+    rights: Rights
+    has_gtids: bool
+    tables: Sequence[TableDefinition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A recipe that can be tried. unprotected: tables whose engine has no snapshots.
+
+    lacking: why better ones cannot be, as sentences; empty for the best. sees_prepared: whether
+    XA transactions that are prepared can be seen, whose rows lie in the log before the point.
+    """
+
+    recipe: Recipe
+    unprotected: tuple[TableName, ...] = ()
+    lacking: tuple[str, ...] = ()
+    sees_prepared: bool = True
+
+    def __str__(self) -> str:
+        """What is going to be done, for people, before it begins."""
+        text = f"{self.recipe}: {_HOW[self.recipe]}"
+        if self.lacking:
+            text += f" (not better: {'; '.join(self.lacking)})"
+        if self.unprotected:
+            text += (
+                f"; {_names(self.unprotected)} cannot be read at one point, for want of an "
+                "engine with snapshots"
+            )
+        if not self.sees_prepared:
+            text += (
+                "; XA transactions that are prepared meanwhile would be missing and cannot be "
+                "seen: the right XA_RECOVER_ADMIN is missing"
+            )
+        return text
+
+
+def _names(names: Sequence[TableName]) -> str:
+    more = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""
+    return ", ".join(map(str, names[:NAMES_SHOWN_MAX])) + more
+
+
+def choices(facts: Facts) -> list[Choice]:
+    """The recipes that can be tried, best first.
+
+    Raises NoConsistentPoint, with the grants that would help, when there is none.
+    """
+    unprotected = tuple(
+        table.name for table in facts.tables if table.engine.upper() not in WITH_SNAPSHOTS
+    )
+    sees_prepared = not facts.server.mysql(8) or facts.rights.has("xa_recover_admin")
+    found: list[Choice] = []
+    lacking: list[str] = []
+    for recipe in _candidates(facts.server):
+        obstacle = _obstacle(recipe, facts)
+        if obstacle:
+            lacking.append(obstacle)
+        else:
+            found.append(
+                Choice(
+                    recipe=recipe,
+                    unprotected=unprotected,
+                    lacking=tuple(lacking),
+                    sees_prepared=sees_prepared,
+                )
+            )
+    if not found:
+        raise NoConsistentPoint(
+            f"the tables cannot be read at one point: {'; '.join(lacking)}",
+            hint=f"Run at the server: grant {_right_to_lock(facts.server)} on *.* to "
+            "'USER'@'HOST';",
+        )
+    return found
+
+
+def _candidates(server: ServerVersion) -> tuple[Recipe, ...]:
+    if server.is_mariadb:
+        return (
+            Recipe.OWN_POSITIONS,
+            Recipe.BACKUP_STAGE,
+            Recipe.GLOBAL_LOCK,
+            Recipe.TABLE_LOCKS,
+            Recipe.LOCK_FREE,
+        )
+    return (Recipe.BACKUP_LOCK, Recipe.GLOBAL_LOCK, Recipe.TABLE_LOCKS, Recipe.LOCK_FREE)
+
+
+def _right_to_lock(server: ServerVersion) -> str:
+    return "flush_tables" if server.mysql(8, 0, 23) else "reload"
+
+
+def _obstacle(recipe: Recipe, facts: Facts) -> str:
+    """Why a recipe cannot be tried, as a part of a sentence; empty when it can."""
+    server, rights = facts.server, facts.rights
+    status = (
+        ""
+        if server.is_mariadb or rights.has("replication client", "super")
+        else ("the right REPLICATION CLIENT is missing")
+    )
+    if recipe is Recipe.OWN_POSITIONS:
+        return ""
+    if recipe is Recipe.BACKUP_STAGE:
+        if not server.mariadb(10, 4, 1):
+            return "backup stages are in MariaDB 10.4 and later"
+        return "" if rights.has("reload") else "the right RELOAD is missing"
+    if recipe is Recipe.BACKUP_LOCK:
+        if not server.mysql(8):
+            return "backup locks are in MySQL 8 and later"
+        if not facts.has_gtids:
+            return "a backup lock is of use with gtid_mode = ON only"
+        return status or ("" if rights.has("backup_admin") else "the right BACKUP_ADMIN is missing")
+    if recipe is Recipe.GLOBAL_LOCK:
+        locking = "" if rights.has("reload", "flush_tables") else "the right RELOAD is missing"
+        return locking or status
+    if recipe is Recipe.TABLE_LOCKS:
+        if not facts.tables:
+            return "there is no table to lock"
+        unlocked = rights.lacking_on([table.name for table in facts.tables], "lock tables")
+        missing = f"the right LOCK TABLES is missing on {_names(unlocked)}" if unlocked else ""
+        return missing or status
+    return _lock_free_obstacle(facts) or status
+
+
+def _lock_free_obstacle(facts: Facts) -> str:
+    if not facts.server.is_mariadb and not facts.has_gtids:
+        # A position is behind a transaction's commit record before others can see its rows.
+        return "without a lock gtid_mode = ON is needed, which tells what can be seen"
+    keyless = [table.name for table in facts.tables if table.identity == "f"]
+    if keyless:
+        return f"without a lock every table needs a key: {_names(keyless)} has none"
+    return ""

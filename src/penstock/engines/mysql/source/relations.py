@@ -1,0 +1,143 @@
+"""Relations of captured tables: from definitions, from what the binlog tells, or from both.
+
+Pure. Names come from the binlog where it has them; what it leaves open (MariaDB writes a UUID like
+BINARY(16)) from a definition that agrees with it column by column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.codec.mysql.binlog_tables import ShapeMismatch, TableMap, check_relation, refuse_type
+from penstock.codec.mysql.charsets import charset_named
+from penstock.codec.mysql.types import (
+    CHARACTER,
+    NUMERIC,
+    TypeCode,
+    WireColumn,
+    agrees,
+    needs_schema,
+    neutral_type,
+    type_text,
+)
+from penstock.engines.mysql.source.definitions import source_id_of
+from penstock.model import Column, ColumnDefinition, Identity, Relation, TableDefinition
+from penstock.model import TableName as Name
+
+
+def relation_of_definition(definition: TableDefinition) -> Relation:
+    """The shape of a table's rows in the binlog: generated columns are in them, too."""
+    names = [column.name for column in definition.columns]
+    is_whole = definition.identity is Identity.FULL
+    key = () if is_whole else tuple(sorted(map(names.index, definition.identity_columns)))
+    return Relation(
+        schema=definition.name.schema,
+        name=definition.name.name,
+        columns=tuple(map(_column, definition.columns)),
+        key=key,
+        before=key or tuple(range(len(names))),
+        identity=definition.identity,
+        source_id=definition.source_id,
+    )
+
+
+def charsets_of(definition: TableDefinition) -> tuple[str | None, ...]:
+    """Per column the character set that the catalogue names."""
+    return tuple(column.charset or None for column in definition.columns)
+
+
+def _column(column: ColumnDefinition) -> Column:
+    return Column(
+        name=column.name,
+        source_type=column.type_text,
+        neutral=column.neutral,
+        base_type=column.base_type,
+        nullable=not column.not_null,
+    )
+
+
+def fits(table: TableMap, definition: TableDefinition) -> bool:
+    """Whether a definition says nothing that a TABLE_MAP contradicts. Raises TypeRefused."""
+    try:
+        check_relation(table, relation_of_definition(definition), charsets_of(definition))
+    except ShapeMismatch:
+        return False
+    if table.key is None:
+        return True
+    names = tuple(definition.columns[index].name for index in table.key)
+    prefixes = table.key_prefixes if any(table.key_prefixes) else ()
+    return names == definition.primary_key and bool(prefixes) == bool(
+        definition.primary_key_prefixes
+    )
+
+
+def merged_relation(
+    table: TableMap, hints: Sequence[TableDefinition | None], *, is_mariadb: bool
+) -> Relation:
+    """The relation of a table whose definition at this place is not known.
+
+    hints: definitions of other moments, best first. Raises ShapeMismatch when the binlog does not
+    tell enough by itself, TypeRefused.
+    """
+    if not table.has_names or table.key is None:
+        raise ShapeMismatch(
+            f"the definition of {table.schema}.{table.name} at this place of the binlog is not "
+            "known, and the binlog has no names of columns",
+            hint="Run `set global binlog_row_metadata = 'FULL'` so that the binlog itself tells "
+            "what tables look like, then load the table again.",
+            table=f"{table.schema}.{table.name}",
+        )
+    known = [{column.name: column for column in hint.columns} for hint in hints if hint is not None]
+    columns = []
+    for wire in table.columns:
+        refuse_type(table, wire, wire.name or "")
+        found = [hint[wire.name] for hint in known if wire.name in hint]
+        columns.append(_merged(table, wire, found, is_mariadb))
+    key = tuple(sorted(table.key)) if not any(table.key_prefixes) else ()
+    return Relation(
+        schema=table.schema,
+        name=table.name,
+        columns=tuple(columns),
+        key=key,
+        before=key or tuple(range(len(columns))),
+        identity=Identity.DEFAULT if key else Identity.FULL,
+        source_id=source_id_of(Name(table.schema, table.name)),
+    )
+
+
+def _merged(
+    table: TableMap, wire: WireColumn, hints: Sequence[ColumnDefinition], is_mariadb: bool
+) -> Column:
+    for hint in hints:
+        charset = wire.charset or charset_named(hint.charset) or ""
+        if agrees(wire, hint.base_type or hint.type_text, charset):
+            return Column(
+                name=hint.name,
+                source_type=hint.type_text,
+                neutral=hint.neutral,
+                base_type=hint.base_type,
+                nullable=wire.nullable,
+            )
+    if _is_open(wire, is_mariadb):
+        raise ShapeMismatch(
+            f"what column {wire.name} of {table.schema}.{table.name} is at this place of the "
+            "binlog is not known",
+            hint="Load the table again.",
+            table=f"{table.schema}.{table.name}",
+            column=wire.name,
+        )
+    text = type_text(wire)
+    return Column(
+        name=wire.name or "", source_type=text, neutral=neutral_type(text), nullable=wire.nullable
+    )
+
+
+def _is_open(column: WireColumn, is_mariadb: bool) -> bool:
+    """Whether even full metadata leaves open what a column is."""
+    if column.code in NUMERIC:
+        return column.unsigned is None
+    if column.code in CHARACTER:
+        return column.collation is None or needs_schema(column, is_mariadb)
+    if column.code in (TypeCode.ENUM, TypeCode.SET):
+        return column.labels is None
+    return needs_schema(column, is_mariadb)

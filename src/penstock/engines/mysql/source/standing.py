@@ -1,0 +1,152 @@
+"""Where a pipeline stands in a binlog, kept beside its log.
+
+The log holds positions as numbers; a file's name, the server, its GTIDs and what is prepared there
+are kept here. Two files: one that is durable and may lag behind the log by a second, from which the
+stream is read again and what the log has is dropped; and one for show, written before each flush
+without waiting for the disk, that says it exactly after all but a crash of the machine.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from penstock.engines.mysql.source.assemble import Mark
+from penstock.engines.mysql.source.unfollowed import LOAD_AGAIN
+from penstock.host.clock import Clock
+from penstock.host.files import FileMissing, Files
+from penstock.model import BinlogPosition, PenstockError
+from penstock.model.position import BINLOG_OFFSET_BITS
+from penstock.ports.source import StateFiles
+
+STANDING_FILE = "binlog.json"
+EXACT_FILE = "binlog_exact.json"
+SAVE_INTERVAL_S = 1.0
+
+
+class StandingLost(PenstockError):
+    """State beside the log that says where it stands in the binlog is missing or of later."""
+
+    code = "MY89"
+    retry = "operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """From which position on files have this base name, `shift` numbers further than theirs."""
+
+    since: int
+    base: str
+    shift: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The durable file. server: the identity's name. log_identity: of log_file."""
+
+    mark: Mark
+    server: str
+    log_file: str = ""
+    log_identity: str = ""
+    epochs: tuple[Epoch, ...] = ()
+
+
+def physical(mark: Mark) -> BinlogPosition:
+    """A mark's place as its server names it."""
+    return BinlogPosition(mark.position - (mark.shift << BINLOG_OFFSET_BITS), mark.base)
+
+
+def position_text(epochs: tuple[Epoch, ...], position: int) -> str:
+    """A position of the log as the server of that time names it."""
+    if not position:
+        return ""
+    epoch = next((one for one in reversed(epochs) if one.since <= position), None)
+    if epoch is None:
+        epoch = epochs[0] if epochs else Epoch(since=0, base="binlog", shift=0)
+    return str(BinlogPosition(position - (epoch.shift << BINLOG_OFFSET_BITS), epoch.base))
+
+
+class Standings:
+    """Both files. Used by the extractor's thread."""
+
+    def __init__(self, state: StateFiles, run: Path, files: Files, clock: Clock) -> None:
+        """Read what there is."""
+        self._state = state
+        self._exact_path = run / EXACT_FILE
+        self._files = files
+        self._clock = clock
+        self._saved_s = float("-inf")
+        self.last: Standing | None = state.load(STANDING_FILE, Standing)
+        self._exact = self._read_exact()
+
+    def at(self, position: int) -> Mark:
+        """The mark to go on from: exactly at position, or the nearest before it.
+
+        Raises StandingLost.
+        """
+        for mark in self._exact:
+            if mark.position == position:
+                return mark
+        if self.last is None or self.last.mark.position > position:
+            raise StandingLost(
+                f"the change log ends at {position}, and what is kept beside it "
+                f"({STANDING_FILE}) is of another time",
+                hint="Put the whole directory back from one copy. " + LOAD_AGAIN,
+            )
+        return self.last.mark
+
+    def text(self, position: int) -> str:
+        """A position as the server names it."""
+        return position_text(self.last.epochs if self.last is not None else (), position)
+
+    def before_flush(self, mark: Mark) -> None:
+        """The log is about to be durable up to here."""
+        if any(one == mark for one in self._exact):
+            return
+        self._exact = (*self._exact[-1:], mark)
+        raw = msgspec.json.encode(list(self._exact))
+        temporary = self._exact_path.with_name(self._exact_path.name + ".new")
+        temporary.write_bytes(b"%08x" % zlib.crc32(raw) + raw)
+        self._files.rename(temporary, self._exact_path)
+
+    def _read_exact(self) -> tuple[Mark, ...]:
+        """Nothing where the machine crashed while it was written."""
+        try:
+            data = self._files.read_whole(self._exact_path)
+        except FileMissing:
+            return ()
+        raw = data[8:]
+        if data[:8] != b"%08x" % zlib.crc32(raw):
+            return ()
+        return tuple(msgspec.json.decode(raw, type=list[Mark]))
+
+    def is_due(self) -> bool:
+        """Whether the durable file is old enough to be written again."""
+        return self._clock.monotonic_s() - self._saved_s >= SAVE_INTERVAL_S
+
+    def save(self, mark: Mark, server: str, identity: tuple[str, str] = ("", "")) -> None:
+        """Replace the durable file. identity: a binlog file's name and what tells it."""
+        epochs = self.last.epochs if self.last is not None else ()
+        if not epochs or (epochs[-1].base, epochs[-1].shift) != (mark.base, mark.shift):
+            since = (mark.position >> BINLOG_OFFSET_BITS) << BINLOG_OFFSET_BITS
+            epochs = (
+                *epochs,
+                Epoch(since=since if epochs else 0, base=mark.base, shift=mark.shift),
+            )
+        self._put(
+            Standing(
+                mark=mark,
+                server=server,
+                log_file=identity[0],
+                log_identity=identity[1],
+                epochs=epochs,
+            )
+        )
+
+    def _put(self, standing: Standing) -> None:
+        self._state.save(STANDING_FILE, standing)
+        self.last = standing
+        self._saved_s = self._clock.monotonic_s()

@@ -1,0 +1,364 @@
+"""Changes of a table's shape: a new relation version becomes one ALTER TABLE.
+
+Both engines commit at DDL, so that an ALTER can be cut off from the memory of having been done. It
+is worked out from three things: the shape that `wirekite_table` says was applied last, the shape
+that is wanted, and the table as it is now. What is there already is left alone: done twice, it does
+nothing the second time. Not here: when it is done (`apply.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.codec.types import Engine, Mapping, Server, filled
+from penstock.engines.mysql.connect import quoted
+from penstock.engines.mysql.target.target import TargetColumn, TargetTable
+from penstock.engines.mysql.target.types import default_of, same_type
+from penstock.load import LOAD_AFRESH
+from penstock.model import Column, Relation
+from penstock.ports.policies import Kind
+from penstock.ports.refusals import RelationNotCarried
+from penstock.ports.target import TableRecord
+from penstock.sql.shape_changes import Change, key_of, shape_of
+
+_GEOMETRIES = (
+    "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring",
+    "multipolygon", "geometrycollection",
+)  # fmt: skip
+TEXT = "longtext character set utf8mb4 collate utf8mb4_bin"
+_CHARACTER = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set")
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """One part of an ALTER TABLE, and what it does, for messages.
+
+    sql: empty where the table has it already. afresh: the same where the rows are dropped anyway
+    and do not fit; empty: no other. fill: assignment that gives old rows their value, where the
+    server takes none as default. modifies: the column whose definition it is; loosens: only so that
+    it may be NULL.
+    """
+
+    sql: str
+    what: str
+    afresh: str = ""
+    fill: str = ""
+    modifies: str = ""
+    loosens: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alterer:
+    """What the changes of one table become, as clauses of one ALTER TABLE.
+
+    table: as it is now. mapping_of: how a column of this source is held here. emptied: the batch
+    drops the table's rows, so that a type that they do not fit is no obstacle.
+    """
+
+    record: TableRecord
+    relation: Relation
+    table: TargetTable
+    mapping_of: Callable[[Column], Mapping]
+    server: Server
+    emptied: bool
+
+    def check(self) -> None:
+        """Raise RelationNotCarried when a column is missing for no reason the log tells."""
+        old = self.record.columns
+        for column in self.relation.columns:
+            is_known = old is None or column.name in dict(old)
+            is_there = self.table.column(column.name) is not None
+            if is_known and not is_there and column.name not in self.record.left_out:
+                raise _missing(column, self.mapping_of(column).target_type, self.table)
+
+    def ungenerated(self) -> list[Clause]:
+        """Columns that the target computes, and the source no longer does."""
+        if self.record.columns in (None, shape_of(self.relation)):
+            return []
+        before = dict(self.record.columns or ())
+        return [
+            _retyped(column, self.mapping_of(column).target_type, found)
+            for column in self.relation.columns
+            if (found := self.table.column(column.name)) is not None
+            and found.generated
+            and (column.name not in before or self.emptied)
+        ]
+
+    def evolve(self, change: Change) -> list[Clause]:
+        """The change as the source made it. Raises RelationNotCarried."""
+        return list(self._evolve(change))
+
+    def lenient(self, change: Change) -> list[Clause]:
+        """What keeps every column and value of the target. Raises RelationNotCarried."""
+        return list(self._lenient(change))
+
+    # --- as it is ---------------------------------------------------------------------------------
+
+    def _evolve(self, change: Change) -> Iterator[Clause]:
+        column = change.column
+        if change.keeps_rows and column is not None:
+            yield from self._renamed(column, change)
+            return
+        if change.kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN):
+            found = self._leaving(change.name)
+            if found is not None and not found.generated:
+                for key in {key for key, name in self.table.references if name == found.name}:
+                    yield Clause(f"drop foreign key {quoted(key)}", f"{key} went with a column")
+                yield Clause(f"drop column {quoted(change.name)}", change.what)
+        if change.kind is Kind.CHANGE_KEY:
+            yield from self._key(change)
+        if column is None:
+            return
+        if change.kind in (Kind.ADD_COLUMN, Kind.RENAME_COLUMN):
+            yield from self._added(column)
+        elif change.kind is Kind.NULLABILITY:
+            yield from self._loosened(column, change)
+        elif (found := self.table.column(column.name)) is not None:
+            kind = self.mapping_of(column).target_type
+            if not found.generated and not same_type(found.type_text, kind):
+                more = "" if change.kind is Kind.CHANGE_TYPE else found.more_sql
+                yield _retyped(column, kind, found, more)
+
+    def _renamed(self, column: Column, change: Change) -> Iterator[Clause]:
+        """Nothing where it has its new name already: cut off before it was remembered."""
+        found = self.table.column(change.name)
+        if found is None or found.name == column.name:
+            return
+        other = self.table.column(column.name)
+        if other is not None and other.name != found.name:
+            table = self.table.sql_name
+            raise RelationNotCarried(
+                f"{change.what}, and target table {self.table.name} has both",
+                hint=f"Run: alter table {table} drop column ...; for the one that is not wanted; "
+                "then `penstock run` again, and `penstock verify`.",
+                table=str(self.table.name),
+            )
+        sql = f"rename column {quoted(found.name)} to {quoted(column.name)}"
+        yield Clause(sql, change.what)
+
+    def _leaving(self, name: str) -> TargetColumn | None:
+        """A column that the source has no more: not one whose name got other letters' case."""
+        if any(column.name.lower() == name.lower() for column in self.relation.columns):
+            return None
+        return self.table.column(name)
+
+    def _added(self, column: Column) -> Iterator[Clause]:
+        mapping = self.mapping_of(column)
+        found = self.table.column(column.name)
+        if found is None:
+            _check(column, mapping, self.table)
+            yield _added(column, mapping, self.server)
+            return
+        self._refuse_kept(column.name)
+        if not found.generated and _filled_later(column, mapping.target_type, self.server):
+            # Cut off between the two statements, or somebody's own column of that name.
+            what = f"column {column.name} is there"
+            yield Clause("", what, fill=_fill(column, mapping))
+
+    def _refuse_kept(self, name: str) -> None:
+        if name in self.record.kept:
+            table = self.table.sql_name
+            raise RelationNotCarried(
+                f"column {name} was added at the source, and target table {self.table.name} still "
+                "has the values of an earlier column of that name",
+                hint=f"Run: alter table {table} drop column {quoted(name)}; then `penstock run` "
+                "again.",
+                table=str(self.table.name),
+            )
+
+    def _loosened(self, column: Column, change: Change) -> Iterator[Clause]:
+        """A target that is laxer than the source loses nothing: it is not made stricter."""
+        found = self.table.column(column.name)
+        is_strict = found is not None and found.not_null and found.name not in self._primary
+        if column.nullable and found is not None and is_strict:
+            yield _loosened(found, change.what)
+
+    @property
+    def _primary(self) -> tuple[str, ...]:
+        index = next((one for one in self.table.unique if one.name == "PRIMARY"), None)
+        return index.columns if index is not None else ()
+
+    def _key(self, change: Change) -> Iterator[Clause]:
+        """Another primary key where the target has the one that the source had."""
+        old, new, primary = self.record.key or (), key_of(self.relation), self._primary
+        there = {name for name in old if self.table.column(name) is not None}
+        if not new or not old or set(primary) == set(new) or set(primary) not in (there, set()):
+            return
+        if not set(new) <= {name for name, _ in self.record.columns or ()}:
+            return  # rows that are there have no values for it yet
+        if any(self.table.column(name) is None for name in new):
+            return
+        if primary:
+            yield Clause("drop primary key", change.what)
+        yield Clause(f"add primary key ({', '.join(map(quoted, new))})", change.what)
+
+    # --- leniently --------------------------------------------------------------------------------
+
+    def _lenient(self, change: Change) -> Iterator[Clause]:
+        column = change.column
+        if change.kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN):
+            found = self._leaving(change.name)
+            if found is not None and found.not_null and not found.generated:
+                if found.name in self._primary:
+                    yield Clause("drop primary key", f"column {found.name} is not of the key")
+                yield _loosened(found, f"{change.what}, and stays")
+        if change.keeps_rows and column is not None:
+            yield from self._added_beside(column, change)
+        elif change.kind in (Kind.ADD_COLUMN, Kind.RENAME_COLUMN) and column is not None:
+            yield from self._added_somehow(column)
+        if change.kind in (Kind.NULLABILITY, Kind.CHANGE_KEY, Kind.WIDEN_TYPE):
+            yield from self._evolve(change)
+        if change.kind is Kind.CHANGE_TYPE and column is not None:
+            yield from self._made_wide(column, change)
+
+    def _added_beside(self, column: Column, change: Change) -> Iterator[Clause]:
+        """The column under its new name, with the values that rows have under the old one."""
+        if self.table.column(change.name) is None:
+            return
+        fill = f"{quoted(column.name)} = {quoted(change.name)}"
+        added = list(self._added_somehow(column)) or [Clause("", change.what)]
+        yield from (replace(clause, fill=fill) for clause in added)
+
+    def _added_somehow(self, column: Column) -> Iterator[Clause]:
+        """Nullable, and as text where its own type cannot be had or nobody has chosen for it."""
+        mapping = self.mapping_of(column)
+        if self.table.column(column.name) is not None:
+            yield from self._added(column)
+        elif mapping.may_run:
+            yield _added(replace(column, nullable=True), mapping, self.server)
+        else:
+            as_text = Mapping(source_type=column.source_type, target_type=TEXT)
+            yield _added(replace(column, nullable=True), as_text, self.server)
+
+    def _made_wide(self, column: Column, change: Change) -> Iterator[Clause]:
+        """A type that holds what is there and what comes."""
+        found = self.table.column(column.name)
+        kind = self.mapping_of(column).target_type
+        if found is None or found.data_type == "longtext" or same_type(found.type_text, kind):
+            return
+        if column.name in key_of(self.relation) or found.name in self._primary:
+            raise RelationNotCarried(
+                f"{change.what}: column {column.name} of {self.table.name} is of the key, which "
+                "cannot be kept as text",
+                hint=f"Run: alter table {self.table.sql_name} modify column "
+                f"{quoted(column.name)} {kind}; then `penstock run` again.",
+                table=str(self.table.name),
+            )
+        null = "not null" if found.not_null else "null"
+        sql = f"modify column {quoted(found.name)} {TEXT} {null}"
+        yield Clause(sql, f"{change.what}, kept as text", modifies=found.name)
+
+
+def alter_table(table: TargetTable, clauses: Sequence[Clause]) -> str:
+    """All clauses in one statement, which the servers do whole or not at all; may be empty."""
+    parts = _parts(clauses, [clause.sql for clause in clauses])
+    return f"alter table {table.sql_name} " + ", ".join(parts) if parts else ""
+
+
+def _parts(clauses: Sequence[Clause], texts: Sequence[str]) -> list[str]:
+    """The clauses' texts, each once: a column has one definition in a statement."""
+    loosened = {clause.modifies for clause in clauses if clause.loosens}
+    typed = {clause.modifies for clause in clauses if clause.modifies and not clause.loosens}
+    parts = []
+    for clause, text in zip(clauses, texts, strict=True):
+        if clause.loosens and clause.modifies in typed:
+            continue
+        both = clause.modifies in loosened and not clause.loosens
+        parts.append(text.replace(" not null", " null", 1) if both else text)
+    return list(dict.fromkeys(part for part in parts if part))
+
+
+def fill_new(table: TargetTable, clauses: Sequence[Clause]) -> str:
+    """The statement that gives old rows the values of new columns; empty when there is none."""
+    fills = [clause.fill for clause in clauses if clause.fill]
+    return f"update {table.sql_name} set " + ", ".join(fills) if fills else ""
+
+
+def alter_afresh(table: TargetTable, clauses: Sequence[Clause]) -> str:
+    """The same for a table whose rows do not fit and are dropped anyway: columns made anew."""
+    parts = _parts(clauses, [clause.afresh or clause.sql for clause in clauses])
+    return f"alter table {table.sql_name} " + ", ".join(parts)
+
+
+def _missing(column: Column, kind: str, table: TargetTable) -> RelationNotCarried:
+    return RelationNotCarried(
+        f"target table {table.name} has no column {column.name}, the source has it as "
+        f"{column.source_type}",
+        hint=f"Run: alter table {table.sql_name} add column {quoted(column.name)} {kind}; then "
+        f"`penstock run`, and `penstock verify`. {LOAD_AFRESH}",
+        table=str(table.name),
+    )
+
+
+def _check(column: Column, mapping: Mapping, table: TargetTable) -> None:
+    """A column that nobody has chosen for is not begun."""
+    if mapping.may_run:
+        return
+    why = mapping.refused or "what may get lost is not chosen for: " + ", ".join(
+        loss.name for loss in mapping.missing
+    )
+    raise RelationNotCarried(
+        f"new column {column.name} of {table.name}, {column.source_type} at the source: {why}",
+        hint="Add to [target.types] what shall become of it (`penstock plan` shows the choices), "
+        "then run again: nothing of the batch was applied.",
+        table=str(table.name),
+    )
+
+
+def _filled_later(column: Column, kind: str, server: Server) -> bool:
+    """Whether old rows cannot get their value by a default: MySQL takes none for long types."""
+    if column.missing is None:
+        return False
+    base = kind.partition("(")[0].partition(" ")[0].lower()
+    if base in _GEOMETRIES or base == "bit":
+        return True
+    return server.engine is Engine.MYSQL and (base in ("json",) or base.endswith(("text", "blob")))
+
+
+def _fill(column: Column, mapping: Mapping) -> str:
+    name = quoted(column.name)
+    return f"{name} = {filled(mapping.write.sql, default_of(column))}"
+
+
+def _added(column: Column, mapping: Mapping, server: Server) -> Clause:
+    kind = mapping.target_type
+    sql, what = f"add column {quoted(column.name)} {_collated(kind)}", f"column {column.name} was"
+    what = f"{what} added as {kind}"
+    if column.missing is None:
+        return Clause(f"{sql} null default null", what)
+    if _filled_later(column, kind, server):
+        return Clause(f"{sql} null", what, fill=_fill(column, mapping))
+    null = "null" if column.nullable else "not null"
+    return Clause(f"{sql} {null} default {default_of(column)}", what)
+
+
+def _retyped(column: Column, kind: str, found: TargetColumn, more: str = "") -> Clause:
+    """more: default and comment, where they are right for the new type too."""
+    name = quoted(column.name)
+    null = " not null" if found.not_null else " null"
+    definition = f"{name} {_collated(kind, found)}{null}{more}"
+    if found.auto_increment:
+        definition += " auto_increment"
+    return Clause(
+        f"modify column {definition}",
+        f"column {column.name} became {kind}",
+        afresh=f"drop column {name}, add column {definition}",
+        modifies=found.name,
+    )
+
+
+def _loosened(found: TargetColumn, what: str) -> Clause:
+    """A column's definition as it is, but that it may be NULL. It is counted up no more."""
+    kind = _collated(found.type_text, found)
+    sql = f"modify column {quoted(found.name)} {kind} null{found.more_sql}"
+    return Clause(sql, what, modifies=found.name, loosens=True)
+
+
+def _collated(kind: str, found: TargetColumn | None = None) -> str:
+    """A type with the collation that its column has, or one that compares bytes."""
+    if not kind.lower().startswith(_CHARACTER) or " character set " in kind.lower():
+        return kind
+    if found is not None and found.is_text:
+        return f"{kind} character set {found.charset} collate {found.collation}"
+    return f"{kind} character set utf8mb4 collate utf8mb4_bin"

@@ -1,0 +1,565 @@
+"""One batch into a MySQL or MariaDB target: what changed its shape first, then one transaction.
+
+foreign_key_checks is off in this session, which needs no right: rows come in any order, and what a
+foreign key would do to rows that refer (cascades) is left to the log, which holds it if the source
+did it. Triggers cannot be switched off here: a table with triggers is refused unless they are
+allowed. Not here: the statements (`merge.py`, `alter.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+from pymysql.cursors import Cursor
+
+from penstock.codec.types import NO_CHOICES, Choices
+from penstock.codec.types import Mapping as TypeMapping
+from penstock.engines.mysql.connect import (
+    Connection,
+    connect,
+    quoted,
+    rows,
+    run,
+    server_errors,
+    value,
+)
+from penstock.engines.mysql.target import apart_rows, progress
+from penstock.engines.mysql.target.alter import Alterer
+from penstock.engines.mysql.target.direct import altered, direct_load
+from penstock.engines.mysql.target.merge import Merge, MergeSql, Way, writes_of
+from penstock.engines.mysql.target.progress import Records, read_applied, transaction
+from penstock.engines.mysql.target.refusals import HARMLESS, apply_error, refused
+from penstock.engines.mysql.target.replay import begin_replaying, event_table, replay, replays
+from penstock.engines.mysql.target.reshape import Changes, Reshaping, may_keep, types_of
+from penstock.engines.mysql.target.send import PACKET_BYTES, load_local
+from penstock.engines.mysql.target.staging import check_staged, drop_merge_tables
+from penstock.engines.mysql.target.target import TargetTable, read_target_tables, require
+from penstock.engines.mysql.target.types import mapping_of, target_server
+from penstock.host import faults
+from penstock.host.connect import StatementFailed
+from penstock.load import LOAD_AFRESH
+from penstock.load.rows_files import pieces_of
+from penstock.model import Column, PenstockError, Relation, TableName
+from penstock.ports.policies import EVOLVE_ALL, Kind, Policies
+from penstock.ports.refusals import (
+    StagingChanged,
+    TargetNotTransactional,
+    TargetRowMissing,
+    TriggersWouldFire,
+)
+from penstock.ports.table_sync import Apart
+from penstock.ports.target import (
+    Applied,
+    FileProgress,
+    MergeSpec,
+    PhaseSpec,
+    RowsFile,
+    TableRecord,
+    target_name,
+)
+from penstock.sql.shape_changes import is_applied
+
+logger = structlog.get_logger(__name__)
+
+LOCK_TIMEOUT_S = 10
+APPLICATION_NAME = "penstock loader"
+GUARD_NAME = "penstock loader guard"
+TRANSACTIONAL = frozenset({"innodb", "rocksdb", "tokudb", "ndbcluster"})
+
+
+def lock_timeouts(seconds: int) -> dict[str, str]:
+    """Session settings: how long to wait for rows and for tables that others use."""
+    return {"innodb_lock_wait_timeout": str(seconds), "lock_wait_timeout": str(seconds)}
+
+
+class MySQLTarget:
+    """The applying side; see `Target`."""
+
+    def __init__(
+        self,
+        url: str,
+        namespaces: Mapping[str, str],
+        *,
+        allow_triggers: bool = False,
+        choices: Choices = NO_CHOICES,
+        policies: Policies = EVOLVE_ALL,
+    ) -> None:
+        """Connect. Raises the typed errors of a connection.
+
+        choices: of [target.types]. policies: of [schemaChanges].
+        """
+        self._url = url
+        self._namespaces = namespaces
+        self._allow_triggers = allow_triggers
+        self._choices = choices
+        self._policies = policies
+        self._noted: list[tuple[TableName, str]] = []
+        self._replays = False
+        self._source_engine = ""
+        settings = {**lock_timeouts(LOCK_TIMEOUT_S), "foreign_key_checks": "0"}
+        self.connection: Connection = connect(
+            url,
+            application_name=APPLICATION_NAME,
+            options=settings,
+            found_rows=True,
+            local_infile=True,
+        )
+        self._server = target_server(self.connection.server)
+        self._records = Records(self.connection)
+        self._tables: dict[TableName, TargetTable] = {}
+        try:
+            self._choose_isolation()
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def _choose_isolation(self) -> None:
+        """Lock rows and no gaps, where the server's binlog lets us."""
+        doing = "setting up the session"
+        binlog = value(self.connection, "select @@binlog_format", doing=doing)
+        level = "repeatable read" if binlog == "STATEMENT" else "read committed"
+        run(self.connection, f"set session transaction isolation level {level}", doing=doing)
+
+    # --- the port ---------------------------------------------------------------------------------
+
+    @property
+    def is_closed(self) -> bool:
+        """See `Target`."""
+        return not self.connection.open
+
+    @property
+    def replica(self) -> bool:
+        """Foreign keys are off in every session of ours."""
+        return True
+
+    def bind(self, log_id: str) -> Applied:
+        """See `Target`."""
+        progress.ensure_tables(self.connection)
+        return progress.bind_log(self.connection, log_id)
+
+    def need(self, names: Iterable[TableName]) -> None:
+        """See `Target`."""
+        missing = [name for name in names if name not in self._tables]
+        if missing:
+            found = read_target_tables(self.connection, missing)
+            for name in missing:
+                self._check(require(found, name))
+            self._tables |= found
+
+    def needed(self, name: TableName) -> TargetTable:
+        """The table, which can be applied to. Raises what `need` raises."""
+        self.need([name])
+        return self._tables[name]
+
+    def _check(self, table: TargetTable) -> None:
+        if table.engine.lower() not in TRANSACTIONAL:
+            raise TargetNotTransactional(
+                f"target table {table.name} is kept by {table.engine or 'no engine'}, which has no "
+                "transactions",
+                hint=f"Run: alter table {table.sql_name} engine = InnoDB;",
+                table=str(table.name),
+            )
+        if table.triggers and not self._allow_triggers:
+            raise TriggersWouldFire(
+                f"target table {table.name} has triggers that would act a second time: "
+                + ", ".join(table.triggers),
+                hint="Drop them in the target: drop trigger "
+                f"{quoted(table.name.schema, table.triggers[0])};",
+                table=str(table.name),
+            )
+
+    def forget(self) -> None:
+        """See `Target`."""
+        self._tables.clear()
+        self._records.forget()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """See `Target`."""
+        with transaction(self.connection):
+            yield
+
+    def advance(self, *, log_id: str, before: Applied, after: Applied) -> None:
+        """See `Target`."""
+        progress.advance(self.connection, log_id=log_id, before=before, after=after)
+
+    def check_staged(self, expected: Mapping[str, tuple[int, int]]) -> None:
+        """See `Target`."""
+        check_staged(self.connection, expected)
+
+    def end_files(self, files: Iterable[FileProgress]) -> None:
+        """See `Target`."""
+        progress.end_files(self.connection, files)
+
+    def read_apart(self) -> dict[TableName, Apart]:
+        """See `Target`."""
+        return apart_rows.read_apart(self.connection)
+
+    def write_apart(self, row: Apart) -> None:
+        """See `Target`."""
+        apart_rows.write_apart(self.connection, row)
+
+    def mend(
+        self,
+        error: PenstockError,  # noqa: ARG002
+        merges: Iterable[MergeSpec],  # noqa: ARG002
+    ) -> bool:
+        """Nothing: types are altered when the log says so, and not because of a row."""
+        return False
+
+    def take_notes(self) -> list[tuple[TableName, str]]:
+        """See `Target`."""
+        taken, self._noted = self._noted, []
+        return taken
+
+    def drop_merge_tables(self, names: Iterable[str]) -> None:
+        """See `Target`."""
+        drop_merge_tables(self.connection, names)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+    # --- changes of shape -------------------------------------------------------------------------
+
+    def reshape(self, phases: Sequence[PhaseSpec], *, source_engine: str, before: Applied) -> None:
+        """Alter the tables that changed their shape, and record the shapes; safe to repeat.
+
+        Meanwhile a second session holds the applied position, so that no other loader applies.
+        """
+        self._source_engine = source_engine
+        self._check_truncates(phases)
+        changed = {
+            source: relation
+            for source, relation in self._shapes(phases).items()
+            if not is_applied(self._record(source), relation)
+        }
+        if not changed:
+            return
+        renamed = {name for phase in phases for name in phase.renamed}
+        replaced = {spec.table for phase in phases for spec in self._replaced(phase)}
+        emptied = {name for phase in phases for name in (*phase.truncated, *phase.reloaded)}
+        self.need(self._target_name(source) for source in changed)
+        changes = {
+            source: self._reshaping(source).changes(
+                self._record(source),
+                relation,
+                self._tables[self._target_name(source)],
+                renamed=self._target_name(source) in renamed,
+            )
+            for source, relation in changed.items()
+        }
+        with self._guard(before):
+            for source, relation in changed.items():
+                alterer = self._alterer(source, relation, emptied - replaced)
+                self._alter(source, changes[source], alterer)
+        self.need(self._target_name(source) for source in changed)
+
+    def _check_truncates(self, phases: Sequence[PhaseSpec]) -> None:
+        for phase in phases:
+            for name in phase.truncated:
+                what = "all rows were taken out (TRUNCATE)"
+                self._policies.check(Kind.TRUNCATE, what, table=str(name))
+
+    def _reshaping(self, source: TableName) -> Reshaping:
+        name = self._target_name(source)
+        types = types_of(self._source_engine)
+        return Reshaping(self._policies, types, lambda sql: self.run(sql, name), self._noted)
+
+    @contextmanager
+    def _guard(self, before: Applied) -> Iterator[None]:
+        """Hold the applied position, after a look whether it is where we left it."""
+        guard = connect(
+            self._url, application_name=GUARD_NAME, options=lock_timeouts(LOCK_TIMEOUT_S)
+        )
+        try:
+            with server_errors("altering target tables"), transaction(guard):
+                found = read_applied(guard, for_update=True)
+                if (found.segment, found.gsn, found.position) != (
+                    before.segment,
+                    before.gsn,
+                    before.position,
+                ):
+                    raise progress.refused(before)
+                yield
+        finally:
+            guard.close()
+
+    def _alterer(self, source: TableName, relation: Relation, emptied: set[TableName]) -> Alterer:
+        name = self._target_name(source)
+        return Alterer(
+            record=self._record(source),
+            relation=relation,
+            table=self._tables[name],
+            mapping_of=lambda column: self._mapping(source, column),
+            server=self._server,
+            emptied=name in emptied,
+        )
+
+    def _alter(self, source: TableName, changes: Changes, alterer: Alterer) -> None:
+        name = self._target_name(source)
+
+        def look_again() -> TargetTable:
+            del self._tables[name]
+            self.need([name])
+            return self._tables[name]
+
+        faults.point("load.alter.before")
+        record = self._reshaping(source).carry_out(changes, alterer, look_again)
+        del self._tables[name]
+        faults.point("load.alter.between")
+        self._records.put(record)
+        faults.point("load.alter.after")
+
+    def _mapping(self, source: TableName, column: Column) -> TypeMapping:
+        return mapping_of(
+            column, self._source_engine, self._server, choices=self._choices, table=source
+        )
+
+    def _shapes(self, phases: Sequence[PhaseSpec]) -> dict[TableName, Relation]:
+        """The last shape of each source table in these phases."""
+        return {
+            TableName(relation.schema, relation.name): relation
+            for phase in phases
+            for relation in phase.relations
+        }
+
+    def _record(self, source: TableName) -> TableRecord:
+        return self._records.get(source, self._target_name(source))
+
+    def _target_name(self, source: TableName) -> TableName:
+        return target_name(source, self._namespaces)
+
+    # --- rows -------------------------------------------------------------------------------------
+
+    def apply_phases(self, phases: Sequence[PhaseSpec]) -> None:
+        """See `Target`: tables have the last of their shapes already."""
+        last = {
+            self._target_name(source): {column.name for column in relation.columns}
+            for source, relation in self._shapes(phases).items()
+        }
+        for phase in phases:
+            names = {spec.table for spec in phase.merges}
+            self.need({*names, *phase.truncated, *phase.reloaded})
+            replaced = {spec.table: spec for spec in self._replaced(phase)}
+            for name in sorted({*phase.truncated, *phase.reloaded} - replaced.keys()):
+                # TRUNCATE would commit.
+                self.run(f"delete from {self._tables[name].sql_name}", name)
+            for name, spec in sorted(replaced.items()):
+                merge = MergeSql(self._merge(spec, last.get(name)))
+                self.run(merge.delete_others(), name)
+            merges = [
+                MergeSql(self._merge(spec, last.get(spec.table)))
+                for spec in sorted(phase.merges, key=lambda spec: spec.table)
+                if spec.counts.upserts or spec.counts.deletes
+            ]
+            for merge in merges:
+                _TableApply(self, merge).run()
+
+    def _replaced(self, phase: PhaseSpec) -> list[MergeSpec]:
+        """Merges of tables that are read again and have columns which the source lacks, or may.
+
+        Their rows are brought to what was read one by one, lest those columns' values be lost.
+        """
+        found = []
+        for spec in phase.merges:
+            relation = spec.relation
+            record = self._record(TableName(relation.schema, relation.name))
+            known = {name for name, _ in record.columns or ()}
+            has_key = bool(relation.key) and all(
+                relation.columns[index].name in known for index in relation.key
+            )
+            is_kept = bool(record.kept) or may_keep(self._policies)
+            is_read_again = spec.table in phase.reloaded and spec.table not in phase.truncated
+            if is_read_again and is_kept and has_key and spec.counts.upserts:
+                found.append(spec)
+        return found
+
+    def _merge(self, spec: MergeSpec, last: set[str] | None) -> Merge:
+        table = self._tables[spec.table]
+        source = TableName(spec.relation.schema, spec.relation.name)
+        left_out = set(self._record(source).left_out) if spec.relation.key else set()
+        left_out -= {spec.relation.columns[index].name for index in spec.relation.key}
+        dropped = {
+            column.name
+            for column in spec.relation.columns
+            if table.column(column.name) is None
+            and (column.name in left_out or (last is not None and column.name not in last))
+        }
+        return Merge(
+            relation=spec.relation,
+            table=table,
+            staging=spec.staging,
+            counts=spec.counts,
+            absent_columns=spec.absent_columns,
+            dropped=frozenset(dropped),
+            writes=writes_of(spec.relation, table, lambda column: self._mapping(source, column)),
+            files=spec.files,
+        )
+
+    def run(self, sql: str, table: TableName) -> int:
+        """Run a statement that changes this table; how many rows. Warnings count as refusals."""
+        try:
+            with server_errors(f"applying to {table}"), self.connection.cursor(Cursor) as cursor:
+                count = int(cursor.execute(sql))
+                if cursor.warning_count:
+                    self._refuse_warnings(cursor, table)
+                return count
+        except StatementFailed as error:
+            raise apply_error(error, table) from error
+
+    def load(self, sql: str, file: RowsFile, table: TableName) -> None:
+        """Run a `direct_load` statement with this file. Warnings count as refusals."""
+        try:
+            with (
+                pieces_of(file, size_bytes=PACKET_BYTES) as pieces,
+                server_errors(f"applying to {table}"),
+                self.connection.cursor(Cursor) as cursor,
+            ):
+                row_count, warning_count = load_local(self.connection, sql, pieces)
+                if warning_count:
+                    self._refuse_warnings(cursor, table)
+        except StatementFailed as error:
+            raise apply_error(error, table) from error
+        if row_count != file.row_count:
+            raise StagingChanged(
+                f"{file.path} held {row_count} rows, {file.row_count} were written",
+                hint="The batch is staged again by itself.",
+            )
+
+    def replay(self, files: Iterable[RowsFile], merge: MergeSql) -> None:
+        """Have the server execute the events in these files.
+
+        Raises RowsUnexpected where a row is there, or not, against what the log says, and
+        StagingChanged where the table is not, or may not be written, as when they were made.
+        """
+        connection, table = self.connection, merge.table.name
+        server_id = replays(connection)
+        if server_id is not None and not self._replays:
+            self._replays = begin_replaying(connection, server_id)
+        form = event_table(merge, server_id) if server_id is not None and self._replays else None
+        for file in files:
+            if form is None or file.form != form:
+                raise altered(table)
+            replay(connection, file, merge)
+        if replays(connection) is None:
+            raise altered(table)  # since then the server may have passed over rows
+
+    def _refuse_warnings(self, cursor: Cursor, table: TableName) -> None:
+        """The server has changed a value to have it fit: then it is not the source's."""
+        cursor.execute("show warnings")
+        for _, number, said in cursor.fetchall():
+            if int(number) not in HARMLESS:
+                raise refused(str(said), int(number), table)
+
+
+class _TableApply:
+    """One merge table on its way into its base table."""
+
+    def __init__(self, target: MySQLTarget, merge: MergeSql) -> None:
+        self._target = target
+        self._merge = merge
+        self._name = merge.table.name
+
+    def run(self) -> None:
+        """Fill what was not sent, delete, then insert."""
+        merge = self._merge
+        if merge.way is Way.COUNT:
+            self._count()
+            return
+        if merge.merge.files:
+            self._load_files()
+            return
+        in_place = self._fill()
+        if merge.way is Way.REPLACE:
+            self._run(merge.delete_affected())
+        elif merge.merge.counts.deletes:
+            self._run(merge.delete_gone())
+        update = merge.update_in_place()
+        if update is not None and in_place:
+            self._expect(update, in_place)
+        wanted = merge.merge.counts.upserts - in_place
+        if not wanted:
+            return
+        if merge.way is Way.REPLACE:
+            self._expect(merge.insert(), wanted)
+        elif merge.way is Way.UPSERT:
+            self._run(merge.insert())
+        else:
+            found = self._run(merge.update_known())
+            if found < wanted:
+                self._expect(merge.insert_missing(), wanted - found)
+
+    def _load_files(self) -> None:
+        """Rows wait in files, which the table takes itself; deletes may be in the merge table.
+
+        Where a bucket could not go into a file, all its rows are in the merge table.
+        """
+        merge, files = self._merge, self._merge.merge.files
+        counts, outside = merge.merge.counts, sum(file.row_count for file in files)
+        if any(file.has_deletes for file in files):
+            if outside < counts.upserts + counts.deletes:
+                self._run(merge.delete_gone())
+                self._run(merge.insert())
+            self._target.replay(files, merge)
+            return
+        load = direct_load(merge)
+        if load is None:
+            raise altered(self._name)
+        if counts.deletes:
+            self._run(merge.delete_gone())
+        for file in files:
+            self._target.load(load, file, self._name)
+        if outside < counts.upserts:
+            self._run(merge.insert())
+
+    def _fill(self) -> int:
+        """Fill unsent columns; how many rows are left to be updated in place."""
+        fill = self._merge.fill_absent()
+        if fill is None:
+            return 0
+        for statement in self._merge.fill_labels():
+            self._run(statement)
+        row = self._row(self._merge.count_absent())
+        if int(row["filled"]):
+            self._expect(fill, int(row["filled"]))
+        return int(row["placed"])
+
+    def _count(self) -> None:
+        """Rows that are equal cannot be told apart: so many of each out, so many in."""
+        for row in rows(
+            self._target.connection, self._merge.surplus(), doing=f"applying to {self._name}"
+        ):
+            number, copies = int(row["number"]), int(row["copies"])
+            self._expect(self._merge.delete_copies(number, copies), copies)
+        most = self._row(self._merge.most_copies())
+        made = sum(
+            self._run(self._merge.insert_copies(number))
+            for number in range(1, int(most["most"]) + 1)
+        )
+        if made != int(most["every"]):
+            raise self._missing(int(most["every"]), made)
+
+    def _row(self, sql: str) -> dict[str, Any]:
+        return rows(self._target.connection, sql, doing=f"applying to {self._name}")[0]
+
+    def _run(self, sql: str) -> int:
+        return self._target.run(sql, self._name)
+
+    def _expect(self, sql: str, expected: int) -> None:
+        found = self._run(sql)
+        if found != expected:
+            raise self._missing(expected, found)
+
+    def _missing(self, expected: int, found: int) -> TargetRowMissing:
+        return TargetRowMissing(
+            f"target table {self._name}: {expected} rows were to be changed, {found} were found",
+            hint="Somebody else writes to the table, or its rows are not the source's: run "
+            f"`penstock verify`. {LOAD_AFRESH}",
+            table=str(self._name),
+            expected=expected,
+            actual=found,
+        )

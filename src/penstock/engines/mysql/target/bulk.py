@@ -1,0 +1,333 @@
+"""MySQL and MariaDB as targets of the bulk load: the port of `ports/bulk.py`.
+
+As `engines/postgres/target/bulk.py`. A table is made with its primary key, in whose order rows
+come, and gets its other keys when they are there. Emptying a table commits by itself, so it comes
+behind the new plan's mark: a load that is killed in between finds rows without chunks, and empties
+it again. Not here: the tables' statements (`shapes.py`), the rows of a chunk (`chunk.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+import structlog
+
+from penstock.engines.mysql.connect import Connection, connect, quoted, rows, run
+from penstock.engines.mysql.target import progress
+from penstock.engines.mysql.target.late_keys import run_unless_there
+from penstock.engines.mysql.target.progress import transaction
+from penstock.engines.mysql.target.shapes import (
+    check_shape,
+    create_sql,
+    default_statements,
+    extras_in_mysql,
+    foreign_key_statement,
+    index_statements,
+    key_statements,
+    late_keys,
+)
+from penstock.engines.mysql.target.target import TargetTable, read_target_tables
+from penstock.engines.postgres.target.bulk_checks import TargetFires
+from penstock.host.connect import StatementFailed
+from penstock.load.late_keys import LateKey
+from penstock.load.ledger import Mark, TablePlan, chunks_missing
+from penstock.model import ForeignKey, PenstockError, TableDefinition, TableName
+from penstock.ports.bulk import Found
+from penstock.ports.target import SCHEMA, TableRecord, target_name
+from penstock.sql.read_plan import Ends
+
+logger = structlog.get_logger(__name__)
+_NO_SUCH_COLUMN = 1072  # of a key
+
+MARKS = f"""
+    create table if not exists {SCHEMA}.bulk_table (
+        source_schema varchar(64) not null,
+        source_name   varchar(64) not null,
+        plan          varchar(64) not null,
+        position      varchar(256) not null,
+        row_count     bigint null,
+        start_time    datetime not null,
+        finish_time   datetime null,
+        primary key (source_schema, source_name)
+    ) engine = InnoDB row_format = dynamic default character set utf8mb4 collate utf8mb4_bin
+"""
+READ_MARKS = f"""
+    select source_schema, source_name, plan, position, row_count,
+           finish_time is not null as finished
+      from {SCHEMA}.bulk_table
+"""
+WRITE_MARK = f"""
+    insert into {SCHEMA}.bulk_table (source_schema, source_name, plan, position, start_time)
+    values (%s, %s, %s, %s, utc_timestamp())
+        on duplicate key update
+           plan = values(plan),
+           position = values(position),
+           row_count = null,
+           start_time = values(start_time),
+           finish_time = null
+"""
+FINISH_MARK = f"""
+    update {SCHEMA}.bulk_table
+       set row_count = %s, finish_time = utc_timestamp()
+     where source_schema = %s and source_name = %s and plan = %s
+"""
+# Rows come in any order; what they refer to may come later.
+SETTINGS = {"foreign_key_checks": "0", "innodb_lock_wait_timeout": "60"}
+
+
+class MySQLBulk:
+    """The driver's connection; see `BulkTarget`."""
+
+    def __init__(
+        self, url: str, namespaces: Mapping[str, str], *, application_name: str, ends: Ends
+    ) -> None:
+        self._namespaces = namespaces
+        self._ends = ends
+        self._connection: Connection = connect(
+            url, application_name=application_name, options=SETTINGS
+        )
+
+    def _named(self, definition: TableDefinition) -> TableName:
+        return target_name(definition.name, self._namespaces)
+
+    def read_action(self) -> str:
+        """See BulkTarget."""
+        return progress.read_action(self._connection)
+
+    def look(self, targets: Collection[TableName]) -> Found:
+        """See BulkTarget."""
+        present = read_target_tables(self._connection, targets)
+        refusals: dict[TableName, PenstockError] = {
+            name: _fires(table) for name, table in present.items() if table.triggers
+        }
+        return Found(
+            empty={name: self._is_empty(name) for name in present},
+            marks=self.marks() if self._has_marks() else {},
+            truncates={name: f"truncate table {table.sql_name}" for name, table in present.items()},
+            refusals=refusals,
+        )
+
+    def _has_marks(self) -> bool:
+        found = rows(
+            self._connection,
+            "select 1 as here from information_schema.tables"
+            " where table_schema = %s and table_name = 'bulk_table'",
+            (SCHEMA,),
+            doing="looking for our tables",
+        )
+        return bool(found)
+
+    def _is_empty(self, table: TableName) -> bool:
+        found = rows(
+            self._connection,
+            f"select 1 as here from {quoted(*table)} limit 1",
+            doing="looking at the target tables",
+        )
+        return not found
+
+    def is_replica(self) -> bool:
+        """Foreign keys are off in our sessions; triggers cannot be, and are refused."""
+        return True
+
+    def create(self, definitions: Sequence[TableDefinition]) -> list[str]:
+        """See BulkTarget. What is made before an error stays: DDL commits by itself."""
+        connection = self._connection
+        progress.ensure_tables(connection)
+        run(connection, MARKS, doing="making our tables")
+        present = read_target_tables(connection, [self._named(one) for one in definitions])
+        for definition in definitions:
+            if self._named(definition) in present:
+                check_shape(definition, present[self._named(definition)], self._ends)
+        notes: list[str] = []
+        for definition in definitions:
+            name = self._named(definition)
+            if name not in present:
+                database = f"create database if not exists {quoted(name.schema)}"
+                run(connection, database, doing=f"making database {name.schema}")
+                statement, lacking = create_sql(definition, name, self._ends)
+                run(connection, statement, doing=f"creating table {name}")
+                notes += lacking
+                notes += self._defaults(definition, name)
+            self._record(definition, name, made=name not in present)
+        return notes
+
+    def _defaults(self, definition: TableDefinition, name: TableName) -> list[str]:
+        """Give columns their defaults. Rows never need them, so one that fails is a note."""
+        notes = []
+        for column, statement in default_statements(definition, name, self._ends).items():
+            try:
+                run(self._connection, statement, doing="its default")
+            except StatementFailed as error:
+                notes.append(f"{name}.{column} has no default in the target: {error.message}")
+        return notes
+
+    def _record(self, definition: TableDefinition, name: TableName, *, made: bool) -> None:
+        known = progress.read_tables(self._connection)
+        taken = {record.merge_name: record.target for record in known.values()}
+        record = TableRecord(
+            source=definition.name,
+            target=name,
+            merge_name=progress.merge_name(name, taken),
+            made=made,
+            columns=tuple(
+                (c.name, c.type_text)
+                for c in definition.columns
+                if not c.generated or self._ends.source.engine.is_mysql
+            ),
+        )
+        progress.write_tables(self._connection, [record])
+
+    def marks(self) -> dict[TableName, Mark]:
+        """See BulkTarget."""
+        found = rows(self._connection, READ_MARKS, doing="reading what is loaded")
+        marks = {}
+        for row in found:
+            table = TableName(row["source_schema"], row["source_name"])
+            marks[table] = Mark(
+                plan=row["plan"],
+                position=row["position"],
+                row_count=row["row_count"],
+                finished=bool(row["finished"]),
+                done=progress.finished_chunks(self._connection, table),
+            )
+        return marks
+
+    def done(self, plan: TablePlan) -> Mapping[int, int]:
+        """See ChunkCounts."""
+        return progress.finished_chunks(self._connection, plan.source)
+
+    def under_way(self) -> Mapping[TableName, int]:
+        """See ChunkCounts. These servers do not tell."""
+        return {}
+
+    def begin_afresh(self, plans: Iterable[TablePlan]) -> None:
+        """See BulkTarget."""
+        plans = sorted(plans, key=lambda plan: plan.source)  # one order of locks
+        connection, doing = self._connection, "emptying the target tables"
+        with transaction(connection):
+            for plan in plans:
+                values = (*plan.source, plan.name, plan.position)
+                run(connection, WRITE_MARK, values, doing=doing)
+            for plan in plans:
+                progress.forget_chunks(connection, plan.source)
+        for plan in plans:
+            if not self._is_empty(plan.target):
+                run(connection, f"truncate table {quoted(*plan.target)}", doing=doing)
+
+    def finish_table(self, plan: TablePlan) -> int:
+        """See BulkTarget."""
+        connection = self._connection
+        with transaction(connection):
+            done = progress.finished_chunks(connection, plan.source)
+            missing = [chunk.number for chunk in plan.chunks if chunk.number not in done]
+            count = sum(done.values())
+            marked = run(
+                connection,
+                FINISH_MARK,
+                (count, *plan.source, plan.name),
+                doing=f"finishing {plan.target}",
+            )
+            if missing or marked != 1:
+                raise chunks_missing(plan, missing, is_marked=marked == 1)
+        return count
+
+    def drop_if_made(self, target: TableName) -> None:
+        """See BulkTarget."""
+        if target in self._made():
+            run(self._connection, f"drop table {quoted(*target)}", doing=f"dropping {target}")
+
+    def _made(self) -> set[TableName]:
+        known = progress.read_tables(self._connection)
+        return {record.target for record in known.values() if record.made}
+
+    def add_keys(
+        self,
+        definitions: Sequence[TableDefinition],
+        *,
+        threads: int,
+        stop: Callable[[], bool],
+    ) -> None:
+        """See BulkTarget. One table after the other: the server itself uses several threads."""
+        made = self._made()
+        for definition in sorted(definitions, key=lambda one: -one.size_bytes):
+            name = self._named(definition)
+            if stop():
+                return
+            if name in made:
+                for statement in key_statements(definition, name, self._ends):
+                    self._unless_there(statement, f"adding keys of {name}")
+                self._add_indexes(definition, name)
+            rows(
+                self._connection,
+                f"analyze no_write_to_binlog table {quoted(*name)}",
+                doing=f"analyzing {name} with {threads} threads at most",
+            )
+
+    def _add_indexes(self, definition: TableDefinition, name: TableName) -> None:
+        """Indexes that are no keys: one that the server refuses is a warning."""
+        for what, statement in index_statements(definition, name, self._ends).items():
+            try:
+                self._unless_there(statement, f"adding {what} of {name}")
+            except StatementFailed as error:
+                logger.warning("index not made", table=str(name), reason=error.message)
+
+    def _unless_there(self, statement: str, doing: str) -> None:
+        """Make a key, unless it is there, or a column that the source got since the copy is not."""
+        try:
+            run_unless_there(self._connection, statement, doing=doing)
+        except StatementFailed as error:
+            if error.fields.get("errno") != _NO_SUCH_COLUMN:
+                raise
+            logger.warning("key not made", doing=doing, reason=error.message)
+
+    def late_keys(self, definition: TableDefinition) -> tuple[LateKey, ...]:
+        """See BulkTarget."""
+        name = self._named(definition)
+        return late_keys(definition, name, self._ends) if name in self._made() else ()
+
+    def add_foreign_keys(self, definitions: Sequence[TableDefinition]) -> list[str]:
+        """See BulkTarget. Rows are not checked again: they are the source's."""
+        made = self._made()
+        parents = {
+            target_name(key.target, self._namespaces)
+            for definition in definitions
+            for key in definition.foreign_keys
+        }
+        present = read_target_tables(self._connection, parents)
+        notes: list[str] = []
+        for definition in definitions:
+            name = self._named(definition)
+            if name not in made:
+                continue
+            extras = extras_in_mysql(definition, self._ends)
+            notes += [f"{name}: {one}" for one in extras.lacking if one.startswith("foreign key")]
+            for key in extras.foreign_keys:
+                parent = target_name(key.target, self._namespaces)
+                reason = f"{key.target} is not captured"
+                if parent in present:
+                    reason = self._add_foreign_key(key, name, parent)
+                if reason:
+                    notes.append(f"{name} has no foreign key {key.name} in the target: {reason}")
+        return notes
+
+    def _add_foreign_key(self, key: ForeignKey, name: TableName, parent: TableName) -> str:
+        """Make a foreign key; why it could not be, or nothing."""
+        statement = foreign_key_statement(key, name, parent, self._ends)
+        try:
+            self._unless_there(statement, f"adding foreign key {key.name} of {name}")
+        except StatementFailed as error:
+            return error.message
+        return ""
+
+    def close(self) -> None:
+        """See BulkTarget."""
+        self._connection.close()
+
+
+def _fires(table: TargetTable) -> TargetFires:
+    return TargetFires(
+        f"target table {table.name} has trigger {table.triggers[0]}, which would do its work a "
+        "second time",
+        hint=f"Run: drop trigger {quoted(table.name.schema, table.triggers[0])};",
+        table=str(table.name),
+    )

@@ -1,0 +1,229 @@
+"""A chunk's rows into MySQL or MariaDB: its lines and its DL row, in one transaction.
+
+The rows go by LOAD DATA LOCAL from memory, which only warns of what it could not store; so a
+single warning is an error, but for those of the 0 of an ENUM, which are counted. Where the server
+takes none (`local_infile = 0`) they go by INSERT of many rows a statement, with warnings alike.
+Not here: where lines come from (`load/bulk_mysql.py`, `load/bulk_postgres.py`), trying again
+(`load/chunk.py`).
+"""
+
+from __future__ import annotations
+
+import psycopg
+import pymysql
+import structlog
+
+from penstock.codec.mysql.mysqltext import Dialect, Form, TextCell
+from penstock.engines.mysql.connect import (
+    AGAIN,
+    Connection,
+    connect,
+    quoted,
+    rows,
+    server_errors,
+    value,
+)
+from penstock.engines.mysql.source.borrowing import BorrowedSession
+from penstock.engines.mysql.target import progress
+from penstock.engines.mysql.target.bulk import SETTINGS
+from penstock.engines.mysql.target.inserts import insert_statements
+from penstock.engines.mysql.target.progress import transaction
+from penstock.engines.mysql.target.rows import FIELDS
+from penstock.engines.mysql.target.send import (
+    COUNTING,
+    FILE_NAME,
+    INSERT_BYTES_MAX,
+    all_warnings,
+    column_said,
+    load_local,
+    not_of_labels,
+    warnings_said,
+)
+from penstock.engines.postgres.target.pipe import CopyCountsDiffer
+from penstock.host import faults
+from penstock.host.connect import ConnectionLost
+from penstock.load.bulk_mysql import RowsOfChunk
+from penstock.load.bulk_postgres import LinesOfCopy
+from penstock.load.chunk import APPLICATION_NAME, ChunkTask, Reader, Status
+from penstock.model import PenstockError
+from penstock.ports.refusals import ValueRefused
+from penstock.ports.target import SCHEMA
+from penstock.sql.read_plan import AS_IS
+
+logger = structlog.get_logger()
+# Errors of an INSERT that are about a value or a row; LOAD DATA LOCAL warns of them.
+UNFIT = frozenset(
+    (1048, 1062, 1264, 1265, 1292, 1300, 1366, 1367, 1406, 1411, 1416, 3140, 3141, 3144, 4025)
+)
+# Held to the end of a chunk's transaction: whoever begins the table afresh waits for it.
+CHECK_PLAN = f"""
+    select 1 as here
+      from {SCHEMA}.bulk_table
+     where source_schema = %s and source_name = %s and plan = %s and finish_time is null
+      lock in share mode
+"""
+# A plain read would not see what was committed since this transaction's first one.
+FINISHED = f"""
+    select mark
+      from {SCHEMA}.wirekite_progress
+     where source = %s and target = 'DL' and finish_time is not null
+       for update
+"""
+
+
+class MySQLWriter:
+    """A worker's connection to the target; see `chunk.Writer`."""
+
+    def __init__(self, url: str) -> None:
+        self._connection: Connection = connect(
+            url,
+            application_name=APPLICATION_NAME,
+            options={**SETTINGS, "sql_mode": COUNTING},
+            local_infile=True,
+        )
+        self._said: tuple[int, str] | None = None  # the chunk's first warning
+        self._other: tuple[int, str] | None = None  # the first not about the 0 of an ENUM
+        doing = "looking at the target"
+        self._takes_files = bool(value(self._connection, "select @@local_infile", doing=doing))
+        packet = int(value(self._connection, "select @@max_allowed_packet", doing=doing))
+        self._insert_bytes = min(INSERT_BYTES_MAX, packet - 2**16)
+        if not self._takes_files:
+            logger.warning(
+                "the target takes no LOAD DATA LOCAL, rows go by INSERT",
+                hint="Run: set global local_infile = 1;",
+            )
+
+    def close(self) -> None:
+        """Close at once: in the middle of LOAD DATA even a good-bye would be taken for rows."""
+        self._connection._force_close()
+
+    def read_action(self) -> str:
+        """The word in wirekite_action."""
+        return progress.read_action(self._connection)
+
+    def write(self, task: ChunkTask, reader: Reader) -> tuple[Status, int]:
+        """Copy the rows and write the DL row, in one transaction."""
+        connection, number = self._connection, task.chunk.number
+        doing = f"copying chunk {number} of {task.table}"
+        try:
+            with server_errors(doing), transaction(connection):
+                if not rows(connection, CHECK_PLAN, (*task.table, task.plan), doing=doing):
+                    return Status.PLAN_GONE, 0
+                # Waits for a copy of the same chunk that another process has not committed yet.
+                progress.begin_chunk(connection, table=task.table, number=number)
+                before = rows(connection, FINISHED, (f"{task.table}.{number}",), doing=doing)
+                if before:
+                    return Status.DONE_BEFORE, int(before[0]["mark"])
+                count = self._load(task, reader)
+                faults.point("bulk.chunk.copied")
+                progress.end_chunk(connection, table=task.table, number=number, row_count=count)
+        except pymysql.err.InterfaceError as error:
+            raise ConnectionLost(f"{doing}: the connection was closed", hint=AGAIN) from error
+        faults.point("bulk.chunk.committed")
+        return Status.DONE, count
+
+    def _load(self, task: ChunkTask, reader: Reader) -> int:
+        lines = _lines(task, reader)
+        self._said = self._other = None
+        if self._takes_files:
+            taken, warnings = load_local(self._connection, load_sql(task), iter(lines))
+            if warnings:
+                warnings = self._warnings(task)
+        else:
+            taken, warnings = self._insert(task, lines)
+        if warnings and (self._other or warnings != _without_label(task, reader)):
+            raise _refused(task, *(self._other or self._said or (0, "")))
+        if taken != lines.row_count:
+            raise CopyCountsDiffer(
+                f"the source sent {lines.row_count} rows and the target took in {taken}",
+                hint="Look for rows in the target table that have the same key: run select count(*)"
+                f" from {quoted(*task.target)};",
+                sent=lines.row_count,
+                taken=taken,
+            )
+        return taken
+
+    def _warnings(self, task: ChunkTask) -> int:
+        """How many the last statement had; the first ones are remembered."""
+        assert task.way is not None, "the plan of a table that goes into MySQL has one"
+        count = all_warnings(self._connection)
+        said = warnings_said(self._connection)
+        self._said = self._said or next(iter(said), None)
+        self._other = self._other or next(iter(not_of_labels(said, task.way.enums)), None)
+        return count
+
+    def _insert(self, task: ChunkTask, lines: RowsOfChunk | LinesOfCopy) -> tuple[int, int]:
+        """Send the rows as statements; rows taken, and warnings."""
+        assert task.way is not None, "the plan of a table that goes into MySQL has one"
+        names = ", ".join(quoted(name) for name in task.way.columns)
+        head = f"insert into {quoted(*task.target)} ({names})"
+        taken = warnings = 0
+        try:
+            for statement in insert_statements(
+                head, task.way.templates, lines, bytes_max=self._insert_bytes
+            ):
+                taken += int(self._connection.query(statement))
+                if self._connection._result.warning_count:
+                    warnings += self._warnings(task)
+        except pymysql.Error as error:
+            number = error.args[0] if error.args else 0
+            if number in UNFIT:
+                raise _refused(task, int(number), str(error.args[-1])) from None
+            raise
+        return taken, warnings
+
+
+def _refused(task: ChunkTask, number: int, text: str) -> PenstockError:
+    """What a warning of the server says, without the value that it names."""
+    column = column_said(text)
+    which = f"a value of column {column}" if column else "a row"
+    return ValueRefused(
+        f"chunk {task.chunk.number} of {task.table}: the target has no place for {which} "
+        f"(error {number})",
+        hint="The value is out of what the type can hold: have the column as text in the "
+        "target, or leave the table out.",
+        table=str(task.target),
+        errno=number,
+    )
+
+
+def _lines(task: ChunkTask, reader: Reader) -> RowsOfChunk | LinesOfCopy:
+    assert task.way is not None, "the plan of a table that goes into MySQL has one"
+    if isinstance(reader, BorrowedSession):
+        return RowsOfChunk(reader, task.chunk.copy_out, task.way.cells, Dialect.LOAD_DATA)
+    assert isinstance(reader, psycopg.Connection)
+    return LinesOfCopy(reader, task.chunk.copy_out, task.way.lines)
+
+
+def _without_label(task: ChunkTask, reader: Reader) -> int:
+    """How many values of a chunk are the 0 of an ENUM: each is stored, with one warning.
+
+    Asked of the source, in the snapshot of the chunk itself.
+    """
+    assert task.way is not None, "the plan of a table that goes into MySQL has one"
+    if not task.way.enums or not isinstance(reader, BorrowedSession):
+        return 0
+    empty = " + ".join(f"coalesce(sum(length(c.{quoted(name)}) = 0), 0)" for name in task.way.enums)
+    counted = f"select {empty} from ({task.chunk.copy_out}) as c"
+    cells = [TextCell(form=Form.PLAIN)]
+    return int(b"".join(RowsOfChunk(reader, counted, cells, Dialect.LOAD_DATA)))
+
+
+def load_sql(task: ChunkTask) -> str:
+    """The LOAD DATA of a chunk. What is computed goes through variables, as text."""
+    assert task.way is not None, "the plan of a table that goes into MySQL has one"
+    listed, computed = [], []
+    for place, (name, template) in enumerate(
+        zip(task.way.columns, task.way.templates, strict=True)
+    ):
+        if template == AS_IS:
+            listed.append(quoted(name))
+            continue
+        listed.append(f"@v{place}")
+        text = f"convert(@v{place} using utf8mb4)"
+        computed.append(f"{quoted(name)} = {template.replace(AS_IS, text)}")
+    settings = f" set {', '.join(computed)}" if computed else ""
+    return (
+        f"load data local infile '{FILE_NAME}' into table {quoted(*task.target)} "
+        f"character set binary {FIELDS} ({', '.join(listed)}){settings}"
+    )

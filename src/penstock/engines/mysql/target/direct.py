@@ -1,0 +1,274 @@
+"""Rows straight into their table, from a file of ours: as events, or as lines.
+
+Lines are taken by LOAD DATA LOCAL ... REPLACE; for events see `replay.py`.
+
+Where a table has one unique index, over its key, and no column but those that rows bring, REPLACE
+does what `on duplicate key update` from a merge table does: a row that is there is updated where it
+is. Nothing is written twice then, and nothing but parsing is added to what the server's own replica
+does. Everything else goes through a merge table, and so do deletes.
+
+The lines are those that merge tables get (`rows.py`), and every column takes a text for what a
+merge table's column of the neutral type would give it: that is what `_TAKES` lists. LOCAL with
+REPLACE keeps strict mode; what the server only warns of is refused by whoever applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
+from math import inf
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+
+from penstock.codec.types import Choices
+from penstock.engines.mysql.connect import Connection, quoted, value
+from penstock.engines.mysql.target.layout import MergeLayout
+from penstock.engines.mysql.target.merge import Merge, MergeSql, Way, writes_of
+from penstock.engines.mysql.target.progress import Records
+from penstock.engines.mysql.target.replay import begin_replaying, event_table, replays, write_events
+from penstock.engines.mysql.target.row_events import EventTable
+from penstock.engines.mysql.target.rows import FIELDS, lines
+from penstock.engines.mysql.target.send import FILE_NAME
+from penstock.engines.mysql.target.target import (
+    BYTES,
+    CHARACTER,
+    TargetColumn,
+    TargetTable,
+    read_target_tables,
+)
+from penstock.engines.mysql.target.types import mapping_of, target_server
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.load.folded import Counts
+from penstock.model import Column, Relation, TableName
+from penstock.ports.refusals import StagingChanged
+from penstock.ports.target import RowsFile
+from penstock.sql.shape_changes import is_applied
+
+logger = structlog.get_logger(__name__)
+
+LINES = "lines"
+# How long a table that was not fit is not looked at again: it may have been altered since.
+UNFIT_FOR_S = 60.0
+UNSETTLED_S = 1.0  # the same for one that is about to be altered
+
+_NUMBERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal"})
+_MOMENTS = frozenset({"datetime", "timestamp"})
+_APPROXIMATE = frozenset({"float", "double"})
+# By neutral type the types of columns that make of its text what they make of its value. Not YEAR,
+# which has 2000 for the text 0 and 0000 for the number.
+_TAKES: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(("bool", "int16", "int32", "int64", "uint32", "uint64"), _NUMBERS),
+    **dict.fromkeys(("float32", "float64"), _APPROXIMATE),
+    **dict.fromkeys(("timestamp", "timestamptz"), _MOMENTS),
+    "date": frozenset({"date"}),
+    "time": frozenset({"time"}),
+    "uuid": frozenset({"uuid", "char", "varchar"}),
+    "binary": BYTES,
+    "string": CHARACTER | {"json", "enum", "set"},
+}
+_UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8"})
+
+
+def takes(column: Column, target: TargetColumn) -> bool:
+    """Whether a column takes the texts of a column of the log as it takes its values."""
+    if column.neutral.startswith("decimal("):
+        return target.data_type == "decimal"
+    if target.charset and target.charset not in _UTF8:
+        return False  # the lines are bytes, which nobody converts
+    return target.data_type in _TAKES.get(column.neutral, frozenset())
+
+
+def direct_load(merge: MergeSql) -> str | None:
+    """The statement that takes a file of upserts into the table; None where it cannot."""
+    known = {target.name for _, target in merge.columns.values()}
+    if (
+        merge.way is not Way.UPSERT
+        or merge.table.triggers
+        or merge.table.is_versioned  # replacing is more there, and LOAD DATA counts it otherwise
+        or any(not c.generated and c.name not in known for c in merge.table.columns)
+    ):
+        return None
+    names, sets = [], []
+    for index, column in enumerate(merge.merge.relation.columns):
+        found = merge.columns.get(index)
+        held = f"@wk{index}"
+        if found is None or found[1].generated:
+            names.append(held)
+            continue
+        if merge.template(index) != "{}" or not takes(column, found[1]):
+            return None
+        name = quoted(found[1].name)
+        if found[1].data_type == "json":  # which takes no bytes
+            names.append(held)
+            sets.append(f"{name} = convert({held} using utf8mb4)")
+        else:
+            names.append(name)
+    more = f" set {', '.join(sets)}" if sets else ""
+    return (
+        f"load data local infile '{FILE_NAME}' replace into table {merge.table.sql_name}"
+        f" character set binary {FIELDS} ({', '.join(names)}){more}"
+    )
+
+
+class DirectTables:
+    """Knows which tables take rows directly; asks the catalogue as rarely as it can."""
+
+    def __init__(
+        self, connection: Connection, records: Records, *, clock: Clock = REAL_CLOCK
+    ) -> None:
+        """connection: autocommit, used by nobody else meanwhile."""
+        self._connection = connection
+        self._records = records
+        self._clock = clock
+        self._server = target_server(connection.server)
+        self._is_allowed: bool | None = None
+        self._server_id: int | None = None  # where events are executed
+        # By table its shape, the form that it takes, and until when that is known.
+        self._known: dict[TableName, tuple[Relation, object, float]] = {}
+
+    def among(
+        self,
+        wanted: Mapping[TableName, Relation],
+        tables: Mapping[TableName, TableName],
+        *,
+        source_engine: str,
+        choices: Choices,
+        unsure: Collection[TableName],
+    ) -> Mapping[TableName, object]:
+        """See `Staging.direct`."""
+        if not self._allowed():
+            return {}
+        now = self._clock.monotonic_s()
+        unknown = [name for name, shape in wanted.items() if not self._is_known(name, shape, now)]
+        names = {tables[name] for name in unknown}
+        found = read_target_tables(self._connection, names) if names else {}
+        for name in unknown:
+            table = found.get(tables[name])
+            is_settled = self._is_settled(name, wanted[name], tables[name])
+            form = table and self._form(
+                name,
+                wanted[name],
+                table,
+                source_engine=source_engine,
+                choices=choices,
+                may_replay=is_settled and name not in unsure,
+            )
+            for_s = UNFIT_FOR_S if form is None else inf
+            self._known[name] = (wanted[name], form, now + (for_s if is_settled else UNSETTLED_S))
+        return {name: form for name in wanted if (form := self._known[name][1]) is not None}
+
+    def _allowed(self) -> bool:
+        if self._is_allowed is None:
+            doing = "looking at the target"
+            files = value(self._connection, "select @@local_infile", doing=doing)
+            # As a statement, LOAD DATA would bring a replica its file, and warn of itself.
+            binlog = value(self._connection, "select @@binlog_format", doing=doing)
+            self._is_allowed = bool(files) and binlog != "STATEMENT"
+            server_id = replays(self._connection)
+            if server_id is not None and begin_replaying(self._connection, server_id):
+                self._server_id = server_id
+        return self._is_allowed
+
+    def _is_known(self, name: TableName, shape: Relation, now: float) -> bool:
+        if name not in self._known:
+            return False
+        known, _, until = self._known[name]
+        return known == shape and now < until
+
+    def _is_settled(self, source: TableName, relation: Relation, table: TableName) -> bool:
+        """Whether no batch in front of this one, nor this one, alters the table, as far as known.
+
+        Events are of the table as it is; what it is altered to, lines take, too.
+        """
+        if not is_applied(self._records.get(source, table), relation):
+            self._records.forget()  # somebody else writes them
+        record = self._records.get(source, table)
+        # One that was never brought to any shape is taken as it is.
+        return record.columns is None or is_applied(record, relation)
+
+    def _form(
+        self,
+        source: TableName,
+        relation: Relation,
+        table: TargetTable,
+        *,
+        source_engine: str,
+        choices: Choices,
+        may_replay: bool,
+    ) -> object:
+        """How the table takes its rows; None where it takes them from merge tables alone."""
+        record = self._records.get(source, table.name)
+        missing = {c.name for c in relation.columns if table.column(c.name) is None}
+        if not relation.key or not missing <= set(record.left_out):
+            return None
+        writes = writes_of(
+            relation,
+            table,
+            lambda column: mapping_of(
+                column, source_engine, self._server, choices=choices, table=source
+            ),
+        )
+        merge = Merge(
+            relation=relation,
+            table=table,
+            staging=record.merge_name,
+            counts=Counts(),
+            dropped=frozenset(missing),
+            writes=writes,
+        )
+        sql = MergeSql(merge)
+        events = None
+        if may_replay and self._server_id is not None:
+            events = event_table(sql, self._server_id)
+        return events or (LINES if direct_load(sql) is not None else None)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def write_rows(
+    path: Path,
+    relation: Relation,
+    form: object,
+    deletes: Iterable[pa.RecordBatch],
+    upserts: Iterable[pa.RecordBatch],
+) -> RowsFile | None:
+    """See `Engine.write_rows`. None, too, when the disk has no room: the target may have."""
+    if isinstance(form, EventTable):
+        return write_events(path, form, chain(deletes, upserts))
+    return _write_lines(path, relation, upserts)
+
+
+def _write_lines(
+    path: Path, relation: Relation, batches: Iterable[pa.RecordBatch]
+) -> RowsFile | None:
+    unlabelled = MergeLayout(relation).without_label()
+    names = [column.name for column in relation.columns]
+    row_count = size_bytes = 0
+    try:
+        with path.open("wb") as file:
+            for batch in batches:
+                if any(_any_empty(batch.column(name)) for name in unlabelled):
+                    return None  # the 0 of an ENUM, which strict mode takes from no text
+                if batch.num_rows:
+                    size_bytes += file.write(lines(batch.select(names)))
+                row_count += batch.num_rows
+    except OSError as error:
+        logger.warning("rows could not wait in a file", path=str(path), reason=error.strerror)
+        return None
+    return RowsFile(path=path, row_count=row_count, size_bytes=size_bytes, form=LINES)
+
+
+def _any_empty(values: pa.Array) -> bool:
+    return bool(pc.any(pc.equal(values, "")).as_py())
+
+
+def altered(table: TableName) -> StagingChanged:
+    """The table does not take rows as it did when they were written into files."""
+    return StagingChanged(
+        f"target table {table} was altered: its rows cannot go into it directly",
+        hint="The batch is staged again by itself.",
+    )

@@ -1,0 +1,70 @@
+"""Unique keys made late, and taken away before a table is copied again, in MySQL and MariaDB.
+
+Each is safe to repeat. Not here: when (`load/late_keys.py`), and the statements (`shapes.py`).
+"""
+
+from __future__ import annotations
+
+from penstock.engines.mysql.connect import Connection, quoted, run
+from penstock.engines.mysql.target.target import read_target_tables
+from penstock.host.connect import StatementFailed
+from penstock.load.late_keys import LateTable, key_refused
+
+_DUPLICATE_NAME = frozenset({1061, 1022, 1068, 1826, 121})  # a key of that name is there already
+_SAME_VALUES = frozenset({1062, 1169, 1586})
+_NO_SUCH_KEY = 1091
+_NEEDED = 1553  # by a foreign key
+
+
+def run_unless_there(connection: Connection, statement: str, *, doing: str) -> None:
+    """Run a statement that makes a key; nothing happens when one of that name is there."""
+    try:
+        run(connection, statement, doing=doing)
+    except StatementFailed as error:
+        if error.fields.get("errno") not in _DUPLICATE_NAME:
+            raise
+
+
+def add_late_keys(connection: Connection, table: LateTable) -> list[str]:
+    """Make unique keys that have waited; what is there already is left alone.
+
+    Returns a sentence for each that cannot be had any more, or is over an expression that the
+    target refuses. Raises TargetDdlFailed.
+    """
+    there = read_target_tables(connection, [table.target]).get(table.target)
+    notes = []
+    for key in table.keys:
+        lacking = [name for name in key.columns if there is None or there.column(name) is None]
+        if there is None or lacking:
+            why = f"it lacks {', '.join(lacking)}" if there is not None else "it is gone"
+            notes.append(f"{table.target} has no unique key {key.name}: {why}")
+            continue
+        try:
+            run_unless_there(connection, key.statement, doing="the target says")
+        except StatementFailed as error:
+            if not key.columns:
+                notes.append(f"{table.target} has no unique key {key.name}: {error.message}")
+                continue
+            said = error.message
+            if error.fields.get("errno") in _SAME_VALUES:  # the server names the values
+                said = f"rows have the same values in {', '.join(key.columns)}"
+            raise key_refused(key, table.target, said) from error
+    return notes
+
+
+def drop_late_keys(connection: Connection, table: LateTable) -> list[str]:
+    """Take unique keys away that an earlier load of the table has made.
+
+    Returns a sentence for each that has to stay.
+    """
+    notes = []
+    for key in table.keys:
+        statement = f"alter table {quoted(*table.target)} drop key {quoted(key.name)}"
+        try:
+            run(connection, statement, doing="the target says")
+        except StatementFailed as error:
+            if error.fields.get("errno") == _NEEDED:
+                notes.append(f"unique key {key.name} of {table.target} stays: {error.message}")
+            elif error.fields.get("errno") != _NO_SUCH_KEY:
+                raise
+    return notes

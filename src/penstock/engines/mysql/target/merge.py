@@ -1,0 +1,445 @@
+"""The statements that bring one merge table into its base table. Pure: catalogue in, SQL out.
+
+Which way a table goes:
+
+- UPSERT: where the key has a unique index and nothing else in the table is unique: keys that are
+  gone are deleted, all others come by `insert ... on duplicate key update`, which then can meet no
+  row but its own.
+- REPLACE: delete all affected keys, then insert: where other unique keys hold only at the end of
+  the batch, and `on duplicate key update` would change the first row that it meets, any of them.
+- PLACE: update what is there, insert what is not: where REPLACE would be right, but the table has
+  columns of its own, which it would lose.
+- COUNT: tables without a key: so many copies of a row out, so many in, row by row.
+
+Not here: the order of tables and the transaction (`apply.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from penstock.codec.types import Mapping as Mapped
+from penstock.codec.types import filled
+from penstock.engines.mysql.connect import quoted
+from penstock.engines.mysql.target.layout import ENUM, SHORT_TEXT, TEXT, MergeLayout
+from penstock.engines.mysql.target.target import BYTES, TargetColumn, TargetIndex, TargetTable
+from penstock.engines.mysql.target.types import template_for
+from penstock.load.folded import Counts
+from penstock.model import Column, Relation
+from penstock.ports.refusals import KeyNotInTarget
+from penstock.ports.target import SCHEMA, RowsFile
+
+_SIGNED = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year"})
+_MOMENTS = frozenset({"date", "datetime", "timestamp"})
+# Whose lengths have fewer bytes than those of the merge table's columns. From one column straight
+# into another the servers copy a length that is too large without its first bytes, and say nothing;
+# what an expression gives is refused.
+_SHORT_BLOBS = frozenset({"tinytext", "text", "mediumtext", "tinyblob", "blob", "mediumblob"})
+_GEOMETRIES = frozenset(
+    {
+        "geometry",
+        "point",
+        "linestring",
+        "polygon",
+        "multipoint",
+        "multilinestring",
+        "multipolygon",
+        "geomcollection",
+        "geometrycollection",
+    }
+)
+
+
+class Way(Enum):
+    """How a table's rows are applied; see the module."""
+
+    UPSERT = "upsert"
+    REPLACE = "replace"
+    PLACE = "place"
+    COUNT = "count"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """One merge table of one phase and what it is applied to.
+
+    staging: the merge table's name in database wirekite. absent_columns: indexes of the columns
+    that some row leaves to the target. dropped: columns of the rows that the target has no more,
+    since the same transaction takes them away, or never had by policy. writes: by column the
+    template that makes the value that waits the target's (`codec.types`); as it is, where there
+    is, where there is none. files: upserts that are not in the merge table.
+    """
+
+    relation: Relation
+    table: TargetTable
+    staging: str
+    counts: Counts
+    absent_columns: frozenset[int] = frozenset()
+    dropped: frozenset[str] = frozenset()
+    writes: Mapping[str, str] = field(default_factory=dict)
+    files: tuple[RowsFile, ...] = ()
+
+
+def writes_of(
+    relation: Relation, table: TargetTable, mapping_of: Callable[[Column], Mapped]
+) -> dict[str, str]:
+    """How the values of each column are written into the target's, where not as they are."""
+    found = {column.name: table.column(column.name) for column in relation.columns}
+    return {
+        column.name: template_for(mapping_of(column), target)
+        for column in relation.columns
+        if (target := found[column.name]) is not None
+    }
+
+
+class MergeSql:
+    """The statements of one merge."""
+
+    def __init__(self, merge: Merge) -> None:
+        self.merge = merge
+        self.table = merge.table
+        self.layout = MergeLayout(merge.relation)
+        self.staging = quoted(SCHEMA, merge.staging)
+        self.key = merge.relation.key
+        # By index the columns of the relation that the target has.
+        self.columns: dict[int, tuple[Column, TargetColumn]] = {
+            index: (column, self._target(column.name))
+            for index, column in enumerate(merge.relation.columns)
+            if column.name not in merge.dropped
+        }
+        self._absent_columns = sorted(merge.absent_columns & self.columns.keys())
+        self.arbiter = _arbiter(self.table, [self.columns[i][1].name for i in self.key])
+        self.way = self._way()
+
+    def _target(self, name: str) -> TargetColumn:
+        column = self.table.column(name)
+        if column is None:
+            raise KeyNotInTarget(
+                f"target table {self.table.name} has no column {name}",
+                hint=f"Add it as the source has it: alter table {self.table.sql_name} add column "
+                f"{quoted(name)} ...;",
+                table=str(self.table.name),
+            )
+        return column
+
+    def _way(self) -> Way:
+        if not self.key:
+            return Way.COUNT
+        others = any(index is not self.arbiter for index in self.table.unique)
+        if self.arbiter is not None and not others:
+            return Way.UPSERT
+        known = {target.name for _, target in self.columns.values()}
+        own = any(not c.generated and c.name not in known for c in self.table.columns)
+        return Way.PLACE if own else Way.REPLACE
+
+    # --- pieces -----------------------------------------------------------------------------------
+
+    def _written(self) -> list[int]:
+        """Indexes of the columns that may be written: all but those the target computes."""
+        return [i for i, (_, target) in self.columns.items() if not target.generated]
+
+    def _name(self, index: int) -> str:
+        return quoted(self.columns[index][1].name)
+
+    def _value(self, index: int) -> str:
+        """The merge table's value of a column, as it is assigned to the target's."""
+        return self._written_as(self.layout.reference(index), index, is_compared=False)
+
+    def template(self, index: int) -> str:
+        """What makes a column's value the target's; see `Merge.writes`."""
+        return self.merge.writes.get(self.columns[index][0].name, "{}")
+
+    def _written_as(self, value: str, index: int, *, is_compared: bool = True) -> str:
+        column, target = self.columns[index]
+        template = self.template(index)
+        # What a FLOAT is found by waits as FLOAT: any expression makes it another number.
+        is_float = is_compared and self.layout.staged_sql(index) == "float"
+        if template != "{}" and not is_float:
+            return filled(template, value)
+        if self._is_label(index) and target.data_type != "enum":
+            value = f"convert({value} using utf8mb4)"  # its number is nothing to other types
+        return _assigned(value, column, target, is_text=self._waits_as_text(index))
+
+    def _waits_as_text(self, index: int) -> bool:
+        return self.layout.staged_sql(index) in (TEXT, SHORT_TEXT) or self._is_label(index)
+
+    def _is_label(self, index: int) -> bool:
+        return self.layout.staged_sql(index).startswith(ENUM)
+
+    def _on_key(self, values: Iterable[str]) -> str:
+        parts = []
+        for index, raw in zip(self.key, values, strict=True):
+            _, target = self.columns[index]
+            own = f"t.{self._name(index)}"
+            value = self._written_as(raw, index)
+            same = _compared(value, target, is_text=self._waits_as_text(index))
+            parts.append(f"{own} = {same}")
+            if target.is_text and not target.collation.endswith("_bin"):
+                # Equal to the collation is not equal: what differs in case is another row.
+                exact = f"convert({value} using {target.charset}) collate {target.charset}_bin"
+                parts.append(f"{own} = {exact}")
+        return " and ".join(parts)
+
+    def _match(self) -> str:
+        return self._on_key(self.layout.reference(index) for index in self.key)
+
+    def _match_origin(self) -> str:
+        return self._on_key(f"m.{quoted(name)}" for name in self.layout.origin)
+
+    def _joined(self, match: str) -> str:
+        """Both tables, the merge table first: its rows are looked up by key in the other."""
+        return f"{self.staging} as m straight_join {self.table.sql_name} as t on {match}"
+
+    @property
+    def _n(self) -> str:
+        return f"m.{quoted(self.layout.count)}"
+
+    @property
+    def _absent(self) -> str:
+        return f"m.{quoted(self.layout.absent)}"
+
+    def _is_absent(self, index: int) -> str:
+        return f"ord(substring({self._absent}, {index // 8 + 1}, 1)) & {1 << index % 8}"
+
+    @property
+    def _stays(self) -> str:
+        """Whether a row with unsent columns keeps its key."""
+        pairs = (
+            f"{self.layout.reference(index)} = m.{quoted(origin)}"
+            for index, origin in zip(self.key, self.layout.origin, strict=True)
+        )
+        return f"({self._absent} is not null and " + " and ".join(pairs) + ")"
+
+    @property
+    def _in_place(self) -> bool:
+        """Whether rows that keep their key are updated where they are, unsent columns left out."""
+        return bool(self._absent_columns) and self.way in (Way.UPSERT, Way.PLACE)
+
+    # --- statements -------------------------------------------------------------------------------
+
+    def fill_absent(self) -> str | None:
+        """Fill unsent columns from the target, by origin key. None when there are none.
+
+        Where rows are updated in place, only for those that change their key.
+        """
+        if not self._absent_columns:
+            return None
+        parts = []
+        for index in self._absent_columns:
+            if self._is_label(index):
+                continue
+            own = self.layout.reference(index)
+            is_text = self._waits_as_text(index)
+            there = _staged(f"t.{self._name(index)}", *self.columns[index], is_text=is_text)
+            parts.append(f"{own} = if({self._is_absent(index)}, {there}, {own})")
+        if not parts:  # touches each row all the same, and so tells whether it is there
+            parts = [f"{self._n} = {self._n}"]
+        only = f" and not {self._stays}" if self._in_place else ""
+        return (
+            f"update {self._joined(self._match_origin())}\n   set {', '.join(parts)}"
+            f"\n where {self._absent} is not null{only}"
+        )
+
+    def fill_labels(self) -> list[str]:
+        """Fill unsent labels from the target, of all rows: as columns, and in no expression.
+
+        What an expression says may not be the value 0 of an ENUM.
+        """
+        return [
+            f"update {self._joined(self._match_origin())}\n"
+            f"   set {self.layout.reference(index)} = t.{self._name(index)}\n"
+            f" where {self._absent} is not null and {self._is_absent(index)}"
+            for index in self._absent_columns
+            if self._is_label(index)
+        ]
+
+    def count_absent(self) -> str:
+        """How many rows fill_absent() must fill, and how many update_in_place() must change."""
+        stays = self._stays if self._in_place else "false"
+        return (
+            f"select coalesce(sum(not {stays}), 0) as filled, coalesce(sum({stays}), 0) as placed"
+            f" from {self.staging} as m where {self._absent} is not null"
+        )
+
+    def update_in_place(self) -> str | None:
+        """Update rows that keep their key and leave columns as they are in the target."""
+        if not self._in_place:
+            return None
+        parts = []
+        for index in self._written():
+            own, value = f"t.{self._name(index)}", self._value(index)
+            if index in self._absent_columns and not self._is_label(index):
+                value = f"if({self._is_absent(index)}, {own}, {value})"
+            parts.append(f"{own} = {value}")
+        return (
+            f"update {self._joined(self._match())}\n   set {', '.join(parts)}\n where {self._stays}"
+        )
+
+    def delete_gone(self) -> str:
+        """Delete the keys that are gone."""
+        return f"delete t from {self._joined(self._match())}\n where {self._n} < 0"
+
+    def delete_others(self) -> str:
+        """Delete the rows whose keys the merge table does not bring: it holds the whole table."""
+        brought = f"select 1 from {self.staging} as m where {self._n} > 0 and {self._match()}"
+        return f"delete t from {self.table.sql_name} as t\n where not exists ({brought})"
+
+    def delete_affected(self) -> str:
+        """REPLACE: delete every key that the merge table names."""
+        return f"delete t from {self._joined(self._match())}"
+
+    def insert(self) -> str:
+        """Insert all rows; with UPSERT rows that are there are updated."""
+        names = [self._name(index) for index in self._written()]
+        conflict = ""
+        if self.way is Way.UPSERT:
+            sets = ", ".join(
+                f"{name} = {self._value(index)}"
+                for name, index in zip(names, self._written(), strict=True)
+            )
+            conflict = f"\n    on duplicate key update {sets}"
+        return self._insert(f"{self._n} > 0{self._whole}") + conflict
+
+    def update_known(self) -> str:
+        """PLACE: update the rows that are there."""
+        sets = ", ".join(f"t.{self._name(i)} = {self._value(i)}" for i in self._written())
+        return (
+            f"update {self._joined(self._match())}\n   set {sets}"
+            f"\n where {self._n} > 0{self._whole}"
+        )
+
+    def insert_missing(self) -> str:
+        """PLACE: insert the rows that are not there."""
+        missing = f"not exists (select 1 from {self.table.sql_name} as t where {self._match()})"
+        return self._insert(f"{self._n} > 0{self._whole} and {missing}")
+
+    def _insert(self, only: str) -> str:
+        written = self._written()
+        return (
+            f"insert into {self.table.sql_name} ({', '.join(self._name(i) for i in written)})"
+            f"\nselect {', '.join(self._value(i) for i in written)}"
+            f"\n  from {self.staging} as m\n where {only}"
+        )
+
+    @property
+    def _whole(self) -> str:
+        """The condition that leaves out what update_in_place() does."""
+        return f" and not {self._stays}" if self._in_place else ""
+
+    # --- without a key ----------------------------------------------------------------------------
+
+    def surplus(self) -> str:
+        """COUNT: the numbers of the rows to delete copies of, and how many of each."""
+        return (
+            f"select m.{quoted(self.layout.number)} as number, -{self._n} as copies"
+            f" from {self.staging} as m where {self._n} < 0"
+        )
+
+    def delete_copies(self, number: int, copies: int) -> str:
+        """COUNT: delete so many copies of the row of this number, compared by all its columns."""
+        same = " and ".join(self._same(index, number) for index in self.columns)
+        return f"delete from {self.table.sql_name}\n where {same}\n limit {copies}"
+
+    def _same(self, index: int, number: int) -> str:
+        _, target = self.columns[index]
+        own, is_text = self._name(index), self._waits_as_text(index)
+        staged = self._written_as(self.layout.reference(index), index)
+        value = _compared_whole(staged, target, is_text=is_text)
+        row = (
+            f"(select {value} from {self.staging} as m"
+            f" where m.{quoted(self.layout.number)} = {number})"
+        )
+        return f"{_comparable(own, target)} <=> {row}"
+
+    def most_copies(self) -> str:
+        """COUNT: the most copies of one row to insert, and how many of all."""
+        n = self._n
+        return (
+            f"select coalesce(max({n}), 0) as most, coalesce(sum({n}), 0) as every"
+            f" from {self.staging} as m where {n} > 0"
+        )
+
+    def insert_copies(self, number: int) -> str:
+        """COUNT: insert one copy of each row that needs so many at least."""
+        return self._insert(f"{self._n} >= {number}")
+
+
+def _arbiter(table: TargetTable, key: list[str]) -> TargetIndex | None:
+    """The unique index over just this key; `on duplicate key update` then goes by it."""
+    for index in table.unique:
+        if index.plain and sorted(index.columns) == sorted(key):
+            return index
+    return None
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def _assigned(value: str, column: Column, target: TargetColumn, *, is_text: bool) -> str:
+    """A staged value as it is assigned to the target's column, whose type it then takes."""
+    if column.neutral == "uuid" and target.data_type in BYTES:
+        return f"unhex(replace({value}, '-', ''))"
+    if target.data_type == "bit" and is_text:
+        return f"cast(conv({value}, 2, 10) as unsigned)"
+    if target.data_type in _SHORT_BLOBS:
+        return f"coalesce({value})"
+    return value
+
+
+def _staged(value: str, column: Column, target: TargetColumn, *, is_text: bool) -> str:
+    """The inverse: a value of the target as it waits in the merge table."""
+    if column.neutral == "uuid" and target.data_type in BYTES:
+        digits = f"lower(hex({value}))"
+        for place in (9, 14, 19, 24):
+            digits = f"insert({digits}, {place}, 0, '-')"
+        return digits
+    if target.data_type == "bit":
+        width = int(target.type_text.rpartition("(")[2].rstrip(")") or 1)
+        return f"lpad(bin({value} + 0), {width}, '0')" if is_text else f"{value} + 0"
+    if target.data_type == "float" and is_text:
+        return f"{value} + 0e0"  # printed as it is, a FLOAT has six digits
+    return value
+
+
+def _compared(value: str, target: TargetColumn, *, is_text: bool) -> str:
+    """A staged value as it is compared with the target's column, by its index."""
+    if target.is_text:
+        return f"convert({value} using {target.charset}) collate {target.collation}"
+    if not is_text:
+        return value
+    if target.data_type in _SIGNED:
+        kind = "unsigned" if "unsigned" in target.type_text else "signed"
+        return f"cast({value} as {kind})"
+    if target.data_type == "decimal":
+        return f"cast({value} as {target.type_text.split(' ')[0]})"
+    if target.data_type in _MOMENTS:
+        return f"cast({value} as datetime(6))"
+    if target.data_type == "time":
+        return f"cast({value} as time(6))"
+    return f"{value} + 0e0" if target.data_type in ("float", "double") else value
+
+
+def _compared_whole(value: str, target: TargetColumn, *, is_text: bool) -> str:
+    """A staged value as it is compared with what _comparable() makes of the target's."""
+    if target.data_type == "char":
+        return f"convert({value} using {target.charset}) collate {target.charset}_bin"
+    if target.is_text:
+        return f"cast(convert({value} using {target.charset}) as binary)"
+    if target.data_type in _GEOMETRIES:
+        return f"hex({value})"
+    if target.data_type == "json":
+        return f"cast({value} as json)"
+    return _compared(value, target, is_text=is_text)
+
+
+def _comparable(own: str, target: TargetColumn) -> str:
+    """A column of the target, such that equal means the same: trailing blanks of CHAR are none."""
+    if target.data_type == "char":
+        return own
+    if target.is_text:
+        return f"cast({own} as binary)"
+    if target.data_type in _GEOMETRIES:
+        return f"hex({own})"
+    return f"{own} + 0" if target.data_type == "bit" else own

@@ -1,0 +1,96 @@
+"""What a MySQL or MariaDB target says to an apply statement, as the loader's typed errors.
+
+The servers put values into their messages, and rows do not belong into ours: so what went wrong is
+told in our words, with the number and the column or key that the server names.
+"""
+
+from __future__ import annotations
+
+import re
+
+from penstock.engines.mysql.connect import quoted
+from penstock.model import PenstockError, TableName
+from penstock.ports.refusals import (
+    ForeignKeyBlocked,
+    TargetTableMissing,
+    UniqueBlocked,
+    ValueRefused,
+)
+
+DUPLICATE = frozenset({1022, 1062, 1169, 1586, 1859})
+_FOREIGN = frozenset({1216, 1217, 1451, 1452, 1557, 3780})
+_VALUES: dict[int, str] = {
+    1048: "null is not allowed",
+    1138: "null is not allowed",
+    1263: "null is not allowed",
+    1364: "a value is missing and has no default",
+    1264: "a number is out of range",
+    1690: "a number is out of range",
+    1265: "a value would be cut or rounded",
+    1366: "a value cannot be had in this type or character set",
+    1292: "a value cannot be had in this type",
+    1406: "a value is too long",
+    1416: "a value is no geometry",
+    3037: "a value is no geometry",
+    3140: "a value is no JSON",
+    3141: "a value is no JSON",
+    3144: "a value is no JSON",
+    3156: "a value is no JSON",
+    3819: "a check constraint objects",
+    4025: "a check constraint objects",
+    1300: "a value is not in this character set",
+    1367: "a value cannot be had in this type",
+    1411: "a value cannot be had in this type",
+    1441: "a time is out of range",
+    1118: "a row is too long",
+    1301: "a value is longer than max_allowed_packet",
+    1153: "a value is longer than max_allowed_packet",
+}
+_COLUMN = re.compile(r"(?:column|field) [`']([^`']+)[`']", re.IGNORECASE)
+_KEY = re.compile(r"for key [`']([^`']+)[`']")
+_CHECK = re.compile(r"(?:constraint|CONSTRAINT) [`']([^`']+)[`']")
+# What a warning tells that does not touch values: deprecations, statements unsafe for replicas.
+HARMLESS = frozenset({1287, 1592, 1681, 1831, 3778, 3719, 4166})
+
+
+def apply_error(error: PenstockError, table: TableName) -> PenstockError:
+    """The typed error for one of `server_errors` that an apply statement of this table met."""
+    number = error.fields.get("errno", 0)
+    fields = {"table": str(table), "errno": number}
+    if number in DUPLICATE:
+        key = _KEY.search(error.message)
+        named = f": {key[1]}" if key else ""
+        return UniqueBlocked(
+            f"applying to {table}: rows of the target have values of a unique key already{named}",
+            hint="The target holds rows of its own, or compares keys with less care than the "
+            "source (collation): run `penstock verify`.",
+            **fields,
+        )
+    if number in _FOREIGN:
+        return ForeignKeyBlocked(
+            f"applying to {table}: a foreign key objects (error {number})",
+            hint="Drop the foreign key in the target, or capture the table that it refers to.",
+            **fields,
+        )
+    if number in _VALUES:
+        return refused(error.message, number, table)
+    if number == 1146:
+        return TargetTableMissing(
+            f"the target has no table {table}", hint="Create it as the source has it.", **fields
+        )
+    error.fields.setdefault("table", str(table))
+    return error
+
+
+def refused(said: str, number: int, table: TableName) -> ValueRefused:
+    """The target takes no value like this."""
+    named = _COLUMN.search(said) or _CHECK.search(said)
+    where = f" ({named[1]})" if named else ""
+    what = _VALUES.get(number, "a value is refused")
+    return ValueRefused(
+        f"applying to {table}: {what}{where}, error {number}",
+        hint=f"Make the column or constraint of {quoted(*table)} as it is in the source, then "
+        "run again: nothing of the batch was applied.",
+        table=str(table),
+        errno=number,
+    )

@@ -1,0 +1,93 @@
+"""MySQL and MariaDB as targets that are repaired: the port of `ports/repair.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from penstock.engines.mysql.connect import quoted, rows, run, server_errors, value
+from penstock.engines.mysql.target.chunk import MySQLWriter
+from penstock.engines.mysql.target.progress import transaction
+from penstock.engines.mysql.target.shapes import check_shape
+from penstock.engines.mysql.target.target import read_target_tables, require
+from penstock.load.chunk import ChunkTask, Reader
+from penstock.model import TableName
+from penstock.ports.repair import RepairRefused, RepairTable, moved, own_columns
+from penstock.ports.target import SCHEMA, Applied
+from penstock.sql.read_plan import Ends
+
+TRANSACTIONAL = frozenset({"INNODB", "ROCKSDB", "TOKUDB"})
+PRESENT = """
+    select 1 as here
+      from information_schema.tables
+     where table_schema = %s
+       and table_name = 'wirekite_log'
+"""
+
+APPLIED = f"select applied_gsn from {SCHEMA}.wirekite_log for update"
+
+
+class MySQLRepair(MySQLWriter):
+    """See `RepairTarget`."""
+
+    def __init__(self, url: str, ends: Ends) -> None:
+        """Connect. Foreign keys are off in this session; triggers cannot be, and are refused."""
+        super().__init__(url)
+        self._ends = ends
+        self.replica = True
+        doing = "setting up the session"
+        binlog = value(self._connection, "select @@binlog_format", doing=doing)
+        level = "repeatable read" if binlog == "STATEMENT" else "read committed"
+        run(self._connection, f"set session transaction isolation level {level}", doing=doing)
+
+    @contextmanager
+    def transaction(self) -> Iterator[object]:
+        """See RepairTarget."""
+        with server_errors("repairing the target"), transaction(self._connection):
+            yield self._connection
+
+    def hold(self, expected: Applied) -> None:
+        """See RepairTarget."""
+        doing = "locking the applied position"
+        if not rows(self._connection, PRESENT, (SCHEMA,), doing=doing):
+            return
+        found = rows(
+            self._connection,
+            f"select applied_gsn from {SCHEMA}.wirekite_log for update",
+            doing=doing,
+        )
+        if found and found[0]["applied_gsn"] != expected.gsn:
+            raise moved(expected, int(found[0]["applied_gsn"]))
+
+    def check(self, table: RepairTable) -> None:
+        """See RepairTarget."""
+        found = require(read_target_tables(self._connection, [table.target]), table.target)
+        check_shape(table.definition, found, self._ends)
+        names = {column.name.lower() for column in table.definition.columns}
+        own = [c.name for c in found.columns if c.name.lower() not in names and not c.generated]
+        if own:
+            raise own_columns(table.target, own)
+        if found.triggers or found.engine.upper() not in TRANSACTIONAL:
+            what = f"trigger {found.triggers[0]}" if found.triggers else f"engine {found.engine}"
+            raise RepairRefused(
+                f"target table {table.target} has {what}",
+                hint="Triggers would act on what is written: drop them meanwhile. Engines without "
+                "transactions could be left half repaired: alter table ... engine = InnoDB;",
+                table=str(table.target),
+            )
+
+    def delete(self, table: TableName, condition: str) -> int:
+        """See RepairTarget."""
+        statement = f"delete from {quoted(*table)} where {condition}"
+        return run(self._connection, statement, doing=f"deleting rows of {table}")
+
+    def copy(self, task: ChunkTask, reader: Reader) -> int:
+        """See RepairTarget."""
+        return self._load(task, reader)
+
+    def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
+        """See RepairTarget."""
+        with server_errors(doing), self._connection.cursor() as cursor:
+            cursor.execute(query)
+            return list(cursor.fetchall())

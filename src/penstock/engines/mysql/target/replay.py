@@ -1,0 +1,236 @@
+"""Changes straight into their table, as events that MariaDB executes as its replica would.
+
+A row that is new is inserted, one that was there is looked up by its key and changed, and nothing
+is parsed: per row it costs what a replica's applier does. It is strict: a row that is new to the
+log and is there already, or the other way round, is an error, with which nothing of the batch
+stays; then the rows of that table go as lines (`direct.py`), which take either (`RowsUnexpected`).
+
+It needs two rights (BINLOG REPLAY for the events, BINLOG ADMIN to leave out their statement's
+text), tables of InnoDB with one unique index and no column but those that rows bring, without
+triggers and checks, which no event looks at, and types of which `row_events.py` makes events. MySQL
+has the statement too, but keeps JSON as something of its own, and gains less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pymysql
+import structlog
+
+from penstock.codec.mysql.types import parse_type
+from penstock.engines.mysql.connect import Connection, quoted, rows, server_errors
+from penstock.engines.mysql.target.merge import MergeSql, Way
+from penstock.engines.mysql.target.refusals import apply_error
+from penstock.engines.mysql.target.row_events import (
+    EventTable,
+    NotExact,
+    event_column,
+    format_statement,
+    statements,
+)
+from penstock.engines.mysql.target.target import BYTES, CHARACTER
+from penstock.host.connect import StatementFailed
+from penstock.load.rows_files import pieces_of
+from penstock.model import Column
+from penstock.ports.refusals import RowsUnexpected, StagingChanged
+from penstock.ports.target import RowsFile
+
+logger = structlog.get_logger(__name__)
+
+# A row that is there already; a row that is not. Numbers of the servers' and of their engines'.
+UNEXPECTED = frozenset({1062, 1032, 1022})
+NOT_ALLOWED = 1227
+CLIENT_ERRORS = 2000  # numbers from here on are no answers of a server
+PACKET_BYTES_MIN = 8 * 2**20
+_LENGTH_BYTES = 4
+PIECE_BYTES = 2**20
+
+_INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
+_MOMENTS = frozenset({"datetime", "timestamp"})
+_CHOICES = frozenset({"enum", "set"})
+# By neutral type the types of columns for which `row_events.py` makes of its values what LOAD DATA
+# would.
+_TOLD: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(("bool", "int32", "int64", "uint32", "uint64"), _INTEGERS),
+    "int16": _INTEGERS | {"year"},
+    **dict.fromkeys(("timestamp", "timestamptz"), _MOMENTS),
+    "float32": frozenset({"float"}),
+    "float64": frozenset({"double"}),
+    "decimal": frozenset({"decimal"}),
+    "date": frozenset({"date"}),
+    "time": frozenset({"time"}),
+    "uuid": frozenset({"char", "varchar"}),
+    "binary": BYTES,
+    "string": CHARACTER | _CHOICES,
+}
+
+SETTINGS = """
+    select @@global.slave_exec_mode as exec_mode, @@global.slave_skip_errors as skip_errors,
+           @@server_id as server_id, @@max_allowed_packet as packet_bytes
+"""
+
+
+def replays(connection: Connection) -> int | None:
+    """The server's id where it executes events of this session strictly; else None."""
+    if not connection.server.is_mariadb:
+        return None
+    (found,) = rows(connection, SETTINGS, doing="looking at the target")
+    if found["exec_mode"] != "STRICT" or found["skip_errors"] != "OFF":
+        return None  # rows that are not there would be passed over
+    if int(found["packet_bytes"]) < PACKET_BYTES_MIN:
+        return None
+    return int(found["server_id"])
+
+
+def begin_replaying(connection: Connection, server_id: int) -> bool:
+    """Tell a session how our events are laid out; False where its account may not have them."""
+    try:
+        # Or the server writes every statement of ours into its binlog beside the rows.
+        connection.query("set session binlog_annotate_row_events = 0")
+        connection.query(format_statement(server_id))
+    except pymysql.Error as error:
+        if error.args[0] >= CLIENT_ERRORS:
+            raise
+        if error.args[0] != NOT_ALLOWED:
+            logger.warning("the target executes no events", reason=str(error.args[-1]))
+        return False
+    return True
+
+
+def event_table(merge: MergeSql, server_id: int) -> EventTable | None:
+    """How a table's rows go as events; None where they cannot."""
+    table, relation = merge.table, merge.merge.relation
+    checks = set(table.checks)
+    documents = {f"json_valid({quoted(column.name)})": column.name for column in table.columns}
+    if (
+        merge.way is not Way.UPSERT
+        or table.triggers
+        or not checks <= documents.keys()
+        or table.is_versioned
+        or table.engine.lower() != "innodb"
+        or merge.merge.dropped
+        or len(table.columns) != len(relation.columns)
+    ):
+        return None
+    found = {target.name: index for index, (_, target) in merge.columns.items()}
+    columns = []
+    for target in table.columns:
+        index = found.get(target.name)
+        if index is None or target.generated or merge.template(index) != "{}":
+            return None
+        column = relation.columns[index]
+        is_key = index in relation.key
+        if is_key and target.is_text and not target.collation.endswith("_bin"):
+            return None  # what the collation takes for equal may come and go in any order
+        made = event_column(
+            column.name,
+            target.type_text,
+            charset=target.charset,
+            not_null=target.not_null,
+            is_document=f"json_valid({quoted(target.name)})" in checks,
+            has_zero=_has_zero(column),
+        )
+        kind = column.neutral.partition("(")[0]
+        if made is None or target.data_type not in _TOLD.get(kind, ()):
+            return None
+        columns.append(made)
+    places = {column.name: place for place, column in enumerate(columns)}
+    return EventTable(
+        schema=table.name.schema,
+        name=table.name.name,
+        columns=tuple(columns),
+        key=tuple(places[relation.columns[index].name] for index in relation.key),
+        count=merge.layout.count,
+        server_id=server_id,
+    )
+
+
+def _has_zero(column: Column) -> bool:
+    """Whether an empty text of it is an ENUM's value 0, and no label."""
+    kind = parse_type(column.source_type)
+    return kind is not None and kind.base == "enum" and "" not in kind.labels
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def write_events(
+    path: Path, table: EventTable, batches: Iterable[pa.RecordBatch]
+) -> RowsFile | None:
+    """Write rows as statements, each behind its length; None where lines have to tell them."""
+    row_count = size_bytes = 0
+    try:
+        with path.open("wb") as file:
+            for batch in batches:
+                for statement in statements(table, batch) if batch.num_rows else ():
+                    size_bytes += file.write(len(statement).to_bytes(_LENGTH_BYTES, "little"))
+                    size_bytes += file.write(statement)
+                row_count += batch.num_rows
+    except NotExact:
+        return None
+    except OSError as error:
+        logger.warning("rows could not wait in a file", path=str(path), reason=error.strerror)
+        return None
+    return RowsFile(
+        path=path, row_count=row_count, size_bytes=size_bytes, form=table, has_deletes=True
+    )
+
+
+def replay(connection: Connection, file: RowsFile, merge: MergeSql) -> None:
+    """Have the server execute a file's statements. Raises RowsUnexpected, StagingChanged."""
+    table, relation = merge.table.name, merge.merge.relation
+    try:
+        with (
+            pieces_of(file, size_bytes=PIECE_BYTES) as pieces,
+            server_errors(f"applying to {table}"),
+            _plain_bytes(connection),
+        ):
+            for statement in _statements_of(pieces):
+                connection.query(statement)
+    except StatementFailed as error:
+        if error.fields.get("errno") not in UNEXPECTED:
+            raise apply_error(error, table) from error
+        raise RowsUnexpected(
+            f"applying to {table}: a row is there, or is not, against what the log says (error "
+            f"{error.fields['errno']})",
+            hint="The batch is staged again by itself, as one that takes either.",
+            schema=relation.schema,
+            name=relation.name,
+        ) from error
+    except ValueError as error:
+        raise StagingChanged(
+            f"{file.path}: {error}", hint="The batch is staged again by itself."
+        ) from error
+
+
+@contextmanager
+def _plain_bytes(connection: Connection) -> Iterator[None]:
+    """Statements as bytes: the server need not look for characters of several bytes in them."""
+    connection.query("set character_set_client = binary")
+    try:
+        yield
+    finally:
+        if connection.open:
+            connection.query("set character_set_client = utf8mb4")
+
+
+def _statements_of(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """A file's statements, whose bytes come in pieces. Raises ValueError."""
+    held = bytearray()
+    for piece in pieces:
+        held += piece
+        start = 0
+        while len(held) - start >= _LENGTH_BYTES:
+            end = start + _LENGTH_BYTES
+            end += int.from_bytes(held[start:end], "little")
+            if end > len(held):
+                break
+            yield bytes(held[start + _LENGTH_BYTES : end])
+            start = end
+        del held[:start]
+    if held:
+        raise ValueError("the last statement is not whole")

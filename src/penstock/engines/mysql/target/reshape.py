@@ -1,0 +1,196 @@
+"""Carrying out what changed a table's shape, by policy: which clauses, and others where refused.
+
+One ALTER TABLE for all changes of a table, which the servers do whole or not at all. Not here: what
+a change becomes in SQL (`alter.py`), and when it is done (`apply.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from penstock.codec.mysql import retyping as mysql_retyping
+from penstock.codec.postgres import retyping as pg_retyping
+from penstock.codec.types import Engine
+from penstock.engines.mysql.target.alter import Alterer, Clause, alter_afresh, alter_table, fill_new
+from penstock.engines.mysql.target.target import TargetTable
+from penstock.engines.mysql.target.types import same_type
+from penstock.host import faults
+from penstock.model import PenstockError, Relation, TableName
+from penstock.ports.policies import Kind, Policies, Policy
+from penstock.ports.refusals import RelationNotCarried, ValueRefused
+from penstock.ports.target import TableRecord
+from penstock.sql.schema_drift import Departures
+from penstock.sql.shape_changes import (
+    Change,
+    TypeRules,
+    column_renames,
+    shape_changes,
+    under_new_names,
+)
+
+logger = structlog.get_logger(__name__)
+
+
+def types_of(source_engine: str) -> TypeRules:
+    """What is known of this source's types."""
+    if Engine(source_engine or "postgresql") is Engine.POSTGRESQL:
+        return TypeRules(holds=pg_retyping.holds, same=lambda left, right: left == right)
+    return TypeRules(
+        holds=lambda wider, narrower: mysql_retyping.keeps_values(narrower, wider, strict=False),
+        same=same_type,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What a table's new shape changes. names: columns renamed in place, to be done first."""
+
+    names: tuple[Change, ...]
+    others: tuple[Change, ...]
+
+
+class Reshaping:
+    """One table on its way to another shape."""
+
+    def __init__(
+        self,
+        policies: Policies,
+        types: TypeRules,
+        run: Callable[[str], object],
+        noted: list[tuple[TableName, str]],
+    ) -> None:
+        """run: execute a statement; typed errors come out. noted: gets what could not be done."""
+        self._noted = noted
+        self._policies = policies
+        self._types = types
+        self._run = run
+
+    def changes(
+        self, record: TableRecord, relation: Relation, table: TargetTable, *, renamed: bool
+    ) -> Changes:
+        """What is to be done. Raises SchemaChangeRefused, RelationNotCarried."""
+        computed = [column.name for column in table.columns if column.generated]
+        names = column_renames(record, relation, [column.name for column in table.columns])
+        known = self._under_new_names(record, names)
+        changes = shape_changes(known, relation, self._types, computed=computed, renamed=renamed)
+        for change in (*names, *changes):
+            self._policies.check(change.kind, change.what, table=str(record.target))
+        return Changes(names=tuple(names), others=tuple(changes))
+
+    def _under_new_names(self, record: TableRecord, names: Sequence[Change]) -> TableRecord:
+        policy = self._policies.of(Kind.RENAME_COLUMN)
+        is_key_kept = policy in (Policy.EVOLVE, Policy.TRY_EVOLVE)
+        return under_new_names(record, names, is_key_kept=is_key_kept)
+
+    def carry_out(
+        self, found: Changes, alterer: Alterer, look_again: Callable[[], TargetTable]
+    ) -> TableRecord:
+        """Alter the table; the record to write. Safe to repeat.
+
+        look_again: the table as it is. Raises RelationNotCarried and what the server refuses.
+        """
+        departures = Departures.of(alterer.record)
+        before = alterer.record
+        for change in found.names:
+            if not departures.never_there(change):
+                self._rename(change, alterer, departures)
+                alterer = replace(alterer, table=look_again())
+        known = replace(
+            self._under_new_names(before, found.names),
+            left_out=tuple(departures.left_out),
+            kept=tuple(departures.kept),
+        )
+        self._others(found.others, replace(alterer, record=known), departures)
+        return departures.record(before, alterer.relation)
+
+    def _rename(self, change: Change, alterer: Alterer, departures: Departures) -> None:
+        """A statement of its own: in one with others, columns have their old names."""
+        policy = self._policies.of(change.kind)
+        if policy is Policy.TRY_EVOLVE:
+            try:
+                self._alter(alterer.evolve(change), alterer)
+            except PenstockError as error:
+                if error.retry == "backoff" or change.name in (alterer.record.key or ()):
+                    raise
+                policy = Policy.LENIENT
+                self._note(departures, alterer, change, error)
+                self._alter(alterer.lenient(change), alterer)
+            else:
+                policy = Policy.EVOLVE
+        else:
+            self._alter(_clauses(alterer, change, policy), alterer)
+        departures.went(change, policy)
+
+    def _others(self, changes: Sequence[Change], alterer: Alterer, departures: Departures) -> None:
+        """All changes but new names, in one ALTER TABLE."""
+        alterer.check()
+        ways: dict[int, Policy] = {}
+        clauses = alterer.ungenerated()
+        for place, change in enumerate(changes):
+            ways[place] = self._policies.of(change.kind)
+            if ways[place] is Policy.TRY_EVOLVE:
+                try:
+                    clauses += alterer.evolve(change)
+                except RelationNotCarried as error:
+                    ways[place] = Policy.LENIENT
+                    self._note(departures, alterer, change, error)
+                    clauses += alterer.lenient(change)
+            else:
+                clauses += _clauses(alterer, change, ways[place])
+        try:
+            self._alter(clauses, alterer)
+        except PenstockError as error:
+            tried = [place for place, way in ways.items() if way is Policy.TRY_EVOLVE]
+            if error.retry == "backoff" or not tried:
+                raise
+            for place in tried:
+                ways[place] = Policy.LENIENT
+                self._note(departures, alterer, changes[place], error)
+            clauses = alterer.ungenerated()
+            for place, change in enumerate(changes):
+                clauses += _clauses(alterer, change, ways[place])
+            self._alter(clauses, alterer)
+        for place, change in enumerate(changes):
+            way = ways[place]
+            departures.went(change, Policy.EVOLVE if way is Policy.TRY_EVOLVE else way)
+
+    def _note(
+        self, departures: Departures, alterer: Alterer, change: Change, error: PenstockError
+    ) -> None:
+        note = departures.note(change, error.message)
+        self._noted.append((alterer.table.name, note))
+        table = str(alterer.table.name)
+        logger.warning("change of shape not carried out", table=table, note=note)
+
+    def _alter(self, clauses: Sequence[Clause], alterer: Alterer) -> None:
+        table, name = alterer.table, str(alterer.table.name)
+        statement, fill = alter_table(table, clauses), fill_new(table, clauses)
+        if statement:
+            try:
+                self._run(statement)
+            except ValueRefused:
+                if not alterer.emptied:
+                    raise
+                self._run(alter_afresh(table, clauses))
+        if fill:
+            faults.point("load.alter.fill")
+            self._run(fill)
+        for clause in clauses:
+            logger.info("target table altered", table=name, change=clause.what)
+
+
+def _clauses(alterer: Alterer, change: Change, policy: Policy) -> list[Clause]:
+    if policy is Policy.IGNORE:
+        return []
+    return alterer.evolve(change) if policy is Policy.EVOLVE else alterer.lenient(change)
+
+
+def may_keep(policies: Policies) -> bool:
+    """Whether columns that the source drops may stay in the target."""
+    return any(
+        policies.of(kind) in (Policy.TRY_EVOLVE, Policy.LENIENT, Policy.IGNORE)
+        for kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN)
+    )

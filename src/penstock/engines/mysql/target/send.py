@@ -1,0 +1,305 @@
+"""Merge rows into a merge table, by LOAD DATA LOCAL from memory. Runs in the workers.
+
+Where the server takes none (`local_infile = 0`), by INSERT of many rows a statement. The rows are
+sent in a transaction that first sees that the merge table is still meant for them: what a worker of
+a batch that was given up sends late, is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pymysql
+import structlog
+from pymysql.constants import COMMAND
+
+from penstock.engines.mysql.connect import Connection, connect, quoted, statement_error, value
+from penstock.engines.mysql.connect import rows as rows_of
+from penstock.engines.mysql.target.layout import MergeLayout
+from penstock.engines.mysql.target.rows import FIELDS, lines, tuples
+from penstock.host.connect import ConnectionLost, ServerBusy, StatementInterrupted
+from penstock.load import LOAD_AFRESH
+from penstock.model import PenstockError
+from penstock.ports.refusals import StagingChanged, StagingFailed, StagingLost, ValueRefused
+from penstock.ports.target import SCHEMA, Outgoing
+
+logger = structlog.get_logger(__name__)
+
+WORKER_NAME = "penstock worker"
+LOCK_WAIT_S = 60
+PACKET_BYTES = 2**20
+# A statement of an INSERT may not be longer than the server's max_allowed_packet, nor need it.
+INSERT_BYTES_MAX = 8 * 2**20
+FILE_NAME = "penstock"
+NOT_ALLOWED = 1227
+TRUNCATED = 1265
+
+# Merge tables hold nothing that a replica of the target needs. Silently left, where not allowed.
+WITHOUT_LOG = "set session sql_log_bin = 0"
+
+
+# As `connect` has it, but not strict: as in LOAD DATA LOCAL, warnings are counted instead.
+COUNTING = "'NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES'"
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """A worker's connection. takes_files: LOAD DATA LOCAL is allowed. packet_bytes: see above."""
+
+    connection: Connection
+    takes_files: bool
+    packet_bytes: int
+
+
+_sessions: dict[tuple[int, str], _Session] = {}
+
+
+def send(url: str, rows: Outgoing) -> None:
+    """Append rows to a merge table; see `Engine.send`."""
+    try:
+        session = _session(url)
+        _send(session, rows)
+    except pymysql.Error as error:
+        _forget(url)
+        raise _typed(rows, error) from error
+    except BaseException:
+        _forget(url)
+        raise
+
+
+def _send(session: _Session, rows: Outgoing) -> None:
+    connection = session.connection
+    names = ", ".join(quoted(name) for name in rows.reader.schema.names)
+    table = quoted(SCHEMA, rows.staging)
+    connection.begin()
+    _check_stamp(connection, rows)
+    layout = MergeLayout(rows.relation)
+    counted = _Counted(rows.reader, layout.without_label(), layout.floats())
+    if session.takes_files:
+        statement = f"load data local infile '{FILE_NAME}' into table {table} character set binary"
+        result = load_local(connection, f"{statement} {FIELDS} ({names})", map(lines, counted))
+        taken, warnings = result
+        if warnings and counted.without_label:
+            warnings = all_warnings(connection)
+    else:
+        taken = warnings = 0
+        room = min(INSERT_BYTES_MAX, session.packet_bytes - 2**16)
+        for batch in counted:
+            for piece in tuples(batch, bytes_max=room):
+                head = f"insert into {table} ({names}) values ".encode()
+                taken += int(connection.query(head + piece))
+                if connection._result.warning_count:
+                    warnings += all_warnings(connection)
+    if warnings != counted.without_label or taken != counted.rows:
+        raise _refused(connection, rows, taken, counted.rows)
+    connection.commit()
+
+
+class _Counted:
+    """The batches of a reader, counted as they go by.
+
+    without_label: values that are the 0 of an ENUM. The server warns of each of them, once, and
+    stores it; a warning more is about another value.
+    """
+
+    def __init__(
+        self, reader: pa.RecordBatchReader, labels: tuple[str, ...], floats: tuple[str, ...]
+    ) -> None:
+        """floats: columns to be told with all digits: the shortest may be out of their range."""
+        self._reader = reader
+        self._labels = labels
+        self._floats = floats
+        self.rows = 0
+        self.without_label = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._reader:
+            if batch.num_rows:
+                self.rows += batch.num_rows
+                for name in self._labels:
+                    empty = pc.equal(batch.column(name), "")
+                    self.without_label += pc.sum(empty).as_py() or 0
+                for name in self._floats:
+                    place = batch.schema.get_field_index(name)
+                    batch = batch.set_column(place, name, batch.column(name).cast(pa.float64()))
+                yield batch
+
+
+_LOADED = re.compile(rb"Records: (\d+) +Deleted: \d+ +Skipped: (\d+)")
+
+
+def load_local(connection: Connection, sql: str, pieces: Iterable[bytes]) -> tuple[int, int]:
+    """Run a LOAD DATA LOCAL statement and send it this; rows read and not skipped, and warnings.
+
+    The server names the file that it wants: any other name than ours is refused, since who
+    answers in a server's place could ask for any file of ours. Raises pymysql.Error.
+    """
+    connection._execute_command(COMMAND.COM_QUERY, sql)
+    packet = connection._read_packet()
+    if not packet.is_load_local_packet():
+        raise pymysql.err.OperationalError(2027, "the server did not ask for the rows")
+    if packet.get_all_data()[1:] != FILE_NAME.encode():
+        connection._force_close()
+        raise pymysql.err.OperationalError(2027, "the server asked for a file that is not ours")
+    try:
+        for piece in pieces:
+            view = memoryview(piece)
+            for at in range(0, len(view), PACKET_BYTES):
+                _write_packet(connection, view[at : at + PACKET_BYTES])
+    except BaseException:
+        connection._force_close()  # an empty packet would end the rows, as if these were all
+        raise
+    connection.write_packet(b"")
+    answer = connection._read_packet()
+    answer.advance(1)
+    answer.read_length_encoded_integer()  # a row that REPLACE replaces counts twice
+    answer.read_length_encoded_integer()
+    _, warning_count = answer.read_struct("<HH")
+    said = _LOADED.search(answer.read_all())
+    if said is None:
+        raise pymysql.err.OperationalError(2027, "the server does not say what it has loaded")
+    return int(said[1]) - int(said[2]), int(warning_count)
+
+
+def _write_packet(connection: Connection, payload: memoryview) -> None:
+    """PyMySQL's `write_packet`, which copies the payload three times."""
+    head = len(payload).to_bytes(3, "little") + bytes([connection._next_seq_id])
+    connection._write_bytes(b"".join((head, payload)))
+    connection._next_seq_id = (connection._next_seq_id + 1) % 256
+
+
+def all_warnings(connection: Connection) -> int:
+    """How many warnings the last statement had: packets count no further than 65,535.
+
+    They are kept: to select their number as a variable would have the server forget them.
+    """
+    return int(value(connection, "show count(*) warnings", doing="counting warnings"))
+
+
+def _check_stamp(connection: Connection, rows: Outgoing) -> None:
+    """Lock the merge table's stamp until the commit, and see that it is ours."""
+    found = value(
+        connection,
+        f"select stamp from {SCHEMA}.wirekite_merge where merge_name = %s lock in share mode",
+        (rows.staging,),
+        doing=f"staging {rows.table}",
+    )
+    if found != rows.stamp:
+        raise StagingChanged(
+            f"merge table {rows.staging} is meant for another batch by now",
+            hint="The batch is staged again by itself.",
+        )
+
+
+def warnings_said(connection: Connection) -> list[tuple[int, str]]:
+    """The last statement's warnings, numbers and texts: as many as the server has kept."""
+    found = rows_of(connection, "show warnings", doing="reading warnings")
+    return [(int(row["code"]), str(row["message"])) for row in found]
+
+
+def column_said(text: str) -> str:
+    """The column that a warning names; empty where it names none (or not in English)."""
+    _, named, rest = text.rpartition(" for column '")
+    return rest.rpartition("' at row ")[0] if named else ""
+
+
+def not_of_labels(said: list[tuple[int, str]], labels: tuple[str, ...]) -> list[tuple[int, str]]:
+    """The warnings that are not about the 0 of an ENUM."""
+    return [
+        (number, text)
+        for number, text in said
+        if number != TRUNCATED or column_said(text) not in ("", *labels)
+    ]
+
+
+def _refused(connection: Connection, rows: Outgoing, taken: int, sent: int) -> PenstockError:
+    """What the server's warnings say, without the values that they name."""
+    labels = MergeLayout(rows.relation).without_label()
+    said = warnings_said(connection)
+    if not said:
+        return StagingFailed(
+            f"staging {rows.table}: the server took {taken} rows of {sent}",
+            hint=f"Please report it. {LOAD_AFRESH}",
+            table=str(rows.table),
+        )
+    number, text = (not_of_labels(said, labels) or said)[0]
+    column = column_said(text)
+    which = f"a value of column {column}" if column else "a value"
+    return ValueRefused(
+        f"staging {rows.table}: the server has no place for {which} (error {number})",
+        hint="The value is out of what MySQL's type can hold: have the column as text in the "
+        "target, or leave the table out.",
+        table=str(rows.table),
+        errno=number,
+    )
+
+
+def _typed(rows: Outgoing, error: pymysql.Error) -> PenstockError:
+    typed = statement_error(f"staging {rows.table} into {rows.staging}", error)
+    if isinstance(typed, ConnectionLost | StatementInterrupted | ServerBusy):
+        return StagingLost(typed.message, hint="It is tried again by itself.", **typed.fields)
+    return StagingFailed(
+        typed.message,
+        hint=f"Please report it. {LOAD_AFRESH}",
+        **typed.fields | {"table": str(rows.table)},
+    )
+
+
+# --- connections ----------------------------------------------------------------------------------
+
+
+def _session(url: str) -> _Session:
+    """The worker's connection to the target; a forked child does not share its parent's."""
+    place = (os.getpid(), url)
+    if place not in _sessions:
+        for pid, other in list(_sessions):  # a worker serves one target at a time
+            if pid == place[0]:
+                _forget(other)
+        _sessions[place] = _open(url)
+    return _sessions[place]
+
+
+def _open(url: str) -> _Session:
+    options = {
+        "innodb_lock_wait_timeout": str(LOCK_WAIT_S),
+        "lock_wait_timeout": str(LOCK_WAIT_S),
+        "sql_mode": COUNTING,
+    }
+    connection = connect(url, application_name=WORKER_NAME, local_infile=True, options=options)
+    try:
+        facts = value(connection, "select @@local_infile", doing="looking at the target")
+        room = value(connection, "select @@max_allowed_packet", doing="looking at the target")
+        without_log(connection)
+    except BaseException:
+        connection.close()
+        raise
+    if not facts:
+        logger.warning(
+            "the target takes no LOAD DATA LOCAL, rows go by INSERT",
+            hint="Run: set global local_infile = 1;",
+        )
+    return _Session(connection, takes_files=bool(facts), packet_bytes=int(room))
+
+
+def without_log(connection: Connection) -> bool:
+    """Keep what this session writes out of the target's binlog, where it may; whether it does."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(WITHOUT_LOG)
+    except pymysql.Error as error:
+        if error.args[0] != NOT_ALLOWED:
+            raise
+        return False
+    return True
+
+
+def _forget(url: str) -> None:
+    """Drop a connection after an error: it may stand in the middle of anything."""
+    session = _sessions.pop((os.getpid(), url), None)
+    if session is not None:
+        session.connection._force_close()

@@ -1,0 +1,232 @@
+"""Tables of MySQL and MariaDB made from a source's definitions. Text of statements alone.
+
+Not here: running them (`bulk.py`), what holds a column (`codec.types`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.codec.mysql.charsets import charset_named
+from penstock.codec.types import Mapping
+from penstock.engines.mysql.connect import quoted
+from penstock.engines.mysql.target.target import TargetTable
+from penstock.engines.mysql.target.types import same_type
+from penstock.load.late_keys import LateKey
+from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableName, UniqueKey
+from penstock.ports.refusals import TargetShapeDiffers, TargetTypeMissing
+from penstock.sql.read_plan import Ends, carried, target_charset
+from penstock.sql.schema_translation import Extras, extras_of, mysql_foreign_key, mysql_index
+
+_INDEX_NAME = re.compile("key `((?:[^`]|``)+)` ")
+_UTF8 = frozenset({"utf8mb3", "utf8mb4"})  # what only the greater one holds is refused by itself
+# What MariaDB computes where it keeps old rows; those of the source are its own history.
+PERIOD = frozenset({"ROW START", "ROW END"})
+_NOT_ASCII = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
+
+
+def create_sql(definition: TableDefinition, name: TableName, ends: Ends) -> tuple[str, list[str]]:
+    """CREATE TABLE with columns and primary key, and what the table lacks, sentence by sentence.
+
+    Raises TargetTypeMissing for a column that the target cannot hold.
+    """
+    mappings = ends.mappings(definition)
+    is_same = ends.source.engine is ends.target.engine
+    parts, notes = [], []
+    kept = {column.name for column in carried(definition, ends)}
+    counted = extras_in_mysql(definition, ends).counted
+    for column in definition.columns:
+        mapping = mappings[column.name]
+        if mapping.refused:
+            raise TargetTypeMissing(
+                f"{name}.{column.name} cannot be had in the target: {mapping.refused}",
+                hint="Leave the table out with an entry like !schema.table in [source] tables.",
+                table=str(name),
+            )
+        if column.name in kept:
+            more = " auto_increment" if column.name in counted else ""
+            parts.append(_column(column, mapping) + more)
+        elif column.default in PERIOD:
+            notes.append(f"{name} is not versioned, and has no column {column.name}")
+        elif is_same:
+            stored = "stored" if column.generated == "s" else "virtual"
+            parts.append(
+                f"{quoted(column.name)} {mapping.target_type} "
+                f"generated always as ({column.default}) {stored}"
+            )
+        else:
+            notes.append(f"{name}.{column.name} is generated in the source and left out")
+    if definition.primary_key:
+        parts.append(f"primary key ({_primary_key(definition)})")
+    body = ",\n    ".join(parts)
+    options = "engine = InnoDB row_format = dynamic"
+    return f"create table {quoted(*name)} (\n    {body}\n) {options}", notes
+
+
+def _column(column: ColumnDefinition, mapping: Mapping) -> str:
+    # NULL is said: without it older servers give a TIMESTAMP a default of their own.
+    null = "not null" if column.not_null and not mapping.may_be_null else "null"
+    return f"{quoted(column.name)} {mapping.target_type} {null}"
+
+
+def _primary_key(definition: TableDefinition) -> str:
+    """Without the end of the period, which tells a row from its past ones."""
+    period = {column.name for column in definition.columns if column.default in PERIOD}
+    prefixes = definition.primary_key_prefixes or (0,) * len(definition.primary_key)
+    kept = [
+        (name, prefix)
+        for name, prefix in zip(definition.primary_key, prefixes, strict=True)
+        if name not in period
+    ]
+    return _key([name for name, _ in kept], [prefix for _, prefix in kept])
+
+
+def _key(columns: Sequence[str], prefixes: Sequence[int]) -> str:
+    lengths = prefixes or (0,) * len(columns)
+    return ", ".join(
+        quoted(name) + (f"({length})" if length else "")
+        for name, length in zip(columns, lengths, strict=True)
+    )
+
+
+def key_statements(definition: TableDefinition, name: TableName, ends: Ends) -> list[str]:
+    """The statements that give a table its unique keys.
+
+    Between servers of MySQL's family these are the source's; a unique index of PostgreSQL over
+    expressions or some of the rows has no like.
+    """
+    return [_key_statement(key, name, "unique key") for key in _unique_keys(definition, ends)]
+
+
+def _unique_keys(definition: TableDefinition, ends: Ends) -> list[UniqueKey]:
+    kept = {column.name for column in definition.columns}
+    return [
+        key
+        for key in definition.unique_keys
+        if key.columns
+        and set(key.columns) <= kept
+        and (ends.source.engine.is_mysql or key.is_constraint)
+    ]
+
+
+def _key_statement(key: UniqueKey, name: TableName, kind: str) -> str:
+    columns = _key(key.columns, key.prefixes)
+    return f"alter table {quoted(*name)} add {kind} {quoted(key.name)} ({columns})"
+
+
+def late_keys(definition: TableDefinition, name: TableName, ends: Ends) -> tuple[LateKey, ...]:
+    """The unique keys and unique indexes of a table, as they are made later."""
+    keys = [
+        LateKey(
+            name=key.name,
+            columns=key.columns,
+            statement=_key_statement(key, name, "unique key"),
+            plain=_key_statement(key, name, "key"),
+        )
+        for key in _unique_keys(definition, ends)
+    ]
+    over_expressions = [
+        LateKey(name=_name_of(text), columns=(), statement=statement, plain="")
+        for text, statement in index_statements(definition, name, ends).items()
+    ]
+    return (*keys, *over_expressions)
+
+
+def _name_of(index: str) -> str:
+    found = _INDEX_NAME.search(index)
+    assert found is not None, "an index has a name"
+    return found[1].replace("``", "`")
+
+
+def extras_in_mysql(definition: TableDefinition, ends: Ends) -> Extras:
+    """What a table gets besides columns and keys; between servers of the family, all there is."""
+    extras = extras_of(definition, ends.source, ends.target, ends.mappings(definition))
+    if ends.source.engine.is_mysql:
+        extras.defaults = {
+            column.name: column.default
+            for column in definition.columns
+            if column.default is not None and not column.generated
+        }
+        extras.indexes = []
+        extras.lacking = []
+    return extras
+
+
+def default_statements(definition: TableDefinition, name: TableName, ends: Ends) -> dict[str, str]:
+    """By column the statement that gives it its default. Rows never need it."""
+    return {
+        column: f"alter table {quoted(*name)} alter column {quoted(column)} set default "
+        + (f"({sql})" if sql.lower().startswith("current_timestamp") else sql)
+        for column, sql in extras_in_mysql(definition, ends).defaults.items()
+    }
+
+
+def index_statements(definition: TableDefinition, name: TableName, ends: Ends) -> dict[str, str]:
+    """By what it is the statement that makes each index that is no key."""
+    if ends.source.engine.is_mysql:
+        return {text: f"alter table {quoted(*name)} add {text}" for text in definition.indexes}
+    return {
+        f"index {index.name}": f"alter table {quoted(*name)} {mysql_index(index, quoted)}"
+        for index in extras_in_mysql(definition, ends).indexes
+    }
+
+
+def foreign_key_statement(key: ForeignKey, name: TableName, parent: TableName, ends: Ends) -> str:
+    """The statement that makes a foreign key. Their names are unique in a database here."""
+    if not ends.source.engine.is_mysql:
+        key = replace(key, name=f"{name.name}_{key.name}")
+    return f"alter table {quoted(*name)} {mysql_foreign_key(key, parent, quoted)}"
+
+
+def _takes(charset: str, written: str) -> bool:
+    """Whether bytes of a character set mean the same in a column of another.
+
+    A bulk load sends bytes, which the server takes as they are: of another set they would be other
+    characters, silently.
+    """
+    found = charset_named(charset) or charset
+    if found == written or {found, written} <= _UTF8:
+        return True
+    return written == "ascii" and found not in _NOT_ASCII
+
+
+def check_shape(definition: TableDefinition, table: TargetTable, ends: Ends) -> None:
+    """Compare a target table with the definition. Raises TargetShapeDiffers naming the columns.
+
+    More columns in the target are allowed when they can be left out of an insert.
+    """
+    mappings = ends.mappings(definition)
+    kept = carried(definition, ends)
+    differing = []
+    for column in kept:
+        found = table.column(column.name)
+        expected = mappings[column.name].target_type
+        if found is None:
+            differing.append(f"{column.name} is missing, expected {expected}")
+        elif not same_type(found.type_text, expected.partition(" character set")[0]):
+            differing.append(f"{column.name} is {found.type_text}, expected {expected}")
+        elif found.is_text and not _takes(
+            found.charset, wanted := target_charset(column, mappings[column.name])
+        ):
+            differing.append(
+                f"{column.name} is in character set {found.charset}, expected {wanted}"
+            )
+    named = {column.name.lower() for column in definition.columns}
+    differing += [
+        f"{extra.name} is not null, has no default and is not in the source"
+        for extra in table.columns
+        if extra.name.lower() not in named
+        and extra.not_null
+        and not extra.has_default
+        and not extra.generated
+    ]
+    if differing:
+        raise TargetShapeDiffers(
+            f"target table {table.name} has another shape than the source's: "
+            + "; ".join(differing),
+            hint=f"Alter it, or rename it so that penstock makes its own: rename table "
+            f"{table.sql_name} to {quoted(table.name.schema, table.name.name + '_before')};",
+            table=str(table.name),
+        )

@@ -1,0 +1,168 @@
+"""Merge tables of MySQL and MariaDB: made when missing or of another shape, empty for a batch.
+
+InnoDB tables like the base tables, so that they are allowed wherever those are. Each has a stamp in
+`wirekite_merge`: who empties the table changes it first, so that a worker of a batch that was given
+up finds another one and sends nothing (`send.py`). Not here: applying them (`apply.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from penstock.engines.mysql.connect import Connection, quoted, rows, run, server_errors, value
+from penstock.engines.mysql.target.layout import MergeLayout
+from penstock.engines.mysql.target.progress import transaction
+from penstock.host.connect import StatementFailed
+from penstock.model import Relation
+from penstock.ports.refusals import StagingChanged
+from penstock.ports.target import SCHEMA
+
+# Up to so many rows are deleted sooner than a new file is made for the table.
+FEW_ROWS = 2_000
+MADE_MEANWHILE = 1050
+GONE_MEANWHILE = (1051, 1146)
+NO_STRICT = "set session innodb_strict_mode = 0"
+
+
+class StagingArea:
+    """The merge tables of one target; remembers shapes, so that most batches only empty them."""
+
+    def __init__(self, connection: Connection) -> None:
+        """connection: autocommit, used by nobody else meanwhile."""
+        self._connection = connection
+        self._shapes: dict[str, str] = {}
+
+    def prepare(self, wanted: Mapping[str, Relation]) -> dict[str, int]:
+        """Have these merge tables, by name, empty: the new stamp of each.
+
+        Raises StagingChanged when another loader makes them at the same moment.
+        """
+        if not wanted:
+            return {}
+        try:
+            self._look([name for name in wanted if name not in self._shapes])
+            return {name: self._one(name, MergeLayout(shape)) for name, shape in wanted.items()}
+        except StatementFailed as error:
+            if error.fields.get("errno") not in (MADE_MEANWHILE, *GONE_MEANWHILE):
+                raise
+            self._shapes.clear()
+            raise StagingChanged(
+                error.message,
+                hint="It is tried again by itself. Let one loader work on a target: stop the other "
+                "`penstock run` or `penstock load`.",
+            ) from error
+
+    def _one(self, name: str, layout: MergeLayout) -> int:
+        shape = json.dumps(layout.sql_columns)
+        table = quoted(SCHEMA, name)
+        kept = self._shapes.get(name) == shape
+        stamp = self._new_stamp(name)
+        if kept:
+            self._empty(table)
+            return stamp
+        self._run(f"drop table if exists {table}")
+        self._run(layout.create(table))
+        self._run(
+            f"update {SCHEMA}.wirekite_merge set shape = %s where merge_name = %s", (shape, name)
+        )
+        self._shapes[name] = shape
+        return stamp
+
+    def _new_stamp(self, name: str) -> int:
+        """Count the stamp up: waits for workers that send at this moment."""
+        self._run(
+            f"insert into {SCHEMA}.wirekite_merge (merge_name, stamp, shape) values (%s, 1, '')"
+            " on duplicate key update stamp = last_insert_id(stamp + 1)",
+            (name,),
+        )
+        return int(
+            value(
+                self._connection,
+                f"select stamp from {SCHEMA}.wirekite_merge where merge_name = %s",
+                (name,),
+                doing="preparing merge tables",
+            )
+        )
+
+    def _empty(self, table: str) -> None:
+        many = value(
+            self._connection,
+            f"select 1 from {table} limit 1 offset {FEW_ROWS}",
+            doing="preparing merge tables",
+        )
+        self._run(f"truncate table {table}" if many else f"delete from {table}")
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Look at the catalogue again when these are next wanted: somebody drops them."""
+        for name in names:
+            self._shapes.pop(name, None)
+
+    def _look(self, names: list[str]) -> None:
+        """Read the shapes of these: what they were made like, if they are still there."""
+        if not names:
+            return
+        doing = "looking for merge tables"
+        present = {
+            row["table_name"]
+            for row in rows(
+                self._connection,
+                "select table_name from information_schema.tables where table_schema = %s",
+                (SCHEMA,),
+                doing=doing,
+            )
+        }
+        for row in rows(
+            self._connection,
+            f"select merge_name, shape from {SCHEMA}.wirekite_merge",
+            doing=doing,
+        ):
+            name = row["merge_name"]
+            if name in names and (name in present or name.lower() in present):
+                self._shapes[name] = row["shape"]
+
+    def _run(self, sql: str, parameters: object = None) -> None:
+        run(self._connection, sql, parameters, doing="preparing merge tables")
+
+
+def check_staged(connection: Connection, expected: Mapping[str, tuple[int, int]]) -> None:
+    """See that each merge table holds what was staged, and keep writers out until the commit.
+
+    expected: per name the stamp that it got when it was emptied, and its rows. Call in the
+    transaction that applies them; raises StagingChanged.
+    """
+    if not expected:
+        return
+    doing = "checking merge tables"
+    # Workers share a stamp's lock while they send: a second attempt of a task that still does is
+    # waited for, and then counted. One by one, by key: a scan would wait for other tables' workers.
+    stamps = {
+        name: value(
+            connection,
+            f"select stamp from {SCHEMA}.wirekite_merge where merge_name = %s for update",
+            (name,),
+            doing=doing,
+        )
+        for name in sorted(expected)
+    }
+    for name, (stamp, count) in expected.items():
+        table = quoted(SCHEMA, name)
+        held = value(connection, f"select count(*) from {table}", doing=doing)
+        if held != count or stamps.get(name) != stamp:
+            what = f"holds {held} rows, {count} were staged" if held != count else "was emptied"
+            raise StagingChanged(
+                f"merge table {table} {what}", hint="The batch is staged again by itself."
+            )
+
+
+def drop_merge_tables(connection: Connection, names: Iterable[str]) -> None:
+    """Drop merge tables that only one batch needed. Their stamps stay: they count on."""
+    for name in names:
+        run(connection, f"drop table if exists {quoted(SCHEMA, name)}", doing="dropping")
+        with server_errors("dropping a merge table"), transaction(connection):
+            run(
+                connection,
+                f"update {SCHEMA}.wirekite_merge set shape = '' where merge_name = %s",
+                (name,),
+                doing="dropping a merge table",
+            )

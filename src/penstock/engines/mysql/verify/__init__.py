@@ -1,0 +1,1 @@
+"""Comparing tables of MySQL and MariaDB."""

@@ -1,0 +1,368 @@
+"""Doctor's checks of the source server: versions, settings, roles, limits (PG01 to PG08, ...).
+
+Not here: slot and publication (`doctor_slot.py`), tables (`doctor_tables.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.control.config import HandoverMode
+from penstock.control.handover_state import read_handover
+from penstock.engines.postgres.standby import NotAStandby, StandbyTooOld, check_standby
+from penstock.host.connect import literal, quoted
+from penstock.ports.checks import Finding, Probe, Severity, Side, check
+
+SIZE_UNITS = {"B": 1, "kB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
+WAL_KEEP_BYTES_MIN = 2**30
+SENDER_TIMEOUT_MS_MIN = 15_000
+OLD_TRANSACTION_S = 300
+SLOT_AGE_WARNING = 200_000_000
+SLOT_AGE_ERROR = 1_000_000_000
+
+OWN_SLOT = """
+    select slot_name, plugin, database, slot_type, active, active_pid, wal_status, safe_wal_size,
+           pg_wal_lsn_diff(case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
+                                else pg_current_wal_lsn() end, restart_lsn) as retained_bytes
+      from pg_replication_slots
+     where slot_name = %(slot)s
+"""
+
+
+def found(code: str, severity: Severity, what: str, why: str, command: str = "") -> Finding:
+    """A finding on the source side."""
+    return Finding(
+        code=code, severity=severity, side=Side.SOURCE, what=what, why=why, command=command
+    )
+
+
+def own_slot(probe: Probe) -> dict[str, object] | None:
+    """The pipeline's slot as pg_replication_slots has it, None when there is none; read once."""
+    if "slot" not in probe.memo:
+        slot = probe.config.change_extractor.replication_slot
+        rows = probe.rows(OWN_SLOT, slot=slot)
+        probe.memo["slot"] = rows[0] if rows else None
+    slot_row: dict[str, object] | None = probe.memo["slot"]
+    return slot_row
+
+
+@check("PG01", "server version", side=Side.SOURCE)
+def server_version(probe: Probe) -> Iterator[Finding]:
+    """14 to 18 are supported."""
+    if probe.version < 140000:
+        yield found(
+            "PG01",
+            Severity.ERROR,
+            f"the source is PostgreSQL {probe.version // 10000}; 14 is the oldest supported",
+            "older servers lack the replication protocol that penstock speaks",
+        )
+    elif probe.version >= 190000:
+        yield found(
+            "PG01",
+            Severity.WARNING,
+            f"the source is PostgreSQL {probe.version // 10000}; 18 is the newest tested",
+            "a newer server may send what penstock does not know yet; it would stop, not skip",
+        )
+
+
+@check("PG02", "wal_level", side=Side.SOURCE, change_only=True)
+def wal_level(probe: Probe) -> Iterator[Finding]:
+    """Logical decoding needs wal_level = logical."""
+    level = probe.setting("wal_level")
+    if level != "logical":
+        yield found(
+            "PG02",
+            Severity.ERROR,
+            f"wal_level of the source is {level}, it must be logical",
+            "without it the server's log does not hold what logical replication needs",
+            "alter system set wal_level = 'logical';  -- then restart the server",
+        )
+
+
+@check("PG03", "free replication slots", side=Side.SOURCE, change_only=True)
+def free_slots(probe: Probe) -> Iterator[Finding]:
+    """A slot must be free unless ours exists; verify needs another for a moment."""
+    most = int(probe.setting("max_replication_slots") or 0)
+    free = most - int(probe.value("select count(*) from pg_replication_slots"))
+    missing = own_slot(probe) is None
+    mend = f"alter system set max_replication_slots = {most + 16};  -- then restart the server"
+    if missing and free < 1:
+        yield found(
+            "PG03",
+            Severity.ERROR,
+            f"no replication slot is free on the source: all {most} are in use",
+            "the pipeline needs one of its own",
+            mend,
+        )
+    elif free - missing < 1:
+        yield found(
+            "PG03",
+            Severity.WARNING,
+            f"no second replication slot is free on the source ({most} in all)",
+            "`penstock verify` and a bulk load begun again need a temporary one",
+            mend,
+        )
+
+
+@check("PG04", "free WAL senders", side=Side.SOURCE, change_only=True)
+def free_senders(probe: Probe) -> Iterator[Finding]:
+    """Two WAL senders must be free: the stream, and the one that makes a slot."""
+    most = int(probe.setting("max_wal_senders") or 0)
+    free = most - int(
+        probe.value("select count(*) from pg_stat_activity where backend_type = 'walsender'")
+    )
+    slot = own_slot(probe)
+    needed = 1 if slot and slot["active"] else 2
+    if free < needed:
+        yield found(
+            "PG04",
+            Severity.ERROR,
+            f"{max(free, 0)} of {most} WAL senders are free on the source, {needed} are needed",
+            "the stream takes one; making a slot takes another for a moment",
+            f"alter system set max_wal_senders = {most + 10};  -- then restart the server",
+        )
+
+
+@check("PG05", "right to replicate", side=Side.SOURCE, change_only=True)
+def replication_role(probe: Probe) -> Iterator[Finding]:
+    """The role needs REPLICATION, or on Amazon RDS the role rds_replication."""
+    may = probe.value(
+        """
+        select r.rolreplication
+               or r.rolsuper
+               or exists (select from pg_roles as g
+                           where g.rolname in ('rds_replication', 'rds_superuser')
+                             and pg_has_role(r.oid, g.oid, 'member'))
+          from pg_roles as r
+         where r.rolname = current_user
+        """
+    )
+    if not may:
+        yield found(
+            "PG05",
+            Severity.ERROR,
+            f"the role {probe.user} may not replicate from the source",
+            "slots and the stream need the attribute REPLICATION",
+            replication_grant(probe),
+        )
+
+
+def replication_grant(probe: Probe) -> str:
+    """The statement that lets our role replicate."""
+    return (
+        f"alter role {quoted(probe.user)} replication;  "
+        f"-- on Amazon RDS: grant rds_replication to {quoted(probe.user)};"
+    )
+
+
+@check("PG08", "standby", side=Side.SOURCE, change_only=True)
+def standby(probe: Probe) -> Iterator[Finding]:
+    """Decoding on a standby needs 16; on any version the primary is the better source."""
+    if not probe.value("select pg_is_in_recovery()"):
+        return
+    if probe.version < 160000:
+        yield found(
+            "PG08",
+            Severity.ERROR,
+            f"the source is a standby of version {probe.version // 10000}",
+            "logical decoding on a standby needs 16 or later",
+            "point source.url at the primary",
+        )
+    else:
+        yield found(
+            "PG08",
+            Severity.WARNING,
+            "the source is a standby",
+            "a conflict with recovery can invalidate its slot, and promotion ends the stream; "
+            "making a slot waits for the primary",
+            "select pg_log_standby_snapshot();  -- on the primary, while the slot is being made",
+        )
+
+
+@check("PG35", "mode pause", side=Side.SOURCE, change_only=True)
+def pausable(probe: Probe) -> Iterator[Finding]:
+    """A handover in mode pause needs a standby of 16 or later, until it is made."""
+    config = probe.config
+    made = read_handover(config)
+    if config.pipeline.handover is not HandoverMode.PAUSE or (made is not None and made.position):
+        return
+    try:
+        check_standby(probe.connection)
+    except (NotAStandby, StandbyTooOld) as error:
+        yield found("PG35", Severity.ERROR, error.message, "the handover is refused", error.hint)
+
+
+@check("PG18", "old transactions", side=Side.SOURCE, change_only=True)
+def old_transactions(probe: Probe) -> Iterator[Finding]:
+    """Making a slot waits for every transaction that writes, prepared ones included."""
+    if own_slot(probe) is not None:
+        return
+    why = "making the slot waits until it ends, in whatever database of the server it is"
+    for row in probe.rows(
+        """
+        select pid, datname, state, extract(epoch from now() - xact_start)::int as age_s
+          from pg_stat_activity
+         where backend_xid is not null
+           and xact_start <= now() - %(age_s)s * interval '1 s'
+           and pid <> pg_backend_pid()
+         order by xact_start
+         limit 20
+        """,
+        age_s=OLD_TRANSACTION_S,
+    ):
+        yield found(
+            "PG18",
+            Severity.WARNING,
+            f"a transaction in {row['datname']} is open for {row['age_s']} s "
+            f"(pid {row['pid']}, {row['state']})",
+            why,
+            f"select pg_terminate_backend({row['pid']});",
+        )
+    for row in probe.rows(
+        """
+        select gid, database, extract(epoch from now() - prepared)::int as age_s
+          from pg_prepared_xacts
+         where prepared <= now() - %(age_s)s * interval '1 s'
+         order by prepared
+         limit 20
+        """,
+        age_s=OLD_TRANSACTION_S,
+    ):
+        yield found(
+            "PG18",
+            Severity.WARNING,
+            f"the prepared transaction {row['gid']} in {row['database']} is open for "
+            f"{row['age_s']} s",
+            why,
+            f"rollback prepared {literal(row['gid'])};  -- in database {row['database']}",
+        )
+
+
+@check("PG19", "age of slots", side=Side.SOURCE, change_only=True)
+def slot_age(probe: Probe) -> Iterator[Finding]:
+    """A slot left behind keeps vacuum from cleaning the catalogue, in the end up to wraparound."""
+    for row in probe.rows(
+        """
+        select slot_name, age(catalog_xmin) as age
+          from pg_replication_slots
+         where age(catalog_xmin) > %(most)s
+         order by slot_name
+        """,
+        most=SLOT_AGE_WARNING,
+    ):
+        yield found(
+            "PG19",
+            Severity.ERROR if row["age"] > SLOT_AGE_ERROR else Severity.WARNING,
+            f"the slot {row['slot_name']} holds back the catalogue by {row['age']} transactions",
+            "vacuum cannot clean behind it; past two thousand million the server stops writing",
+            f"select pg_drop_replication_slot({literal(row['slot_name'])});  "
+            "-- or let its consumer go on",
+        )
+
+
+@check("PG23", "encoding", side=Side.SOURCE)
+def encoding(probe: Probe) -> Iterator[Finding]:
+    """A SQL_ASCII database may hold bytes that are no text."""
+    name = probe.value(
+        """
+        select pg_encoding_to_char(encoding)
+          from pg_database
+         where datname = current_database()
+        """
+    )
+    if name == "SQL_ASCII":
+        yield found(
+            "PG23",
+            Severity.WARNING,
+            "the source database has the encoding SQL_ASCII",
+            "the server does not convert it; bytes that are not UTF-8 stop the pipeline",
+            "select datname, pg_encoding_to_char(encoding) from pg_database;  "
+            "-- dump it and restore it into a UTF8 database",
+        )
+
+
+def size_bytes(text: str) -> int:
+    """`50GB` in bytes; a bare number counts megabytes, as for WAL settings; -1 stays -1."""
+    digits = text.rstrip("kMGTB")
+    unit = text[len(digits) :]
+    return int(digits) if int(digits) < 0 else int(digits) * SIZE_UNITS[unit or "MB"]
+
+
+@check("PG25", "WAL kept for slots", side=Side.SOURCE, change_only=True)
+def wal_keep_size(probe: Probe) -> Iterator[Finding]:
+    """Without a limit a stopped pipeline fills the disk; with a small one it loses its place."""
+    text = probe.setting("max_slot_wal_keep_size") or "-1"
+    mend = "alter system set max_slot_wal_keep_size = '50GB'; select pg_reload_conf();"
+    if size_bytes(text) < 0:
+        yield found(
+            "PG25",
+            Severity.WARNING,
+            "max_slot_wal_keep_size of the source is -1: no limit",
+            "a pipeline that stands still for long fills the server's disk",
+            mend,
+        )
+    elif size_bytes(text) < WAL_KEEP_BYTES_MIN:
+        yield found(
+            "PG25",
+            Severity.WARNING,
+            f"max_slot_wal_keep_size of the source is {text}",
+            "a short stop of the pipeline can lose the slot; then everything is loaded anew",
+            mend,
+        )
+
+
+@check("PG26", "timeouts of replication", side=Side.SOURCE, change_only=True)
+def sender_timeouts(probe: Probe) -> Iterator[Finding]:
+    """A short wal_sender_timeout cuts the stream; idle_replication_slot_timeout ends the slot."""
+    timeout = int(
+        probe.value("select setting::int from pg_settings where name = 'wal_sender_timeout'")
+    )
+    if 0 < timeout < SENDER_TIMEOUT_MS_MIN:
+        yield found(
+            "PG26",
+            Severity.WARNING,
+            f"wal_sender_timeout of the source is {timeout} ms",
+            "a short hitch of network or disk cuts the stream",
+            "alter system set wal_sender_timeout = '60s'; select pg_reload_conf();",
+        )
+    idle = probe.value(
+        """
+        select setting::int
+          from pg_settings
+         where name = 'idle_replication_slot_timeout'
+        """
+    )
+    if idle:
+        shown = probe.setting("idle_replication_slot_timeout")
+        yield found(
+            "PG26",
+            Severity.WARNING,
+            f"idle_replication_slot_timeout of the source is {shown}",
+            "a pipeline stopped for longer loses its slot and has to load everything anew",
+            "alter system set idle_replication_slot_timeout = '0'; select pg_reload_conf();",
+        )
+
+
+@check("PG29", "settings of the role", side=Side.SOURCE)
+def role_settings(probe: Probe) -> Iterator[Finding]:
+    """Settings of role or database that change the text of values: we override them."""
+    for row in probe.rows(
+        """
+        select coalesce(d.datname, 'all databases') as place, setting
+          from pg_db_role_setting as s
+          cross join unnest(s.setconfig) as setting
+          left join pg_database as d on d.oid = s.setdatabase
+         where s.setrole in (0, (select oid from pg_roles where rolname = current_user))
+           and (d.datname is null or d.datname = current_database())
+           and setting ~* '^(datestyle|intervalstyle|timezone|search_path|extra_float_digits'
+                       '|bytea_output|lc_monetary|row_security|[a-z_]*timeout)='
+         order by 1, 2
+        """
+    ):
+        yield found(
+            "PG29",
+            Severity.WARNING,
+            f"{row['setting']} is set for {probe.user} in {row['place']}",
+            "penstock sets its own on every connection, so that values keep their exact text; "
+            "other tools with this role may see other text",
+        )

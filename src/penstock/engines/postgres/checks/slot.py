@@ -1,0 +1,481 @@
+"""Doctor's checks of slot, publication and the replication connection (PG06 to PG13, ...)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.control.config import Mode
+from penstock.control.handover_state import read_handover
+from penstock.control.identity import check_identity, read_identity, stored_identity
+from penstock.control.log_facts import read_log_end
+from penstock.control.new_tables import without_new
+from penstock.control.running import processes
+from penstock.control.table_wishes import read_wishes
+from penstock.engines.postgres.checks.server import found, own_slot, replication_grant
+from penstock.engines.postgres.source.client import open_replication
+from penstock.engines.postgres.source.engine import STREAM_FILE
+from penstock.engines.postgres.source.slot import (
+    APPLICATION_NAME,
+    PositionAhead,
+    SlotInUse,
+    check_not_ahead,
+    published,
+)
+from penstock.engines.postgres.source.slot_owner import (
+    SlotOfAnother,
+    SlotThereBefore,
+    check_adoptable,
+    slot_of_another,
+    slot_owner,
+    slot_there_before,
+)
+from penstock.engines.postgres.source.source_identity import (
+    ServerIdentity,
+    SourceReplaced,
+    TimelineForked,
+    checked_server,
+)
+from penstock.engines.postgres.standby import PublicationOnPrimary, check_publication_there
+from penstock.host.connect import LoginRefused, PrivilegeMissing, literal, quoted
+from penstock.log import checkpoint
+from penstock.model import LOAD_AGAIN, PenstockError, TableName
+from penstock.ports.checks import Finding, Probe, Severity, Side, check, mend_of
+
+
+def _slot(probe: Probe) -> str:
+    return probe.config.change_extractor.replication_slot
+
+
+def _load_again(probe: Probe) -> str:
+    """The commands where changes are lost for good."""
+    return LOAD_AGAIN.replace("FILE", probe.config.path.name)
+
+
+def _publication(probe: Probe) -> str:
+    return probe.config.change_extractor.publication
+
+
+def _tables(probe: Probe) -> str:
+    return published(table.name for table in probe.tables) or "only ..."
+
+
+def create_publication(probe: Probe) -> str:
+    """The statement an administrator types when we may not make the publication ourselves."""
+    return (
+        f"create publication {quoted(_publication(probe))} for table {_tables(probe)} "
+        "with (publish_via_partition_root = true);"
+    )
+
+
+@check("PG06", "replication connection", side=Side.SOURCE, change_only=True)
+def replication_connection(probe: Probe) -> Iterator[Finding]:
+    """Open one and ask it who it is: a pooler or pg_hba.conf may stand between."""
+    try:
+        with open_replication(
+            probe.config.source.url, application_name="penstock doctor"
+        ) as replication:
+            rows = replication.query("IDENTIFY_SYSTEM", doing="asking the source who it is")
+    except PenstockError as error:
+        yield found(
+            "PG06",
+            Severity.ERROR,
+            f"no replication connection to the source: {error.message}",
+            "changes come over one; a connection pooler cannot carry it",
+            _replication_mend(probe, error),
+        )
+        return
+    system_id = rows[0]["systemid"] if rows else None
+    if probe.source_id is not None and system_id != probe.source_id[0]:
+        yield found(
+            "PG06",
+            Severity.ERROR,
+            f"the replication connection reaches another server ({system_id}) than SQL does "
+            f"({probe.source_id[0]})",
+            "a balancer sends them to different servers",
+            "name one server directly in source.url",
+        )
+
+
+def _replication_mend(probe: Probe, error: PenstockError) -> str:
+    """What lets us in, by the reason for which the server does not."""
+    if isinstance(error, PrivilegeMissing):
+        return replication_grant(probe)
+    if isinstance(error, LoginRefused):
+        return (
+            f"hostssl {probe.connection.info.dbname} {probe.user} ADDRESS/32 scram-sha-256  "
+            "# in pg_hba.conf, then: select pg_reload_conf();"
+        )
+    return mend_of(error, "name the server itself in source.url, not a pooler before it")
+
+
+@check("PG07", "same source as before", side=Side.SOURCE)
+def same_source(probe: Probe) -> Iterator[Finding]:
+    """The directory must belong to this pipeline, server, database and slot; timelines, too."""
+    stored = stored_identity(probe.config)
+    now = read_identity(probe.connection, probe.config)
+    try:
+        check_identity(probe.config, stored, now)
+    except PenstockError as error:
+        yield found(
+            "PG07",
+            Severity.ERROR,
+            error.message,
+            "positions of one source mean nothing in another; changes would be missed or mixed",
+            mend_of(error),
+        )
+        return
+    log = read_log_end(probe.config)
+    if probe.config.pipeline.mode.has_change and log.end.position:
+        yield from _has_ours(probe, log.end.position)
+
+
+def _has_ours(probe: Probe, position: int) -> Iterator[Finding]:
+    """After a promotion, or with an older copy in its place: whether it has all the log has."""
+    known = checkpoint.load(probe.config.layout.state / STREAM_FILE, ServerIdentity)
+    try:
+        with open_replication(
+            probe.config.source.url, application_name="penstock doctor"
+        ) as replication:
+            checked_server(replication, known, position)
+            check_not_ahead(replication, position)
+    except (SourceReplaced, TimelineForked, PositionAhead) as error:
+        yield found(
+            "PG07",
+            Severity.ERROR,
+            error.message,
+            "positions mean something else there; changes would be missed or mixed",
+            mend_of(error),
+        )
+
+
+@check("PG09", "slot is ours", side=Side.SOURCE, change_only=True)
+def slot_kind(probe: Probe) -> Iterator[Finding]:
+    """A slot with our name must be a logical pgoutput slot of this database, and nobody else's."""
+    slot = own_slot(probe)
+    if slot is None:
+        return
+    two_phase = probe.value(
+        "select two_phase from pg_replication_slots where slot_name = %(slot)s", slot=_slot(probe)
+    )
+    database = probe.connection.info.dbname
+    wrong = {
+        "type": (slot["slot_type"], "logical"),
+        "plugin": (slot["plugin"], "pgoutput"),
+        "database": (slot["database"], database),
+        "two_phase": (two_phase, False),
+    }
+    is_ours = True
+    for name, (actual, expected) in wrong.items():
+        if actual != expected and (actual is not None or name == "plugin"):
+            is_ours = False
+            yield found(
+                "PG09",
+                Severity.ERROR,
+                f"the slot {_slot(probe)} has {name} {actual}, expected {expected}",
+                "it belongs to something else, or was made in another way",
+                f"select pg_drop_replication_slot({literal(_slot(probe))});  "
+                "-- or name another with changeExtractor.replicationSlot",
+            )
+    if is_ours:
+        yield from _slot_of_another(probe)
+
+
+def _slot_of_another(probe: Probe) -> Iterator[Finding]:
+    """What an extraction would refuse: `ensure_slot` and the handover before it, the engine."""
+    config, slot, publication = probe.config, _slot(probe), _publication(probe)
+    log = read_log_end(config, look_into_open=False)
+    try:
+        known = slot_owner(probe.connection, publication, slot)
+        if known is not None and known.log_id != log.log_id:
+            raise slot_of_another(known, publication, slot)
+        if not log.end.position:
+            check_adoptable(probe.connection, publication, slot)
+            if config.pipeline.mode is Mode.DATA_CHANGE and read_handover(config) is None:
+                raise slot_there_before(slot)
+    except (SlotOfAnother, SlotInUse, SlotThereBefore) as error:
+        yield found(
+            "PG09",
+            Severity.ERROR,
+            error.message,
+            "a slot gives each change to one reader only",
+            error.hint,
+        )
+
+
+@check("PG10", "state of the slot", side=Side.SOURCE, change_only=True)
+def slot_state(probe: Probe) -> Iterator[Finding]:
+    """The slot must still have all the WAL it needs, and nobody else may read from it."""
+    slot = own_slot(probe)
+    if slot is None:
+        return
+    status = slot["wal_status"]
+    keep = "alter system set max_slot_wal_keep_size = '50GB'; select pg_reload_conf();"
+    if status == "lost":
+        yield found(
+            "PG10",
+            Severity.ERROR,
+            f"the slot {_slot(probe)} is lost: the server removed WAL that it still needed",
+            "the changes in between cannot be had any more",
+            _load_again(probe),
+        )
+    elif status == "unreserved":
+        yield found(
+            "PG10",
+            Severity.ERROR,
+            f"the slot {_slot(probe)} is about to be lost: it is over max_slot_wal_keep_size",
+            "the next checkpoint removes WAL that it needs",
+            keep,
+        )
+    elif status == "extended":
+        yield found(
+            "PG10",
+            Severity.WARNING,
+            f"the slot {_slot(probe)} keeps {slot['retained_bytes']} bytes of WAL, more than "
+            "max_wal_size",
+            "the pipeline is behind, and the server's disk fills",
+            keep,
+        )
+    if slot["active"]:
+        yield from _other_reader(probe, slot["active_pid"])
+
+
+def _other_reader(probe: Probe, pid: object) -> Iterator[Finding]:
+    rows = probe.rows(
+        "select application_name, client_addr::text as address from pg_stat_activity "
+        "where pid = %(pid)s",
+        pid=pid,
+    )
+    name = rows[0]["application_name"] if rows else "unknown"
+    runs = any(one.pid for one in processes(probe.config) if one.name == "extract")
+    if name == APPLICATION_NAME and runs:
+        return
+    yield found(
+        "PG10",
+        Severity.WARNING,
+        f"the slot {_slot(probe)} is being read by {name or 'a nameless program'} (pid {pid})",
+        "only one reader may use a slot",
+        f"select pg_terminate_backend({pid});",
+    )
+
+
+@check("PG11", "publication", side=Side.SOURCE, change_only=True)
+def publication(probe: Probe) -> Iterator[Finding]:
+    """It must publish all four kinds of change, partitions under their root."""
+    rows = probe.rows(
+        "select * from pg_publication where pubname = %(name)s", name=_publication(probe)
+    )
+    if not rows:
+        if own_slot(probe) is None:
+            yield from _can_create_publication(probe)
+        return
+    lacking = [
+        what for what in ("insert", "update", "delete", "truncate") if not rows[0][f"pub{what}"]
+    ]
+    partitioned = any(table.partition_leaves for table in probe.tables)
+    mend = (
+        f"alter publication {quoted(_publication(probe))} set "
+        "(publish = 'insert, update, delete, truncate', publish_via_partition_root = true);"
+    )
+    if lacking:
+        yield found(
+            "PG11",
+            Severity.ERROR,
+            f"the publication {_publication(probe)} does not publish {', '.join(lacking)}",
+            "such changes would never arrive",
+            mend,
+        )
+    if not rows[0]["pubviaroot"] and partitioned:
+        yield found(
+            "PG11",
+            Severity.ERROR,
+            f"the publication {_publication(probe)} does not publish partitions under their root",
+            "their rows would arrive under the partitions' names",
+            mend,
+        )
+
+
+def _can_create_publication(probe: Probe) -> Iterator[Finding]:
+    try:
+        check_publication_there(
+            probe.connection, _publication(probe), [table.name for table in probe.tables]
+        )
+    except PublicationOnPrimary as error:
+        yield found(
+            "PG11", Severity.ERROR, error.message, "changes come by publication", mend_of(error)
+        )
+        return
+    yield from _may_create_publication(probe)
+
+
+def _may_create_publication(probe: Probe) -> Iterator[Finding]:
+    """We make the publication: that takes CREATE on the database and owning each table."""
+    superuser = probe.value("select rolsuper from pg_roles where rolname = current_user")
+    if superuser:
+        return
+    create = probe.value("select has_database_privilege(current_database(), 'create')")
+    foreign = probe.rows(
+        """
+        select c.oid::regclass::text as name
+          from pg_class as c
+         where c.oid = any(%(ids)s)
+           and not pg_has_role(c.relowner, 'usage')
+         order by 1
+        """,
+        ids=[table.source_id for table in probe.tables],
+    )
+    if create and not foreign:
+        return
+    lack = (
+        f"{probe.user} does not own {foreign[0]['name']}"
+        if foreign
+        else (f"{probe.user} has not CREATE on the database")
+    )
+    yield found(
+        "PG11",
+        Severity.ERROR,
+        f"there is no publication {_publication(probe)} on the source, and {lack}",
+        "making one takes CREATE on the database and the ownership of each table",
+        f"{create_publication(probe)}  -- as an administrator",
+    )
+
+
+@check("PG13", "tables in the publication", side=Side.SOURCE, change_only=True)
+def published_tables(probe: Probe) -> Iterator[Finding]:
+    """Each wanted table must be in the publication, once there is one."""
+    if not probe.value(
+        "select true from pg_publication where pubname = %(name)s", name=_publication(probe)
+    ):
+        return
+    there = {
+        TableName(row["schemaname"], row["tablename"])
+        for row in probe.rows(
+            "select schemaname, tablename from pg_publication_tables where pubname = %(name)s",
+            name=_publication(probe),
+        )
+    }
+    added = read_wishes(probe.config).copied()  # the extractor publishes them, or says why not
+    for table in without_new(probe.config, probe.tables):  # what is new is asked for at the start
+        if table.name not in there and table.name not in added:
+            yield found(
+                "PG13",
+                Severity.ERROR,
+                f"{table.name} is not in the publication {_publication(probe)}",
+                "its changes would not arrive; once it is, the next run loads it and follows it",
+                f"alter publication {quoted(_publication(probe))} add table "
+                f"{published([table.name])};",
+            )
+
+
+@check("PG17", "row filters and column lists", side=Side.SOURCE, change_only=True)
+def publication_filters(probe: Probe) -> Iterator[Finding]:
+    """A filter or a column list hides rows or columns from the stream."""
+    if probe.version < 150000:
+        return
+    for row in probe.rows(
+        """
+        select r.prrelid::regclass::text as name,
+               pg_get_expr(r.prqual, r.prrelid) as row_filter,
+               r.prattrs is not null as has_columns
+          from pg_publication_rel as r
+          join pg_publication as p on p.oid = r.prpubid
+         where p.pubname = %(name)s
+           and (r.prqual is not null or r.prattrs is not null)
+         order by 1
+        """,
+        name=_publication(probe),
+    ):
+        what = "a column list" if row["has_columns"] else f"a row filter {row['row_filter']}"
+        yield found(
+            "PG17",
+            Severity.WARNING,
+            f"the publication {_publication(probe)} has {what} on {row['name']}",
+            "the stream holds less than the table, so source and target differ",
+            f"alter publication {quoted(_publication(probe))} set table {_tables(probe)};",
+        )
+
+
+@check("PG20", "spilling", side=Side.SOURCE, change_only=True)
+def spilling(probe: Probe) -> Iterator[Finding]:
+    """Large transactions that spill at the server slow it down."""
+    for row in probe.rows(
+        "select spill_txns, spill_bytes from pg_stat_replication_slots "
+        "where slot_name = %(slot)s and spill_bytes > 0",
+        slot=_slot(probe),
+    ):
+        yield found(
+            "PG20",
+            Severity.WARNING,
+            f"{row['spill_txns']} transactions ({row['spill_bytes']} bytes) were spilled to the "
+            "server's disk for this slot",
+            "decoding them is slower than it need be",
+            f"alter role {quoted(probe.user)} set logical_decoding_work_mem = '512MB';",
+        )
+
+
+@check("PG27", "fail-over of the slot", side=Side.SOURCE, change_only=True)
+def failover(probe: Probe) -> Iterator[Finding]:
+    """From 17 on a slot can follow a promotion; one that is invalidated is lost."""
+    if probe.version < 170000 or own_slot(probe) is None:
+        return
+    row = probe.rows(
+        "select failover, invalidation_reason from pg_replication_slots where slot_name = %(slot)s",
+        slot=_slot(probe),
+    )[0]
+    if row["invalidation_reason"] is not None:
+        yield found(
+            "PG27",
+            Severity.ERROR,
+            f"the server invalidated the slot {_slot(probe)}: {row['invalidation_reason']}",
+            "the changes since then cannot be had from it any more",
+            _load_again(probe),
+        )
+    standby = probe.value(
+        "select true from pg_replication_slots where slot_type = 'physical' limit 1"
+    )
+    if standby and not row["failover"]:
+        yield found(
+            "PG27",
+            Severity.WARNING,
+            f"the source has a standby, and the slot {_slot(probe)} does not fail over to it",
+            "after a promotion the slot is gone and everything is loaded anew",
+            f"ALTER_REPLICATION_SLOT {_slot(probe)} (FAILOVER true)  "
+            "-- in psql 'replication=database ...', with the pipeline stopped",
+        )
+
+
+@check("PG28", "standbys wait for the slot", side=Side.SOURCE, change_only=True)
+def synchronized_standbys(probe: Probe) -> Iterator[Finding]:
+    """With fail-over slots the primary should not run ahead of its standby."""
+    if probe.version < 170000 or probe.setting("synchronized_standby_slots"):
+        return
+    physical = probe.value(
+        "select min(slot_name) from pg_replication_slots where slot_type = 'physical'"
+    )
+    failover_slot = probe.value("select true from pg_replication_slots where failover limit 1")
+    if physical and failover_slot:
+        yield found(
+            "PG28",
+            Severity.WARNING,
+            "synchronized_standby_slots of the source is empty",
+            "the stream may run ahead of the standby: after a promotion rows are there twice",
+            f"alter system set synchronized_standby_slots = {literal(physical)}; "
+            "select pg_reload_conf();",
+        )
+
+
+@check("PG31", "publication still there", side=Side.SOURCE, change_only=True)
+def publication_gone(probe: Probe) -> Iterator[Finding]:
+    """A slot without its publication loses rows; 18 only warns in its own log."""
+    slot = own_slot(probe)
+    if slot is None or probe.value(
+        "select true from pg_publication where pubname = %(name)s", name=_publication(probe)
+    ):
+        return
+    yield found(
+        "PG31",
+        Severity.ERROR,
+        f"the slot {_slot(probe)} is there, the publication {_publication(probe)} is not",
+        "changes since the slot was made would be lost; a publication made now does not bring "
+        "them back",
+        _load_again(probe),
+    )

@@ -1,0 +1,309 @@
+"""Doctor's checks of the wanted tables on the source (PG14 to PG16, PG21, PG22, PG24, PG30).
+
+Not here: what their rows are known by (`doctor_identity.py`), how they look in the target
+(`doctor_target.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.engines.postgres.checks.server import found
+from penstock.engines.postgres.source.catalog import Excluded, Exclusion
+from penstock.host.connect import PrivilegeMissing, quoted, server_errors, statement
+from penstock.ports.checks import Finding, Probe, Severity, Side, check
+
+NAMES_SHOWN_MAX = 10
+UNLOGGED = (Exclusion.UNLOGGED, Exclusion.PART_UNLOGGED)
+TOLD_ELSEWHERE = (Exclusion.PART_IDENTITY, *UNLOGGED)
+# What nobody expects to be copied unless it is named.
+EXPECTED = (Exclusion.VIEW, Exclusion.MATERIALIZED_VIEW, Exclusion.OWN)
+
+
+@check("PK06", "tables wanted", side=Side.SOURCE)
+def any_table(probe: Probe) -> Iterator[Finding]:
+    """The patterns must match tables, each table named must be there and one to capture."""
+    listing = (
+        "select schemaname, tablename from pg_tables order by 1, 2;  -- and mend [source] tables"
+    )
+    near = ", ".join(str(name) for name in probe.survey.near)
+    for pattern in probe.survey.unmatched:
+        yield found(
+            "PK06",
+            Severity.ERROR,
+            f"there is no table {pattern} in the source" + (f"; there is {near}" if near else ""),
+            "names are compared as the catalogue has them: case counts",
+            listing,
+        )
+    for gone in probe.survey.gone:
+        yield found(
+            "PK06",
+            Severity.WARNING,
+            f"{gone} was followed and has been dropped at the source",
+            "what was committed before that is applied, and the target keeps its rows; take it "
+            "out of [source] tables once you know",
+        )
+    for left_out in probe.survey.excluded:
+        if left_out.reason in TOLD_ELSEWHERE or _is_expected(left_out):
+            continue
+        yield found(
+            "PK06",
+            Severity.ERROR if left_out.is_named else Severity.WARNING,
+            str(left_out),
+            "the configuration names it" if left_out.is_named else "it is left out",
+            left_out.mend,
+        )
+    if not (probe.tables or probe.survey.unmatched or probe.survey.gone):
+        patterns = ", ".join(probe.config.source.tables)
+        yield found(
+            "PK06",
+            Severity.ERROR,
+            f"no table of the source matches tables = {patterns}",
+            "there is nothing to do",
+            listing,
+        )
+
+
+def _is_expected(left_out: Excluded) -> bool:
+    if left_out.reason in (Exclusion.PATTERN, Exclusion.PARTITION):
+        return True
+    return left_out.reason in EXPECTED and not left_out.is_named
+
+
+@check("PK06", "tables wanted", side=Side.SOURCE)
+def left_out(probe: Probe) -> Iterator[Finding]:
+    """What the patterns stand for and is not captured, told together by reason."""
+    by_reason: dict[str, list[str]] = {}
+    for excluded in probe.survey.excluded:
+        if _is_expected(excluded):
+            reason = f'"{excluded.pattern}" takes it out' if excluded.pattern else excluded.reason
+            by_reason.setdefault(reason, []).append(str(excluded.name))
+    for reason, names in by_reason.items():
+        count = f"{len(names)} tables are" if len(names) > 1 else "1 table is"
+        yield found(
+            "PK06", Severity.INFO, f"{count} left out: {_names(names)}", f"of each: {reason}"
+        )
+
+
+@check("PG14", "unchanged large values", side=Side.SOURCE, change_only=True)
+def toast(probe: Probe) -> Iterator[Finding]:
+    """Large values that an UPDATE leaves alone are not sent; the target keeps its own."""
+    rows = probe.rows(
+        """
+        select c.oid::regclass::text as name
+          from pg_class as c
+         where c.oid = any(%(ids)s)
+           and c.relkind = 'r'
+           and c.relreplident <> 'f'
+           and c.reltoastrelid <> 0
+           and pg_relation_size(c.reltoastrelid) > 0
+         order by 1
+        """,
+        ids=probe.table_ids,
+    )
+    if rows:
+        yield found(
+            "PG14",
+            Severity.INFO,
+            f"large values are stored out of line in {_names([row['name'] for row in rows])}",
+            "an UPDATE that leaves them alone does not send them: tables in the target keep what "
+            "they have; other consumers of the log see them as ABSENT",
+            f"alter table {rows[0]['name']} replica identity full;  -- only if a consumer needs "
+            "whole rows",
+        )
+
+
+def _names(names: list[str]) -> str:
+    more = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""
+    return ", ".join(names[:NAMES_SHOWN_MAX]) + more
+
+
+@check("PG15", "logged tables", side=Side.SOURCE)
+def unlogged(probe: Probe) -> Iterator[Finding]:
+    """Changes of unlogged tables are not in the server's log: they are left out, never half."""
+    for left_out in probe.survey.excluded:
+        if left_out.reason in UNLOGGED and left_out.mend:  # the root, not its parts
+            yield found(
+                "PG15",
+                Severity.ERROR if left_out.is_named else Severity.WARNING,
+                str(left_out),
+                "the table cannot be followed" if left_out.is_named else "it is left out",
+                left_out.mend,
+            )
+
+
+@check("PG16", "generated columns", side=Side.SOURCE)
+def generated(probe: Probe) -> Iterator[Finding]:
+    """Generated columns are not carried; the target computes its own."""
+    for table in probe.tables:
+        names = [column.name for column in table.columns if column.generated]
+        if names:
+            yield found(
+                "PG16",
+                Severity.INFO,
+                f"{table.name} has generated columns: {_names(names)}",
+                "they are not carried: a target table made by penstock computes its own",
+            )
+
+
+@check("PG21", "right to read", side=Side.SOURCE)
+def readable(probe: Probe) -> Iterator[Finding]:
+    """Read no row of each table: that takes USAGE on its schema and SELECT on its columns."""
+    for table in probe.tables:
+        name = quoted(*table.name)
+        try:
+            with server_errors(f"reading {table.name}"):
+                probe.connection.execute(statement(f"select * from {name} limit 0"))
+        except PrivilegeMissing as error:
+            if "row-level security" in error.message:
+                continue  # PG22 says so
+            user = quoted(probe.user)
+            yield found(
+                "PG21",
+                Severity.ERROR,
+                f"{probe.user} may not read {table.name}",
+                "the bulk load and `penstock verify` read the table itself",
+                f"grant usage on schema {quoted(table.name.schema)} to {user}; "
+                f"grant select on {name} to {user};",
+            )
+
+
+@check("PG22", "row security", side=Side.SOURCE)
+def row_security(probe: Probe) -> Iterator[Finding]:
+    """Policies hide rows from the bulk load, never from the stream."""
+    for row in probe.rows(
+        """
+        select n.nspname as schema, c.relname as name
+          from pg_class as c
+          join pg_namespace as n on n.oid = c.relnamespace
+         where c.oid = any(%(ids)s)
+           and c.relrowsecurity
+           and not (select rolsuper or rolbypassrls from pg_roles where rolname = current_user)
+           and (c.relforcerowsecurity or not pg_has_role(c.relowner, 'usage'))
+         order by 1, 2
+        """,
+        ids=probe.table_ids,
+    ):
+        yield found(
+            "PG22",
+            Severity.ERROR if probe.config.pipeline.mode.has_data else Severity.WARNING,
+            f"{row['schema']}.{row['name']} has row security, and {probe.user} may not pass it",
+            "the bulk load stops rather than copy only a part of the table",
+            f"alter role {quoted(probe.user)} bypassrls;",
+        )
+
+
+@check("PG24", "types that need care", side=Side.SOURCE)
+def careful_types(probe: Probe) -> Iterator[Finding]:
+    """Text of money depends on the locale; reg* types are names that may mean something else."""
+    for row in probe.rows(
+        """
+        select c.oid::regclass::text as name,
+               a.attname as column,
+               format_type(a.atttypid, a.atttypmod) as type
+          from pg_attribute as a
+          join pg_class as c on c.oid = a.attrelid
+          join pg_type as t on t.oid = a.atttypid
+         where c.oid = any(%(ids)s)
+           and a.attnum > 0
+           and not a.attisdropped
+           and (a.atttypid in ('money'::regtype, 'money[]'::regtype)
+                or t.typname ~ '^_?reg[a-z]+$' and t.typnamespace = 'pg_catalog'::regnamespace)
+         order by 1, a.attnum
+        """,
+        ids=[table.source_id for table in probe.tables],
+    ):
+        money = str(row["type"]).startswith("money")
+        yield found(
+            "PG24",
+            Severity.WARNING,
+            f"{row['name']}.{row['column']} is of type {row['type']}",
+            "its text depends on lc_monetary: penstock reads and writes it as C, with cents"
+            if money
+            else "it names an object of the source, which the target must have too",
+            f"alter table {row['name']} alter column {quoted(row['column'])} type "
+            + ("numeric;" if money else "text;"),
+        )
+
+
+@check("PG30", "what is not replicated", side=Side.SOURCE)
+def not_replicated(probe: Probe) -> Iterator[Finding]:
+    """Large objects and the state of sequences do not come through logical replication."""
+    large = probe.value("select count(*) from pg_largeobject_metadata")
+    if large:
+        yield found(
+            "PG30",
+            Severity.INFO,
+            f"the source has {large} large objects",
+            "logical replication does not carry them",
+        )
+    sequences = probe.value(
+        """
+        select count(*)
+          from pg_class as c
+          join pg_namespace as n on n.oid = c.relnamespace
+         where c.relkind = 'S'
+           and n.nspname = any(%(schemas)s)
+        """,
+        schemas=sorted({table.name.schema for table in probe.tables}),
+    )
+    if sequences:
+        yield found(
+            "PG30",
+            Severity.INFO,
+            f"the schemas of the wanted tables have {sequences} sequences",
+            "their state is not replicated: set them when the applications move to the target",
+            "select setval(pg_get_serial_sequence('TABLE', 'COLUMN'), max(COLUMN)) from TABLE;",
+        )
+
+
+CHECKS_OF_TABLES = """
+    select 'alter table ' || conrelid::regclass || ' add constraint ' || quote_ident(conname) || ' '
+           || pg_get_constraintdef(oid) || ';'
+      from pg_constraint as k
+     where (contype in ('c', 'x') or coalesce(to_jsonb(k) ->> 'conperiod', 'false') = 'true')
+       and conrelid = any(%(ids)s::bigint[]::oid[])
+     order by conrelid::regclass::text, conname
+"""
+
+
+@check("PG30", "what is not replicated", side=Side.SOURCE)
+def constraints_not_made(probe: Probe) -> Iterator[Finding]:
+    """CHECK and exclusion constraints stay behind: the source has checked every row that comes."""
+    ids = [table.source_id for table in probe.tables]
+    listed = [
+        row["sql"] for row in probe.rows(f"select sql from ({CHECKS_OF_TABLES}) as c(sql)", ids=ids)
+    ]
+    if listed:
+        yield found(
+            "PG30",
+            Severity.INFO,
+            f"the wanted tables have {len(listed)} CHECK and exclusion constraints",
+            "tables that penstock makes do not get them, as the source checks every row; make them "
+            "in the target when the applications move there",
+            " ".join(listed),
+        )
+
+
+@check("PG30", "what is not replicated", side=Side.SOURCE)
+def inheritance(probe: Probe) -> Iterator[Finding]:
+    """Tables that inherit from another are tables of their own in the target."""
+    rows = probe.rows(
+        """
+        select distinct i.inhparent::regclass::text as name
+          from pg_inherits as i
+          join pg_class as c on c.oid = i.inhrelid and not c.relispartition
+         where i.inhparent = any(%(ids)s::bigint[]::oid[])
+           and c.relkind = 'r'
+         order by 1
+        """,
+        ids=[table.source_id for table in probe.tables],
+    )
+    if rows:
+        yield found(
+            "PG30",
+            Severity.INFO,
+            f"other tables inherit from {_names([row['name'] for row in rows])}",
+            "each table is copied with its own rows alone: tables that penstock makes do not "
+            "inherit, so that a query of the parent does not show its children's rows",
+        )

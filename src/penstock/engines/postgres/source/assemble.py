@@ -1,0 +1,568 @@
+"""From wire blocks to runs: what the decoder hands back is handled here, in order.
+
+The decoder walks rows, begins and commits by itself; relations, truncates, messages, keepalives
+and streamed transactions stop it and are dealt with one at a time. Not here: the socket and the
+threads (`stream.py`), the side files (`spill.py`), the catalogue (`catalog.py`).
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from penstock.codec.postgres.pgoutput import Decoder, Stop
+from penstock.codec.postgres.pgoutput_messages import (
+    LogicalMessage,
+    OriginMessage,
+    RelationMessage,
+    StreamAbort,
+    StreamCommit,
+    StreamStart,
+    StreamStop,
+    TruncateMessage,
+    TypeMessage,
+    keepalive,
+    parse_message,
+)
+from penstock.codec.postgres.pgwire import ServerMessage, frame_at, server_message
+from penstock.engines.postgres.source.assembly import (
+    Counted,
+    Limits,
+    PublicationLost,
+    Shapes,
+    StreamUnexpected,
+    Visit,
+)
+from penstock.engines.postgres.source.client import server_error
+from penstock.engines.postgres.source.spill import Spill, SpillBroken, Streamed
+from penstock.host.connect import ConnectionLost
+from penstock.model import LOAD_AGAIN, FlushPoint, Marker, MarkerKind, Relation, Run
+
+logger = structlog.get_logger()
+INTERNAL_PREFIX = "penstock."  # logical messages of our own: never rows, never markers
+REPLAY_READ_BYTES = 4 * 1024 * 1024
+_XLOG_HEAD_BYTES = 25
+_U64 = struct.Struct(">Q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bound:
+    """What an oid means now, since which Relation message. relation None: not captured."""
+
+    relation: Relation | None
+    arrival: int
+
+
+class Assembler:
+    """Turns blocks into runs. One thread; `counted` may be read from others.
+
+    emit is given each run in order, with the bytes of its messages. on_idle is given the flush
+    point that holds when nothing is pending: the server is past it and nothing of ours lies
+    before it. on_reply is called when the server wants a status at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        decoder: Decoder,
+        shapes: Shapes,
+        spill: Spill,
+        start: FlushPoint,
+        emit: Callable[[Run, int], None],
+        on_idle: Callable[[FlushPoint], None],
+        on_reply: Callable[[], None],
+        on_relation: Callable[[RelationMessage], None] | None = None,
+        on_message: Callable[[LogicalMessage], None] | None = None,
+        keep_messages: bool = False,
+        limits: Limits | None = None,
+    ) -> None:
+        """Start behind `start`: transactions whose commit lies before its position are dropped.
+
+        keep_messages: logical messages of others become markers.
+        """
+        self.counted = Counted(received_position=start.position)
+        self._decoder = decoder
+        self._shapes = shapes
+        self._spill = spill
+        self._emit = emit
+        self._on_idle = on_idle
+        self._on_reply = on_reply
+        self._on_relation = on_relation
+        self._on_message = on_message
+        self._keep_messages = keep_messages
+        self._limits = limits or Limits()
+        self._bound: dict[int, _Bound] = {}
+        self._visits: deque[Visit] = deque()
+        self._waits_for = 0
+        self._starved = False
+        self._widened: dict[Relation, Relation] = {}
+        self._arrival = 0
+        self._markers: list[Marker] = []
+        self._relations: list[Relation] = []
+        self._known_below = start.position
+        self._in_known = False
+        self._position = start.position
+        self._start = start
+        self._unfinished = False
+
+    # -- blocks ------------------------------------------------------------------------------
+
+    def feed(self, block: memoryview, start: int, end: int) -> int:
+        """Handle the whole frames of block[start:end]; returns the offset behind the last one.
+
+        Raises DecodeError, SpillBroken, StreamUnexpected or what the server sent as its error.
+        """
+        at = start
+        while True:
+            self._go_on_with_visits()
+            self._starved = False
+            # Blocks of transactions in progress hold no begin or commit to look at.
+            if (self._known_below or self._waits_for) and not self._spill.in_block:
+                at = self._feed_checked(block, at, end)
+            else:
+                at = self._feed_some(block, at, end)
+            if self._starved:
+                self.counted.byte_count += at - start
+                self.counted.ignored_row_count = self._decoder.ignored_count
+                return at
+
+    def _feed_some(self, block: memoryview, at: int, end: int) -> int:
+        """Up to the next stop."""
+        decoder = self._decoder
+        if self._spill.in_block:
+            return self._feed_block(block, at, end)
+        # Somebody waits for the end of a transaction: stop at the next.
+        commit_limit = 0 if self._visits else None
+        at = decoder.feed(block, at, end, self._limits.row_count, commit_limit)
+        stop = decoder.stop
+        if stop is Stop.MORE:
+            self._starved = True
+            if decoder.byte_count >= self._limits.byte_count:
+                self.cut()
+        elif stop is Stop.LIMIT or (
+            stop is Stop.COMMIT and decoder.row_count >= self._limits.row_count
+        ):
+            self.cut()
+        elif stop is Stop.KEEPALIVE:
+            self._keepalive(block[slice(*decoder.message)])
+        elif stop is Stop.MESSAGE:
+            self._message(block[slice(*decoder.message)])
+        elif stop is Stop.WIDEN:
+            self.widen()
+        elif stop is Stop.OTHER_FRAME:
+            return self._other_frame(block, at)
+        return at
+
+    def _feed_block(self, block: memoryview, at: int, end: int) -> int:
+        """Inside StreamStart .. StreamStop: rows go to the side file as they are."""
+        decoder = self._decoder
+        behind = decoder.skip_rows(block, at, end)
+        stop = decoder.stop
+        frame_start = decoder.message[0] - 5
+        if stop is Stop.KEEPALIVE:
+            self._spill.append(block[at:frame_start])
+            self._keepalive(block[slice(*decoder.message)])
+        elif stop is Stop.OTHER_FRAME:
+            self._spill.append(block[at:behind])
+            return self._other_frame(block, behind)
+        elif stop is Stop.MESSAGE:
+            frame_start -= _XLOG_HEAD_BYTES
+            letter = block[decoder.message[0]]
+            if letter == ord("E"):
+                self._spill.append(block[at:frame_start])
+                self._spill.stop_block()
+            else:
+                if letter == ord("R"):
+                    self._arrival += 1
+                    self._spill.note_relation(self._arrival)
+                self._spill.append(block[at:behind])
+        else:
+            self._spill.append(block[at:behind])
+            self._starved = True
+        return behind
+
+    def _feed_checked(self, block: memoryview, at: int, end: int) -> int:
+        """One frame: transactions may come that the log has already, or that a visit waits for.
+
+        The server skips what was committed before the position that START_REPLICATION named; this
+        holds also if it should not.
+        """
+        frame = frame_at(block, at, end)
+        if frame is None:
+            self._starved = True
+            return at
+        letter = 0
+        body = frame.start + _XLOG_HEAD_BYTES
+        if frame.kind == ord("d") and block[frame.start] == ord("w") and body < frame.end:
+            letter = block[body]
+        if letter in (ord("B"), ord("c")) and not self._spill.in_block:
+            offset = body + (1 if letter == ord("B") else 6)
+            if frame.end - offset >= 8:
+                position = _U64.unpack_from(block, offset)[0]
+                if position < self._known_below:
+                    return self._drop_known(block, body, letter, frame.end)
+                self._known_below = 0
+                if self._waits_for and position >= self._waits_for:
+                    self._resume_visit()
+                    return at
+        if self._in_known and letter not in (0, ord("R")):
+            self._in_known = letter != ord("C")
+            return frame.end
+        at = self._feed_some(block, at, frame.end)
+        self._starved = False
+        return at
+
+    def _drop_known(self, block: memoryview, body: int, letter: int, behind: int) -> int:
+        self.counted.skipped_transaction_count += 1
+        logger.info("transaction that the log has already was dropped")
+        if letter == ord("B"):
+            self._in_known = True
+        else:
+            self._spill.remove(int.from_bytes(block[body + 1 : body + 5]))
+        return behind
+
+    def _other_frame(self, block: memoryview, at: int) -> int:
+        """What is no CopyData: notices pass, errors and the end of the stream are raised."""
+        kind = block[at]
+        start, end = self._decoder.message
+        if kind == ord("S"):
+            return end
+        if kind in (ord("E"), ord("N")):
+            said = server_message(bytes(block[start:end]))
+            if kind == ord("E"):
+                raise server_error("reading the stream", said)
+            self._notice(said)
+            return end
+        if kind in (ord("c"), ord("C"), ord("Z")):
+            raise ConnectionLost("the server ended the stream", hint="It is tried again by itself.")
+        raise StreamUnexpected(f"unexpected message {chr(kind)!r} in the stream")
+
+    def _notice(self, said: ServerMessage) -> None:
+        if said.severity == "WARNING" and said.sqlstate == "55000":
+            # PostgreSQL 18 goes on without a publication that it cannot find, and the rows
+            # committed meanwhile are not sent: going on would lose them.
+            raise PublicationLost(
+                f"the server streams without a publication: {said.message}",
+                hint="Make the publication again, then load the tables again: what was committed "
+                "while it was missing was not sent.",
+            )
+        logger.info("server notice", severity=said.severity, message=said.message)
+
+    # -- visits ------------------------------------------------------------------------------
+
+    @property
+    def has_visits(self) -> bool:
+        """Whether somebody waits for the end of a transaction or for a position."""
+        return bool(self._visits)
+
+    def visit(self, visit: Visit) -> None:
+        """Let work be done between transactions, as soon as it may; from any thread."""
+        self._visits.append(visit)
+
+    def _go_on_with_visits(self) -> None:
+        """Begin the visit in line, or resume it when the server is past what it waits for."""
+        if (
+            not self._visits
+            or self._decoder.in_transaction
+            or self._spill.in_block
+            or self._in_known
+            or self.counted.received_position < self._waits_for
+        ):
+            return
+        self._resume_visit()
+
+    def _resume_visit(self) -> None:
+        visit = self._visits[0]
+        self.cut()
+        if visit.running is None:
+            visit.running = visit.steps(self)
+        try:
+            self._waits_for = next(visit.running)
+        except StopIteration:
+            self._waits_for = 0
+            self._visits.popleft()
+            visit.trx = self._decoder.trx
+            visit.finished = True
+
+    @property
+    def decoder(self) -> Decoder:
+        """The decoder, for a visit that has rows of its own."""
+        return self._decoder
+
+    @property
+    def row_limit(self) -> int:
+        """Rows that make a run."""
+        return self._limits.row_count
+
+    # -- runs --------------------------------------------------------------------------------
+
+    def cut_when_whole(self) -> bool:
+        """Give out what is there unless a transaction is open; True when it is."""
+        if not self._decoder.in_transaction:
+            self.cut()
+        return self._decoder.in_transaction
+
+    def cut(self) -> None:
+        """Give out what is there as a run; it ends a transaction when none is open."""
+        decoder = self._decoder
+        byte_count = decoder.byte_count
+        rows = tuple(decoder.take())
+        end = None if decoder.in_transaction else self._flush_point()
+        if rows or self._markers or self._relations or (self._unfinished and end is not None):
+            self._count(decoder.gsn)
+            run = Run(
+                rows=rows,
+                markers=tuple(self._markers),
+                relations=tuple(self._relations),
+                transactions=decoder.take_transactions(),
+                end=end,
+            )
+            self._markers, self._relations = [], []
+            self._unfinished = end is None
+            self._emit(run, byte_count)
+        elif end is not None and end.position > self._position:
+            self._position = end.position
+            self._on_idle(end)
+        if end is not None:
+            self._position = end.position
+
+    def _flush_point(self) -> FlushPoint:
+        decoder = self._decoder
+        return FlushPoint(
+            position=max(self._position, decoder.end_position, self.counted.received_position),
+            gsn=decoder.gsn,
+            trx=decoder.trx,
+            commit_time_us=decoder.commit_time_us or self._start.commit_time_us,
+        )
+
+    def _count(self, gsn: int) -> None:
+        self.counted.row_count = gsn - self._start.gsn
+        self.counted.ignored_row_count = self._decoder.ignored_count
+        self.counted.transaction_count = self._decoder.trx - self._start.trx
+
+    # -- messages ----------------------------------------------------------------------------
+
+    def _keepalive(self, payload: memoryview) -> None:
+        message = keepalive(payload)
+        # The server has sent all that it read before this position: a run that is cut from now on
+        # ends at least here.
+        self._received(message.position)
+        self.counted.server_time_us = message.server_time_us
+        if message.reply_now:
+            self._on_reply()
+
+    def reached(self, position: int) -> None:
+        """Everything that commits before position was fed; a run that is cut ends there."""
+        self._received(position)
+
+    def _received(self, position: int) -> None:
+        self.counted.received_position = max(self.counted.received_position, position)
+
+    def _message(self, body: memoryview) -> None:
+        message = parse_message(body)
+        if isinstance(message, RelationMessage):
+            self._arrival += 1
+            self._relation(message, self._arrival)
+        elif isinstance(message, TruncateMessage):
+            self._truncate(message)
+        elif isinstance(message, LogicalMessage):
+            self._logical_message(message)
+        elif isinstance(message, StreamStart):
+            self._spill.start_block(message.xid, first=message.first)
+        elif isinstance(message, StreamAbort):
+            self._spill.abort(message.xid, message.subxid)
+        elif isinstance(message, StreamCommit):
+            self._replay(message)
+        elif isinstance(message, StreamStop):
+            self._spill.stop_block()
+        elif not isinstance(message, TypeMessage | OriginMessage):
+            raise StreamUnexpected(
+                f"unexpected {type(message).__name__} in the stream",
+                hint=f"The slot must not be two-phase: {LOAD_AGAIN}",
+            )
+
+    def _relation(self, message: RelationMessage, arrival: int) -> None:
+        relation = self._shapes.resolve(message)
+        if self._on_relation is not None:
+            self._on_relation(message)
+        self._bind(message.source_id, relation, arrival)
+
+    def bind(self, source_id: int, relation: Relation) -> None:
+        """Rows of source_id have this relation from now on, until the server tells another."""
+        self._arrival += 1
+        self._bind(source_id, relation, self._arrival)
+
+    def unbind(self, source_id: int) -> None:
+        """Rows of source_id count no more, until the server tells a relation that does."""
+        self._arrival += 1
+        self._bind(source_id, None, self._arrival)
+
+    def _bind(self, source_id: int, relation: Relation | None, arrival: int) -> None:
+        while relation is not None and relation in self._widened:
+            relation = self._widened[relation]
+        self._bound[source_id] = _Bound(relation=relation, arrival=arrival)
+        if relation is None:
+            self._decoder.ignore(source_id)
+        else:
+            self._decoder.bind(source_id, relation)
+
+    def widen(self) -> None:
+        """A value does not fit its column's neutral type: the column is text from this row on."""
+        source_id, column = self._decoder.widen
+        relation = self._decoder.bindings()[source_id]
+        if relation.columns[column].neutral == "string":
+            raise StreamUnexpected(
+                f"column {relation.columns[column].name} of {relation.full_name} is text already"
+            )
+        wider = self._shapes.widen(relation, column)
+        self._widened[relation] = wider
+        self._bind(source_id, wider, self._bound[source_id].arrival)
+        logger.info(
+            "column is kept as text from now on",
+            table=relation.full_name,
+            column=relation.columns[column].name,
+        )
+
+    def _truncate(self, message: TruncateMessage) -> None:
+        relations = [
+            bound.relation
+            for source_id in message.source_ids
+            if (bound := self._bound.get(source_id)) is not None and bound.relation is not None
+        ]
+        if relations:
+            self.mark(
+                MarkerKind.TRUNCATE,
+                tables=tuple((relation.schema, relation.name) for relation in relations),
+                data={"cascade": message.cascade, "restart_identity": message.restart_identity},
+            )
+
+    def mark(
+        self,
+        kind: MarkerKind,
+        *,
+        tables: tuple[tuple[str, str], ...] = (),
+        data: dict[str, Any] | None = None,
+    ) -> None:
+        """Place a marker behind the last row of the open transaction."""
+        gsn, trx = self._decoder.note_marker()
+        self._markers.append(
+            Marker(
+                kind=kind,
+                gsn=gsn,
+                trx=trx,
+                position=self._decoder.commit_position,
+                commit_time_us=self._decoder.commit_time_us,
+                tables=tables,
+                data=data or {},
+            )
+        )
+
+    def _logical_message(self, message: LogicalMessage) -> None:
+        if not message.transactional and not self._decoder.in_transaction:
+            self._received(message.position)
+        if message.prefix.startswith(INTERNAL_PREFIX):
+            if self._on_message is not None:
+                self._on_message(message)
+            return
+        if not self._keep_messages:
+            self.counted.ignored_message_count += 1
+            return
+        data = {"prefix": message.prefix, "transactional": message.transactional}
+        data |= _message_content(message.content)
+        if message.transactional:
+            self.mark(MarkerKind.MESSAGE, data=data)
+            return
+        self._markers.append(
+            Marker(
+                kind=MarkerKind.MESSAGE,
+                gsn=self._decoder.gsn,
+                trx=self._decoder.trx,
+                position=message.position,
+                commit_time_us=self._decoder.commit_time_us or self._start.commit_time_us,
+                data=data,
+            )
+        )
+
+    # -- streamed transactions ---------------------------------------------------------------
+
+    def _replay(self, commit: StreamCommit) -> None:
+        """Decode the side file of a transaction that has just been committed."""
+        streamed = self._spill.committed(commit.xid)
+        before = dict(self._bound)
+        self._decoder.begin(commit.position, commit.commit_time_us, commit.xid)
+        arrivals = iter(streamed.relation_arrivals)
+        file = self._spill.open_read(streamed)
+        try:
+            offset, want = 0, REPLAY_READ_BYTES
+            while offset < streamed.size_bytes:
+                piece = file.read(offset, min(want, streamed.size_bytes - offset))
+                count = self._replay_piece(memoryview(piece), streamed, arrivals)
+                if count == 0 and len(piece) < want:
+                    raise SpillBroken(f"{streamed.path} ends inside a frame at byte {offset}")
+                want = REPLAY_READ_BYTES if count else want * 2
+                offset += count
+        finally:
+            file.close()
+        self._decoder.commit(commit.end_position)
+        self._merge_shapes(before)
+        self._spill.remove(commit.xid)
+        if self._unfinished or self._decoder.row_count >= self._limits.row_count:
+            self.cut()
+
+    def _replay_piece(self, piece: memoryview, streamed: Streamed, arrivals: Any) -> int:
+        decoder = self._decoder
+        at = 0
+        while True:
+            at = decoder.replay(piece, at, len(piece), self._limits.row_count, streamed.aborted)
+            stop = decoder.stop
+            if stop is Stop.MORE:
+                if decoder.byte_count >= self._limits.byte_count:
+                    self.cut()
+                return at
+            if stop is Stop.LIMIT:
+                self.cut()
+            elif stop is Stop.WIDEN:
+                self.widen()
+            elif stop is Stop.MESSAGE:
+                self._replay_message(piece[slice(*decoder.message)], streamed, arrivals)
+            else:
+                raise SpillBroken(f"{streamed.path} holds a frame that is not of a transaction")
+
+    def _replay_message(self, body: memoryview, streamed: Streamed, arrivals: Any) -> None:
+        message = parse_message(body, streamed=True)
+        if isinstance(message, RelationMessage):
+            arrival = next(arrivals)
+            # A shape from a rolled back part holds for no row: the server sends it again.
+            if message.xid not in streamed.aborted:
+                self._relation(message, arrival)
+        elif isinstance(message, TypeMessage | OriginMessage) or (
+            isinstance(message, TruncateMessage | LogicalMessage)
+            and message.xid in streamed.aborted
+        ):
+            return
+        elif isinstance(message, TruncateMessage):
+            self._truncate(message)
+        elif isinstance(message, LogicalMessage):
+            self._logical_message(message)
+        else:
+            raise SpillBroken(f"{streamed.path} holds a {type(message).__name__}")
+
+    def _merge_shapes(self, before: dict[int, _Bound]) -> None:
+        """After a streamed transaction: the shape that arrived last holds for what follows."""
+        for source_id, now in list(self._bound.items()):
+            old = before.get(source_id)
+            if old is not None and old.arrival > now.arrival:
+                self._bind(source_id, old.relation, old.arrival)
+
+
+def _message_content(content: bytes) -> dict[str, str]:
+    try:
+        return {"content": content.decode()}
+    except UnicodeDecodeError:
+        return {"content_base64": base64.b64encode(content).decode()}

@@ -1,0 +1,87 @@
+"""What an assembler is given and what it tells: shapes, limits, counters, errors.
+
+Not here: the assembler itself (`assemble.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.codec.postgres.pgoutput_messages import RelationMessage
+from penstock.model import PenstockError, Relation
+
+if TYPE_CHECKING:
+    from penstock.engines.postgres.source.assemble import Assembler
+
+
+class StreamUnexpected(PenstockError):
+    """The server sent a message that what we asked for cannot give."""
+
+    code = "PG71"
+    retry = "operator"
+
+
+class PublicationLost(PenstockError):
+    """The publication went away while we were reading: rows may be missing."""
+
+    code = "PG72"
+    retry = "operator"
+
+
+class Shapes(Protocol):
+    """What relations look like in the log; asked from the thread that decodes."""
+
+    def resolve(self, message: RelationMessage) -> Relation | None:
+        """The relation version for a Relation message; None: the table is not captured.
+
+        The same shape gives the same version, also in a later connection.
+        """
+        ...
+
+    def widen(self, relation: Relation, column: int) -> Relation:
+        """The version of relation in which one column is kept as text; remembered."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When a run is cut.
+
+    row_count: rows that make a run, also inside a transaction. byte_count: the same in bytes of
+    the messages; the last row comes on top.
+    """
+
+    row_count: int = 20_000
+    byte_count: int = 32 * 1024 * 1024
+
+
+@dataclass(slots=True, kw_only=True)
+class Counted:
+    """What has gone through, for display. Positions are LSNs."""
+
+    row_count: int = 0
+    transaction_count: int = 0
+    byte_count: int = 0
+    ignored_row_count: int = 0
+    ignored_message_count: int = 0
+    skipped_transaction_count: int = 0
+    received_position: int = 0
+    server_time_us: int = 0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Visit:
+    """Work between transactions, in the thread that decodes.
+
+    steps is called at the end of a transaction. Each position that it yields is waited for: it
+    goes on when all transactions that commit before it were decoded and none behind it. trx: the
+    last transaction's number when it was finished.
+    """
+
+    steps: Callable[[Assembler], Iterator[int]]
+    waits_for: int = 0
+    finished: bool = False
+    trx: int = 0
+    running: Iterator[int] | None = None

@@ -1,0 +1,375 @@
+"""Capturing one more table, or one less, while the stream goes on.
+
+What is wished is in a state file (`model.wishes`); each wish is tried once and answered in
+another. A table is added to the publication first; then the thread that decodes takes it in
+between two transactions, and only then the answer is given: whoever copies its rows at a later
+point finds every change behind that point in the log. A table that cannot be taken in is
+answered with the reason, and the others never notice. Not here: the rows it has already
+(`control.table_copy`).
+
+Two things are waited for, neither by the stream. The table joins the publication under a lock that
+keeps its writers off for that moment, because servers before 15.13, 16.9 and 17.5 send nothing of
+it ever after when one of them was at work. And the answer waits for every transaction that was open
+when the table was taken in: the log may lack what those had done before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import psycopg
+import structlog
+
+from penstock.engines.postgres.source.assemble import Assembler
+from penstock.engines.postgres.source.assembly import Visit
+from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
+from penstock.engines.postgres.source.relations import RelationResolver
+from penstock.engines.postgres.source.slot import PUBLISHED, published
+from penstock.engines.postgres.source.stream import PostgresSource
+from penstock.engines.postgres.source.table_actions import TableActions
+from penstock.extract.wish_files import WishFiles
+from penstock.host import faults
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.connect import (
+    EXACT_TEXT_SETTINGS,
+    PrivilegeMissing,
+    StatementInterrupted,
+    connect,
+    literal,
+    quoted,
+    server_errors,
+)
+from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.model.patterns import as_pattern
+from penstock.model.wishes import Capture, TableWish
+from penstock.ports.source import StateFiles
+
+logger = structlog.get_logger()
+faults.declare("extract.capture.before", "extract.capture.bound", "extract.capture.after")
+
+LOOK_INTERVAL_S = 0.5
+LOCK_TIMEOUT_MS = 200  # writers of the table wait for as long, and the extractor
+LOCKED_INTERVAL_S = 3.0
+
+NAMED = """
+    select 1
+      from pg_publication_rel as r
+      join pg_publication as p on p.oid = r.prpubid
+      join pg_class as c on c.oid = r.prrelid
+      join pg_namespace as n on n.oid = c.relnamespace
+     where p.pubname = %(publication)s
+       and n.nspname = %(schema)s
+       and c.relname = %(name)s
+"""
+
+PARTITIONED = "select relkind = 'p' from pg_class where oid = to_regclass(%s)"
+
+HORIZON = "select pg_snapshot_xmax(pg_current_snapshot())::text::numeric"
+OLDEST = "select pg_snapshot_xmin(pg_current_snapshot())::text::numeric"
+
+
+class TableNotPublished(PenstockError):
+    """A table cannot be put into the publication by us."""
+
+    code = "PG67"
+    retry = "operator"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Work:
+    """A wish under way. definition: of a table that is taken in."""
+
+    wish: TableWish
+    visit: Visit
+    definition: TableDefinition | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Settling:
+    """A wish that is carried out, but for the transactions older than the horizon."""
+
+    wish: TableWish
+    horizon: int
+
+
+class Captures:
+    """The wishes about capture, and their answers. Used by the extractor's thread."""
+
+    def __init__(
+        self,
+        url: str,
+        state: StateFiles,
+        *,
+        publication: str,
+        takes: Callable[[TableName], bool],
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """takes: what the configuration said when this process began."""
+        self._url = url
+        self._files = WishFiles(state)
+        self._publication = publication
+        self._given = takes
+        self._clock = clock
+        self._added: set[TableName] = set()
+        self._removed: set[TableName] = set()
+        self._work: _Work | None = None
+        self._begun_with: list[TableWish] = []
+        self._settling: list[_Settling] = []
+        self._next_look_s = float("-inf")
+
+    def takes(self, name: TableName) -> bool:
+        """Whether a table of this name is captured, as things are now."""
+        return name not in self._removed and (self._given(name) or name in self._added)
+
+    def connected(self) -> None:
+        """Another stream: what was under way in the last one begins again."""
+        self._work = None
+
+    # -- before the first stream -------------------------------------------------------------
+
+    def begin(self, tables: Iterable[TableDefinition]) -> list[TableDefinition]:
+        """Have what was wished meanwhile published; returns the tables that can be captured.
+
+        tables: those of the configuration, which has the wishes in it.
+        """
+        wishes, answers = self._files.read()
+        left = {table.name: table for table in tables}
+        self._begun_with = []
+        for wish in wishes.tables:
+            if wish.capture_id == 0 or answers.is_done(wish):
+                continue
+            if wish.capture is Capture.ADDED and wish.table in left:
+                try:
+                    error = self._try(lambda name=wish.table: self._publish(name))  # type: ignore[misc]
+                except StatementInterrupted as locked:
+                    self._later(wish, locked)
+                else:
+                    if error is None:
+                        self._begun_with.append(wish)
+                        continue
+                    self._files.answer(wish, error)
+                del left[wish.table]
+                self._removed.add(wish.table)
+        return list(left.values())
+
+    def begun(self) -> None:
+        """The tables of `begin` are watched, and will be captured: answer for them.
+
+        And for no others: what is wished later, or between two streams, no stream has taken in.
+        """
+        for wish in self._begun_with:
+            self._settle(wish)
+        self._begun_with = []
+
+    def awaited(self) -> frozenset[TableName]:
+        """Tables that begin to be captured: their rows are copied, not read into the log."""
+        return frozenset(wish.table for wish in self._begun_with)
+
+    # -- while the stream goes on ------------------------------------------------------------
+
+    def tend(
+        self, actions: TableActions, resolver: RelationResolver, stream: PostgresSource
+    ) -> None:
+        """Take a step with what is wished; cheap when nothing is."""
+        if self._work is not None:
+            if self._work.visit.finished:
+                self._finish(self._work, actions)
+            return
+        now_s = self._clock.monotonic_s()
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + LOOK_INTERVAL_S
+        self._answer_settled()
+        wishes, answers = self._files.read()
+        settling = {one.wish.capture_id for one in self._settling}
+        for wish in answers.open(wishes.tables):
+            if wish.capture_id in settling:
+                continue
+            if wish.capture is Capture.ADDED:
+                self._take_in(wish, actions, resolver, stream)
+            else:
+                self._let_go(wish, actions, resolver, stream)
+            if self._is_at_work():
+                return
+
+    def _settle(self, wish: TableWish) -> None:
+        """Answer once all transactions that are open now have ended."""
+        self._settling.append(_Settling(wish=wish, horizon=self._ask(HORIZON)))
+
+    def _answer_settled(self) -> None:
+        if not self._settling:
+            return
+        wishes, _ = self._files.read()
+        # Who has wished something else since does not wait for this.
+        self._settling = [
+            one
+            for one in self._settling
+            if wishes.of(one.wish.table).capture_id == one.wish.capture_id
+        ]
+        oldest = self._ask(OLDEST)
+        for one in list(self._settling):
+            if one.horizon <= oldest:
+                self._settling.remove(one)
+                self._files.answer(one.wish, None)
+                faults.point("extract.capture.after")
+
+    def _ask(self, query: str) -> int:
+        with (
+            open_catalog(self._url) as connection,
+            server_errors("asking for the transactions that are open"),
+        ):
+            row = connection.execute(query.encode()).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def _is_at_work(self) -> bool:
+        return self._work is not None
+
+    def _take_in(
+        self,
+        wish: TableWish,
+        actions: TableActions,
+        resolver: RelationResolver,
+        stream: PostgresSource,
+    ) -> None:
+        found: list[TableDefinition] = []
+
+        def look() -> None:
+            with self._open() as catalog, server_errors(f"looking at {wish.table}"):
+                found.extend(captured_tables(catalog, [as_pattern(wish.table)]))
+            self._publish(wish.table)
+            actions.watch.admit(wish.table, found[0].source_id)
+
+        faults.point("extract.capture.before")
+        try:
+            error = self._try(look)
+        except StatementInterrupted as locked:
+            self._later(wish, locked)
+            return
+        if error is not None:
+            self._files.answer(wish, error)
+            return
+        definition = found[0]
+
+        def steps(assembler: Assembler) -> Iterator[int]:
+            relation = resolver.capture(definition)
+            if relation is not None:
+                assembler.bind(definition.source_id, relation)
+            yield from ()
+
+        self._added.add(wish.table)
+        self._removed.discard(wish.table)
+        self._work = _Work(wish=wish, visit=stream.visit(steps), definition=definition)
+        stream.ask_for_position()
+
+    def _later(self, wish: TableWish, locked: PenstockError) -> None:
+        """Somebody has locked the table, and nobody else waits for that."""
+        logger.info("table is locked, asking again", table=str(wish.table), said=locked.message)
+        self._next_look_s = self._clock.monotonic_s() + LOCKED_INTERVAL_S
+
+    def _let_go(
+        self,
+        wish: TableWish,
+        actions: TableActions,
+        resolver: RelationResolver,
+        stream: PostgresSource,
+    ) -> None:
+        if not actions.watch.release(wish.table):
+            return  # what happened to it before is carried out first
+        actions.keep()
+        self._removed.add(wish.table)
+        self._added.discard(wish.table)
+
+        def steps(assembler: Assembler) -> Iterator[int]:
+            for source_id in resolver.release(wish.table):
+                assembler.unbind(source_id)
+            yield from ()
+
+        self._work = _Work(wish=wish, visit=stream.visit(steps))
+        stream.ask_for_position()
+
+    def _finish(self, work: _Work, actions: TableActions) -> None:
+        self._work = None
+        faults.point("extract.capture.bound")
+        actions.keep()
+        if work.definition is not None:
+            self._settle(work.wish)
+            return
+        try:
+            error = self._try(lambda: self._unpublish(work.wish.table))
+        except StatementInterrupted as locked:
+            error = locked
+        if error is not None:
+            # Its rows are sent and ignored: that costs, and loses nothing.
+            logger.warning("table stays published", error=error.message)
+        self._files.answer(work.wish, None)
+        faults.point("extract.capture.after")
+
+    # -- the publication ---------------------------------------------------------------------
+
+    def _open(self) -> psycopg.Connection:
+        """A connection that does not wait for locks."""
+        settings = {**EXACT_TEXT_SETTINGS, "lock_timeout": str(LOCK_TIMEOUT_MS)}
+        return connect(self._url, application_name="penstock catalog", options=settings)
+
+    def _publish(self, table: TableName) -> None:
+        name = self._publication
+        statement = f"alter publication {quoted(name)} add table {published([table])}"
+        with (
+            self._open() as connection,
+            server_errors(f"adding {table} to publication {name}"),
+        ):
+            rows = connection.execute(PUBLISHED.format(name=literal(name)).encode()).fetchall()
+            if tuple(table) in {tuple(row) for row in rows}:
+                return
+            with connection.transaction():
+                self._alter(connection, statement, table, lock=True)
+
+    def _unpublish(self, table: TableName) -> None:
+        name = self._publication
+        statement = f"alter publication {quoted(name)} drop table {published([table])}"
+        keys = {"publication": name, "schema": table.schema, "name": table.name}
+        with (
+            self._open() as connection,
+            server_errors(f"taking {table} out of publication {name}"),
+        ):
+            if connection.execute(NAMED, keys).fetchone() is not None:
+                self._alter(connection, statement, table)
+
+    def _alter(
+        self,
+        connection: psycopg.Connection,
+        statement: str,
+        table: TableName,
+        *,
+        lock: bool = False,
+    ) -> None:
+        try:
+            if lock:
+                row = connection.execute(PARTITIONED, (quoted(*table),)).fetchone()
+                only = "" if row is not None and row[0] else "only "
+                locking = f"lock table {only}{quoted(*table)} in share row exclusive mode"
+                connection.execute(locking.encode())
+            connection.execute(statement.encode())
+        except (
+            psycopg.errors.InsufficientPrivilege,
+            psycopg.errors.ReadOnlySqlTransaction,
+        ) as error:
+            raise TableNotPublished(
+                f"the publication cannot be altered for {table}: {error.diag.message_primary}",
+                hint=f"On the primary, as an owner of both, run: {statement}; then give the same "
+                "penstock table command again.",
+                table=str(table),
+            ) from error
+
+    @staticmethod
+    def _try(work: Callable[[], None]) -> PenstockError | None:
+        """What stands against it; a lost connection is the stream's business, and raised."""
+        try:
+            work()
+        except PenstockError as error:
+            if error.retry == "backoff" and not isinstance(error, PrivilegeMissing):
+                raise
+            return error
+        return None

@@ -1,0 +1,564 @@
+"""Noticing what the server changes without sending rows.
+
+pgoutput tells of another shape only with the next row, and of rewritten rows, attached partitions
+and dropped tables not at all. So the catalogue is looked at every few seconds and compared with
+the last look; each difference becomes an action, to be carried out when the stream has passed the
+position at which it was surely true. Not here: what a difference means (`table_shape.py`), reading
+a table again (`reload.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psycopg
+import structlog
+
+from penstock.engines.postgres.source.definitions import definitions_of
+from penstock.engines.postgres.source.table_shape import (
+    AttributeShape,
+    ChangesNotLogged,
+    Difference,
+    PartitionIdentityDiffers,
+    PartShape,
+    Reason,
+    TableRenamed,
+    TableShape,
+    TableWithoutColumns,
+    compare,
+    new_links,
+    shapes_sql,
+    standing,
+)
+from penstock.engines.postgres.source.type_shape import TypeShape
+from penstock.host.connect import quoted, server_errors
+from penstock.model import Lsn, PenstockError, TableDefinition, TableName
+
+logger = structlog.get_logger()
+POLL_INTERVAL_S = 10.0
+ATTEMPTS_MAX = 5
+LOCK_TIMEOUT_MS = 2000
+UNKNOWN_ID = 0  # no table has this oid
+# Rows of the transaction that made a table lie at its beginning: nobody else could write before.
+PROBE_BLOCKS = 1024
+
+# Why a table may no longer be among the captured ones although the configuration takes its name.
+LEFT_BY_ITSELF = (
+    ChangesNotLogged,
+    PartitionIdentityDiffers,
+    TableRenamed,
+    TableWithoutColumns,
+)
+
+POSITION = """
+    select case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
+                else pg_current_wal_insert_lsn()
+           end,
+           current_setting('wal_block_size')::int,
+           pg_size_bytes(current_setting('wal_segment_size'))
+"""
+PAGE_HEAD_BYTES, SEGMENT_HEAD_BYTES = 24, 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """Something to do when the stream has passed position (an LSN).
+
+    table: the captured name. shape: what the watch takes for known once the action is done; None:
+    the table is gone.
+    """
+
+    position: int
+    table: TableName
+    shape: TableShape | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelationChanged(Action):
+    """The shape differs, no row does: `RelationResolver.adopt(definition)`, and write it."""
+
+    definition: TableDefinition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reload(Action):
+    """Rows changed without being sent: read the whole table again."""
+
+    definition: TableDefinition
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone(Action):
+    """The table was dropped: nothing more will come. The target keeps what it has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop(Action):
+    """What cannot be carried: make the log durable up to here, call done(), raise error.
+
+    After done() and a new start the operator is taken to have mended it.
+    """
+
+    error: PenstockError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchState:
+    """What survives a restart (a state file). position: of the last look that is settled.
+
+    gone: captured tables that were dropped, and not made again since. renamed: tables with the new
+    names that stopped the pipeline: the operator has either followed or undone that.
+    """
+
+    shapes: tuple[TableShape, ...] = ()
+    position: int = 0
+    gone: tuple[TableName, ...] = ()
+    renamed: tuple[tuple[TableName, TableName], ...] = ()
+
+    def followed(self, tables: Iterable[TableDefinition]) -> tuple[TableShape, ...]:
+        """The shapes, by the new names of the tables that still have them. tables: those captured.
+
+        All at once, as tables may have changed their names with each other.
+        """
+        told = dict(self.renamed)
+        now = {table.source_id: table.name for table in tables}
+        return tuple(
+            replace(shape, name=told[shape.name])
+            if shape.name in told and now.get(shape.source_id) == told[shape.name]
+            else shape
+            for shape in self.shapes
+        )
+
+    @property
+    def names(self) -> frozenset[TableName]:
+        """The tables that are followed or were when they were dropped."""
+        return frozenset(self.gone) | {shape.name for shape in self.shapes}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pending:
+    """An action on its way; unless_truncated_after: not needed if a TRUNCATE came behind it."""
+
+    action: Action
+    unless_truncated_after: int | None = None
+
+
+class DdlWatch:
+    """Looks at the catalogue and queues what must be done. One thread.
+
+    connection: from `open_catalog`, used by nobody else; may be replaced after a reconnect. With
+    a state from an earlier run, what changed meanwhile is noticed by the first poll, also tables
+    that were not captured then; without one the first poll takes things as they are.
+    """
+
+    def __init__(
+        self,
+        connection: psycopg.Connection,
+        tables: Iterable[TableDefinition],
+        *,
+        publication: str,
+        state: WatchState | None = None,
+        takes: Callable[[TableName], bool] = lambda _: True,
+        as_is: Collection[TableName] = (),
+    ) -> None:
+        """Begin with these tables. takes: whether the configuration stands for a name.
+
+        as_is: tables that were not followed before, whose rows nobody has to read.
+        """
+        self.connection = connection
+        self._publication = publication
+        self._takes = takes
+        tables = list(tables)
+        self._wanted = {table.name for table in tables}
+        self.changed = bool(state and state.renamed)
+        # Tables dropped while nobody watched are not among `tables`, yet must be told.
+        self._seen = {shape.name: shape for shape in state.followed(tables)} if state else {}
+        self._settled = dict(self._seen)
+        self._ids = dict.fromkeys(self._wanted, UNKNOWN_ID)
+        self._ids |= {name: shape.source_id for name, shape in self._seen.items()}
+        self._gone = {name for name in (state.gone if state else ()) if takes(name)}
+        self._gone -= self._ids.keys()
+        self._ids |= dict.fromkeys(self._gone, UNKNOWN_ID)  # they may be made again
+        self._takes_as_is = state is None
+        self._as_is = set(as_is)
+        self._position = state.position if state else 0
+        self._looked_at = self._position
+        self._pending: deque[_Pending] = deque()
+        self._truncated: dict[TableName, int] = {}
+        self._renamed: dict[TableName, TableName] = {}
+        self._told = {old for old, _ in state.renamed} if state else set()
+
+    # -- what the extractor calls ----------------------------------------------------------------
+
+    def admit(self, name: TableName, source_id: int) -> None:
+        """Follow one more table from now on, as it stands. Raises why it cannot be followed."""
+        with server_errors(f"looking at {name}"):
+            digest, text = self._query([source_id], [name], with_text=True)[source_id]
+        shape = _shape(digest, text or "")
+        stop = standing(shape)
+        if stop is not None:
+            raise stop
+        self._wanted.add(name)
+        self._gone.discard(name)
+        self._take(name, shape)
+
+    def release(self, name: TableName) -> bool:
+        """Follow a table no more; False, and nothing is done, while an action on it is pending."""
+        if any(pending.action.table == name for pending in self._pending):
+            return False
+        self._wanted.discard(name)
+        if name in self._ids:
+            self._forget(name)
+        return True
+
+    @property
+    def pending_count(self) -> int:
+        """Actions whose position the stream has not passed, or that are not done."""
+        return len(self._pending)
+
+    @property
+    def next_position(self) -> int | None:
+        """The position of the next action; None when nothing is pending."""
+        return self._pending[0].action.position if self._pending else None
+
+    def state(self) -> WatchState:
+        """What to keep durably whenever `changed` is set; clears that flag."""
+        self.changed = False
+        return WatchState(
+            shapes=tuple(self._settled.values()),
+            position=self._position,
+            gone=tuple(sorted(self._gone)),
+            renamed=tuple(sorted(self._renamed.items())),
+        )
+
+    def saw_truncate(self, table: TableName, position: int) -> None:
+        """Tell of a TRUNCATE in the stream: partitions with new files are then explained."""
+        self._truncated[table] = max(position, self._truncated.get(table, 0))
+
+    def due(self, position: int) -> Action | None:
+        """The next action if the stream has passed its position; call done() with it afterwards.
+
+        Everything before `position` must have been seen, TRUNCATEs told.
+        """
+        while self._pending and self._pending[0].action.position <= position:
+            pending = self._pending[0]
+            after = pending.unless_truncated_after
+            if after is None or self._truncated.get(pending.action.table, -1) < after:
+                return pending.action
+            self.done(pending.action)
+        return None
+
+    def done(self, action: Action) -> None:
+        """The action's consequences are in the log: take its shape for known."""
+        if not self._pending or self._pending[0].action is not action:
+            raise ValueError("actions are done in their order, once")
+        renamed = dict(filter(None, (_new_name(pending.action) for pending in self._pending)))
+        self._pending.popleft()
+        if isinstance(action, Gone):
+            self._gone.add(action.table)
+        if action.table in renamed:  # which name it has when we start again, the operator decides
+            self._renamed |= renamed
+            self.changed = True
+        else:
+            self._settle(action.table, action.shape)
+        self._position = action.position
+
+    def poll(self) -> int:
+        """Look at the catalogue once; returns how many actions were added.
+
+        One query when nothing changed. Raises typed errors when the server cannot be asked.
+        """
+        with server_errors("looking for changed tables"):
+            try:
+                digests = self._query(list(self._ids.values()), list(self._ids))
+                found = self._changed_names(digests)
+                count = self._examine(found) if found else self._nothing_found()
+            except psycopg.errors.LockNotAvailable:
+                logger.info("a table is being altered, looking again later")
+                return 0
+        self._takes_as_is = False
+        return count
+
+    def _nothing_found(self) -> int:
+        self._looked_at = self._read_position()
+        if not self._pending:
+            self._position = self._looked_at
+        return 0
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def _query(
+        self, ids: Sequence[int], names: Sequence[TableName], *, with_text: bool = False
+    ) -> dict[int, tuple[str, str | None]]:
+        rows = self.connection.execute(
+            shapes_sql(self.connection.info.server_version, with_text=with_text),
+            {
+                "ids": ids,
+                "schemas": [name.schema for name in names],
+                "names": [name.name for name in names],
+                "publication": self._publication,
+            },
+        ).fetchall()
+        return {row[0]: (row[1], row[2]) for row in rows}
+
+    def _changed_names(self, digests: dict[int, tuple[str, str | None]]) -> list[TableName]:
+        known = {shape.source_id: shape.digest for shape in self._seen.values()}
+        others = {id_ for id_, (digest, _) in digests.items() if known.get(id_) != digest}
+        # An oid that is none of theirs is a table made anew: any of them may be its old self.
+        strange = bool(others - set(self._ids.values()))
+        waiting = {pending.action.table for pending in self._pending}
+        return [
+            name
+            for name, id_ in self._ids.items()
+            if strange
+            or id_ in others
+            or (id_ != UNKNOWN_ID and id_ not in digests)
+            or (name not in waiting and name in self._seen and standing(self._seen[name]))
+        ]
+
+    def _examine(self, names: list[TableName]) -> int:
+        """Read the shapes of these tables, and their definitions, as of one position."""
+        ids = [self._ids[name] for name in names]
+        for _ in range(ATTEMPTS_MAX):
+            texts = self._query(ids, names, with_text=True)
+            shapes = {id_: _shape(digest, text or "") for id_, (digest, text) in texts.items()}
+            definitions = definitions_of(self.connection, list(shapes), shape_only=True)
+            position = self._read_position()
+            # A definition is read by several queries: nothing may have changed in between.
+            if {i: d for i, (d, _) in self._query(ids, names).items()} == {
+                i: shape.digest for i, shape in shapes.items()
+            } and shapes.keys() == definitions.keys():
+                break
+        else:
+            logger.info("tables keep changing, looking again later", table_count=len(names))
+            return 0
+        by_name = {shape.name: shape for shape in shapes.values()}
+        before = len(self._pending)
+        for name in names:
+            shape = shapes.get(self._ids[name]) or by_name.get(name)
+            self._compare(name, shape, definitions, position)
+        # What cannot be carried comes before other things of the same look.
+        self._pending = deque(
+            sorted(
+                self._pending,
+                key=lambda p: (p.action.position, not isinstance(p.action, Stop)),
+            )
+        )
+        self._looked_at = position
+        return len(self._pending) - before
+
+    def _compare(
+        self,
+        name: TableName,
+        shape: TableShape | None,
+        definitions: dict[int, TableDefinition],
+        position: int,
+    ) -> None:
+        last = self._seen.get(name)
+        if shape is None:
+            if last is not None and not self._takes(name):
+                self._forget(name)
+            elif last is not None:
+                self._add(_Pending(action=Gone(position=position, table=name, shape=None)), None)
+            return
+        if last is None and any(seen.source_id == shape.source_id for seen in self._seen.values()):
+            return  # renamed, which is told under the old name
+        difference = self._difference(last, shape)
+        if not self._is_wanted(name, last, difference):
+            self._forget(name)
+            return
+        if difference is None:
+            return
+        definition = definitions[shape.source_id]
+        reason = difference.reload
+        if last is not None and reason is None and difference.stop is None:
+            reason = self._brought_rows(last, shape, difference)
+        common: dict[str, Any] = {"position": position, "table": name, "shape": shape}
+        unless = None
+        if reason is None and difference.truncated_leaves:
+            reason, unless = Reason.PARTITION_REWRITTEN, self._looked_at
+        if difference.stop is not None:
+            action: Action = Stop(error=difference.stop, **common)
+        elif reason is not None:
+            action = Reload(definition=definition, reason=reason, **common)
+        elif difference.changed:
+            action = RelationChanged(definition=definition, **common)
+        else:
+            self._take(name, shape)
+            return
+        self._add(_Pending(action=action, unless_truncated_after=unless), shape)
+
+    def _difference(self, last: TableShape | None, shape: TableShape) -> Difference | None:
+        """What changed, or what forbids to follow the table at all; None: nothing."""
+        if last is not None and last.digest != shape.digest:
+            return compare(last, shape)
+        stop = standing(shape)
+        if stop is not None:
+            return Difference(stop=stop)
+        if last is not None:
+            return None
+        as_is = self._takes_as_is or shape.name in self._as_is
+        self._as_is.discard(shape.name)  # made anew later, it is read like any other
+        return Difference(reload=None if as_is else Reason.NEW)
+
+    def _is_wanted(
+        self, name: TableName, last: TableShape | None, difference: Difference | None
+    ) -> bool:
+        """Whether a table is to be followed, or was and left for another reason than its name."""
+        if name in self._wanted:
+            return True
+        stop = difference.stop if difference is not None else None
+        if not self._takes(name):
+            # Perhaps the configuration has the new name already; once told, it has neither.
+            return isinstance(stop, TableRenamed) and name not in self._told
+        return last is None or isinstance(stop, LEFT_BY_ITSELF)  # None: it was dropped before
+
+    def _brought_rows(
+        self, before: TableShape, after: TableShape, difference: Difference
+    ) -> Reason | None:
+        for leaf in difference.new_leaves:
+            links = list(new_links(before, after, leaf))
+            table = quoted(*leaf.name)
+            if all(link.made_in_place for link in links):
+                # Made and linked by one transaction: only what it wrote in between was not sent.
+                rows = " union all ".join(
+                    f"(select 1 from only {table} where ctid < '({PROBE_BLOCKS},0)'::tid and "
+                    f"xmin = '{link.link_xid}'::xid and cmin::text::bigint < {link.link_command}"
+                    " limit 1)"
+                    for link in links
+                )
+            else:
+                rows = f"select 1 from only {table} limit 1"
+            self.connection.execute(f"set lock_timeout = '{LOCK_TIMEOUT_MS}ms'")
+            if self.connection.execute(f"select exists ({rows})").fetchone() == (True,):
+                return Reason.PARTITION_ATTACHED
+        return None
+
+    def _read_position(self) -> int:
+        """A position behind all commits that have been visible so far.
+
+        Just behind a page's head nothing was written yet: the stream's position stays at the end
+        of the page before, and would never pass that one while the server is idle.
+        """
+        row = self.connection.execute(POSITION).fetchone()
+        if row is None or row[0] is None:
+            return self._looked_at
+        position, block, segment = Lsn.parse(row[0]).ordinal, row[1], row[2]
+        if position % segment == SEGMENT_HEAD_BYTES:
+            return position - SEGMENT_HEAD_BYTES
+        if position % block == PAGE_HEAD_BYTES:
+            return position - PAGE_HEAD_BYTES
+        return position
+
+    # -- remembering -------------------------------------------------------------------------------
+
+    def _add(self, pending: _Pending, shape: TableShape | None) -> None:
+        action = pending.action
+        self._pending.append(pending)
+        self._see(action.table, shape)
+        logger.info(
+            "table changed at the source",
+            table=str(action.table),
+            action=type(action).__name__,
+            reason=str(action.reason) if isinstance(action, Reload) else "",
+            position=str(Lsn(action.position)),
+        )
+
+    def _see(self, name: TableName, shape: TableShape | None) -> None:
+        if shape is None:
+            self._seen.pop(name, None)
+            self._ids[name] = UNKNOWN_ID  # one made anew under this name will be noticed
+        else:
+            self._seen[name] = shape
+            self._ids[name] = shape.source_id
+
+    def _take(self, name: TableName, shape: TableShape) -> None:
+        """A shape that asks for nothing."""
+        self._see(name, shape)
+        if not any(pending.action.table == name for pending in self._pending):
+            self._settle(name, shape)
+
+    def _forget(self, name: TableName) -> None:
+        """A table that the configuration no longer names."""
+        self._seen.pop(name, None)
+        del self._ids[name]
+        self._gone.discard(name)
+        self._settle(name, None)
+
+    def _settle(self, name: TableName, shape: TableShape | None) -> None:
+        if shape is None or shape.name != name:
+            self._settled.pop(name, None)
+        if shape is not None:
+            self._settled[shape.name] = shape
+            self._gone.discard(shape.name)
+        self.changed = True
+
+
+def _new_name(action: Action) -> tuple[TableName, TableName] | None:
+    if not (isinstance(action, Stop) and isinstance(action.error, TableRenamed) and action.shape):
+        return None
+    return action.table, action.shape.name
+
+
+def _shape(digest: str, text: str) -> TableShape:
+    raw = json.loads(text)
+    return TableShape(
+        digest=digest,
+        source_id=raw["source_id"],
+        name=TableName(raw["schema"], raw["name"]),
+        kind=raw["kind"],
+        persistence=raw["persistence"],
+        identity=raw["identity"],
+        identity_columns=_names(raw["identity_columns"]),
+        key_columns=tuple(raw["key_columns"]),
+        types=tuple(
+            TypeShape(
+                id=t[0],
+                name=TableName(t[1], t[2]),
+                is_enum=t[4] == "e",
+                parts=tuple((p[0], p[1]) for p in t[3] or ()),
+            )
+            for t in raw["types"] or ()
+        ),
+        file=raw["file"],
+        published=raw["published"],
+        keys=tuple((key[0], key[1], key[2]) for key in raw["keys"] or ()),
+        attributes=tuple(
+            AttributeShape(
+                number=a[0],
+                name=a[1],
+                type_oid=a[2],
+                typmod=a[3],
+                not_null=a[4],
+                generated=a[5],
+                expression=a[6] or 0,
+                xid=a[7],
+            )
+            for a in raw["attributes"] or ()
+        ),
+        parts=tuple(
+            PartShape(
+                id=p[0],
+                parent=p[1],
+                name=TableName(p[2], p[3]),
+                kind=p[4],
+                persistence=p[5],
+                file=p[6],
+                created_xid=p[7],
+                link_xid=p[8],
+                link_command=p[9],
+                changed_xid=p[10],
+                identity_columns=_names(p[11]),
+            )
+            for p in raw["parts"] or ()
+        ),
+    )
+
+
+def _names(columns: list[str] | None) -> tuple[str, ...] | None:
+    return None if columns is None else tuple(columns)

@@ -1,0 +1,323 @@
+"""PostgreSQL as a source: slot, catalogue, watch over tables and stream behind one port.
+
+Not here: the loop that uses it (`extract.extractor`), and making slot and publication (`slot.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+import psycopg
+
+from penstock.engines.postgres.source import slot as slots
+from penstock.engines.postgres.source.captures import Captures
+from penstock.engines.postgres.source.catalog import RelationResolver, open_catalog
+from penstock.engines.postgres.source.catchup import CatchUp
+from penstock.engines.postgres.source.client import open_replication
+from penstock.engines.postgres.source.ddl_watch import DdlWatch, WatchState
+from penstock.engines.postgres.source.relations import dropped_definitions
+from penstock.engines.postgres.source.shapes import CatalogShapes
+from penstock.engines.postgres.source.slot_owner import SlotOwner, claim_slot
+from penstock.engines.postgres.source.source_identity import (
+    ServerIdentity,
+    identify,
+    server_position,
+)
+from penstock.engines.postgres.source.stream import PostgresSource, StreamOptions
+from penstock.engines.postgres.source.table_actions import TableActions, is_begun_only
+from penstock.model import FlushPoint, Lsn, PenstockError, Relation, Run, TableDefinition, TableName
+from penstock.ports.extract_options import ExtractOptions
+from penstock.ports.source import RELATIONS_FILE, Desk, EnginePlace, Origin, Ranges, SourceStream
+
+WATCH_FILE = "tables.json"
+STREAM_FILE = "stream.json"
+
+
+class PostgresEngine:
+    """The `SourceEngine` of a PostgreSQL source."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        tables: Sequence[TableDefinition],
+        options: ExtractOptions,
+        takes: Callable[[TableName], bool] = lambda _: True,
+        start_position: int = 0,
+        pipeline: str = "",
+    ) -> None:
+        """Say what to read.
+
+        tables: what is captured. takes: whether the configuration stands for a table's name, also
+        of one that is not among tables. start_position: where the log must begin when it is still
+        empty (the slot's consistent point); 0: where the slot stands. pipeline: who the slot's
+        owner is; empty: it is not said.
+        """
+        self._url = url
+        self._tables = tables
+        self._takes = takes
+        self._options = options
+        self._start_position = start_position
+        self._pipeline = pipeline
+        self._resolver: RelationResolver | None = None
+        self._actions: TableActions | None = None
+        self._shapes: CatalogShapes | None = None
+        self._stream: PostgresSource | None = None
+        self._captures: Captures | None = None
+
+    @property
+    def name(self) -> str:
+        """The slot."""
+        return self._options.slot
+
+    def begin(self, place: EnginePlace) -> Origin:
+        """Ask the server who it is, and from where on it can send."""
+        self._place = place
+        self._captures = Captures(
+            self._url,
+            place.state,
+            publication=self._options.publication,
+            takes=self._takes,
+            clock=place.clock,
+        )
+        with open_replication(self._url, application_name=slots.APPLICATION_NAME) as connection:
+            slot = slots.read_slot(connection, self._options.slot)
+            self._identity = identify(connection)
+        # None: it has lost what we had not saved.
+        resend_from = slot.confirmed_flush if slot and slot.is_whole else None
+        return Origin(
+            identity={
+                "engine": "postgresql",
+                "system_id": self._identity.system_id,
+                "database": self._identity.database,
+                "database_id": str(self._identity.database_id),
+                "slot": self._options.slot,
+            },
+            resend_from=resend_from,
+            begin=self._start_position or resend_from or 0,
+        )
+
+    def server_position(self) -> int:
+        """See SourceEngine. An LSN."""
+        return server_position(self._url)
+
+    def text(self, position: int) -> str:
+        """See SourceEngine."""
+        return str(Lsn(position))
+
+    def bytes_between(self, first: int, last: int) -> int:
+        """See SourceEngine."""
+        return max(last - first, 0) if first and last else 0
+
+    # -- one attempt -------------------------------------------------------------------------
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Two connections to the catalogue; tables are looked at before anything is read."""
+        with open_catalog(self._url) as catalog, open_catalog(self._url) as watched:
+            self._claim_slot(catalog)
+            captures = self._taken_captures()
+            if self._resolver is None:
+                self._tables = captures.begin(self._tables)
+            resolver = self._resolve_with(catalog)
+            self._watch_tables(watched, resolver)
+            captures.begun()
+            captures.connected()
+            try:
+                yield
+            finally:
+                self._stream = None
+
+    def _claim_slot(self, catalog: psycopg.Connection) -> None:
+        """Before anything is read, for that moves the slot."""
+        if self._pipeline:
+            owner = SlotOwner(pipeline=self._pipeline, log_id=self._place.log_id())
+            claim_slot(catalog, self._options.publication, self._options.slot, owner)
+
+    def _resolve_with(self, catalog: psycopg.Connection) -> RelationResolver:
+        """One resolver serves the whole extraction, on the connection of each attempt."""
+        if self._resolver is not None:
+            self._resolver.connection = catalog
+            self._resolver.forget()
+            return self._resolver
+        known = self._place.state.load(RELATIONS_FILE, list[Relation]) or []
+        state = self._place.state.load(WATCH_FILE, WatchState) or WatchState()
+        named = {table.name for table in self._tables}
+        takes = self._taken_captures().takes
+        lost = [s for s in state.shapes if s.name not in named and takes(s.name)]
+        tables = [*self._tables, *dropped_definitions(catalog, lost, known)]
+        self._resolver = RelationResolver(catalog, tables, known=known)
+        return self._resolver
+
+    def _watch_tables(self, connection: psycopg.Connection, resolver: RelationResolver) -> None:
+        if self._actions is None:
+            watch = DdlWatch(
+                connection,
+                self._tables,
+                publication=self._options.publication,
+                state=self._place.state.load(WATCH_FILE, WatchState),
+                takes=self._taken_captures().takes,
+                as_is=self._taken_captures().awaited(),
+            )
+            self._actions = TableActions(
+                self._url,
+                watch,
+                resolver,
+                save=lambda state: self._place.state.save(WATCH_FILE, state),
+                interval_s=self._options.table_interval_s,
+                clock=self._place.clock,
+            )
+        self._actions.connected(connection)
+        self._actions.look(at_once=True)
+
+    def _taken_captures(self) -> Captures:
+        assert self._captures is not None
+        return self._captures
+
+    def _shapes_of_attempt(self) -> CatalogShapes:
+        assert self._resolver is not None
+        self._shapes = CatalogShapes(
+            self._resolver,
+            save=lambda relations: self._place.state.save(RELATIONS_FILE, list(relations)),
+        )
+        return self._shapes
+
+    def ranges(self, durable: FlushPoint) -> AbstractContextManager[Ranges] | None:
+        """Ranges by COPY; None when the options have it so."""
+        if not self._options.catch_up_bytes:
+            return None
+        return self._ranges(durable)
+
+    @contextmanager
+    def _ranges(self, durable: FlushPoint) -> Iterator[Ranges]:
+        shapes = self._shapes_of_attempt()
+        with CatchUp(
+            self._url,
+            options=self._stream_options(),
+            start=durable,
+            shapes=shapes,
+            spill_directory=self._place.spill,
+            expected=self._stored_identity() or self._identity,
+            before_run=shapes.keep,
+            range_bytes=self._options.catch_up_range_bytes,
+            files=self._place.files,
+        ) as behind:
+            yield _CopiedRanges(
+                behind,
+                self._options.catch_up_bytes,
+                keep_identity=self._keep_identity,
+                forget=self._forget_shapes,
+            )
+
+    def _forget_shapes(self) -> None:
+        if self._resolver is not None:
+            self._resolver.forget()
+
+    @contextmanager
+    def stream(self, durable: FlushPoint) -> Iterator[SourceStream]:
+        """The slot's stream."""
+        shapes = self._shapes_of_attempt()
+        with PostgresSource(
+            self._url,
+            options=self._stream_options(),
+            start=durable,
+            shapes=shapes,
+            spill_directory=self._place.spill,
+            expected=self._stored_identity() or self._identity,
+            before_run=shapes.keep,
+            files=self._place.files,
+            clock=self._place.clock,
+        ) as source:
+            if source.identity is not None:
+                self._keep_identity(source.identity)
+            self._stream = source
+            yield source
+
+    def _stream_options(self) -> StreamOptions:
+        options = self._options
+        return StreamOptions(
+            slot=options.slot,
+            publication=options.publication,
+            origin=options.origin,
+            keep_messages=options.keep_messages,
+            record_transactions=options.process_commits,
+            slot_wait_s=options.slot_wait_s,
+            idle_flush_s=options.flush_interval_s,
+        )
+
+    def _stored_identity(self) -> ServerIdentity | None:
+        return self._place.state.load(STREAM_FILE, ServerIdentity)
+
+    def _keep_identity(self, now: ServerIdentity) -> None:
+        """Remember the server's timeline: after a promotion positions go on from the new one."""
+        if now != self._stored_identity():
+            self._place.state.save(STREAM_FILE, now)
+        self._identity = now
+
+    # -- tables ------------------------------------------------------------------------------
+
+    def saw(self, run: Run) -> None:
+        """See SourceEngine: TRUNCATEs explain new files of partitions."""
+        if self._actions is not None:
+            self._actions.saw(run)
+
+    def before_flush(self, end: FlushPoint) -> None:
+        """Nothing: the slot remembers."""
+
+    def has_outstanding(self) -> bool:
+        """Look at the catalogue at once."""
+        return self._actions is not None and self._actions.look(at_once=True) > 0
+
+    def tend(self, desk: Desk) -> None:
+        """Carry out what has to be done about tables that changed without sending rows."""
+        actions, stream = self._actions, self._stream
+        if actions is None or stream is None:
+            return
+        if self._resolver is not None:
+            self._taken_captures().tend(actions, self._resolver, stream)
+        if not actions.look():
+            return
+        while (action := actions.next_due(desk.durable)) is not None:
+            desk.flush()
+            relation = actions.carry_out(action, stream)
+            if relation is not None and self._shapes is not None:
+                self._shapes.keep()
+                desk.write(Run(relations=(relation,), end=desk.durable))
+                desk.flush()
+            if is_begun_only(action):
+                return
+            actions.settle(action)
+
+    def is_loss(self, error: PenstockError) -> bool:
+        """Whether the slot, or what it kept, is gone."""
+        return isinstance(error, slots.CHANGES_GONE)
+
+
+class _CopiedRanges:
+    """CatchUp as the port has it."""
+
+    def __init__(
+        self,
+        behind: CatchUp,
+        behind_bytes: int,
+        *,
+        keep_identity: Callable[[ServerIdentity], None],
+        forget: Callable[[], None],
+    ) -> None:
+        self._behind = behind
+        self._behind_bytes = behind_bytes
+        self._keep_identity = keep_identity
+        self._forget = forget
+
+    def is_worth_it(self) -> bool:
+        worth = self._behind.is_worth_it(self._behind_bytes)
+        self._keep_identity(self._behind.identity)
+        return worth
+
+    def read_range(self) -> Iterator[Run]:
+        return self._behind.read_range()
+
+    def advance(self) -> None:
+        self._behind.advance()
+        self._forget()

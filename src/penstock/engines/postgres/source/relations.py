@@ -1,0 +1,447 @@
+"""From a pgoutput Relation message, or from the catalogue alone, to the shape of rows in the log.
+
+The message is right about which columns come and which are the identity, because it is as old as
+the rows that follow it. The catalogue knows the rest (types below domains, keys of tables with
+full identity, values that old rows have) but may have moved on meanwhile: what it no longer knows
+is taken from the message as it stands, and noted. Not here: noticing changes that send no message
+(`ddl_watch.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import psycopg
+import structlog
+
+from penstock.engines.postgres.source.definitions import definitions_of
+from penstock.engines.postgres.source.table_shape import TableShape, TableWithoutColumns
+from penstock.engines.postgres.source.types import TypeBook
+from penstock.model import Column, ColumnDefinition, Identity, Relation, TableDefinition, TableName
+
+if TYPE_CHECKING:
+    from penstock.codec.postgres.pgoutput_messages import RelationColumn, RelationMessage
+
+logger = structlog.get_logger()
+
+PRIMARY_KEY = """
+    select array(select a.attname
+                   from unnest(i.indkey::int2[]) with ordinality as k(attnum, place)
+                   join pg_attribute as a on a.attrelid = i.indrelid and a.attnum = k.attnum
+                  where k.place <= i.indnkeyatts
+                  order by k.place)::text[]
+      from pg_index as i
+     where i.indrelid = %(id)s::bigint::oid
+       and i.indisprimary
+       and i.indimmediate
+       and i.indisvalid
+"""
+
+
+def relation_of(definition: TableDefinition, *, version: int = 1) -> Relation:
+    """The shape of rows read by COPY: as the stream has them, generated columns left out."""
+    definitions = [column for column in definition.columns if not column.generated]
+    columns = tuple(_column(column) for column in definitions)
+    names = [column.name for column in columns]
+    identity = [names.index(n) for n in definition.identity_columns if n in names]
+    return Relation(
+        schema=definition.name.schema,
+        name=definition.name.name,
+        columns=columns,
+        key=_key(definition.identity, tuple(sorted(identity)), names, definition),
+        before=tuple(sorted(identity)),
+        identity=definition.identity,
+        source_id=definition.source_id,
+        version=version,
+    )
+
+
+def dropped_definitions(
+    connection: psycopg.Connection, shapes: Sequence[TableShape], known: Sequence[Relation]
+) -> list[TableDefinition]:
+    """Of tables that were followed, what is remembered of those that are no longer there.
+
+    The server still sends what was committed before they were dropped. known: as for the resolver.
+    """
+    there = definitions_of(connection, [s.source_id for s in shapes], shape_only=True)
+    relations = {relation.source_id: relation for relation in known}
+    return [
+        definition_of(relations[shape.source_id])
+        if shape.source_id in relations
+        else shape.definition()
+        for shape in shapes
+        if shape.source_id not in there
+    ]
+
+
+def definition_of(relation: Relation) -> TableDefinition:
+    """What the log remembers of a table: enough to read changes of one that was dropped."""
+    return TableDefinition(
+        name=TableName(relation.schema, relation.name),
+        source_id=relation.source_id,
+        columns=tuple(
+            ColumnDefinition(
+                name=column.name,
+                type_text=column.source_type,
+                type_oid=column.type_oid,
+                typmod=column.typmod,
+                not_null=not column.nullable,
+                missing=column.missing,
+                base_type=column.base_type,
+                neutral=column.neutral,
+            )
+            for column in relation.columns
+        ),
+        primary_key=tuple(relation.columns[i].name for i in relation.key),
+        identity=relation.identity,
+        identity_columns=tuple(relation.columns[i].name for i in relation.before),
+        # Any other table's messages mark these columns.
+        is_partitioned=bool(relation.before),
+    )
+
+
+def _column(column: ColumnDefinition) -> Column:
+    return Column(
+        name=column.name,
+        source_type=column.type_text,
+        neutral=column.neutral,
+        base_type=column.base_type,
+        type_oid=column.type_oid,
+        typmod=column.typmod,
+        nullable=not column.not_null,
+        missing=column.missing,
+    )
+
+
+def _key(
+    identity: Identity,
+    before: tuple[int, ...],
+    names: Sequence[str],
+    definition: TableDefinition,
+) -> tuple[int, ...]:
+    """The columns that find a row for a merge; always held by a before image, if one comes.
+
+    With an identity index the before image has that index' columns and perhaps not those of the
+    primary key, so the index it is. With FULL it has all, so the primary key will do; without one
+    the whole row is the key, said by an empty tuple. So it is where the identity has a generated
+    column: the rest of it may be the same in many rows.
+    """
+    generated = {column.name for column in definition.columns if column.generated}
+    if identity in (Identity.DEFAULT, Identity.INDEX) and before:
+        return () if generated & set(definition.identity_columns) else before
+    primary = definition.key_of_changes
+    if not primary or not set(primary) <= set(names):
+        return ()
+    return tuple(sorted(names.index(name) for name in primary))
+
+
+class RelationResolver:
+    """Turns Relation messages into relations, and numbers their versions.
+
+    known: the last version of each table that the log has (state/relations.json): numbering goes
+    on from there, and columns that had to become exact text stay so. One resolver serves one log;
+    `connection`, which nobody else may use, may be replaced after a reconnect, followed by
+    `forget()`. Messages are resolved in the stream's thread, which runs ahead of the extractor's,
+    where definitions are adopted: a lock keeps these apart.
+    """
+
+    def __init__(
+        self,
+        connection: psycopg.Connection,
+        tables: Iterable[TableDefinition],
+        *,
+        known: Iterable[Relation] = (),
+    ) -> None:
+        self.connection = connection
+        self._book = TypeBook()
+        self._definitions = {table.source_id: table for table in tables}
+        self._names = {table.name for table in self._definitions.values()}
+        known = list(known)
+        self._current = {TableName(r.schema, r.name): r for r in known}
+        # What the log had when we began; the definitions may be newer than that.
+        self._begun = {relation.source_id: relation for relation in known}
+        self._messages: dict[int, tuple[RelationMessage, Relation | None]] = {}
+        self._lock = threading.RLock()
+
+    def is_captured(self, source_id: int) -> bool:
+        """Whether rows of this table belong into the log; false for leaves of a captured root."""
+        return source_id in self._definitions
+
+    def definition(self, source_id: int) -> TableDefinition | None:
+        """The definition that holds at this place of the stream; None for a foreign oid."""
+        return self._definitions.get(source_id)
+
+    def current(self, source_id: int) -> Relation | None:
+        """The last relation of a captured table; None before its first."""
+        definition = self._definitions.get(source_id)
+        return self._current.get(definition.name) if definition is not None else None
+
+    def relations(self) -> tuple[Relation, ...]:
+        """The last version of every table, to be remembered and given back as `known`."""
+        with self._lock:
+            return tuple(self._current.values())
+
+    def forget(self) -> None:
+        """Begin a new epoch: messages come again after a reconnect, and types are read anew."""
+        with self._lock:
+            self._messages.clear()
+            self._book.forget()
+
+    def resolve(self, message: RelationMessage) -> Relation | None:
+        """The relation that a message means; the same object again when nothing changed.
+
+        None for a table that is not captured, such as a partition whose rows come under its root.
+        A table made anew under a captured name is captured. Asks the catalogue only about columns
+        that are not known with this type. Raises TableWithoutColumns, and psycopg's errors when
+        the connection is lost: the message may then be resolved again.
+        """
+        with self._lock:
+            plain = replace(message, xid=None)
+            cached = self._messages.get(message.source_id)
+            if cached is not None and cached[0] == plain and self._key_holds(message):
+                return cached[1]
+            relation = self._resolved(plain)
+            self._messages[message.source_id] = (plain, relation)
+            return relation
+
+    def _resolved(self, message: RelationMessage) -> Relation | None:
+        definition = self._definitions.get(message.source_id)
+        live = None
+        if definition is None or _unknown(message.columns, definition):
+            found = definitions_of(
+                self.connection, [message.source_id], book=self._book, shape_only=True
+            )
+            live = found.get(message.source_id)
+        if definition is None:
+            if live is None or live.name not in self._names:
+                return None
+            self._replace_incarnation(live)
+            self._definitions[live.source_id] = definition = live
+        if not message.columns:
+            raise TableWithoutColumns(definition.name)
+        relation = self._built(message, definition, live)
+        if not self._key_holds(message):
+            # Only the whole row is a key both before and after the primary key changed.
+            relation = replace(relation, key=())
+        return self._settled(relation)
+
+    def _key_holds(self, message: RelationMessage) -> bool:
+        """Whether the key taken from the catalogue is still that of the table.
+
+        With identity FULL, and where no column is marked, the message does not tell, and rows that
+        are alike in a key dropped meanwhile must not be taken for one. The server repeats the
+        message after that.
+        """
+        definition = self._definitions.get(message.source_id)
+        if definition is None or not definition.key_of_changes:
+            return True
+        if message.identity != Identity.FULL and any(c.flags & 1 for c in message.columns):
+            return True
+        row = self.connection.execute(PRIMARY_KEY, {"id": message.source_id}).fetchone()
+        return row is not None and tuple(row[0]) == definition.key_of_changes
+
+    def adopt(self, definition: TableDefinition) -> Relation | None:
+        """Take over a definition that the catalogue had where the stream is now.
+
+        Returns the table's new relation, to be written although no row has used it yet; None when
+        the log has this shape already or the stream has told of a later one.
+        """
+        with self._lock:
+            return self._adopted(definition)
+
+    def _adopted(self, definition: TableDefinition) -> Relation | None:
+        self._replace_incarnation(definition)
+        before = self._definitions.get(definition.source_id)
+        base = self._begun.pop(definition.source_id, None)
+        if before is not None:
+            self._names.discard(before.name)
+            base = base or relation_of(before)
+        self._names.add(definition.name)
+        self._definitions[definition.source_id] = definition
+        self._messages.pop(definition.source_id, None)
+        last = self._current.get(definition.name)
+        relation = relation_of(definition)
+        if last is not None and (
+            # Rows are bound to the shape of the last message; another key comes with the next.
+            _same_columns(last, relation)
+            # The last message is newer than what we had: perhaps newer than this one.
+            or (base is not None and not _same_columns(last, base))
+        ):
+            return None
+        return self._settled(relation)
+
+    def capture(self, definition: TableDefinition) -> Relation | None:
+        """Rows of one more table belong into the log from where the stream is now.
+
+        Returns the relation of the server's last message about it, if there was one already: rows
+        may follow without another.
+        """
+        with self._lock:
+            self._replace_incarnation(definition)
+            self._definitions[definition.source_id] = definition
+            self._names.add(definition.name)
+            known = self._messages.pop(definition.source_id, None)
+            return None if known is None else self.resolve(known[0])
+
+    def release(self, name: TableName) -> list[int]:
+        """Rows of a table do not belong into the log from where the stream is now; its oids."""
+        with self._lock:
+            self._names.discard(name)
+            ids = [id_ for id_, one in self._definitions.items() if one.name == name]
+            for id_ in ids:
+                del self._definitions[id_]
+                if id_ in self._messages:  # the server does not repeat it when it is captured again
+                    self._messages[id_] = (self._messages[id_][0], None)
+            return ids
+
+    def reshaped(self, definition: TableDefinition) -> Relation:
+        """The relation for reading the whole table as it is where the stream is now.
+
+        Whatever was known before: all rows follow, in the shape that the definition has.
+        """
+        with self._lock:
+            self._replace_incarnation(definition)
+            self._definitions[definition.source_id] = definition
+            self._names.add(definition.name)
+            self._messages.pop(definition.source_id, None)
+            return self._settled(relation_of(definition))
+
+    def widen(self, relation: Relation, column: int) -> Relation:
+        """The version of relation in which one column is kept as exact text; remembered."""
+        with self._lock:
+            name = TableName(relation.schema, relation.name)
+            last = self._current.get(name, relation)
+            if last.columns == relation.with_text_column(column).columns:
+                return last  # widened already, and bound before that
+            wider = replace(relation.with_text_column(column), version=last.version + 1)
+            self._current[name] = wider
+            for source_id, (message, bound) in self._messages.items():
+                if bound is relation:
+                    self._messages[source_id] = (message, wider)
+        logger.info(
+            "column kept as exact text from now on",
+            table=relation.full_name,
+            column=relation.columns[column].name,
+        )
+        return wider
+
+    def _replace_incarnation(self, definition: TableDefinition) -> None:
+        for oid, old in list(self._definitions.items()):
+            if old.name == definition.name and oid != definition.source_id:
+                del self._definitions[oid]
+                self._messages.pop(oid, None)
+
+    def _built(
+        self,
+        message: RelationMessage,
+        definition: TableDefinition,
+        live: TableDefinition | None,
+    ) -> Relation:
+        notes: list[str] = []
+        columns = tuple(self._columns(message.columns, (definition, live), notes))
+        names = [column.name for column in columns]
+        identity = Identity(message.identity)
+        before = tuple(i for i, c in enumerate(message.columns) if c.flags & 1)
+        if not before and definition.is_partitioned:
+            # Updates and deletes come with what the partitions' identities hold, nevertheless.
+            primary = definition.key_of_changes
+            chosen = primary if primary and set(primary) <= set(names) else names
+            before = tuple(i for i, name in enumerate(names) if name in chosen)
+        # The name by which the table is captured, also while the stream has another one: renaming
+        # is the business of ddl_watch.
+        name = definition.name
+        for note in notes:
+            logger.warning("catalogue has moved on", table=str(name), note=note)
+        return Relation(
+            schema=name.schema,
+            name=name.name,
+            columns=columns,
+            key=_key(identity, before, names, definition),
+            before=before,
+            identity=identity,
+            source_id=message.source_id,
+            notes=tuple(notes),
+        )
+
+    def _columns(
+        self,
+        wanted: Sequence[RelationColumn],
+        sources: Sequence[TableDefinition | None],
+        notes: list[str],
+    ) -> Iterable[Column]:
+        by_name = [{c.name: c for c in source.columns} for source in sources if source is not None]
+        if any(_match(column, by_name) is None for column in wanted):
+            self._book.learn(self.connection, {(c.type_oid, c.typmod) for c in wanted})
+        for column in wanted:
+            found = _match(column, by_name)
+            if found is not None:
+                yield _column(found)
+                continue
+            kind = self._book.get(column.type_oid, column.typmod)
+            notes.append(
+                f"column {column.name} is no longer in the catalogue as it was sent"
+                + ("" if kind.known else f", nor is its type {column.type_oid}")
+            )
+            yield Column(
+                name=column.name,
+                source_type=kind.type_text,
+                neutral=kind.neutral,
+                base_type=kind.base_type,
+                type_oid=column.type_oid,
+                typmod=column.typmod,
+            )
+
+    def _settled(self, relation: Relation) -> Relation:
+        """Compare with the last version known, number it, and remember it."""
+        name = TableName(relation.schema, relation.name)
+        last = self._current.get(name)
+        if last is None:
+            settled = replace(relation, version=1)
+        else:
+            columns = relation.columns
+            if last.source_id == relation.source_id:
+                columns = tuple(_continued(column, last) for column in columns)
+            settled = replace(relation, columns=columns, version=last.version + 1)
+            if settled.same_shape(last):
+                settled = last
+        self._current[name] = settled
+        return settled
+
+
+def _match(
+    column: RelationColumn, sources: Sequence[dict[str, ColumnDefinition]]
+) -> ColumnDefinition | None:
+    for source in sources:
+        found = source.get(column.name)
+        if found and (found.type_oid, found.typmod) == (column.type_oid, column.typmod):
+            return found
+    return None
+
+
+def _unknown(wanted: Sequence[RelationColumn], definition: TableDefinition) -> bool:
+    known = {(column.name, column.type_oid, column.typmod) for column in definition.columns}
+    return any((c.name, c.type_oid, c.typmod) not in known for c in wanted)
+
+
+def _same_columns(left: Relation, right: Relation) -> bool:
+    def names(relation: Relation) -> list[tuple[str, int, int]]:
+        return [(c.name, c.type_oid, c.typmod) for c in relation.columns]
+
+    return left.source_id == right.source_id and names(left) == names(right)
+
+
+def _continued(column: Column, last: Relation) -> Column:
+    """What is remembered of a column: the value old rows have, and that it had to become text.
+
+    The catalogue forgets the former when the table is rewritten.
+    """
+    before = next((c for c in last.columns if c.name == column.name), None)
+    if before is None or (before.type_oid, before.typmod) != (column.type_oid, column.typmod):
+        return column
+    became_text = before.neutral == "string" and column.neutral != "string"
+    return replace(
+        column, missing=before.missing, neutral="string" if became_text else column.neutral
+    )

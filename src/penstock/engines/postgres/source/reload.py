@@ -1,0 +1,245 @@
+"""Reading one table again, into the log, at one exact position.
+
+What a table lost or gained without rows being sent is made good by a marker RELOAD followed by all
+of its rows as they were at a consistent point X: one transaction of the log, placed behind every
+transaction whose commit record starts before X and before all others. Readers of the log then have
+the table's contents at X and follow it as before. Not here: when (`ddl_watch.py`).
+
+The stream's thread drives it, because it alone hands out gsns: between two frames it calls
+`open_reload`, goes on until the next commit would lie at or behind `position`, and then calls
+`feed`. Nothing is remembered meanwhile: the watch settles the action only when the end of this
+transaction is on disk, so that a crash in between comes to the same action again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import psycopg
+import structlog
+
+from penstock.codec.postgres.pgoutput_outcome import Stop
+from penstock.engines.postgres.source.catalog import open_catalog
+from penstock.engines.postgres.source.definitions import definitions_of
+from penstock.engines.postgres.source.slot import Watch
+from penstock.engines.postgres.source.snapshot import (
+    TableRewritten,
+    check_not_rewritten,
+    copy_sql,
+    lock_tables,
+    open_snapshot,
+    plan_chunks,
+    temporary_consistent_point,
+)
+from penstock.host.connect import server_errors
+from penstock.model import Lsn, MarkerKind, PenstockError, Relation, TableDefinition, TableName
+
+logger = structlog.get_logger()
+ATTEMPTS_MAX = 5
+BLOCK_BYTES = 1024 * 1024
+WHOLE_STORAGE_BYTES = 2**62  # one chunk per storage: they are read one after the other anyway
+
+
+class CopyDecoder(Protocol):
+    """What a reload needs of `penstock.codec.postgres.pgoutput.Decoder`."""
+
+    stop: Stop
+    in_transaction: bool
+
+    def begin(self, commit_position: int, commit_time_us: int, xid: int) -> None:
+        """Open a transaction."""
+        ...
+
+    def commit(self, end_position: int) -> None:
+        """End it."""
+        ...
+
+    def feed_copy(self, block: bytes, start: int, end: int, source_id: int, row_limit: int) -> int:
+        """Decode lines of COPY's text format."""
+        ...
+
+
+class Sink(Protocol):
+    """Where the rows go: the stream's assembler."""
+
+    def bind(self, source_id: int, relation: Relation) -> None:
+        """Rows of source_id have this relation from now on."""
+        ...
+
+    def widen(self) -> None:
+        """After Stop.WIDEN: bind the table with that column as text."""
+        ...
+
+    def mark(
+        self, kind: MarkerKind, *, tables: tuple[tuple[str, str], ...], data: dict[str, Any]
+    ) -> None:
+        """Place a marker behind the last row of the open transaction."""
+        ...
+
+    def cut(self) -> None:
+        """Give out what was decoded so far; as the end of a transaction if none is open."""
+        ...
+
+
+class TableVanished(PenstockError):
+    """The table that should be read again is not there (any more)."""
+
+    code = "PG62"
+    retry = "backoff"
+
+
+class ReloadJob:
+    """A table held at a consistent point, ready to be read once. A context manager.
+
+    position: X. definition: the table as it is at X; its shape cannot change until close().
+    """
+
+    def __init__(
+        self, reader: psycopg.Connection, position: int, definition: TableDefinition
+    ) -> None:
+        """Take over a reader's connection; `open_reload` is the way to make one."""
+        self.position = position
+        self.definition = definition
+        self._reader = reader
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let the snapshot and the lock go."""
+        self.close()
+
+    def close(self) -> None:
+        """Let the snapshot and the lock go; harmless when done twice."""
+        self._reader.close()
+
+    def feed(
+        self, decoder: CopyDecoder, sink: Sink, relation: Relation, *, reason: str, row_limit: int
+    ) -> int:
+        """Write the marker and all rows as one transaction; returns the number of rows.
+
+        decoder: outside of a transaction, all that was decoded before position given out.
+        relation: of the definition's columns (`RelationResolver.reshaped`). Whole transactions
+        that commit before position must have been fed, and none behind it. Runs of row_limit rows
+        are cut, so memory is bounded. Rows carry position - 1: they are older than what commits
+        at position. Raises typed errors; the transaction is then open and must be given up.
+        """
+        if decoder.in_transaction:
+            raise ValueError("a reload begins between transactions")
+        source_id = self.definition.source_id
+        decoder.begin(self.position - 1, time.time_ns() // 1000, 0)
+        sink.bind(source_id, relation)
+        sink.mark(
+            MarkerKind.RELOAD,
+            tables=((relation.schema, relation.name),),
+            data={"reason": reason, "position": str(Lsn(self.position))},
+        )
+        count = 0
+        for block in self._blocks([column.name for column in relation.columns]):
+            count += block.count(b"\n")
+            at = 0
+            while at < len(block):
+                at = decoder.feed_copy(block, at, len(block), source_id, row_limit)
+                if decoder.stop is Stop.WIDEN:
+                    sink.widen()
+                elif decoder.stop is Stop.LIMIT:
+                    sink.cut()
+        decoder.commit(self.position)
+        sink.cut()
+        logger.info(
+            "table read again",
+            table=str(self.definition.name),
+            row_count=count,
+            position=str(Lsn(self.position)),
+            reason=reason,
+        )
+        return count
+
+    def _blocks(self, columns: list[str]) -> Iterator[bytes]:
+        """Whole lines of all the table's rows, in blocks of about BLOCK_BYTES."""
+        chunks = plan_chunks(self._reader, self.definition, size_bytes_target=WHOLE_STORAGE_BYTES)
+        for chunk in chunks:
+            with (
+                server_errors(f"reading {chunk.storage}"),
+                self._reader.cursor().copy(copy_sql(chunk, columns)) as copy,
+            ):
+                lines: list[bytes] = []
+                size = 0
+                # The server sends each row as a message of its own, so a piece is whole lines.
+                for piece in copy:
+                    lines.append(bytes(piece))
+                    size += len(piece)
+                    if size >= BLOCK_BYTES:
+                        yield b"".join(lines)
+                        lines, size = [], 0
+                if lines:
+                    yield b"".join(lines)
+
+
+def open_reload(
+    url: str, table: TableName, source_id: int, *, on_blocked: Watch | None = None
+) -> ReloadJob:
+    """Take a consistent point for one table and hold its shape.
+
+    Must be called while the stream stands still: transactions decoded meanwhile could lie behind
+    the point. Waits for every transaction that runs on the server now (see `slot.create_slot`, also
+    for on_blocked). Raises TableVanished, TableRewritten when the table keeps changing, and what
+    connecting and making a slot raise.
+    """
+    for attempt in range(ATTEMPTS_MAX):
+        with temporary_consistent_point(url, on_blocked=on_blocked) as point:
+            reader = open_snapshot(url, point.snapshot_id, application_name="penstock reload")
+            try:
+                definition = _held(url, reader, table, source_id)
+            except TableRewritten as error:
+                reader.close()
+                logger.info("table changes meanwhile", table=str(table), error=error.message)
+                if attempt == ATTEMPTS_MAX - 1:
+                    raise
+            except BaseException:
+                reader.close()
+                raise
+            else:
+                return ReloadJob(reader, point.position, definition)
+    raise AssertionError("unreachable")
+
+
+def _held(
+    url: str, reader: psycopg.Connection, table: TableName, source_id: int
+) -> TableDefinition:
+    """Lock the table; its definition, which must be the same in the snapshot and now."""
+    with server_errors(f"reading the definition of {table}"):
+        seen = definitions_of(reader, [source_id], shape_only=True).get(source_id)
+    if seen is None:
+        raise TableVanished(
+            f"{table} is not there to be read again",
+            hint="Nothing to do: the catalogue is looked at again.",
+        )
+    try:
+        lock_tables(reader, [seen])
+    except PenstockError as error:
+        if error.fields.get("sqlstate") in ("42P01", "3F000"):
+            raise TableRewritten(
+                f"{table} was dropped or renamed behind the snapshot",
+                hint="Nothing to do: it is looked at again.",
+            ) from error
+        raise
+    check_not_rewritten(reader, [seen])
+    with open_catalog(url) as catalog, server_errors(f"reading the definition of {table}"):
+        now = definitions_of(catalog, [source_id], shape_only=True).get(source_id)
+    # The COPY reads the columns of now; the rows of the stream behind X are those of the snapshot.
+    if now is None or now.name != seen.name or now.columns != seen.columns:
+        raise TableRewritten(
+            f"{table} got other columns behind the snapshot",
+            hint="Nothing to do: the table is read at a later point.",
+        )
+    return now

@@ -1,0 +1,156 @@
+"""Whose slot it is: a line in the comment of the publication, at the source itself.
+
+A slot has nothing but its name, which document 000 fixes for every pipeline. So the pipeline that
+reads from a slot writes itself beside it: known whatever target it has, and whether that can be
+reached. `slot_owner` tells it to whoever asks. A publication that somebody else made may not be
+commented: such a slot has no owner, and a standby keeps the one it has. Not here: the slot
+(`slot.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import psycopg
+
+from penstock.engines.postgres.source.slot import SlotInUse
+from penstock.host.connect import literal, quoted, server_errors
+from penstock.model import PenstockError
+
+COMMENT = """
+    select coalesce(obj_description(oid, 'pg_publication'), '') as comment,
+           pg_has_role(pubowner, 'usage') and not pg_is_in_recovery() as may_change
+      from pg_publication
+     where pubname = %(publication)s
+"""
+SLOT_AND_READER = """
+    select s.active_pid,
+           coalesce(nullif(a.application_name, ''), 'a nameless program') as reader
+      from pg_replication_slots as s
+      left join pg_stat_activity as a on a.pid = s.active_pid
+     where s.slot_name = %(slot)s
+"""
+_LINE = re.compile(r"^penstock: slot (\S+) is read by pipeline (\S+), log (\S+)\n?", re.MULTILINE)
+
+
+class SlotOfAnother(PenstockError):
+    """The slot belongs to another pipeline, or to another directory of this one."""
+
+    code = "PG74"
+
+
+class SlotThereBefore(PenstockError):
+    """A pipeline that has not begun yet finds a slot of its name, which it would have made."""
+
+    code = "PG75"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotOwner:
+    """The pipeline that reads from a slot, and its change log, of which each directory has one."""
+
+    pipeline: str
+    log_id: str
+
+
+def slot_owner(connection: psycopg.Connection, publication: str, slot: str) -> SlotOwner | None:
+    """Who reads from the slot; None when it is not known, or there is no such slot.
+
+    connection: to the source's database.
+    """
+    known = _owners(_comment(connection, publication)[0]).get(slot)
+    return known if known is not None and _slot(connection, slot) is not None else None
+
+
+def claim_slot(
+    connection: psycopg.Connection, publication: str, slot: str, owner: SlotOwner
+) -> None:
+    """Check that the slot is nobody else's, and say whose it is. Raises SlotOfAnother."""
+    comment, may_change = _comment(connection, publication)
+    known = _owners(comment).get(slot)
+    if known is not None and known.log_id != owner.log_id:
+        raise slot_of_another(known, publication, slot)
+    if known != owner and may_change:
+        line = f"penstock: slot {slot} is read by pipeline {owner.pipeline}, log {owner.log_id}"
+        _write(connection, publication, _without(comment, slot) + line)
+
+
+def disclaim_slot(connection: psycopg.Connection, publication: str, slot: str) -> None:
+    """Forget whose the slot is: it is not there (any more). Does nothing where we may not."""
+    comment, may_change = _comment(connection, publication)
+    if slot in _owners(comment) and may_change:
+        _write(connection, publication, _without(comment, slot))
+
+
+def check_adoptable(connection: psycopg.Connection, publication: str, slot: str) -> None:
+    """Whether a pipeline without a log may go on from a slot that is there.
+
+    Raises SlotOfAnother when somebody reads from it at times, SlotInUse when somebody does now.
+    """
+    known = slot_owner(connection, publication, slot)
+    if known is not None:
+        raise slot_of_another(known, publication, slot)
+    row = _slot(connection, slot)
+    if row is not None and row[0] is not None:
+        raise SlotInUse(
+            f"slot {slot} is being read by {row[1]}, server process {row[0]}",
+            hint="Name a slot and a publication of its own for this pipeline in "
+            "[changeExtractor] replicationSlot and publication.",
+            pid=row[0],
+        )
+
+
+def slot_of_another(known: SlotOwner, publication: str, slot: str) -> SlotOfAnother:
+    """The error for a slot of which the publication's comment says another owner."""
+    return SlotOfAnother(
+        f"slot {slot} belongs to pipeline {known.pipeline}, log {known.log_id}: changes that are "
+        "read here would be missing there",
+        hint="Name a slot and a publication of its own for this pipeline in [changeExtractor] "
+        "replicationSlot and publication. If the other pipeline is given up, drop its slot: "
+        f"select pg_drop_replication_slot({literal(slot)}); comment on publication "
+        f"{quoted(publication)} is null;",
+        pipeline=known.pipeline,
+        log_id=known.log_id,
+    )
+
+
+def slot_there_before(slot: str) -> SlotThereBefore:
+    """The error for a slot that a new pipeline would have to make itself."""
+    return SlotThereBefore(
+        f"slot {slot} is there already, but this pipeline has not begun: whoever made it may "
+        "read from it",
+        hint="Name a slot and a publication of its own for this pipeline in [changeExtractor] "
+        "replicationSlot and publication, or go on in the directory that the slot belongs to. "
+        f"If nobody needs it: select pg_drop_replication_slot({literal(slot)});",
+    )
+
+
+def _slot(connection: psycopg.Connection, slot: str) -> tuple[int | None, str] | None:
+    """Its reader's process and name; None when there is no such slot."""
+    with server_errors(f"looking at slot {slot}"):
+        return connection.execute(SLOT_AND_READER, {"slot": slot}).fetchone()
+
+
+def _comment(connection: psycopg.Connection, publication: str) -> tuple[str, bool]:
+    with server_errors(f"looking at publication {publication}"):
+        row = connection.execute(COMMENT, {"publication": publication}).fetchone()
+    return (row[0], row[1]) if row is not None else ("", False)
+
+
+def _owners(comment: str) -> dict[str, SlotOwner]:
+    return {
+        match[1]: SlotOwner(pipeline=match[2], log_id=match[3]) for match in _LINE.finditer(comment)
+    }
+
+
+def _without(comment: str, slot: str) -> str:
+    """The comment without the slot's line, ready for another; what others wrote stays."""
+    kept = _LINE.sub(lambda match: "" if match[1] == slot else match[0], comment)
+    return kept if not kept or kept.endswith("\n") else f"{kept}\n"
+
+
+def _write(connection: psycopg.Connection, publication: str, comment: str) -> None:
+    said = literal(comment.rstrip("\n")) if comment.strip() else "null"
+    with server_errors(f"commenting publication {publication}"):
+        connection.execute(f"comment on publication {quoted(publication)} is {said}".encode())

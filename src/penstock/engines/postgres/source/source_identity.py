@@ -1,0 +1,148 @@
+"""Which server and database this is, where its log ends, and whether ours was filled from it.
+
+Not here: the slot (`slot.py`), the directory's own papers (`penstock.control.identity`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from penstock.engines.postgres.source.client import ReplicationConnection
+from penstock.host.connect import connect, server_errors
+from penstock.model import LOAD_AGAIN, Lsn, PenstockError
+
+SERVER_POSITION = """
+    select case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
+                else pg_current_wal_flush_lsn()
+           end
+"""
+
+
+class SourceReplaced(PenstockError):
+    """Another server, or another database, answers at the address."""
+
+    code = "PG56"
+
+
+class TimelineForked(PenstockError):
+    """The server was promoted from a copy that had not seen all that the log has."""
+
+    code = "PG57"
+
+
+class ServerTooOld(PenstockError):
+    """Penstock reads PostgreSQL 14 and later."""
+
+    code = "PG61"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerIdentity:
+    """Which server and database; the timeline grows with every promotion of a standby."""
+
+    system_id: str
+    timeline: int
+    database: str
+    database_id: int
+
+
+def identify(connection: ReplicationConnection) -> ServerIdentity:
+    """Ask the server who it is. Raises ServerTooOld below 14."""
+    if connection.server_version < 14:
+        raise ServerTooOld(
+            f"the server is PostgreSQL {connection.settings.get('server_version', '?')}",
+            hint="Upgrade the source to PostgreSQL 14 or later.",
+        )
+    row = connection.query("IDENTIFY_SYSTEM", doing="identifying the server")[0]
+    oid = connection.query(
+        "select oid from pg_database where datname = current_database()",
+        doing="identifying the database",
+    )[0]
+    return ServerIdentity(
+        system_id=row["systemid"] or "",
+        timeline=int(row["timeline"] or 0),
+        database=row["dbname"] or "",
+        database_id=int(oid["oid"] or 0),
+    )
+
+
+def check_identity(expected: ServerIdentity, now: ServerIdentity) -> None:
+    """Compare with what the directory belongs to; raises SourceReplaced. Pure.
+
+    The timeline is another matter: see `check_timeline`.
+    """
+    for what, ours, theirs in (
+        ("system identifier", expected.system_id, now.system_id),
+        ("database", expected.database, now.database),
+        ("database oid", expected.database_id, now.database_id),
+    ):
+        if ours != theirs:
+            raise SourceReplaced(
+                f"another server answers at the source's address: its {what} is {theirs}, the "
+                f"log was filled from {ours}",
+                hint="Name the old server again in source.url, or give this pipeline a new "
+                "directory and load again.",
+                expected=ours,
+                actual=theirs,
+            )
+
+
+def check_timeline(expected: int, now: int, history: str, position: int) -> None:
+    """Whether all up to position is also in the server's present timeline. Pure.
+
+    history: the timeline history file of `now`, lines of `timeline<tab>switch LSN<tab>reason`;
+    empty when the timeline has not changed. Raises TimelineForked.
+    """
+    if now == expected or position == 0:
+        return
+    for line in history.splitlines():
+        match = re.match(r"\s*(\d+)\s+([0-9A-Fa-f]+/[0-9A-Fa-f]+)", line)
+        if match and int(match[1]) == expected:
+            if position <= Lsn.parse(match[2]).ordinal:
+                return
+            raise TimelineForked(
+                f"the server was promoted at {match[2]} on timeline {expected}, but the log has "
+                f"changes up to {Lsn(position)} that it never saw",
+                hint="Source and target cannot be brought together by changes: " + LOAD_AGAIN,
+            )
+    raise TimelineForked(
+        f"the server is on timeline {now}, which does not come from timeline {expected}",
+        hint="Name the old server again in source.url, or " + LOAD_AGAIN,
+    )
+
+
+def checked_server(
+    connection: ReplicationConnection, expected: ServerIdentity | None, position: int
+) -> ServerIdentity:
+    """Who the server is, if a log filled from `expected` up to position may go on from it.
+
+    Whoever reads on from here remembers the answer before anything new is in the log: behind a
+    promotion positions of the old timeline mean nothing any more. Raises ServerTooOld,
+    SourceReplaced, TimelineForked.
+    """
+    now = identify(connection)
+    if expected is not None:
+        check_identity(expected, now)
+        if now.timeline != expected.timeline:
+            history = timeline_history(connection, now.timeline)
+            check_timeline(expected.timeline, now.timeline, history, position)
+    return now
+
+
+def timeline_history(connection: ReplicationConnection, timeline: int) -> str:
+    """The history file of a timeline; empty for the first."""
+    if timeline <= 1:
+        return ""
+    rows = connection.query(f"TIMELINE_HISTORY {timeline}", doing="reading the timeline's history")
+    return rows[0]["content"] or ""
+
+
+def server_position(url: str) -> int:
+    """How far the server's log reaches, on a connection of its own. An LSN; 0: not known."""
+    with (
+        connect(url, application_name="penstock position") as sql,
+        server_errors("reading the server's position"),
+    ):
+        row = sql.execute(SERVER_POSITION).fetchone()
+    return Lsn.parse(row[0]).ordinal if row is not None and row[0] else 0

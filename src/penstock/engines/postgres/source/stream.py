@@ -1,0 +1,443 @@
+"""The stream of one connection: runs out of a socket, acknowledgements back into it.
+
+Two threads. The receiver reads whole blocks, decodes and puts runs into a bounded queue; the pulse
+tells the server at intervals that we live, however long the receiver waits for room in the queue,
+for the catalogue or for a side file. The caller's thread takes runs, makes them durable and
+acknowledges. A broken connection ends the object; the caller opens the next one at its last flush
+point. Not here: what the bytes mean (`assemble.py`), the log (`extract.extractor`).
+
+Measured: the server's walsender makes one send() per message and is the bottleneck; waking a client
+that waits costs it more than the message. So while data flows the receiver naps between reads, and
+the server sends into the socket's buffer undisturbed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from penstock.codec.postgres import pgwire
+from penstock.codec.postgres.pgoutput import make_decoder
+from penstock.codec.postgres.pgoutput_messages import LogicalMessage, RelationMessage
+from penstock.engines.postgres.source import slot
+from penstock.engines.postgres.source.assemble import Assembler
+from penstock.engines.postgres.source.assembly import Counted, Limits, Shapes, Visit
+from penstock.engines.postgres.source.client import ReplicationConnection, open_replication
+from penstock.engines.postgres.source.source_identity import ServerIdentity, checked_server
+from penstock.engines.postgres.source.spill import Spill
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.connect import ConnectionLost
+from penstock.host.faults import declare, point
+from penstock.host.files import REAL_FILES, Files
+from penstock.model import FlushPoint, Lsn, PenstockError, Run
+from penstock.ports.runs import BYTE_COUNT_MAX, RUN_COUNT_MAX, RunQueue
+
+logger = structlog.get_logger()
+BUFFER_BYTES = 8 * 1024 * 1024
+FLOW_GAP_S = 0.012  # reads closer than this belong to one flow,
+FLOW_READ_COUNT = 8  # which so many make: more than what a small transaction comes in
+# A server that finds the window open sends each message on its way alone. While we nap the window
+# fills, and it gathers what it has for us: that takes it half the CPU.
+NAP_S = 0.005
+NAP_BYTES = 128 * 1024  # naps are shorter where more than this comes meanwhile: the buffer is small
+COALESCE_S = 0.01  # while caught up, small transactions of this time share a run
+WAIT_S = 0.25
+PULSE_S_MAX = 10.0
+SILENCE_S = 300.0  # nothing at all from the server, though asked again and again
+DRAIN_S = 1.0
+
+declare("stream.start.before", "stream.acknowledge.before", "stream.acknowledge.after")
+
+
+class ServerSilent(PenstockError):
+    """The connection stands but the server sends nothing, not even answers."""
+
+    code = "PG73"
+    retry = "backoff"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """How to read. origin: `any`, or `none` to leave out what other replications applied.
+
+    keep_messages: logical messages become markers. record_transactions: runs carry the batch of
+    transactions (processCommits). slot_wait_s: patience with a slot that is in use. idle_flush_s:
+    how often an idle stream gives an empty run that moves the position. queue_byte_count and
+    queue_run_count bound what is decoded ahead of the caller.
+    """
+
+    slot: str
+    publication: str
+    origin: str = "any"
+    keep_messages: bool = False
+    record_transactions: bool = False
+    slot_wait_s: float = 90.0
+    idle_flush_s: float = 5.0
+    queue_run_count: int = RUN_COUNT_MAX
+    queue_byte_count: int = BYTE_COUNT_MAX
+    limits: Limits = field(default_factory=Limits)
+
+
+def protocol_options(server_version: int, options: StreamOptions) -> list[tuple[str, str]]:
+    """The options of START_REPLICATION for a server's major version. Pure."""
+    version = 2 if server_version < 15 else 3 if server_version < 16 else 4
+    chosen = [
+        ("proto_version", str(version)),
+        ("publication_names", pgwire.quoted_name(options.publication)),
+        ("messages", "true"),
+        ("streaming", "on"),
+    ]
+    if options.origin != "any" and server_version >= 16:
+        chosen.append(("origin", options.origin))
+    return chosen
+
+
+class PostgresSource:
+    """One connection's stream, as a context manager: entering connects and starts.
+
+    Raises on entering: the errors of `penstock.host.connect` and of `slot`. `next_run` and
+    `acknowledge` belong to one thread.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        options: StreamOptions,
+        start: FlushPoint,
+        shapes: Shapes,
+        spill_directory: Path,
+        expected: ServerIdentity | None = None,
+        on_relation: Callable[[RelationMessage], None] | None = None,
+        on_message: Callable[[LogicalMessage], None] | None = None,
+        before_run: Callable[[], None] | None = None,
+        files: Files = REAL_FILES,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """Say where to go on.
+
+        start: the last flush point of the log; position 0 begins where the slot stands. expected:
+        the server that the log was filled from. on_relation, on_message: told, in the receiver's
+        thread, of every Relation message and of logical messages of our own prefix. before_run:
+        called there before each run is given out.
+        """
+        self._url = url
+        self._options = options
+        self._start = start
+        self._expected = expected
+        self._before_run = before_run
+        self._clock = clock
+        self._queue = RunQueue(
+            position=start.position,
+            idle_flush_s=options.idle_flush_s,
+            run_count_max=options.queue_run_count,
+            byte_count_max=options.queue_byte_count,
+            clock=clock,
+        )
+        self._flushed = start.position
+        self._heard_s = 0.0
+        self._pulse_s = PULSE_S_MAX
+        self._threads: list[threading.Thread] = []
+        self._connection: ReplicationConnection | None = None
+        self.identity: ServerIdentity | None = None
+        self._spill = Spill(spill_directory, files)
+        decoder = make_decoder(
+            gsn=start.gsn, trx=start.trx, record_transactions=options.record_transactions
+        )
+        self._assembler = Assembler(
+            decoder=decoder,
+            shapes=shapes,
+            spill=self._spill,
+            start=start,
+            emit=self._put,
+            on_idle=self._queue.idle,
+            on_reply=self._answer,
+            on_relation=on_relation,
+            on_message=on_message,
+            keep_messages=options.keep_messages,
+            limits=options.limits,
+        )
+
+    # -- opening and closing -----------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        """Connect, check that nothing was lost, start the stream."""
+        connection = open_replication(self._url, application_name=slot.APPLICATION_NAME)
+        try:
+            self._begin(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        self._heard_s = self._clock.monotonic_s()
+        for name, work in (("receiver", self._receive), ("pulse", self._pulse)):
+            thread = threading.Thread(
+                target=self._guarded, args=(work,), name=f"penstock-{name}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+        return self
+
+    def _begin(self, connection: ReplicationConnection) -> None:
+        options, position = self._options, self._start.position
+        self.identity = checked_server(connection, self._expected, position)
+        slot.check_publication(connection, options.publication)
+        slot.check_slot(
+            slot.read_slot(connection, options.slot),
+            options.slot,
+            database=self.identity.database,
+            position=position,
+        )
+        slot.check_not_ahead(connection, position)
+        self._pulse_s = _pulse_interval_s(connection)
+        command = pgwire.start_replication(
+            options.slot, str(Lsn(position)), protocol_options(connection.server_version, options)
+        )
+        point("stream.start.before")
+        slot.start_when_free(
+            lambda: connection.start_copy(command, doing=f"starting slot {options.slot}"),
+            lambda: slot.read_slot(connection, options.slot),
+            name=options.slot,
+            wait_s=options.slot_wait_s,
+        )
+        connection.wire.narrow_window()
+        logger.info("stream started", slot=options.slot, position=str(Lsn(position)))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Tell the server what is saved, end the stream and the threads."""
+        self._queue.close()
+        connection = self._connection
+        if connection is not None:
+            connection.wire.interrupt()
+        for thread in self._threads:
+            thread.join()
+        self._spill.close()
+        if connection is None:
+            return
+        connection.wire.resume()
+        try:
+            if not self._queue.is_broken:
+                self._say_good_bye(connection)
+        except ConnectionLost as lost:
+            logger.info("connection broke while closing", error=lost.message)
+        finally:
+            connection.close()
+
+    def _say_good_bye(self, connection: ReplicationConnection) -> None:
+        """Last status, end of copy; read on for a moment, or the server never sees them."""
+        self._send_status()
+        connection.wire.send(pgwire.COPY_DONE + pgwire.TERMINATE)
+        scratch = memoryview(bytearray(BUFFER_BYTES))
+        deadline = self._clock.monotonic_s() + DRAIN_S
+        try:
+            while (left_s := deadline - self._clock.monotonic_s()) > 0:
+                connection.wire.receive_into(scratch, left_s)
+        except ConnectionLost:
+            return  # it closed, as it was asked to
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Run a thread's work; what it raises is raised again by next_run."""
+        try:
+            work()
+        except BaseException as error:
+            self._queue.fail(error)
+
+    # -- the receiver ------------------------------------------------------------------------
+
+    @property
+    def _wire(self) -> ReplicationConnection:
+        assert self._connection is not None
+        return self._connection
+
+    def _receive(self) -> None:
+        buffer = bytearray(BUFFER_BYTES)
+        first = self._wire.leftover()
+        buffer[: len(first)] = first
+        start, end = 0, len(first)
+        untidy = bool(first)  # something came that is not given out yet
+        cut_at_s = 0.0
+        flow = Flow()
+        while not self._queue.closing.is_set():
+            if end > start or self._assembler.has_visits:
+                start = self._assembler.feed(memoryview(buffer), start, end)
+            buffer, start, end = make_room(buffer, start, end)
+            if flow.nap_s:
+                self._clock.sleep(flow.nap_s)
+            wait_s = WAIT_S
+            if untidy:
+                wait_s = min(max(cut_at_s - self._clock.monotonic_s(), 0.0), WAIT_S)
+            count = self._wire.wire.receive_into(memoryview(buffer)[end:], wait_s)
+            now_s = self._clock.monotonic_s()
+            flow.read(count, now_s)
+            if count:
+                end += count
+                untidy = True
+                self._heard_s = now_s
+            elif untidy and now_s >= cut_at_s:
+                untidy = self._assembler.cut_when_whole()
+                cut_at_s = now_s + COALESCE_S
+
+    def _put(self, run: Run, byte_count: int) -> None:
+        """Give a run to the caller, waiting for room."""
+        if self._before_run is not None:
+            self._before_run()
+        self._queue.put(run, byte_count)
+
+    def _answer(self) -> None:
+        """The server wants to hear from us; it may be shutting down and wait for our position."""
+        self._send_status()
+        self._queue.hurry()
+
+    # -- the pulse ---------------------------------------------------------------------------
+
+    def _pulse(self) -> None:
+        while not self._queue.closing.wait(self._pulse_s):
+            silent_s = self._clock.monotonic_s() - self._heard_s
+            receiver_waits = self._queue.is_waiting
+            if silent_s > max(SILENCE_S, 6 * self._pulse_s) and not receiver_waits:
+                raise ServerSilent(
+                    f"the server has sent nothing for {silent_s:.0f} s",
+                    hint="The stream is opened again by itself.",
+                )
+            # An idle server answers with its position, so that the slot can follow it.
+            self._send_status(reply_now=silent_s >= self._pulse_s / 2)
+
+    def _send_status(self, *, reply_now: bool = False) -> None:
+        self._wire.wire.send(
+            pgwire.standby_status(
+                write=max(self._assembler.counted.received_position, self._flushed),
+                flush=self._flushed,
+                apply=self._flushed,
+                time_us=self._clock.now_us(),
+                reply_now=reply_now,
+            )
+        )
+
+    # -- the caller --------------------------------------------------------------------------
+
+    @property
+    def counted(self) -> Counted:
+        """What has been received so far."""
+        return self._assembler.counted
+
+    @property
+    def spilled_byte_count(self) -> int:
+        """Bytes of transactions in progress on disk."""
+        return self._spill.size_bytes
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether a run is ready to be taken."""
+        return self._queue.is_waiting
+
+    def has_given(self, position: int) -> bool:
+        """Whether the server is past position and all that it sent before was taken from here.
+
+        What is received or decoded but not taken yet does not count.
+        """
+        return self._queue.has_given(position)
+
+    def next_run(self, timeout_s: float) -> Run | None:
+        """The next run, or None when there is none in time.
+
+        A run without rows whose end is set moves the position only. When the stream has broken,
+        the runs before that are given first, then its error is raised.
+        """
+        return self._queue.next(timeout_s)
+
+    def visit(self, steps: Callable[[Assembler], Iterator[int]]) -> Visit:
+        """Have work done between transactions by the thread that decodes; see Visit.
+
+        What steps raises ends the stream, and is raised by next_run.
+        """
+        visit = Visit(steps=steps)
+        self._assembler.visit(visit)
+        return visit
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the stream is being ended: work that waits should give up."""
+        return self._queue.closing.is_set()
+
+    def ask_for_position(self) -> None:
+        """Ask the server for a keepalive, which tells how far it has read its log."""
+        self._send_status(reply_now=True)
+
+    def runs(self) -> Iterator[Run]:
+        """Every run as it comes, without end; raises what `next_run` raises."""
+        while True:
+            run = self.next_run(WAIT_S)
+            if run is not None:
+                yield run
+
+    def acknowledge(self, position: int) -> None:
+        """Let the server forget what lies before position: it is on our disk. Never lower.
+
+        position: the end of a run that was given out, durably written.
+        """
+        if position <= self._flushed:
+            return
+        point("stream.acknowledge.before")
+        self._flushed = position
+        self._send_status()
+        point("stream.acknowledge.after")
+
+
+class Flow:
+    """How the data comes. nap_s: how long to leave the server alone before the next read."""
+
+    def __init__(self) -> None:
+        """Nothing has come yet."""
+        self.nap_s = 0.0
+        self._read_count = 0
+        self._last_s = float("-inf")
+
+    def read(self, byte_count: int, now_s: float) -> None:
+        """So much was there at once."""
+        if byte_count == 0:
+            self.nap_s = 0.0
+            return
+        gap_s = now_s - self._last_s
+        self._read_count = self._read_count + 1 if gap_s < FLOW_GAP_S else 0
+        self._last_s = now_s
+        flows = self._read_count >= FLOW_READ_COUNT
+        self.nap_s = NAP_S * min(1.0, NAP_BYTES / byte_count) if flows else 0.0
+
+
+def make_room(buffer: bytearray, start: int, end: int) -> tuple[bytearray, int, int]:
+    """Move an incomplete frame to the front; grow for one that is larger than the buffer."""
+    if start == end:
+        if len(buffer) > BUFFER_BYTES:
+            buffer = bytearray(BUFFER_BYTES)
+        return buffer, 0, 0
+    if end < len(buffer) and start < len(buffer) // 2:
+        return buffer, start, end
+    size = len(buffer)
+    if start == 0 and end == size:
+        size *= 2
+    elif size > BUFFER_BYTES and end - start < BUFFER_BYTES // 2:
+        size = BUFFER_BYTES
+    room = buffer if size == len(buffer) else bytearray(size)
+    room[: end - start] = buffer[start:end]
+    return room, 0, end - start
+
+
+def _pulse_interval_s(connection: ReplicationConnection) -> float:
+    """A third of the time after which the server gives a silent client up."""
+    row = connection.query(
+        "select setting from pg_settings where name = 'wal_sender_timeout'",
+        doing="reading wal_sender_timeout",
+    )[0]
+    timeout_s = int(row["setting"] or 0) / 1000
+    return min(PULSE_S_MAX, timeout_s / 3) if timeout_s > 0 else PULSE_S_MAX

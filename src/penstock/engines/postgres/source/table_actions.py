@@ -1,0 +1,175 @@
+"""Carrying out what the watch over the tables finds, at the right place of the stream.
+
+The extractor asks here at every flush point; what needs rows of its own is done by the thread that
+decodes, between transactions. Not here: noticing (`ddl_watch.py`), reading a table again
+(`reload.py`), the log (`extract.extractor`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import psycopg
+import structlog
+
+from penstock.engines.postgres.source.assemble import Assembler
+from penstock.engines.postgres.source.assembly import Visit
+from penstock.engines.postgres.source.ddl_watch import (
+    POLL_INTERVAL_S,
+    Action,
+    DdlWatch,
+    Gone,
+    RelationChanged,
+    Reload,
+    Stop,
+    WatchState,
+)
+from penstock.engines.postgres.source.relations import RelationResolver
+from penstock.engines.postgres.source.reload import TableVanished, open_reload
+from penstock.engines.postgres.source.slot import Blocker
+from penstock.engines.postgres.source.stream import PostgresSource
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.connect import ConnectionLost
+from penstock.model import FlushPoint, MarkerKind, Relation, Run, TableName
+
+logger = structlog.get_logger()
+LOOK_PAUSE_S_MIN = 1.0
+LOOK_SHARE = 0.01  # of the time may be spent on looking; the interval is the longest pause
+
+
+class TableActions:
+    """What the watch found and is not settled yet. Used by the extractor's thread.
+
+    Survives reconnects: `connected` gives it the connection of each. save keeps the watch's state
+    durably.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        watch: DdlWatch,
+        resolver: RelationResolver,
+        *,
+        save: Callable[[WatchState], None],
+        interval_s: float = POLL_INTERVAL_S,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """Take the watch and the resolver of the log's relations."""
+        self._url = url
+        self._watch = watch
+        self._resolver = resolver
+        self._save = save
+        self._interval_s = interval_s
+        self._clock = clock
+        self._next_look_s = float("-inf")
+        self._visit: Visit | None = None
+
+    def connected(self, connection: psycopg.Connection) -> None:
+        """Another connection; a reload that was under way begins again."""
+        self._watch.connection = connection
+        self._visit = None
+
+    @property
+    def watch(self) -> DdlWatch:
+        """The watch; who changes what it follows calls `keep` afterwards."""
+        return self._watch
+
+    def keep(self) -> None:
+        """Make durable what the watch follows now."""
+        self._keep()
+
+    def saw(self, run: Run) -> None:
+        """A run was written: TRUNCATEs explain new files of partitions."""
+        for marker in run.markers:
+            if marker.kind is MarkerKind.TRUNCATE:
+                for schema, name in marker.tables:
+                    self._watch.saw_truncate(TableName(schema, name), marker.position)
+
+    def look(self, *, at_once: bool = False) -> int:
+        """Look at the catalogue when it is time; returns how many actions are outstanding."""
+        began_s = self._clock.monotonic_s()
+        if at_once or began_s >= self._next_look_s:
+            self._watch.poll()
+            self._keep()
+            cost_s = self._clock.monotonic_s() - began_s
+            pause_s = max(LOOK_PAUSE_S_MIN, cost_s / LOOK_SHARE)
+            self._next_look_s = began_s + min(self._interval_s, pause_s)
+        return self._watch.pending_count
+
+    def next_due(self, durable: FlushPoint) -> Action | None:
+        """The action to carry out now, if any. durable: the log's last flush point."""
+        if self._visit is not None and not (
+            self._visit.finished and durable.trx >= self._visit.trx
+        ):
+            return None
+        action = self._watch.due(durable.position)
+        if action is not None and self._visit is not None:
+            self._visit = None
+            self.settle(action)  # it was this one: its rows are on disk
+            action = self._watch.due(durable.position)
+        self._keep()
+        return action
+
+    def carry_out(self, action: Action, source: PostgresSource) -> Relation | None:
+        """Do it; returns a relation to be written to the log, behind the last flush point.
+
+        A reload is only begun, and settles itself when `next_due` finds it on disk; for anything
+        else call `settle` once the relation is durable. Raises the error of a Stop, settled.
+        """
+        if isinstance(action, Stop):
+            self.settle(action)
+            raise action.error
+        if isinstance(action, Reload):
+            self._visit = source.visit(lambda assembler: self._reload(action, source, assembler))
+        elif isinstance(action, RelationChanged):
+            return self._resolver.adopt(action.definition)
+        elif isinstance(action, Gone):
+            logger.warning("captured table was dropped", table=str(action.table))
+        return None
+
+    def settle(self, action: Action) -> None:
+        """The action's consequences are durable."""
+        self._watch.done(action)
+        self._keep()
+
+    def _keep(self) -> None:
+        if self._watch.changed:
+            self._save(self._watch.state())
+
+    def _reload(
+        self, action: Reload, source: PostgresSource, assembler: Assembler
+    ) -> Iterator[int]:
+        """In the decoding thread, at the end of a transaction."""
+
+        def on_blocked(seconds: float, blockers: list[Blocker]) -> None:
+            if source.is_closing:
+                raise ConnectionLost("reload given up: the stream is being closed")
+            for blocker in blockers:
+                logger.warning(
+                    "reload waits for a transaction",
+                    waited_s=round(seconds),
+                    transaction=blocker.what,
+                    end_it_with=blocker.sql,
+                )
+
+        source_id = action.definition.source_id
+        try:
+            job = open_reload(self._url, action.table, source_id, on_blocked=on_blocked)
+        except TableVanished:
+            logger.warning("table to be read again is gone", table=str(action.table))
+            return
+        with job:
+            yield job.position
+            relation = self._resolver.reshaped(job.definition)
+            job.feed(
+                assembler.decoder,
+                assembler,
+                relation,
+                reason=str(action.reason),
+                row_limit=assembler.row_limit,
+            )
+
+
+def is_begun_only(action: Action) -> bool:
+    """Whether carrying it out takes a while and settles by itself."""
+    return isinstance(action, Reload)

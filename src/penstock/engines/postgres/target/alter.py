@@ -1,0 +1,282 @@
+"""Changes of a table's shape in mid-stream: what each becomes in SQL, as it is and leniently.
+
+Pure. Not here: which changes there are (`sql/shape_changes.py`), running the statements
+(`reshape.py`), making tables (`schema.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from penstock.engines.postgres.target.target import TargetColumn, TargetIndex, TargetTable
+from penstock.engines.postgres.target.types import map_namespaces, same_type
+from penstock.host.connect import literal, quoted
+from penstock.load import LOAD_AFRESH
+from penstock.model import Column, Relation
+from penstock.ports.policies import Kind
+from penstock.ports.refusals import RelationNotCarried
+from penstock.ports.target import TableRecord
+from penstock.sql.shape_changes import Change, key_of, shape_of
+
+TEXTS = ("text", "character varying")
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """One statement and what it does, for messages. instead: to be tried where it is refused."""
+
+    sql: str
+    what: str
+    instead: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alterer:
+    """What the changes of one table become.
+
+    table: as the catalogue has it now. emptied: the table's rows are dropped first (a reload
+    follows), so that types change without a cast. replaced: they are not dropped but all written
+    anew, or deleted, behind the change.
+    """
+
+    record: TableRecord
+    relation: Relation
+    table: TargetTable
+    namespaces: Mapping[str, str]
+    emptied: bool
+    replaced: bool = False
+
+    def check(self) -> None:
+        """Raise RelationNotCarried when a column is missing for no reason the log tells."""
+        old = self.record.columns
+        for column in self.relation.columns:
+            is_known = old is None or column.name in dict(old)
+            if is_known and not self._is_there(column) and column.name not in self.record.left_out:
+                kind = self._kind(column)
+                raise RelationNotCarried(
+                    f"target table {self.table.name} has no column {column.name}, the source has "
+                    f"it as {column.source_type}",
+                    hint=f"Run: {self._alter} add column {quoted(column.name)} {kind}; then "
+                    f"`penstock run`, and `penstock verify`. {LOAD_AFRESH}",
+                    table=str(self.table.name),
+                )
+
+    def is_given_up_above(self, change: Change) -> bool:
+        """Whether a column is gone that goes with the table it is inherited from, and not before.
+
+        The log may tell of the parent later, or never: the source's tables may be in no tree.
+        """
+        found = self.table.column(change.name)
+        is_gone = change.kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN) and not change.keeps_rows
+        return is_gone and found is not None and found.origin is not None
+
+    def ungenerated(self) -> list[Alteration]:
+        """Columns that the target computes, and the source no longer does."""
+        if self.record.columns in (None, shape_of(self.relation)):
+            return []
+        before = dict(self.record.columns or ())
+        return [
+            Alteration(
+                f"{self._alter} alter column {quoted(column.name)} drop expression",
+                f"column {column.name} is no longer generated",
+            )
+            for column in self.relation.columns
+            if (found := self.table.column(column.name)) is not None
+            and found.generated
+            and (column.name not in before or self.emptied)
+        ]
+
+    def evolve(self, change: Change) -> list[Alteration]:
+        """The change as the source made it. Raises RelationNotCarried."""
+        return list(self._evolve(change))
+
+    def lenient(self, change: Change) -> list[Alteration]:
+        """What keeps every column and value of the target. Raises RelationNotCarried."""
+        return list(self._lenient(change))
+
+    # --- as it is ---------------------------------------------------------------------------------
+
+    def _evolve(self, change: Change) -> Iterator[Alteration]:
+        column = change.column
+        if change.keeps_rows and column is not None:
+            yield from self._renamed(column, change)
+            return
+        if change.kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN):
+            found = self.table.column(change.name)
+            if found is not None and not found.generated:
+                yield Alteration(f"{self._alter} drop column {quoted(change.name)}", change.what)
+        if change.kind is Kind.CHANGE_KEY:
+            yield from self._key(change)
+        if column is None:
+            return
+        if change.kind in (Kind.ADD_COLUMN, Kind.RENAME_COLUMN):
+            yield from self._added(column, change, strict=True)
+        elif change.kind is Kind.NULLABILITY:
+            yield from self._loosened(column.name, change, nullable=column.nullable)
+        elif (found := self.table.column(column.name)) is not None:
+            kind = self._kind(column)
+            if not same_type(found.type_text, kind):
+                self._refuse_inherited(found, kind, change)
+                yield self._retyped(found, kind, change)
+
+    def _renamed(self, column: Column, change: Change) -> Iterator[Alteration]:
+        if self.table.column(change.name) is None:
+            return
+        if self._is_there(column):
+            raise RelationNotCarried(
+                f"{change.what}, and target table {self.table.name} has both",
+                hint=f"Run: {self._alter} drop column ...; for the one that is not wanted; then "
+                "`penstock run` again, and `penstock verify`.",
+                table=str(self.table.name),
+            )
+        at = self._alter_at(self.table.column(change.name))
+        sql = f"{at} rename column {quoted(change.name)} to {quoted(column.name)}"
+        yield Alteration(sql, change.what)
+
+    def _added(self, column: Column, change: Change, *, strict: bool) -> Iterator[Alteration]:
+        if self._is_there(column):
+            self._refuse_kept(column.name)
+            return
+        kind = self._kind(column)
+        sql = f"{self._alter} add column {quoted(column.name)} "
+        value = "" if column.missing is None else f" default {literal(column.missing)}"
+        not_null = " not null" if strict and value and not column.nullable else ""
+        cast = f"::{kind}" if value else ""
+        as_text = "" if strict else f"{sql}text{value}"
+        yield Alteration(f"{sql}{kind}{value}{cast}{not_null}", change.what, instead=as_text)
+
+    def _refuse_kept(self, name: str) -> None:
+        if name in self.record.kept:
+            raise RelationNotCarried(
+                f"column {name} was added at the source, and target table {self.table.name} still "
+                "has the values of an earlier column of that name",
+                hint=f"Run: {self._alter} rename column {quoted(name)} to {quoted(name + '_old')}; "
+                "or drop it; then `penstock run` again.",
+                table=str(self.table.name),
+            )
+
+    def _retyped(self, found: TargetColumn, kind: str, change: Change) -> Alteration:
+        column = quoted(found.name)
+        needs_values = found.not_null or found.name in key_of(self.relation)
+        is_free = self.emptied and not (self.replaced and needs_values) and found.origin is None
+        using = "null" if is_free else column
+        return Alteration(
+            f"{self._alter_at(found)} alter column {column} type {kind} using {using}::{kind}",
+            change.what,
+        )
+
+    def _loosened(self, name: str, change: Change, *, nullable: bool) -> Iterator[Alteration]:
+        """A target that is laxer than the source loses nothing: it is not made stricter."""
+        found = self.table.column(name)
+        if nullable and found is not None and found.not_null and name not in self._primary_columns:
+            sql = f"{self._alter_at(found)} alter column {quoted(name)} drop not null"
+            yield Alteration(sql, change.what)
+
+    def _key(self, change: Change) -> Iterator[Alteration]:
+        """Another primary key where the target has the one that the source had."""
+        old, new = self.record.key or (), key_of(self.relation)
+        primary = self._primary
+        there = {name for name in old if self.table.column(name) is not None}
+        columns = set(self._primary_columns)
+        if not new or columns == set(new) or columns not in (there, set()) or not old:
+            return
+        known = {name for name, _ in self.record.columns or ()}
+        if any(self.table.column(name) is None for name in new):
+            return
+        if not set(new) <= known and (self.replaced or not self.emptied):
+            return  # rows that are there have no values for it yet
+        dropped = f"drop constraint {quoted(primary.name)}, " if primary is not None else ""
+        listed = ", ".join(map(quoted, new))
+        yield Alteration(f"{self._alter} {dropped}add primary key ({listed})", change.what)
+
+    def _refuse_inherited(self, found: TargetColumn, kind: str, change: Change) -> None:
+        """A type that holds less, on a whole tree, before the log says that the tree has it."""
+        if found.origin is not None and change.kind is not Kind.WIDEN_TYPE:
+            raise RelationNotCarried(
+                f"{change.what}, and {self.table.name} inherits the column from {found.origin}",
+                hint=f"If all tables of that tree changed, run: {self._alter_at(found)} alter "
+                f"column {quoted(found.name)} type {kind} using ...; if not: {self._alter} no "
+                "inherit ...; then `penstock run` again, and `penstock verify`.",
+                table=str(self.table.name),
+            )
+
+    # --- leniently --------------------------------------------------------------------------------
+
+    def _lenient(self, change: Change) -> Iterator[Alteration]:
+        column = change.column
+        if change.kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN):
+            yield from self._optional(change.name, change)
+        if change.kind in (Kind.ADD_COLUMN, Kind.RENAME_COLUMN) and column is not None:
+            yield from self._added(column, change, strict=False)
+        if change.keeps_rows and column is not None and self.table.column(change.name):
+            kind, old, new = self._kind(column), quoted(change.name), quoted(column.name)
+            sql = f"update {self.table.own_rows} set {new} = {old}::"
+            yield Alteration(f"{sql}{kind}", f"{change.what}, and has its values", f"{sql}text")
+        if change.kind in (Kind.NULLABILITY, Kind.CHANGE_KEY, Kind.WIDEN_TYPE):
+            yield from self._evolve(change)
+        if change.kind is Kind.CHANGE_TYPE and column is not None:
+            yield from self._made_wide(column, change)
+
+    def _optional(self, name: str, change: Change) -> Iterator[Alteration]:
+        """A column that stays, for rows that have no value for it."""
+        found = self.table.column(name)
+        if found is None or found.generated:
+            return
+        primary = self._primary
+        if primary is not None and name in primary.columns:
+            sql = f"{self._alter} drop constraint {quoted(primary.name)}"
+            yield Alteration(sql, f"column {name} is no longer of the key")
+        if found.identity:
+            sql = f"{self._alter} alter column {quoted(name)} drop identity"
+            yield Alteration(sql, f"column {name} is no longer counted up")
+        if found.not_null:
+            sql = f"{self._alter_at(found)} alter column {quoted(name)} drop not null"
+            yield Alteration(sql, f"{change.what}, and stays")
+
+    def _made_wide(self, column: Column, change: Change) -> Iterator[Alteration]:
+        """A type that holds what is there and what comes."""
+        found = self.table.column(column.name)
+        kind = self._kind(column)
+        if found is None or found.type_text in TEXTS or same_type(found.type_text, kind):
+            return
+        if column.name in key_of(self.relation):
+            raise RelationNotCarried(
+                f"{change.what}: column {column.name} of {self.table.name} is of the key, which "
+                "cannot be kept as text",
+                hint=f"Run: {self._alter} alter column {quoted(column.name)} type {kind} using "
+                "...; then `penstock run` again.",
+                table=str(self.table.name),
+            )
+        wide = kind if kind in TEXTS else "text"
+        yield Alteration(
+            f"{self._alter} alter column {quoted(column.name)} type {wide} "
+            f"using {quoted(column.name)}::text",
+            f"{change.what}, kept as {wide}",
+        )
+
+    # --- pieces -----------------------------------------------------------------------------------
+
+    @property
+    def _alter(self) -> str:
+        return f"alter table {self.table.sql_name}"
+
+    def _alter_at(self, column: TargetColumn | None) -> str:
+        """The beginning of a statement that takes a column; of the whole tree if inherited."""
+        if column is None or column.origin is None:
+            return self._alter
+        return f"alter table {quoted(*column.origin)}"
+
+    @property
+    def _primary(self) -> TargetIndex | None:
+        return next((index for index in self.table.unique if index.primary), None)
+
+    @property
+    def _primary_columns(self) -> tuple[str, ...]:
+        return self._primary.columns if self._primary is not None else ()
+
+    def _kind(self, column: Column) -> str:
+        return map_namespaces(column.source_type, self.namespaces)
+
+    def _is_there(self, column: Column) -> TargetColumn | None:
+        return self.table.column(column.name)

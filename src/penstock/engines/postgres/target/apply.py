@@ -1,0 +1,463 @@
+"""One batch into the target, inside one transaction: tables in order, phase by phase.
+
+Two modes. With the right to set session_replication_role, foreign keys and ordinary triggers are
+off, and only the net result counts. Without it every statement must please the foreign keys:
+deletes of rows on which nothing hangs come first, then upserts with parents first, then deletes
+of the others with children first; what cannot be carried that way is refused with the GRANT to
+type, and the target stays at the batch before. Not here: the statements (`merge.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import structlog
+
+from penstock.engines.postgres.target.foreign import Foreign
+from penstock.engines.postgres.target.merge import Merge, MergeSql, Way
+from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.records import Records
+from penstock.engines.postgres.target.refusals import apply_error, grant_replica, naming_objects
+from penstock.engines.postgres.target.reshape import Reshaping
+from penstock.engines.postgres.target.target import TargetTable, read_target_tables, require
+from penstock.host.connect import EXACT_TEXT_SETTINGS, commit_durably, connect, quoted
+from penstock.load import LOAD_AFRESH
+from penstock.model import PenstockError, Relation, TableName
+from penstock.ports.policies import EVOLVE_ALL, Kind, Policies, Policy
+from penstock.ports.refusals import (
+    TargetRowMissing,
+    TriggersWouldFire,
+    TruncateBlocked,
+    UniqueBlocked,
+)
+from penstock.ports.target import MergeSpec, PhaseSpec, TableRecord
+from penstock.sql.shape_changes import is_applied
+
+logger = structlog.get_logger(__name__)
+
+LOCK_TIMEOUT_MS = 10_000
+ANALYZE_ROWS_MIN = 5_000
+# From so many rows on a second statement, and steering the planner, cost less than they spare.
+MANY_ROWS = 1_000
+APPLICATION_NAME = "penstock loader"
+
+
+@dataclass(slots=True)
+class Target:
+    """The loader's connection to the target and what it knows of it.
+
+    replica: session_replication_role is set. foreign: what the rows' types mean here. policies:
+    what becomes of changes of shape. catalogue and records are read once and again after changes of
+    shape; `forget()` drops them after a failure. noted: see `take_notes`.
+    """
+
+    connection: psycopg.Connection
+    namespaces: Mapping[str, str]
+    replica: bool
+    records: Records
+    allow_triggers: bool = False
+    foreign: Foreign = field(default_factory=Foreign)
+    policies: Policies = EVOLVE_ALL
+    tables: dict[TableName, TargetTable] = field(default_factory=dict)
+    noted: list[tuple[TableName, str]] = field(default_factory=list)
+
+    def forget(self) -> None:
+        """Read catalogue and records again when next needed."""
+        self.noted.clear()
+        self.tables.clear()
+        self.records.forget()
+
+    def need(self, names: Iterable[TableName]) -> None:
+        """Have the catalogue of these tables. Raises TargetTableMissing, TriggersWouldFire."""
+        missing = [name for name in names if name not in self.tables]
+        if missing:
+            found = read_target_tables(self.connection, missing)
+            for name in missing:
+                self._check_triggers(require(found, name))
+            self.tables |= found
+
+    def _check_triggers(self, table: TargetTable) -> None:
+        if self.replica or self.allow_triggers:
+            return
+        names = [name for name, enabled in table.triggers if enabled in ("O", "A")]
+        if not names and not table.rules:
+            return
+        user = self.connection.info.user
+        said = ", ".join([*names, *table.rules])
+        raise TriggersWouldFire(
+            f"target table {table.name} has triggers or rules that would act a second time: {said}",
+            hint=f"{grant_replica(user)} or: alter table {table.sql_name} disable trigger user;",
+            table=str(table.name),
+        )
+
+
+def open_target(
+    url: str,
+    namespaces: Mapping[str, str],
+    *,
+    allow_triggers: bool = False,
+    policies: Policies = EVOLVE_ALL,
+) -> Target:
+    """Connect for applying: exact text, a lock timeout, replica role where allowed."""
+    settings = {
+        **EXACT_TEXT_SETTINGS,
+        "lock_timeout": str(LOCK_TIMEOUT_MS),
+        "jit": "off",
+        "default_statistics_target": "10",  # of merge tables: a few values and unique keys
+    }
+    connection = connect(url, application_name=APPLICATION_NAME, options=settings)
+    commit_durably(connection)  # files may go once their batch is committed
+    replica = True
+    try:
+        connection.execute("set session_replication_role = replica")
+    except psycopg.errors.InsufficientPrivilege:
+        replica = False
+        logger.info("session_replication_role may not be set", user=connection.info.user)
+    return Target(
+        connection=connection,
+        namespaces=namespaces,
+        replica=replica,
+        records=Records(connection),
+        allow_triggers=allow_triggers,
+        policies=policies,
+    )
+
+
+def apply_phases(target: Target, phases: Sequence[PhaseSpec]) -> None:
+    """Apply all phases. Call inside the batch's transaction; roll it back on any error."""
+    if not target.replica:
+        target.connection.execute("set constraints all deferred")
+    for phase in phases:
+        _PhaseApply(target, phase).run()
+
+
+class _PhaseApply:
+    """One phase on its way into the target."""
+
+    def __init__(self, target: Target, phase: PhaseSpec) -> None:
+        self.target = target
+        self.phase = phase
+
+    def run(self) -> None:
+        """Empty, alter, then merge."""
+        specs = self.phase.merges
+        names = {spec.table for spec in specs} | {*self.phase.truncated, *self.phase.reloaded}
+        names |= {self._target_name(relation) for relation in self.phase.relations}
+        self.target.need(names)
+        replaced = self._replaced()
+        self._empty(replaced)
+        self._alter(replaced)
+        merges = {
+            spec.table: self._merge_sql(spec)
+            for spec in specs
+            if spec.counts.upserts or spec.counts.deletes
+        }
+        for name in sorted(replaced):
+            self._run(merges[name].delete_others(), name)
+        self._merge(parents_first(list(merges.values())))
+
+    def _merge_sql(self, spec: MergeSpec) -> MergeSql:
+        return MergeSql(
+            Merge(
+                relation=spec.relation,
+                table=self.target.tables[spec.table],
+                staging=spec.staging,
+                counts=spec.counts,
+                absent_columns=spec.absent_columns,
+                writes=self.target.foreign.writes(spec.relation),
+                left_out=frozenset(self._record(spec.relation).left_out),
+            ),
+            replica=self.target.replica,
+        )
+
+    def _record(self, relation: Relation) -> TableRecord:
+        source = TableName(relation.schema, relation.name)
+        return self.target.records.get(source, self._target_name(relation))
+
+    def _target_name(self, relation: Relation) -> TableName:
+        schema = self.target.namespaces.get(relation.schema, relation.schema)
+        return TableName(schema, relation.name)
+
+    # --- emptying ---------------------------------------------------------------------------------
+
+    def _replaced(self) -> set[TableName]:
+        """Tables that are read again and have columns which the source lacks, or soon will.
+
+        Their rows are brought to what was read one by one, lest those columns' values be lost.
+        """
+        may_keep = any(
+            self.target.policies.of(kind) in (Policy.TRY_EVOLVE, Policy.LENIENT, Policy.IGNORE)
+            for kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN)
+        )
+        found = set()
+        for spec in self.phase.merges:
+            record, relation = self._record(spec.relation), spec.relation
+            known = {name for name, _ in record.columns or ()}
+            has_key = bool(relation.key) and all(
+                relation.columns[index].name in known for index in relation.key
+            )
+            is_kept = bool(record.kept) or may_keep
+            if spec.table in self.phase.reloaded and is_kept and has_key and spec.counts.upserts:
+                found.add(spec.table)
+        return found - {*self.phase.truncated}
+
+    def _empty(self, replaced: set[TableName]) -> None:
+        for name in self.phase.truncated:
+            what = "all rows were taken out (TRUNCATE)"
+            self.target.policies.check(Kind.TRUNCATE, what, table=str(name))
+        together = sorted({*self.phase.truncated, *self.phase.reloaded} - replaced)
+        if not together:
+            return
+        hung = [
+            name
+            for name in together
+            if any(key.child not in together for key in self.target.tables[name].children)
+        ]
+        plain = [name for name in together if name not in hung]
+        for name in hung:
+            if not self.target.replica:
+                key = next(k for k in self.target.tables[name].children if k.child not in together)
+                raise TruncateBlocked(
+                    f"target table {name} is emptied at the source, but {key.child} refers to it "
+                    f"by foreign key {key.name}",
+                    hint=f"{grant_replica(self.target.connection.info.user)} or drop the foreign "
+                    f"key: alter table {quoted(*key.child)} drop constraint {quoted(key.name)};",
+                    table=str(name),
+                )
+            self._run(f"delete from {self.target.tables[name].own_rows}", name)
+        if plain:
+            listed = ", ".join(self.target.tables[name].own_rows for name in plain)
+            self._run(f"truncate {listed}", plain[0])
+
+    # --- changes of shape -------------------------------------------------------------------------
+
+    def _alter(self, replaced: set[TableName]) -> None:
+        emptied = {*self.phase.truncated, *self.phase.reloaded}
+        changed: set[TableName] = set()
+        reshaping = Reshaping(
+            connection=self.target.connection,
+            namespaces=self.target.namespaces,
+            policies=self.target.policies,
+            refused=self._error,
+            noted=self.target.noted,
+        )
+        for sent in sorted(self.phase.relations, key=self._inherits):
+            relation, name = self.target.foreign.relation_here(sent), self._target_name(sent)
+            record = self._record(sent)
+            if is_applied(record, relation):
+                continue
+            if name in changed or (changed and self.target.tables[name].in_tree):
+                del self.target.tables[name]  # altered just now, by itself or with its tree
+                self.target.need({name})
+            new = reshaping.run(
+                record,
+                relation,
+                self.target.tables[name],
+                emptied=name in emptied,
+                replaced=name in replaced,
+                renamed=name in self.phase.renamed,
+            )
+            self.target.records.put(new)
+            changed.add(name)
+        if changed:
+            stale = [n for n, table in self.target.tables.items() if n in changed or table.in_tree]
+            for name in stale:
+                del self.target.tables[name]
+            self.target.need(stale)
+
+    def _inherits(self, relation: Relation) -> bool:
+        """Whether other tables should be altered first: what a parent changes, its children get."""
+        table = self.target.tables[self._target_name(relation)]
+        return any(column.origin is not None for column in table.columns)
+
+    # --- rows -------------------------------------------------------------------------------------
+
+    def _merge(self, merges: list[MergeSql]) -> None:
+        for merge in merges:
+            if self._needs_statistics(merge):
+                self._run(merge.analyze(), merge.table.name)
+        in_place = {id(merge): self._fill(merge) for merge in merges}
+        late = [merge for merge in merges if self._is_late(merge)]
+        for merge in reversed(merges):
+            if merge not in late:
+                self._delete(merge)
+        for merge in merges:
+            self._upsert(merge, in_place[id(merge)])
+        for merge in reversed(late):
+            if merge.merge.counts.deletes:
+                self._run(merge.delete_gone(late=True), merge.table.name)
+
+    def _needs_statistics(self, merge: MergeSql) -> bool:
+        """Whether the planner has a choice in which it may go wrong."""
+        counts = merge.merge.counts
+        by_index = merge.arbiter is not None and merge.way in (Way.UPSERT, Way.REPLACE)
+        return counts.upserts + counts.deletes >= ANALYZE_ROWS_MIN and (
+            not by_index or self._is_late(merge)
+        )
+
+    @contextmanager
+    def _by_index(self, merge: MergeSql) -> Iterator[None]:
+        """Find the rows of many keys by the key's index, as so many single statements would.
+
+        Left alone the planner rather reads the whole table than look up a tenth of its rows: it
+        takes a look-up in memory for five times as dear as it is.
+        """
+        counts = merge.merge.counts
+        many = counts.upserts + counts.deletes >= MANY_ROWS
+        if not many or merge.arbiter is None:
+            yield
+            return
+        table = merge.table.name
+        self._run("set local enable_hashjoin = off; set local enable_mergejoin = off", table)
+        yield
+        self._run(
+            "set local enable_hashjoin to default; set local enable_mergejoin to default", table
+        )
+
+    def _is_late(self, merge: MergeSql) -> bool:
+        """Whether rows of other tables may hang on the rows to delete until those are updated."""
+        hung_on = bool(merge.table.children) or merge.table.self_reference
+        return hung_on and not self.target.replica and merge.way is not Way.COUNT
+
+    def _fill(self, merge: MergeSql) -> int:
+        """Fill unsent columns; how many rows are left to be updated in place."""
+        fill = merge.fill_absent()
+        if fill is None:
+            return 0
+        filled, in_place = self._counts(merge.count_absent(), merge.table.name)
+        if filled:
+            with self._by_index(merge):
+                self._expect(merge, fill, filled)
+        return in_place
+
+    def _delete(self, merge: MergeSql) -> None:
+        if merge.way is Way.COUNT:
+            copies, _ = self._counts(merge.count_copies(), merge.table.name)
+            if copies:
+                self._expect(merge, merge.delete_copies(), copies)
+        elif merge.way is Way.REPLACE:
+            with self._by_index(merge):
+                self._run(merge.delete_affected(), merge.table.name)
+        elif merge.merge.counts.deletes:
+            with self._by_index(merge):
+                self._run(merge.delete_gone(), merge.table.name)
+
+    def _upsert(self, merge: MergeSql, in_place: int) -> None:
+        if merge.way is Way.COUNT:
+            _, copies = self._counts(merge.count_copies(), merge.table.name)
+            if copies:
+                self._expect(merge, merge.insert_copies(), copies)
+            return
+        update = merge.update_in_place()
+        if update is not None and in_place:
+            with self._by_index(merge):
+                self._expect(merge, update, in_place)
+        wanted = merge.merge.counts.upserts - in_place
+        if not wanted:
+            return
+        if merge.way is Way.PLACE:
+            self._place(merge, wanted)
+        elif merge.way is Way.UPSERT and wanted >= MANY_ROWS and merge.changed_columns:
+            self._update_and_insert(merge, wanted - merge.merge.counts.new)
+        elif merge.counts_all_rows:
+            self._expect(merge, merge.insert(), wanted)
+        else:
+            self._run(merge.insert(), merge.table.name)
+
+    def _update_and_insert(self, merge: MergeSql, known: int) -> None:
+        """Upsert many rows by what the log knows of them, and by trying where it is wrong."""
+        new, table = merge.merge.counts.new, merge.table.name
+        if known:
+            with self._by_index(merge):
+                found = self._run(merge.update_known(), table).rowcount
+            if found != known:
+                logger.warning("rows that should be in the target are not", table=str(table))
+                self._expect(merge, merge.upsert_known(), known)
+        if not new:
+            return
+        try:
+            with self.target.connection.transaction():
+                self._expect(merge, merge.insert_new(), new)
+        except UniqueBlocked:
+            logger.warning("rows that should not be in the target are", table=str(table))
+            self._expect(merge, merge.insert_new(upsert=True), new)
+
+    def _place(self, merge: MergeSql, wanted: int) -> None:
+        """Upsert in one go, or, when a unique constraint objects, in an order that pleases it."""
+        connection = self.target.connection
+        try:
+            with connection.transaction():
+                connection.execute(merge.insert())
+                return
+        except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation) as error:
+            objection = error
+        except psycopg.Error as error:
+            raise self._error(error, merge.table.name) from error
+        harmless = all(key.on_delete in ("a", "r") for key in merge.table.children)
+        if merge.merge.counts.deletes and harmless and not merge.table.self_reference:
+            self._run(merge.delete_gone(), merge.table.name)
+        waiting = wanted
+        while waiting:
+            self._run(merge.insert(extra=merge.without_conflict()), merge.table.name)
+            self._run(merge.mark_done(), merge.table.name)
+            (left,) = self._counts(merge.count_waiting(), merge.table.name)
+            if left >= waiting:
+                raise self._error(objection, merge.table.name) from objection
+            waiting = left
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def _counts(self, sql: str, table: TableName) -> tuple[int, ...]:
+        row = self._run(sql, table).fetchone()
+        assert row is not None
+        return tuple(int(value) for value in row)
+
+    def _expect(self, merge: MergeSql, sql: str, rows: int) -> None:
+        found = self._run(sql, merge.table.name).rowcount
+        if found != rows:
+            name = merge.table.name
+            raise TargetRowMissing(
+                f"target table {name}: {rows} rows were to be changed, {found} were found",
+                hint="Somebody else writes to the table, or its rows are not the source's: run "
+                f"`penstock verify`. {LOAD_AFRESH}",
+                table=str(name),
+                expected=rows,
+                actual=found,
+            )
+
+    def _run(self, sql: str, table: TableName) -> psycopg.Cursor[Any]:
+        try:
+            return self.target.connection.execute(sql)
+        except psycopg.Error as error:
+            raise self._error(error, table) from error
+
+    def _error(self, error: psycopg.Error, table: TableName) -> PenstockError:
+        naming = {
+            spec.staging: naming_objects(MergeLayout(spec.relation))
+            for spec in self.phase.merges
+            if spec.table == table
+        }
+        return apply_error(error, table, user=self.target.connection.info.user, naming=naming)
+
+
+def parents_first(merges: Sequence[MergeSql]) -> list[MergeSql]:
+    """Order by foreign keys, parents before children.
+
+    In a cycle the keys that are checked at once decide; where these make one too, names.
+    """
+    waiting = {merge.table.name: merge for merge in sorted(merges, key=lambda m: m.table.name)}
+    result: list[MergeSql] = []
+    while waiting:
+        held = {
+            name: [key for key in merge.table.parents if key.parent in waiting]
+            for name, merge in waiting.items()
+        }
+        free = [name for name, keys in held.items() if not keys]
+        loose = [name for name, keys in held.items() if all(key.deferrable for key in keys)]
+        for name in free or loose[:1] or [next(iter(waiting))]:
+            result.append(waiting.pop(name))
+    return result

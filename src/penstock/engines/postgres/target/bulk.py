@@ -1,0 +1,191 @@
+"""PostgreSQL as a target of the bulk load: the port of `ports/bulk.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import psycopg
+
+from penstock.engines.postgres.target import bulk_keys, progress
+from penstock.engines.postgres.target.bulk_checks import TargetFires, check_quiet, may_be_replica
+from penstock.engines.postgres.target.schema import create_tables, late_keys, made_tables
+from penstock.engines.postgres.target.target import read_target_tables
+from penstock.host.connect import (
+    EXACT_TEXT_SETTINGS,
+    commit_durably,
+    connect,
+    quoted,
+    server_errors,
+)
+from penstock.load import ledger
+from penstock.load.chunk import APPLICATION_NAME as COPIER
+from penstock.load.late_keys import LateKey
+from penstock.load.ledger import Mark, TablePlan
+from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.ports.bulk import Found
+from penstock.ports.refusals import TargetDdlFailed
+from penstock.ports.target import target_name
+from penstock.sql.read_plan import Ends, postgres_definition
+from penstock.sql.schema_translation import referable, tables_by_name
+
+UNDER_WAY = """
+    select n.nspname, c.relname, sum(p.tuples_processed)::int8
+      from pg_stat_progress_copy as p
+      join pg_stat_activity as a on a.pid = p.pid
+      join pg_class as c on c.oid = p.relid
+      join pg_namespace as n on n.oid = c.relnamespace
+     where p.command = 'COPY FROM'
+       and a.application_name = %(name)s
+       and a.datname = current_database()
+     group by 1, 2
+"""
+
+
+class PostgresCounts:
+    """What a connection can say of chunks; see `ChunkCounts`."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self._connection = connection
+
+    def done(self, plan: TablePlan) -> Mapping[int, int]:
+        """See ChunkCounts."""
+        with server_errors("reading the bulk load's progress"):
+            return progress.finished_chunks(self._connection, plan.source)
+
+    def under_way(self) -> Mapping[TableName, int]:
+        """See ChunkCounts."""
+        with server_errors("reading the bulk load's progress"):
+            found = self._connection.execute(UNDER_WAY, {"name": COPIER}).fetchall()
+        return {TableName(schema, name): int(count) for schema, name, count in found}
+
+
+class PostgresBulk(PostgresCounts):
+    """The driver's connection; see `BulkTarget`."""
+
+    def __init__(
+        self, url: str, namespaces: Mapping[str, str], *, application_name: str, ends: Ends | None
+    ) -> None:
+        self._url = url
+        self._namespaces = namespaces
+        self._ends = ends
+        super().__init__(
+            connect(url, application_name=application_name, options=EXACT_TEXT_SETTINGS)
+        )
+        with server_errors("preparing a session"):
+            commit_durably(self._connection)
+
+    def _shaped(self, definitions: Sequence[TableDefinition]) -> list[TableDefinition]:
+        """The tables as PostgreSQL has them."""
+        ends = self._ends
+        if ends is None:
+            return list(definitions)
+        return [postgres_definition(one, ends, self._namespaces) for one in definitions]
+
+    def read_action(self) -> str:
+        """See BulkTarget."""
+        with server_errors("reading the action"):
+            return progress.read_action(self._connection)
+
+    def look(self, targets: Collection[TableName]) -> Found:
+        """See BulkTarget."""
+        connection = self._connection
+        with server_errors("looking at the target tables"):
+            present = read_target_tables(connection, targets)
+            marks = ledger.read_marks(connection) if self._has_marks() else {}
+            empty = {table: ledger.is_empty(connection, table) for table in present}
+            is_replica = may_be_replica(connection)
+        refusals: dict[TableName, PenstockError] = {}
+        for name, table in present.items():
+            try:
+                if not is_replica:
+                    check_quiet(table)
+            except TargetFires as error:
+                refusals[name] = error
+        truncates = {name: f"truncate {table.own_rows}" for name, table in present.items()}
+        return Found(empty=empty, marks=marks, truncates=truncates, refusals=refusals)
+
+    def _has_marks(self) -> bool:
+        row = self._connection.execute(
+            "select to_regclass('wirekite.bulk_table') is not null"
+        ).fetchone()
+        return row is not None and bool(row[0])
+
+    def is_replica(self) -> bool:
+        """See BulkTarget."""
+        with server_errors("looking at the target's rights"):
+            return may_be_replica(self._connection)
+
+    def create(self, definitions: Sequence[TableDefinition]) -> list[str]:
+        """See BulkTarget. Raises the errors of `create_tables`."""
+        notes = create_tables(self._connection, self._shaped(definitions), self._namespaces).notes
+        ledger.ensure_marks(self._connection)
+        return notes
+
+    def marks(self) -> dict[TableName, Mark]:
+        """See BulkTarget."""
+        with server_errors("reading what is loaded"):
+            return ledger.read_marks(self._connection)
+
+    def begin_afresh(self, plans: Iterable[TablePlan]) -> None:
+        """See BulkTarget."""
+        with server_errors("emptying the target tables"):
+            ledger.begin_afresh(self._connection, plans)
+
+    def finish_table(self, plan: TablePlan) -> int:
+        """See BulkTarget."""
+        with server_errors(f"finishing {plan.target}"):
+            return ledger.finish_table(self._connection, plan)
+
+    def drop_if_made(self, target: TableName) -> None:
+        """See BulkTarget."""
+        with server_errors(f"dropping {target}"):
+            if target in made_tables(self._connection):
+                self._connection.execute(f"drop table {quoted(*target)}")
+
+    def add_keys(
+        self,
+        definitions: Sequence[TableDefinition],
+        *,
+        threads: int,
+        stop: Callable[[], bool],
+    ) -> None:
+        """See BulkTarget."""
+        shaped = self._shaped(definitions)
+        bulk_keys.add_all_keys(self._url, shaped, self._namespaces, threads=threads, stop=stop)
+
+    def late_keys(self, definition: TableDefinition) -> tuple[LateKey, ...]:
+        """See BulkTarget."""
+        if target_name(definition.name, self._namespaces) not in made_tables(self._connection):
+            return ()
+        (shaped,) = self._shaped([definition])
+        return late_keys(shaped, self._namespaces)
+
+    def add_foreign_keys(self, definitions: Sequence[TableDefinition]) -> list[str]:
+        """See BulkTarget."""
+        if self._ends is None:
+            return bulk_keys.make_foreign_keys(self._connection, definitions, self._namespaces)
+        notes: list[str] = []
+        known = tables_by_name(definitions)
+        for definition in self._shaped(definitions):
+            for key in definition.foreign_keys:
+                notes += self._foreign_key(replace(definition, foreign_keys=(key,)), known)
+        return notes
+
+    def _foreign_key(
+        self, definition: TableDefinition, known: Mapping[TableName, TableDefinition]
+    ) -> list[str]:
+        """One of another engine, whose rules are laxer: one that cannot be made is a note."""
+        (key,) = definition.foreign_keys
+        reason = referable(key, known)
+        if not reason:
+            try:
+                made = bulk_keys.make_foreign_keys
+                return made(self._connection, [definition], self._namespaces)
+            except TargetDdlFailed as error:
+                reason = error.message
+        return [f"{definition.name} has no foreign key {key.name} in the target: {reason}"]
+
+    def close(self) -> None:
+        """See BulkTarget."""
+        self._connection.close()

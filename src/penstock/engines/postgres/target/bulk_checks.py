@@ -1,0 +1,119 @@
+"""What is settled about a bulk load's tables before the first row: refusals and formats.
+
+Reads the target at most. Not here: whose rows a table holds (`ledger.next_step`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import psycopg
+
+from penstock.engines.postgres.target.target import TargetTable
+from penstock.host.connect import quoted
+from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.ports.target import target_name
+
+# Types whose binary form is the same in every version and says everything; others go as text.
+# Not interval: what is the largest one up to 16 means infinity from 17 on.
+BINARY_TYPES = frozenset(
+    {
+        "boolean", "smallint", "integer", "bigint", "oid", "real", "double precision", "numeric",
+        "text", "character varying", "character", "bytea", "bit", "bit varying", "uuid",
+        "date", "time without time zone", "time with time zone",
+        "timestamp without time zone", "timestamp with time zone",
+        "json", "jsonb", "inet", "cidr", "macaddr", "macaddr8",
+        "point", "line", "lseg", "box", "path", "polygon", "circle",
+        "int4range", "int8range", "numrange", "tsrange", "tstzrange", "daterange",
+    }
+)  # fmt: skip
+
+
+class NamesCollide(PenstockError):
+    """Two tables cannot be told apart in wirekite_progress, or land on one target table."""
+
+    code = "LD45"
+
+
+# Foreign keys of other tables to these that do something when a row goes.
+CASCADES = """
+    select conrelid::regclass::text, confrelid::regclass::text, conname
+      from pg_constraint
+     where contype = 'f'
+       and confrelid = any(%(names)s::text[]::regclass[])
+       and conrelid <> all(%(names)s::text[]::regclass[])
+       and confdeltype in ('c', 'n', 'd')
+     order by 1, 3
+     limit 1
+"""
+
+
+class TargetFires(PenstockError):
+    """A target table that was there already would run triggers or check foreign keys."""
+
+    code = "LD46"
+
+
+def check_names(definitions: Sequence[TableDefinition], namespaces: Mapping[str, str]) -> None:
+    """Refuse tables whose progress rows or target tables would be the same."""
+    for what, names in (
+        ("in wirekite_progress", [str(d.name) for d in definitions]),
+        ("in the target", [str(target_name(d.name, namespaces)) for d in definitions]),
+    ):
+        double = next((name for name in names if names.count(name) > 1), None)
+        if double is not None:
+            raise NamesCollide(
+                f"two source tables would both be {double} {what}",
+                hint="Rename one, map the schemas apart in [target.map], or leave one out of "
+                "[source] tables.",
+                table=double,
+            )
+
+
+def may_be_replica(connection: psycopg.Connection) -> bool:
+    """Whether we may keep triggers and foreign keys of the target from acting on our rows."""
+    try:
+        with connection.transaction():
+            connection.execute("set local session_replication_role = replica")
+    except psycopg.errors.InsufficientPrivilege:
+        return False
+    return True
+
+
+def check_quiet(table: TargetTable) -> None:
+    """Refuse a table whose triggers or foreign keys would act on rows that come in any order."""
+    if not table.triggers and not table.parents and not table.self_reference:
+        return
+    what = "a foreign key" if table.parents or table.self_reference else "a trigger"
+    raise TargetFires(
+        f"target table {table.name} has {what}, and the role may not set session_replication_role",
+        hint="On 15 and later, as superuser: grant set on parameter session_replication_role to "
+        "ROLE; or drop foreign keys and disable triggers until the load is done.",
+        table=str(table.name),
+    )
+
+
+def check_no_cascade(connection: psycopg.Connection, tables: Sequence[TableName]) -> None:
+    """Refuse to empty tables when that would change or take rows of others that refer to them."""
+    names = [quoted(*table) for table in tables]
+    row = connection.execute(CASCADES, {"names": names}).fetchone()
+    if row is None:
+        return
+    raise TargetFires(
+        f"deleting the rows of target table {row[1]} would change rows of {row[0]} by its foreign "
+        f"key {row[2]}, and the role may not set session_replication_role",
+        hint="On 15 and later, as superuser: grant set on parameter session_replication_role to "
+        "ROLE; or drop the foreign key until the rows are copied.",
+        table=str(row[1]),
+    )
+
+
+def goes_binary(definition: TableDefinition) -> bool:
+    """Whether a table may be copied in COPY's binary format.
+
+    The target has the same types: `create_tables` made or checked them. An array names its
+    elements' type by oid, which for these types is the same everywhere.
+    """
+    types = (c.type_text.partition("(") for c in definition.columns if not c.generated)
+    bare = (head + rest.partition(")")[2] for head, _, rest in types)
+    return all(text.removesuffix("[]") in BINARY_TYPES for text in bare)

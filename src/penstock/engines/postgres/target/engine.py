@@ -1,0 +1,244 @@
+"""PostgreSQL as a target of the change loader: the port of `ports/target.py` over this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+
+from penstock.codec.types import NO_CHOICES, Choices, Engine, Server
+from penstock.engines.postgres.target import apart_rows, apply, progress
+from penstock.engines.postgres.target.enums import add_missing_labels
+from penstock.engines.postgres.target.foreign import Foreign
+from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.nulls import drop_not_null
+from penstock.engines.postgres.target.records import Records
+from penstock.engines.postgres.target.send import send
+from penstock.engines.postgres.target.staging import StagingArea, check_staged, drop_merge_tables
+from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, server_errors, statement_error
+from penstock.model import PenstockError, Relation, TableName
+from penstock.ports import target as port
+from penstock.ports.policies import EVOLVE_ALL, Policies
+from penstock.ports.table_sync import Apart
+from penstock.ports.target import Applied, FileProgress, MergeSpec, PhaseSpec, RowsFile
+
+__all__ = [
+    "ddl_commits",
+    "errors",
+    "layout",
+    "open_staging",
+    "open_target",
+    "send",
+    "staging_name",
+    "typed",
+    "write_rows",
+]
+
+STAGER_NAME = "penstock stager"
+NAME_BYTES_MAX = 63
+
+errors: tuple[type[BaseException], ...] = (psycopg.Error,)
+ddl_commits = False
+
+
+def typed(doing: str, error: BaseException) -> PenstockError:
+    """See `Engine.typed`."""
+    assert isinstance(error, psycopg.Error)
+    return statement_error(doing, error)
+
+
+def layout(relation: Relation) -> MergeLayout:
+    """See `Engine.layout`."""
+    return MergeLayout(relation)
+
+
+def staging_name(merge_name: str, *, place: int, use: int) -> str:
+    """See `Engine.staging_name`."""
+    return port.staging_name(merge_name, place=place, use=use, room=NAME_BYTES_MAX, unit="utf-8")
+
+
+def write_rows(
+    path: Path,  # noqa: ARG001
+    relation: Relation,  # noqa: ARG001
+    form: object,  # noqa: ARG001
+    deletes: Iterable[pa.RecordBatch],  # noqa: ARG001
+    upserts: Iterable[pa.RecordBatch],  # noqa: ARG001
+) -> RowsFile | None:
+    """None: all rows go through merge tables; see `PostgresStaging.direct`."""
+    return None
+
+
+def open_staging(url: str) -> PostgresStaging:
+    """See `Engine.open_staging`."""
+    settings = {**EXACT_TEXT_SETTINGS, "lock_timeout": str(apply.LOCK_TIMEOUT_MS)}
+    return PostgresStaging(connect(url, application_name=STAGER_NAME, options=settings))
+
+
+def open_target(
+    url: str,
+    namespaces: Mapping[str, str],
+    *,
+    allow_triggers: bool = False,
+    choices: Choices = NO_CHOICES,
+    policies: Policies = EVOLVE_ALL,
+) -> PostgresTarget:
+    """See `Engine.open_target`."""
+    target = apply.open_target(url, namespaces, allow_triggers=allow_triggers, policies=policies)
+    return PostgresTarget(target, choices)
+
+
+class PostgresStaging:
+    """The stager's side; see `Staging`."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        """connection: autocommit, used by nobody else meanwhile."""
+        self._connection = connection
+        self._records = Records(connection)
+        self._area = StagingArea(connection)
+
+    def merge_name(self, table: TableName, target: TableName) -> str:
+        """See `Staging`."""
+        with server_errors("reading the captured tables"):
+            return self._records.get(table, target).merge_name
+
+    def prepare(self, wanted: Mapping[str, Relation]) -> dict[str, int]:
+        """See `Staging`."""
+        return self._area.prepare({name: MergeLayout(shape) for name, shape in wanted.items()})
+
+    def forget(self, names: Iterable[str]) -> None:
+        """See `Staging`."""
+        self._area.forget(names)
+
+    def direct(
+        self,
+        wanted: Mapping[TableName, Relation],  # noqa: ARG002
+        tables: Mapping[TableName, TableName],  # noqa: ARG002
+        *,
+        source_engine: str,  # noqa: ARG002
+        choices: Choices,  # noqa: ARG002
+        unsure: Collection[TableName],  # noqa: ARG002
+    ) -> Mapping[TableName, object]:
+        """None: COPY cannot update, and what waits in a merge table was parsed meanwhile."""
+        return {}
+
+    def begin_files(self, files: Iterable[str]) -> None:
+        """See `Staging`."""
+        with server_errors("writing progress rows"):
+            progress.begin_files(self._connection, files)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+class PostgresTarget:
+    """The applying side; see `Target`."""
+
+    def __init__(self, target: apply.Target, choices: Choices = NO_CHOICES) -> None:
+        """target: freshly opened. choices: of [target.types]."""
+        self._target = target
+        self._choices = choices
+
+    @property
+    def connection(self) -> psycopg.Connection:
+        """The connection that applies."""
+        return self._target.connection
+
+    @property
+    def is_closed(self) -> bool:
+        """See `Target`."""
+        return self.connection.closed
+
+    @property
+    def replica(self) -> bool:
+        """Whether session_replication_role is set."""
+        return self._target.replica
+
+    def bind(self, log_id: str) -> Applied:
+        """See `Target`."""
+        with server_errors("reading the applied position"):
+            progress.ensure_tables(self.connection)
+            return progress.bind_log(self.connection, log_id)
+
+    def need(self, names: Iterable[TableName]) -> None:
+        """See `Target`."""
+        with server_errors("reading the target's tables"):
+            self._target.need(names)
+
+    def forget(self) -> None:
+        """See `Target`."""
+        self._target.forget()
+
+    def reshape(
+        self,
+        phases: Sequence[PhaseSpec],  # noqa: ARG002 - the port's
+        *,
+        source_engine: str,
+        before: Applied,  # noqa: ARG002 - the port's
+    ) -> None:
+        """Tables are altered in the batch's transaction; the types are those of this source."""
+        version = self.connection.info.server_version // 10_000
+        self._target.foreign = Foreign(
+            engine=source_engine,
+            target=Server(engine=Engine.POSTGRESQL, version=(version,)),
+            choices=self._choices,
+        )
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """See `Target`."""
+        with server_errors("committing a batch"), self.connection.transaction():
+            yield
+
+    def advance(self, *, log_id: str, before: Applied, after: Applied) -> None:
+        """See `Target`."""
+        progress.advance(self.connection, log_id=log_id, before=before, after=after)
+
+    def check_staged(self, expected: Mapping[str, tuple[int, int]]) -> None:
+        """See `Target`."""
+        check_staged(self.connection, expected)
+
+    def apply_phases(self, phases: Sequence[PhaseSpec]) -> None:
+        """See `Target`."""
+        apply.apply_phases(self._target, phases)
+
+    def end_files(self, files: Iterable[FileProgress]) -> None:
+        """See `Target`."""
+        progress.end_files(self.connection, files)
+
+    def read_apart(self) -> dict[TableName, Apart]:
+        """See `Target`."""
+        with server_errors("reading the tables that stand apart"):
+            return apart_rows.read_apart(self.connection)
+
+    def write_apart(self, row: Apart) -> None:
+        """See `Target`."""
+        apart_rows.write_apart(self.connection, row)
+
+    def mend(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
+        """Give enums the labels that they lack, and columns of our tables room for NULL."""
+        how = {"22P02": add_missing_labels, "23502": drop_not_null}.get(
+            str(error.fields.get("sqlstate"))
+        )
+        if how is None:
+            return False
+        layouts = [(spec.table, spec.staging, MergeLayout(spec.relation)) for spec in merges]
+        with server_errors("mending what the target refused"):
+            return how(self.connection, layouts) > 0
+
+    def take_notes(self) -> list[tuple[TableName, str]]:
+        """See `Target`."""
+        taken = list(self._target.noted)
+        self._target.noted.clear()
+        return taken
+
+    def drop_merge_tables(self, names: Iterable[str]) -> None:
+        """See `Target`."""
+        drop_merge_tables(self.connection, names)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()

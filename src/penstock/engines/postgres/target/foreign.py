@@ -1,0 +1,79 @@
+"""Rows of another engine on their way into PostgreSQL, by the one table of types.
+
+The log holds them in the words of their source. Here they get the types that the target's tables
+have, and the expressions that make a value which waits in a merge table one of those. Rows that
+come from PostgreSQL are left as they are. Pure. Not here: the table itself (`codec.types`), and
+making tables (`bulk.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from penstock.codec import types as typemap
+from penstock.codec.types import NO_CHOICES, Choices, Engine, Server
+from penstock.load import LOAD_AFRESH
+from penstock.model import Column, Relation, TableName
+from penstock.ports.refusals import RelationNotCarried
+
+AS_IS = "{}"
+ANY_POSTGRES = Server(engine=Engine.POSTGRESQL, version=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreign:
+    """What rows of a source mean here. engine: the source's as the log has it, empty: ours."""
+
+    engine: str = ""
+    target: Server = ANY_POSTGRES
+    choices: Choices = NO_CHOICES
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the source is PostgreSQL too, so that there is nothing to be mapped."""
+        return self.engine in ("", Engine.POSTGRESQL)
+
+    def relation_here(self, relation: Relation) -> Relation:
+        """The relation with the target's types. Raises RelationNotCarried."""
+        if self.is_ours:
+            return relation
+        columns = tuple(
+            replace(column, source_type=found.target_type, base_type=found.target_type)
+            for column, found in self._mapped(relation)
+        )
+        return replace(relation, columns=columns)
+
+    def writes(self, relation: Relation) -> dict[str, str]:
+        """By column a template over the waiting value; left out where it goes as it is."""
+        if self.is_ours:
+            return {}
+        return {
+            column.name: found.write.sql
+            for column, found in self._mapped(relation)
+            if found.write.sql != AS_IS
+        }
+
+    def _mapped(self, relation: Relation) -> list[tuple[Column, typemap.Mapping]]:
+        table = TableName(relation.schema, relation.name)
+        source = Server(engine=Engine(self.engine), version=())
+        found = []
+        for column in relation.columns:
+            mapping = typemap.map_column(
+                column, source, self.target, choices=self.choices, table=table
+            )
+            if mapping.refused:
+                raise RelationNotCarried(
+                    f"column {column.name} of {relation.full_name} is {column.source_type}: "
+                    f"{mapping.refused}",
+                    hint="Leave the table out of [source] tables, or drop the column there; "
+                    f"`penstock plan` shows all types. {LOAD_AFRESH}",
+                    table=relation.full_name,
+                )
+            found.append((column, mapping))
+        return found
+
+
+def written(text: str, column: str, writes: Mapping[str, str]) -> str:
+    """A waiting value, given as SQL, with the column's template around it."""
+    return typemap.filled(writes.get(column, AS_IS), text)

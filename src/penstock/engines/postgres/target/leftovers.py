@@ -1,0 +1,93 @@
+"""What a pipeline leaves at a PostgreSQL target; see `ports/leftovers.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import closing
+
+import psycopg
+
+from penstock.engines.postgres.target.progress import read_tables
+from penstock.host.connect import connect, quoted, server_errors, statement
+from penstock.model import TableName
+from penstock.model.removal import Removal
+from penstock.ports.leftovers import APPLICATION_NAME, Leftovers, named
+
+PRESENT = """
+    select to_regnamespace('wirekite') is not null,
+           to_regclass('wirekite.wirekite_log') is not null,
+           to_regclass('wirekite.wirekite_table') is not null
+"""
+KIND = """
+    select c.relkind
+      from pg_class as c
+      join pg_namespace as n on n.oid = c.relnamespace
+     where n.nspname = %s
+       and c.relname = %s
+       and c.relkind in ('r', 'p')
+"""
+
+
+def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
+    """See `ports.leftovers`."""
+    with (
+        closing(connect(url, application_name=APPLICATION_NAME)) as connection,
+        server_errors("looking at what the target holds of the pipeline"),
+    ):
+        found = connection.execute(PRESENT).fetchone()
+        assert found is not None
+        has_schema, has_log, has_tables = found
+        row = (
+            connection.execute("select log_id from wirekite.wirekite_log").fetchone()
+            if has_log
+            else None
+        )
+        records = read_tables(connection).values() if has_tables else ()
+        removals: list[Removal] = []
+        if tables is not None:
+            made = {record.target for record in records if record.made}
+            everything = {*tables, *(record.target for record in records)}
+            removals += _emptied(connection, everything, made)
+    if has_schema:
+        removals.append(
+            Removal(
+                what="the pipeline's progress at the target: schema wirekite",
+                statements=("drop schema wirekite cascade;",),
+            )
+        )
+    return Leftovers(log_id=row[0] if row else "", removals=tuple(removals))
+
+
+def _emptied(
+    connection: psycopg.Connection, tables: Collection[TableName], made: Collection[TableName]
+) -> Iterator[Removal]:
+    """All in one statement: foreign keys between them are no hindrance then."""
+    kinds = {table: connection.execute(KIND, tuple(table)).fetchone() for table in sorted(tables)}
+    present = {table: kind[0] for table, kind in kinds.items() if kind is not None}
+    if not present:
+        return
+    # A table that others inherit from keeps their rows; a partitioned one has none of its own.
+    listed = ", ".join(
+        quoted(*table) if kind == "p" else f"only {quoted(*table)}"
+        for table, kind in present.items()
+    )
+    yield Removal(
+        what=f"all rows of {len(present)} tables at the target: {named(present)}",
+        statements=(f"truncate table {listed};",),
+    )
+    dropped = [table for table in present if table in made]
+    if dropped:
+        yield Removal(
+            what=f"{len(dropped)} of these tables themselves, which penstock made",
+            statements=(f"drop table {', '.join(quoted(*table) for table in dropped)};",),
+        )
+
+
+def remove(url: str, removal: Removal) -> None:
+    """See `ports.leftovers`."""
+    with (
+        closing(connect(url, application_name=APPLICATION_NAME)) as connection,
+        server_errors(f"removing {removal.what}"),
+    ):
+        for text in removal.statements:
+            connection.execute(statement(text))

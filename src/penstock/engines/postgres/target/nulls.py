@@ -1,0 +1,68 @@
+"""NOT NULL that the source has given up since the target's table was made.
+
+The server sends no message for DROP NOT NULL; the first NULL tells. Only tables that penstock made
+are altered: their NOT NULL is a copy of the source's, and no more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import psycopg
+import structlog
+
+from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.progress import SCHEMA, read_tables
+from penstock.host.connect import quoted
+from penstock.model import TableName
+
+logger = structlog.get_logger(__name__)
+
+NOT_NULL_COLUMNS = """
+    select a.attname
+      from pg_attribute a
+     where a.attrelid = to_regclass(%s) and a.attnum > 0 and not a.attisdropped and a.attnotnull
+       and not exists (select from pg_index i where i.indrelid = a.attrelid and i.indisprimary
+                          and a.attnum = any(i.indkey))
+"""
+
+
+def drop_not_null(
+    connection: psycopg.Connection, merges: Iterable[tuple[TableName, str, MergeLayout]]
+) -> int:
+    """Take NOT NULL from the columns in which filled merge tables hold a NULL; of how many.
+
+    merges: target table, the name of its merge table and how that is laid out.
+    """
+    made = {record.target for record in read_tables(connection).values() if record.made}
+    dropped = 0
+    for table, staging, layout in merges:
+        if table not in made:
+            continue
+        places = {column.name: place for place, column in enumerate(layout.relation.columns)}
+        rows = connection.execute(NOT_NULL_COLUMNS, (quoted(*table),)).fetchall()
+        names = [name for (name,) in rows if name in places]
+        if not names:
+            continue
+        found = ", ".join(
+            f"coalesce(bool_or({_is_null(layout, places[name])}), false)" for name in names
+        )
+        row = connection.execute(
+            f"select {found} from {quoted(SCHEMA, staging)} as m where m.{quoted(layout.count)} > 0"
+        ).fetchone()
+        for name, has_null in zip(names, row or (), strict=True):
+            if has_null:
+                connection.execute(
+                    f"alter table {quoted(*table)} alter column {quoted(name)} drop not null"
+                )
+                logger.warning("column may be null from now on", table=str(table), column=name)
+                dropped += 1
+    return dropped
+
+
+def _is_null(layout: MergeLayout, place: int) -> str:
+    value = f"{layout.reference(place, 'm')} is null"
+    if not layout.relation.key:
+        return value
+    absent = f"m.{quoted(layout.absent)}"
+    return f"{value} and ({absent} is null or get_bit({absent}, {place}) = 0)"

@@ -1,0 +1,146 @@
+"""What the target may refuse while a batch is applied, each as a typed error that says what to do.
+
+Not here: the statements (`merge.py`) and their order (`apply.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import psycopg
+
+from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.progress import SCHEMA
+from penstock.host.connect import quoted, statement_error
+from penstock.model import PenstockError, TableName
+from penstock.ports.refusals import (
+    ForeignKeyBlocked,
+    RelationNotCarried,
+    UniqueBlocked,
+    ValueRefused,
+)
+
+# Types whose values are names: of relations, functions, operators, types and so on.
+_NAMING = re.compile(
+    r"reg(class|proc|procedure|oper|operator|type|role|namespace|collation|config|dictionary|database)"
+    r"(\[\])*\Z"
+)
+# What their input functions say of a name that nothing has, or that is not clear.
+_NAMELESS = frozenset({"42P01", "42883", "42725", "42704", "3F000", "42602", "3D000"})
+
+
+def grant_replica(user: str) -> str:
+    """The statement that lets a role switch foreign keys and triggers off for its session."""
+    return (
+        f"As a superuser, run: grant set on parameter session_replication_role to {quoted(user)}; "
+        "(PostgreSQL 15 or newer)"
+    )
+
+
+def naming_objects(layout: MergeLayout) -> list[tuple[str, str]]:
+    """The columns whose values name objects of the database they are in: regclass and the like.
+
+    Each with what it is in the merge table.
+    """
+    return [
+        (column.name, layout.reference(index))
+        for index, column in enumerate(layout.relation.columns)
+        if _NAMING.match(column.base_type or column.source_type)
+    ]
+
+
+def apply_error(
+    error: psycopg.Error,
+    table: TableName,
+    *,
+    user: str,
+    naming: Mapping[str, Sequence[tuple[str, str]]],
+) -> PenstockError:
+    """The typed error for what the target said to an apply statement.
+
+    naming: per merge table of this table its columns of `naming_objects`.
+    """
+    state, said = error.sqlstate, error.diag.message_primary or type(error).__name__
+    fields = {"table": str(table), "sqlstate": state}
+    message = f"applying to {table}: {said}"
+    if state == "23503":
+        return ForeignKeyBlocked(message, hint=grant_replica(user), **fields)
+    if state in ("23505", "23P01"):
+        return UniqueBlocked(
+            message,
+            hint=f"{grant_replica(user)}; if the role has it, the target holds rows of its own: "
+            "run `penstock verify`.",
+            **fields,
+        )
+    if state in _NAMELESS and error.diag.statement_position is None and any(naming.values()):
+        return _name_refused(said, table, naming, fields)
+    if state is not None and (state.startswith("22") or state in ("23502", "23514", "42804")):
+        # What follows a colon is the value itself: rows do not belong into messages.
+        return ValueRefused(
+            f"applying to {table}: {said.partition(':')[0]}",
+            hint=f"Make the column or constraint of {quoted(*table)} as it is in the source"
+            f"{_loosening(error, table)}, then run again: nothing of the batch was applied.",
+            **fields,
+        )
+    if state == "42704":
+        return RelationNotCarried(
+            message,
+            hint="Make in the target what it lacks, as the source has it: create type ... or "
+            "create extension ...; then run again: nothing of the batch was applied.",
+            **fields,
+        )
+    if state == "42501":
+        return statement_error_with_grant(error, table, user)
+    typed = statement_error(f"applying to {table}", error)
+    typed.fields.setdefault("table", str(table))
+    return typed
+
+
+def _loosening(error: psycopg.Error, table: TableName) -> str:
+    """The statement for what the source surely does not have, since it has such rows."""
+    column, constraint = error.diag.column_name, error.diag.constraint_name
+    if error.sqlstate == "23502" and column and error.diag.table_name == table.name:
+        return f" (alter table {quoted(*table)} alter column {quoted(column)} drop not null;)"
+    if error.sqlstate == "23514" and constraint and error.diag.table_name == table.name:
+        return f" (alter table {quoted(*table)} drop constraint {quoted(constraint)};)"
+    if error.sqlstate == "23514" and constraint and error.diag.datatype_name:
+        domain = quoted(error.diag.schema_name or table.schema, error.diag.datatype_name)
+        return f" (alter domain {domain} drop constraint {quoted(constraint)};)"
+    return ""
+
+
+def _name_refused(
+    said: str,
+    table: TableName,
+    naming: Mapping[str, Sequence[tuple[str, str]]],
+    fields: dict[str, str | None],
+) -> ValueRefused:
+    """The name itself is a row's value: the statement in the hint shows all of them."""
+    staging, columns = next((name, found) for name, found in naming.items() if found)
+    shown = ", ".join(reference for _, reference in columns)
+    alters = " ".join(
+        f"alter table {quoted(*table)} alter column {quoted(name)} type text;"
+        for name, _ in columns
+    )
+    nameless = re.sub(r'"[^"]*"|\S+\(.*\)', "...", said)
+    return ValueRefused(
+        f"applying to {table}: {nameless}, which a value of "
+        f"{', '.join(name for name, _ in columns)} names",
+        hint=f"Make in the target what the values name; they are in the merge table: select "
+        f"distinct {shown} from {quoted(SCHEMA, staging)}; or keep the names as text: {alters} "
+        "Then run again: nothing of the batch was applied.",
+        **fields,
+    )
+
+
+def statement_error_with_grant(error: psycopg.Error, table: TableName, user: str) -> PenstockError:
+    """PrivilegeMissing that names the GRANT."""
+    plain = statement_error(f"applying to {table}", error)
+    plain.fields.setdefault("table", str(table))
+    plain.hint = (
+        f"Run: grant usage on schema {quoted(table.schema)} to {quoted(user)}; grant select, "
+        f"insert, update, delete, truncate on {quoted(*table)} to {quoted(user)}; changes of "
+        "shape need the table's owner."
+    )
+    return plain

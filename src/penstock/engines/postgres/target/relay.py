@@ -1,0 +1,287 @@
+"""COPY from server to server in whole blocks, on the sockets below two psycopg connections.
+
+libpq hands out one row per call, which costs several times what moving it costs. Rows are framed
+alike in both directions, so the frames are passed on as they are: psycopg logs in and does all
+else, and for the time of one COPY, while both connections stand idle, this module speaks on their
+sockets. It leaves them as it found them, at ReadyForQuery with nothing unread, or closes them.
+Works only where the socket carries the protocol as it is: `plain` tells. Not here: the same
+through libpq, for TLS (`pipe.py`).
+Source: PostgreSQL manual, "COPY Operations" and "Message Formats".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import socket
+from typing import ClassVar, NoReturn, Self
+
+import psycopg
+from psycopg import pq
+from psycopg.pq.abc import PGconn
+
+from penstock.codec.postgres import pgwire
+from penstock.codec.postgres.pgcopy import HEAD_BYTES, make_next_head
+from penstock.host.connect import server_errors, statement_error
+from penstock.model import PenstockError, Retry
+
+BLOCK_BYTES = 1024 * 1024
+ANSWER_BYTES = 8 * 1024
+# A server sends 8 kB at a time. Being woken for each would take the CPU that the servers need.
+GATHER_BYTES = 256 * 1024
+GATHER_MS_MAX = 2
+WAIT_MS_MAX = 60_000  # only so that a broken poll is noticed; TCP keepalives find dead peers
+
+_COPY_OUT, _COPY_IN, _COPY_DONE = ord("H"), ord("G"), ord("c")
+_COMPLETE, _READY, _ERROR = ord("C"), ord("Z"), ord("E")
+# What a server may send at any time: NoticeResponse, ParameterStatus, NotificationResponse.
+_ASIDE = frozenset(b"NSA")
+_STATUS = {pq.TransactionStatus.IDLE: b"I", pq.TransactionStatus.INTRANS: b"T"}
+
+
+class CopyConnectionLost(PenstockError):
+    """One of the two connections of a copy broke."""
+
+    code = "LD41"
+    retry: ClassVar[Retry] = "backoff"
+
+
+def plain(connection: psycopg.Connection) -> bool:
+    """Whether a connection's socket carries the protocol as it is: no TLS, no GSS encryption."""
+    pgconn = connection.pgconn
+    return not pgconn.ssl_in_use and not pgconn.used_gssapi
+
+
+def relay(
+    source: psycopg.Connection, copy_out: str, target: psycopg.Connection, copy_in: str
+) -> tuple[int, int]:
+    """Run `copy ... to stdout` on one server into `copy ... from stdin` on the other.
+
+    Both connections must be `plain` and idle or in a transaction, both statements of the same
+    format. Returns the rows that the source sent and those that the target took in, as their
+    CommandCompletes tell; the transactions are open as before. Raises CopyConnectionLost,
+    WireError or the typed errors of `host.connect`; then both connections are closed, and the
+    target rolls back.
+    """
+    try:
+        with (
+            _Side(source.pgconn, "reading at the source", BLOCK_BYTES) as giver,
+            _Side(target.pgconn, "writing at the target", ANSWER_BYTES) as taker,
+        ):
+            giver.send(pgwire.query(copy_out))
+            taker.send(pgwire.query(copy_in))
+            taker.expect(_COPY_IN)
+            giver.expect(_COPY_OUT)  # comes with the first rows
+            _pump(giver, taker)
+            sent = giver.completed()
+            taker.send(pgwire.COPY_DONE)
+            return sent, taker.completed()
+    except BaseException:
+        # They may stand anywhere in the middle: nobody can speak on them any more.
+        source.pgconn.finish()
+        target.pgconn.finish()
+        raise
+
+
+def _pump(giver: _Side, taker: _Side) -> None:
+    """Pass CopyData frames on, in as large pieces as there are, up to the source's CopyDone."""
+    next_head = make_next_head()
+    both = select.poll()
+    both.register(giver, select.POLLIN)
+    both.register(taker, select.POLLIN)
+    giver.gather(GATHER_BYTES)
+    head = giver.start
+    while True:
+        head = next_head(giver.block, head, giver.end)
+        known = min(head, giver.end)
+        taker.send(giver.view[giver.start : known])
+        giver.start = known
+        if giver.end - head >= HEAD_BYTES:
+            giver.gather(1)  # the rest of this message may be all that comes; so libpq wants it
+            kind, body = giver.message()
+            if kind == _COPY_DONE:
+                return
+            giver.aside(kind, body)
+            giver.gather(GATHER_BYTES)
+            head = giver.start
+            continue
+        head -= giver.rewind()
+        _wait_for_more(giver, taker, both)
+
+
+def _wait_for_more(giver: _Side, taker: _Side, both: select.poll) -> None:
+    """Read at least a byte, rather GATHER_BYTES. Raises what the target says meanwhile."""
+    wait_ms = GATHER_MS_MAX
+    while True:
+        ready = {number for number, _ in both.poll(wait_ms)}
+        if taker.fileno() in ready:
+            taker.listen()
+        if giver.receive():
+            break
+        if wait_ms != WAIT_MS_MAX:
+            wait_ms = WAIT_MS_MAX
+            giver.gather(1)  # now the first byte has to wake us
+    if wait_ms == WAIT_MS_MAX:
+        giver.gather(GATHER_BYTES)
+
+
+class _Side:
+    """One server during a relayed copy: its socket, and what it said that is not used yet.
+
+    That is block[start:end]; view is the same memory. doing names the work in errors.
+    """
+
+    def __init__(self, connection: PGconn, doing: str, size_bytes: int) -> None:
+        self._connection = connection
+        self._doing = doing
+        with server_errors(doing):
+            self._status = _idle_status(connection)
+        if not self._status:
+            self._lost("the connection was not idle when the copy began")
+        # libpq keeps its own descriptor: closing this one leaves the connection open.
+        self._socket = socket.socket(fileno=os.dup(connection.socket))
+        self._socket.setblocking(False)
+        self.block = bytearray(size_bytes)
+        self.view = memoryview(self.block)
+        self.start = 0
+        self.end = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_ignored: object) -> None:
+        self._socket.close()
+
+    def fileno(self) -> int:
+        """Of the socket, for poll."""
+        return self._socket.fileno()
+
+    def gather(self, count: int) -> None:
+        """How many bytes must have come before poll wakes us; reading takes fewer, too."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+
+    # -- to the server -----------------------------------------------------------------------------
+
+    def send(self, data: bytes | memoryview) -> None:
+        """Hand all data to the socket, listening meanwhile. Raises what the server says."""
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[self._socket.send(rest) :]
+            except BlockingIOError:
+                if self._wait(select.POLLIN | select.POLLOUT) & ~select.POLLOUT:
+                    self.listen()
+            except OSError as error:
+                self.listen()  # it may have said why
+                self._lost(str(error), error)
+
+    # -- from the server ---------------------------------------------------------------------------
+
+    def receive(self) -> bool:
+        """Read what is there; False when nothing is. Raises CopyConnectionLost at the end."""
+        if self.end == len(self.block):
+            self._make_room()
+        try:
+            count = self._socket.recv_into(self.view[self.end :])
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self._lost(str(error), error)
+        if count == 0:
+            self._lost("the server closed the connection")
+        self.end += count
+        return True
+
+    def rewind(self) -> int:
+        """Move what is not used yet to the front; by how much."""
+        moved, rest = self.start, self.end - self.start
+        self.view[:rest] = self.view[self.start : self.end]
+        self.start, self.end = 0, rest
+        return moved
+
+    def _make_room(self) -> None:
+        """Move to the front, and enlarge a block that one message fills."""
+        if self.rewind() == 0:
+            self.block = self.block + bytes(len(self.block))
+            self.view = memoryview(self.block)
+
+    def message(self) -> tuple[int, bytes]:
+        """The next message, whatever it is: kind and body."""
+        while True:
+            frame = pgwire.frame_at(self.view, self.start, self.end)
+            if frame is not None:
+                self.start = frame.end
+                return frame.kind, bytes(self.view[frame.start : frame.end])
+            if not self.receive():
+                self._wait(select.POLLIN)
+
+    def aside(self, kind: int, body: bytes) -> None:
+        """Take a message that is no part of the copy. Raises the server's error if it is one."""
+        if kind == _ERROR:
+            raise statement_error(self._doing, server_error(body))
+        if kind not in _ASIDE:
+            self._lost(f"the server sent a message of type {chr(kind)!r} in the middle of a copy")
+
+    def listen(self) -> None:
+        """Take what a server says that has only to take in: an error, or something aside."""
+        while self.receive():
+            while pgwire.frame_at(self.view, self.start, self.end) is not None:
+                self.aside(*self.message())
+
+    def expect(self, kind: int) -> bytes:
+        """The body of the next message that belongs to the copy, which must be of this kind."""
+        while True:
+            found, body = self.message()
+            if found == kind:
+                return body
+            self.aside(found, body)
+
+    def completed(self) -> int:
+        """Read up to ReadyForQuery; the number of rows of the COPY."""
+        tag = pgwire.command_tag(self.expect(_COMPLETE))
+        status = self.expect(_READY)
+        while self.start < self.end:  # all of it: libpq must find the beginning of a message
+            self.aside(*self.message())
+        match = re.fullmatch(r"COPY (\d+)", tag)
+        if match is None or status != self._status:
+            self._lost(f"the copy ended with {tag!r} in transaction state {status!r}")
+        return int(match[1])
+
+    # -- both --------------------------------------------------------------------------------------
+
+    def _wait(self, events: int) -> int:
+        """The events that the socket is ready for; 0 when WAIT_MS_MAX passed."""
+        poll = select.poll()
+        poll.register(self._socket, events)
+        ready = poll.poll(WAIT_MS_MAX)
+        return ready[0][1] if ready else 0
+
+    def _lost(self, why: str, error: OSError | None = None) -> NoReturn:
+        raise CopyConnectionLost(f"{self._doing}: {why}") from error
+
+
+def _idle_status(connection: PGconn) -> bytes:
+    """The transaction state as ReadyForQuery gives it; empty if libpq has anything left to do."""
+    connection.consume_input()
+    if connection.is_busy() or connection.flush():
+        return b""
+    return _STATUS.get(pq.TransactionStatus(connection.transaction_status), b"")
+
+
+def server_error(body: bytes) -> psycopg.Error:
+    """The error that psycopg would raise for an ErrorResponse. body: of the message."""
+    said = pgwire.server_message(body)
+    field = pq.DiagnosticField
+    info: dict[int, bytes | None] = {
+        field.SEVERITY: said.severity.encode(),
+        field.SQLSTATE: said.sqlstate.encode(),
+        field.MESSAGE_PRIMARY: said.message.encode(),
+        field.MESSAGE_DETAIL: said.detail.encode(),
+        field.MESSAGE_HINT: said.hint.encode(),
+    }
+    try:
+        kind = psycopg.errors.lookup(said.sqlstate)
+    except KeyError:
+        kind = psycopg.DatabaseError
+    return kind(said.message, info=info)

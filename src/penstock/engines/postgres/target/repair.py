@@ -1,0 +1,109 @@
+"""PostgreSQL as a target that is repaired: the port of `ports/repair.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from penstock.engines.postgres.target.bulk_checks import may_be_replica
+from penstock.engines.postgres.target.schema import check_shape
+from penstock.engines.postgres.target.target import read_own_rows, read_target_tables
+from penstock.host.connect import EXACT_TEXT_SETTINGS, commit_durably, quoted, server_errors
+from penstock.load.chunk import ChunkTask, PostgresWriter, Reader
+from penstock.model import TableName
+from penstock.ports.refusals import TargetTableMissing
+from penstock.ports.repair import RepairRefused, RepairTable, moved, own_columns
+from penstock.ports.target import Applied
+from penstock.sql.read_plan import Ends, postgres_definition
+
+PRESENT = "select to_regclass('wirekite.wirekite_log') is not null"
+APPLIED = "select applied_gsn from wirekite.wirekite_log for update"
+# What would act on our writes: foreign keys of both directions are triggers too. Those that check
+# deferred unique keys change nothing.
+ACTING = """
+    select tgname
+      from pg_trigger
+     where tgrelid = to_regclass(%(name)s)
+       and tgenabled::text = any(%(letters)s)
+       and tgfoid <> 'pg_catalog.unique_key_recheck'::regproc
+     order by tgisinternal, tgname
+     limit 1
+"""
+
+
+class PostgresRepair(PostgresWriter):
+    """See `RepairTarget`."""
+
+    def __init__(self, url: str, ends: Ends | None, namespaces: dict[str, str]) -> None:
+        """Connect; triggers and foreign keys are kept from acting where the role may do that."""
+        super().__init__(url, replica_role=False, settings=EXACT_TEXT_SETTINGS)
+        self._ends = ends
+        self._namespaces = namespaces
+        with server_errors("preparing a session"):
+            self.replica = may_be_replica(self._connection)
+            commit_durably(self._connection)
+            if self.replica:
+                self._connection.execute("set session_replication_role = replica")
+
+    @contextmanager
+    def transaction(self) -> Iterator[object]:
+        """See RepairTarget."""
+        with server_errors("repairing the target"), self._connection.transaction() as one:
+            yield one
+
+    def hold(self, expected: Applied) -> None:
+        """See RepairTarget."""
+        [(present,)] = self.fetch(PRESENT, "looking for our tables")
+        found = self.fetch(APPLIED, "locking the applied position") if present else []
+        if found and found[0][0] != expected.gsn:
+            raise moved(expected, int(found[0][0]))
+
+    def check(self, table: RepairTable) -> None:
+        """See RepairTarget."""
+        found = read_target_tables(self._connection, [table.target]).get(table.target)
+        if found is None:
+            raise TargetTableMissing(
+                f"the target has no table {table.target}", hint="Run `penstock doctor`."
+            )
+        definition, namespaces = table.definition, self._namespaces
+        if self._ends is not None:
+            definition = postgres_definition(definition, self._ends, namespaces)
+        check_shape(definition, found, namespaces)
+        names = {column.name for column in definition.columns}
+        own = [c.name for c in found.columns if c.name not in names and not c.generated]
+        if own:
+            raise own_columns(table.target, own)
+        self._check_quiet(table.target)
+
+    def _check_quiet(self, table: TableName) -> None:
+        parameters = {
+            "name": quoted(*table),
+            "letters": ["A", "R"] if self.replica else ["O", "A"],
+        }
+        with server_errors("looking at the target table"):
+            found = self._connection.execute(ACTING, parameters).fetchone()
+        if found is not None:
+            raise RepairRefused(
+                f"target table {table} has trigger or foreign key {found[0]}, which would act on "
+                "what is written",
+                hint="On 15 and later, as superuser: grant set on parameter "
+                "session_replication_role to ROLE; or disable it meanwhile.",
+                table=str(table),
+            )
+
+    def delete(self, table: TableName, condition: str) -> int:
+        """See RepairTarget."""
+        with server_errors(f"deleting rows of {table}"):
+            own = read_own_rows(self._connection, table)
+            done = self._connection.execute(f"delete from {own} where {condition}")
+        return done.rowcount
+
+    def copy(self, task: ChunkTask, reader: Reader) -> int:
+        """See RepairTarget."""
+        return self._copy(task, reader)
+
+    def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
+        """See RepairTarget."""
+        with server_errors(doing):
+            return self._connection.execute(query).fetchall()

@@ -1,0 +1,144 @@
+"""Carrying out what changed a table's shape, by policy, inside the batch's transaction.
+
+The old shape is what `wirekite.wirekite_table` says was applied last, so that a restart neither
+repeats nor forgets one. Not here: what a change becomes in SQL (`alter.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import psycopg
+import structlog
+
+from penstock.codec.postgres.retyping import holds
+from penstock.engines.postgres.target.alter import Alteration, Alterer
+from penstock.engines.postgres.target.target import TargetTable, read_target_tables, require
+from penstock.engines.postgres.target.types import same_type
+from penstock.model import PenstockError, Relation, TableName
+from penstock.ports.policies import Kind, Policies, Policy
+from penstock.ports.target import TableRecord
+from penstock.sql.schema_drift import Departures
+from penstock.sql.shape_changes import (
+    Change,
+    TypeRules,
+    column_renames,
+    shape_changes,
+    under_new_names,
+)
+
+logger = structlog.get_logger(__name__)
+TYPES = TypeRules(holds=holds, same=same_type)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reshaping:
+    """One table on its way to another shape.
+
+    refused: the typed error for one of the server's. noted: gets what could not be carried out.
+    """
+
+    connection: psycopg.Connection
+    namespaces: Mapping[str, str]
+    policies: Policies
+    refused: Callable[[psycopg.Error, TableName], PenstockError]
+    noted: list[tuple[TableName, str]]
+
+    def run(
+        self,
+        record: TableRecord,
+        relation: Relation,
+        table: TargetTable,
+        *,
+        emptied: bool,
+        replaced: bool,
+        renamed: bool,
+    ) -> TableRecord:
+        """Bring the table to the relation's shape; the record to write. See `Alterer`.
+
+        Raises SchemaChangeRefused, RelationNotCarried and what the server refuses.
+        """
+        computed = [column.name for column in table.columns if column.generated]
+        names = column_renames(record, relation, [column.name for column in table.columns])
+        is_key_kept = self.policies.of(Kind.RENAME_COLUMN) in (Policy.EVOLVE, Policy.TRY_EVOLVE)
+        known = under_new_names(record, names, is_key_kept=is_key_kept)
+        changes = shape_changes(known, relation, TYPES, computed=computed, renamed=renamed)
+        for change in (*names, *changes):
+            self.policies.check(change.kind, change.what, table=str(table.name))
+        alterer = Alterer(
+            record=record,
+            relation=relation,
+            table=table,
+            namespaces=self.namespaces,
+            emptied=emptied,
+            replaced=replaced,
+        )
+        departures = Departures.of(record)
+        departures.kept &= {column.name for column in table.columns}
+        for change in names:
+            if not departures.never_there(change):
+                self._one(change, alterer, departures)
+                alterer = self._looked_again(alterer)
+        left_out, kept = tuple(departures.left_out), tuple(departures.kept)
+        alterer = replace(alterer, record=replace(known, left_out=left_out, kept=kept))
+        alterer.check()
+        for alteration in alterer.ungenerated():
+            self._execute(alteration, table.name)
+        for place, change in enumerate(changes):
+            if place:  # columns went and came
+                alterer = self._looked_again(alterer)
+            self._one(change, alterer, departures)
+        return departures.record(record, relation)
+
+    def _looked_again(self, alterer: Alterer) -> Alterer:
+        found = read_target_tables(self.connection, [alterer.table.name])
+        return replace(alterer, table=require(found, alterer.table.name))
+
+    def _one(self, change: Change, alterer: Alterer, departures: Departures) -> None:
+        policy, name = self.policies.of(change.kind), alterer.table.name
+        if policy is not Policy.IGNORE and alterer.is_given_up_above(change):
+            policy = Policy.LENIENT
+        if policy is Policy.TRY_EVOLVE:
+            policy = self._tried(change, alterer, departures)
+        elif policy is Policy.EVOLVE:
+            self._execute_all(alterer.evolve(change), name)
+        elif policy is Policy.LENIENT:
+            self._execute_all(alterer.lenient(change), name)
+        else:
+            logger.info("target table left as it is", table=str(name), change=change.what)
+        departures.went(change, policy)
+
+    def _tried(self, change: Change, alterer: Alterer, departures: Departures) -> Policy:
+        name = alterer.table.name
+        try:
+            with self.connection.transaction():
+                self._execute_all(alterer.evolve(change), name)
+        except PenstockError as error:
+            is_key = change.keeps_rows and change.name in (alterer.record.key or ())
+            if error.retry == "backoff" or is_key:
+                raise
+            note = departures.note(change, error.message)
+            self.noted.append((name, note))
+            logger.warning("change of shape not carried out", table=str(name), note=note)
+            self._execute_all(alterer.lenient(change), name)
+            return Policy.LENIENT
+        return Policy.EVOLVE
+
+    def _execute_all(self, alterations: list[Alteration], name: TableName) -> None:
+        for alteration in alterations:
+            self._execute(alteration, name)
+
+    def _execute(self, alteration: Alteration, name: TableName) -> None:
+        try:
+            if alteration.instead:
+                try:
+                    with self.connection.transaction():
+                        self.connection.execute(alteration.sql)
+                except (psycopg.errors.UndefinedObject, psycopg.errors.InvalidSchemaName):
+                    self.connection.execute(alteration.instead)
+            else:
+                self.connection.execute(alteration.sql)
+        except psycopg.Error as error:
+            raise self.refused(error, name) from error
+        logger.info("target table altered", table=str(name), change=alteration.what)

@@ -1,0 +1,529 @@
+"""Target tables made from the source's definitions, or checked against them.
+
+Order of a load from scratch: `create_tables` (types, tables without keys), the rows, `add_keys`
+(primary key, unique keys, indexes), and when all tables stand at one position
+`add_foreign_keys`; `add_late_keys` before that where rows are of several moments. Each is safe to
+repeat. Not here: changes of shape in mid-stream (`alter.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import psycopg
+import structlog
+
+from penstock.engines.postgres.target import progress
+from penstock.engines.postgres.target.target import TargetTable, read_target_tables
+from penstock.engines.postgres.target.types import map_namespaces, same_type
+from penstock.host.connect import literal, quoted
+from penstock.load.late_keys import LateKey, LateTable, key_refused
+from penstock.model import (
+    ColumnDefinition,
+    TableDefinition,
+    TableName,
+    TypeDefinition,
+    UniqueKey,
+)
+from penstock.ports.refusals import (
+    TargetDdlFailed,
+    TargetSchemaMissing,
+    TargetShapeDiffers,
+    TargetTypeMissing,
+)
+from penstock.ports.target import TableRecord, target_name
+
+logger = structlog.get_logger(__name__)
+
+_SEQUENCE = re.compile(r"nextval\('((?:[^']|'')+)'::regclass\)\Z")
+
+
+@dataclass(slots=True)
+class Created:
+    """What `create_tables` did. notes: what the target's tables lack, one sentence each."""
+
+    made: list[TableName] = field(default_factory=list)
+    found: list[TableName] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def create_tables(
+    connection: psycopg.Connection,
+    definitions: Sequence[TableDefinition],
+    namespaces: Mapping[str, str],
+) -> Created:
+    """Make the missing target tables, without keys, and check those that are there.
+
+    All in one transaction: when anything is wrong, nothing is changed. Records each table's
+    shape in `wirekite.wirekite_table`. connection: autocommit, EXACT_TEXT_SETTINGS.
+    Raises TargetShapeDiffers, TargetTypeMissing, TargetSchemaMissing or TargetDdlFailed.
+    """
+    progress.ensure_tables(connection)
+    result = Created()
+    with connection.transaction():
+        targets = {d.name: target_name(d.name, namespaces) for d in definitions}
+        present = read_target_tables(connection, targets.values())
+        for definition in definitions:
+            if targets[definition.name] in present:
+                check_shape(definition, present[targets[definition.name]], namespaces)
+        for definition in definitions:
+            name = targets[definition.name]
+            if name in present:
+                result.found.append(name)
+            else:
+                _create(connection, definition, namespaces, result.notes)
+                result.made.append(name)
+        _record(connection, definitions, targets, set(result.made))
+    for note in result.notes:
+        logger.warning("target table differs from the source", note=note)
+    return result
+
+
+def _record(
+    connection: psycopg.Connection,
+    definitions: Sequence[TableDefinition],
+    targets: Mapping[TableName, TableName],
+    made: set[TableName],
+) -> None:
+    taken = {r.merge_name: r.target for r in progress.read_tables(connection).values()}
+    records = []
+    for definition in definitions:
+        target = targets[definition.name]
+        name = progress.merge_name(target, taken)
+        taken[name] = target
+        records.append(
+            TableRecord(
+                source=definition.name,
+                target=target,
+                merge_name=name,
+                made=target in made,
+                # Rows have no values for columns that both sides compute.
+                columns=tuple((c.name, c.type_text) for c in definition.columns if not c.generated),
+            )
+        )
+    progress.write_tables(connection, records)
+
+
+def check_shape(
+    definition: TableDefinition, table: TargetTable, namespaces: Mapping[str, str]
+) -> None:
+    """Compare a target table with the definition. Raises TargetShapeDiffers naming the columns.
+
+    More columns in the target are allowed when they can be left out of an insert.
+    """
+    differing: list[str] = []
+    wanted = {column.name: column for column in definition.columns}
+    for column in definition.columns:
+        found = table.column(column.name)
+        expected = map_namespaces(column.type_text, namespaces)
+        if found is None:
+            differing.append(f"{column.name} is missing, expected {expected}")
+        elif not (
+            same_type(found.type_text, expected) or same_type(found.type_text, column.type_text)
+        ):
+            differing.append(f"{column.name} is {found.type_text}, expected {expected}")
+    for extra in table.columns:
+        optional = not extra.not_null or extra.has_default or extra.generated or extra.identity
+        if extra.name not in wanted and not optional:
+            differing.append(f"{extra.name} is not null, has no default and is not in the source")
+    if differing:
+        raise TargetShapeDiffers(
+            f"target table {table.name} has another shape than the source's: "
+            + "; ".join(differing),
+            hint=f"Alter it, or rename it so that penstock makes its own: alter table "
+            f"{table.sql_name} rename to {quoted(table.name.name + '_before')};",
+            table=str(table.name),
+        )
+
+
+# --- creating -------------------------------------------------------------------------------------
+
+
+def _create(
+    connection: psycopg.Connection,
+    definition: TableDefinition,
+    namespaces: Mapping[str, str],
+    notes: list[str],
+) -> None:
+    name = target_name(definition.name, namespaces)
+    _ensure_schema(connection, name.schema)
+    for kind in definition.types:
+        _ensure_type(connection, kind, namespaces)
+    version = connection.info.server_version
+    columns = []
+    for column in definition.columns:
+        type_text = _resolved_type(connection, column, namespaces, name)
+        columns.append(_column_sql(column, type_text, namespaces, version))
+        if column.generated == "v" and version < 180000:
+            notes.append(f"{name}.{column.name} is virtual in the source and stored in the target")
+    body = ",\n    ".join(columns)
+    with ddl_errors(f"creating table {name}"):
+        connection.execute(f"create table {quoted(*name)} (\n    {body}\n)")
+    for column in definition.columns:
+        _set_default(connection, name, column, namespaces, notes)
+
+
+def _column_sql(
+    column: ColumnDefinition, type_text: str, namespaces: Mapping[str, str], version: int
+) -> str:
+    parts = [quoted(column.name), type_text]
+    if column.collation:
+        parts.append(f"collate {map_namespaces(column.collation, namespaces)}")
+    if column.generated:
+        expression = map_namespaces(column.default or "null", namespaces)
+        kind = "virtual" if column.generated == "v" and version >= 180000 else "stored"
+        parts.append(f"generated always as ({expression}) {kind}")
+    elif column.identity_kind:
+        how = "always" if column.identity_kind == "a" else "by default"
+        parts.append(f"generated {how} as identity")
+    if column.not_null:
+        parts.append("not null")
+    return " ".join(parts)
+
+
+def _set_default(
+    connection: psycopg.Connection,
+    name: TableName,
+    column: ColumnDefinition,
+    namespaces: Mapping[str, str],
+    notes: list[str],
+) -> None:
+    """Give a column its default. Rows never need it, so one that fails is a note, no error."""
+    if column.default is None or column.generated or column.identity_kind:
+        return
+    try:
+        with connection.transaction():
+            expression = map_namespaces(column.default, namespaces)
+            if match := _SEQUENCE.match(column.default):
+                sequence = map_namespaces(match[1].replace("''", "'"), namespaces)
+                connection.execute(f"create sequence if not exists {sequence}")
+                connection.execute(
+                    f"alter sequence {sequence} owned by {quoted(*name, column.name)}"
+                )
+                expression = f"nextval({literal(sequence)}::regclass)"
+            connection.execute(
+                f"alter table {quoted(*name)} alter column {quoted(column.name)}"
+                f" set default {expression}"
+            )
+    except psycopg.Error as error:
+        notes.append(
+            f"{name}.{column.name} has no default in the target: {error.diag.message_primary}"
+        )
+
+
+def _ensure_schema(connection: psycopg.Connection, schema: str) -> None:
+    if connection.execute("select 1 from pg_namespace where nspname = %s", (schema,)).fetchone():
+        return
+    try:
+        with connection.transaction():
+            connection.execute(f"create schema {quoted(schema)}")
+    except psycopg.errors.InsufficientPrivilege as error:
+        database, user = connection.info.dbname, connection.info.user
+        raise TargetSchemaMissing(
+            f"the target has no schema {schema}, and {user} may not create one",
+            hint=f"Run: create schema {quoted(schema)} authorization {quoted(user)}; or: grant "
+            f"create on database {quoted(database)} to {quoted(user)};",
+        ) from error
+
+
+def _ensure_type(
+    connection: psycopg.Connection, kind: TypeDefinition, namespaces: Mapping[str, str]
+) -> None:
+    schema = namespaces.get(kind.schema, kind.schema)
+    if connection.execute(
+        "select 1 from pg_type t join pg_namespace n on n.oid = t.typnamespace"
+        " where n.nspname = %s and t.typname = %s",
+        (schema, kind.name),
+    ).fetchone():
+        return
+    _ensure_schema(connection, schema)
+    with ddl_errors(f"creating type {schema}.{kind.name}"):
+        connection.execute(map_namespaces(kind.create_sql, namespaces))
+
+
+def _resolved_type(
+    connection: psycopg.Connection,
+    column: ColumnDefinition,
+    namespaces: Mapping[str, str],
+    table: TableName,
+) -> str:
+    """The column's type as the target names it; an extension may live in another schema there."""
+    for candidate in (map_namespaces(column.type_text, namespaces), column.type_text):
+        if type_exists(connection, candidate):
+            return candidate
+    if moved := _extension_type(connection, column.type_text):
+        return moved
+    raise TargetTypeMissing(
+        f"the target cannot hold {table}.{column.name}: it has no type {column.type_text}",
+        hint="Install the extension that brings the type (create extension ...), or leave the "
+        "table out with an entry like !schema.table in [source] tables.",
+        table=str(table),
+    )
+
+
+def type_exists(connection: psycopg.Connection, type_text: str) -> bool:
+    """Whether the target understands a type's name."""
+    try:
+        with connection.transaction():
+            row = connection.execute(
+                "select to_regtype(%s)", (_without_modifiers(type_text),)
+            ).fetchone()
+    except psycopg.Error:  # a name that is not even a type name
+        return False
+    return row is not None and row[0] is not None
+
+
+def _extension_type(connection: psycopg.Connection, type_text: str) -> str | None:
+    match = re.match(r'(?:"(?:[^"]|"")*"|[\w$]+)\.("(?:[^"]|"")*"|[\w$]+)(.*)\Z', type_text)
+    if match is None:
+        return None
+    name = match[1][1:-1].replace('""', '"') if match[1].startswith('"') else match[1]
+    row = connection.execute(
+        """
+        select n.nspname
+          from pg_type t
+          join pg_namespace n on n.oid = t.typnamespace
+          join pg_depend d on d.classid = 'pg_type'::regclass and d.objid = t.oid
+                          and d.deptype = 'e'
+         where t.typname = %s
+         limit 1
+        """,
+        (name,),
+    ).fetchone()
+    return None if row is None else f"{quoted(row[0], name)}{match[2]}"
+
+
+def _without_modifiers(type_text: str) -> str:
+    """to_regtype of servers below 17 dislikes some modifiers: `interval day to second(3)`."""
+    text = re.sub(r"\((?:[^()\"]*)\)", "", type_text)
+    return re.sub(r"^interval .*?(\[\].*)?$", r"interval\1", text) if "[" not in text else text
+
+
+@contextmanager
+def ddl_errors(doing: str) -> Iterator[None]:
+    """Turn a refused definition statement into TargetDdlFailed with the server's words."""
+    try:
+        yield
+    except psycopg.errors.UndefinedObject as error:
+        raise TargetTypeMissing(
+            f"{doing}: {error.diag.message_primary}",
+            hint="Install what is missing in the target (create extension ..., create type ..., "
+            "create collation ...) and run again.",
+            sqlstate=error.sqlstate,
+        ) from error
+    except (
+        psycopg.errors.ProgrammingError,
+        psycopg.errors.NotSupportedError,
+        psycopg.errors.IntegrityError,
+        psycopg.errors.DataError,
+    ) as error:
+        raise TargetDdlFailed(
+            f"{doing}: {error.diag.message_primary}",
+            hint=error.diag.message_hint
+            or "Run `penstock doctor`: it prints the GRANTs that the target needs.",
+            sqlstate=error.sqlstate,
+        ) from error
+
+
+# --- keys, after the rows -------------------------------------------------------------------------
+
+
+def add_keys(
+    connection: psycopg.Connection,
+    definition: TableDefinition,
+    namespaces: Mapping[str, str],
+) -> list[str]:
+    """Give a table that penstock made its primary key, unique keys and indexes.
+
+    What is there already is left alone, so that a killed run goes on. Returns the names of what
+    was made. Raises TargetDdlFailed, with the table's rows untouched.
+    """
+    name = target_name(definition.name, namespaces)
+    made: list[str] = []
+    present = _index_names(connection, name)
+    if definition.primary_key and not any(present.values()):
+        columns = ", ".join(quoted(column) for column in definition.primary_key)
+        later = " deferrable" if definition.primary_key_deferrable else ""
+        with _unless_lacking(name, "the primary key"), connection.transaction():
+            connection.execute(f"alter table {quoted(*name)} add primary key ({columns}){later}")
+            made.append("primary key")
+    for key in definition.unique_keys:
+        if key.name in present:
+            continue
+        with _unless_lacking(name, f"unique key {key.name}"), connection.transaction():
+            for statement in _unique_key_sql(key, name, namespaces):
+                connection.execute(statement)
+            made.append(key.name)
+    for sql in definition.indexes:
+        index = _index_name(sql)
+        if index not in present:
+            with _unless_lacking(name, f"index {index}"), connection.transaction():
+                connection.execute(_index_sql(sql, namespaces))
+                made.append(index)
+    return made
+
+
+@contextmanager
+def _unless_lacking(table: TableName, what: str) -> Iterator[None]:
+    """Leave out a key of columns that the source got since the rows were copied.
+
+    They come by the log, which carries no keys. Raises TargetDdlFailed for anything else.
+    """
+    with ddl_errors(f"adding {what} of {table}"):
+        try:
+            yield
+        except psycopg.errors.UndefinedColumn as error:
+            logger.warning(
+                "key not made", table=str(table), key=what, reason=error.diag.message_primary
+            )
+
+
+def _unique_key_sql(
+    key: UniqueKey, name: TableName, namespaces: Mapping[str, str]
+) -> Iterator[str]:
+    yield _index_sql(key.definition, namespaces)
+    if key.is_constraint:
+        later = " deferrable" if key.deferrable else ""
+        yield (
+            f"alter table {quoted(*name)} add constraint {quoted(key.name)}"
+            f" unique using index {quoted(key.name)}{later}"
+        )
+
+
+def late_keys(definition: TableDefinition, namespaces: Mapping[str, str]) -> tuple[LateKey, ...]:
+    """The unique keys of a table, as `add_late_keys` makes them."""
+    name = target_name(definition.name, namespaces)
+    return tuple(
+        LateKey(
+            name=key.name,
+            columns=key.columns,
+            statement="; ".join(_unique_key_sql(key, name, namespaces)),
+            plain=_UNIQUE.sub("create index ", _index_sql(key.definition, namespaces), count=1),
+        )
+        for key in definition.unique_keys
+    )
+
+
+def add_late_keys(connection: psycopg.Connection, table: LateTable) -> list[str]:
+    """Make unique keys that have waited, each as a whole; what is there already is left alone.
+
+    Returns a sentence for each that cannot be had any more. Raises TargetDdlFailed.
+    """
+    there = read_target_tables(connection, [table.target]).get(table.target)
+    present = _index_names(connection, table.target)
+    notes = []
+    for key in table.keys:
+        if key.name in present:
+            continue
+        lacking = [name for name in key.columns if there is None or there.column(name) is None]
+        if lacking:
+            notes.append(
+                f"{table.target} has no unique key {key.name}: it lacks {', '.join(lacking)}"
+            )
+            continue
+        try:
+            with ddl_errors("the target says"), connection.transaction():
+                connection.execute(key.statement)
+        except TargetDdlFailed as error:
+            raise key_refused(key, table.target, error.message) from error
+    return notes
+
+
+def drop_late_keys(connection: psycopg.Connection, table: LateTable) -> list[str]:
+    """Take unique keys away that an earlier load of the table has made.
+
+    Returns a sentence for each that has to stay.
+    """
+    present = _index_names(connection, table.target)
+    notes = []
+    for key in table.keys:
+        if key.name not in present:
+            continue
+        try:
+            with connection.transaction():
+                connection.execute(f"drop index {quoted(table.target.schema, key.name)}")
+        except psycopg.errors.DependentObjectsStillExist as error:
+            notes.append(
+                f"unique key {key.name} of {table.target} stays: {error.diag.message_primary}"
+            )
+    return notes
+
+
+def add_foreign_keys(
+    connection: psycopg.Connection,
+    definitions: Sequence[TableDefinition],
+    namespaces: Mapping[str, str],
+) -> list[str]:
+    """Give the tables that penstock made their foreign keys, each deferrable.
+
+    Deferrable, because a batch holds the net effect of many transactions and can satisfy them
+    only at its end. A key to a table that is not in the target is left out, with a note in the
+    returned list. Call when all tables stand at one position: existing rows are checked.
+    """
+    notes: list[str] = []
+    names = {target_name(d.name, namespaces) for d in definitions}
+    parents = {target_name(k.target, namespaces) for d in definitions for k in d.foreign_keys}
+    present = read_target_tables(connection, names | parents)
+    for definition in definitions:
+        name = target_name(definition.name, namespaces)
+        there = _foreign_key_names(connection, name)
+        for key in definition.foreign_keys:
+            if key.name in there:
+                continue
+            if target_name(key.target, namespaces) not in present:
+                notes.append(f"{name} has no foreign key {key.name}: {key.target} is not captured")
+                continue
+            body = map_namespaces(key.definition, namespaces)
+            if not re.search(r"\bDEFERRABLE\b", body) or re.search(r"\bNOT DEFERRABLE\b", body):
+                body = re.sub(r"\s*\bNOT DEFERRABLE\b", "", body) + " deferrable"
+            with ddl_errors(f"adding foreign key {key.name} of {name}"):
+                connection.execute(
+                    f"alter table {quoted(*name)} add constraint {quoted(key.name)} {body}"
+                )
+    for note in notes:
+        logger.warning("target table differs from the source", note=note)
+    return notes
+
+
+def made_tables(connection: psycopg.Connection) -> set[TableName]:
+    """The target tables that penstock made, by target name."""
+    return {record.target for record in progress.read_tables(connection).values() if record.made}
+
+
+def _foreign_key_names(connection: psycopg.Connection, name: TableName) -> set[str]:
+    rows = connection.execute(
+        "select conname from pg_constraint where contype = 'f' and conrelid = to_regclass(%s)",
+        (quoted(*name),),
+    ).fetchall()
+    return {row[0] for row in rows}
+
+
+def _index_names(connection: psycopg.Connection, name: TableName) -> dict[str, bool]:
+    """Index name to whether it is the primary key's."""
+    rows = connection.execute(
+        "select x.relname, i.indisprimary from pg_index i join pg_class x on x.oid = i.indexrelid"
+        " where i.indrelid = to_regclass(%s)",
+        (quoted(*name),),
+    ).fetchall()
+    return {row[0]: row[1] for row in rows}
+
+
+_UNIQUE = re.compile("create unique index ", re.IGNORECASE)
+_INDEX = re.compile(r'CREATE (?:UNIQUE )?INDEX ((?:"(?:[^"]|"")*"|\S)+) ON (ONLY )?', re.IGNORECASE)
+
+
+def _index_name(sql: str) -> str:
+    match = _INDEX.match(sql)
+    if match is None:
+        raise TargetDdlFailed(f"not an index definition: {sql.split(' (')[0]}")
+    name = match[1]
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name
+
+
+def _index_sql(sql: str, namespaces: Mapping[str, str]) -> str:
+    """The definition for the target; a partitioned source becomes one table there."""
+    mapped = map_namespaces(sql, namespaces)
+    return _INDEX.sub(lambda match: match[0].replace(" ON ONLY ", " ON "), mapped, count=1)

@@ -1,0 +1,140 @@
+"""Merge tables: made when missing, made anew when their shape changed, empty when a batch begins.
+
+They are unlogged: a crash of the server empties them, and then the batch is staged again. There
+are two sets of them, so that one batch can be staged while the one before it is applied; as long
+as no two batches meet, all go through the first set, whose tables have the documented names.
+Not here: filling them (`load/job.py`) and applying them (`apply.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import psycopg
+
+from penstock.engines.postgres.target.merge import create_merge_table
+from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.progress import SCHEMA
+from penstock.engines.postgres.target.types import same_type
+from penstock.host.connect import StatementFailed, literal, quoted, server_errors
+from penstock.ports.refusals import StagingChanged
+
+MADE_MEANWHILE = ("42P07", "23505")  # a table of this name, or its row in a catalogue, is there
+
+SHAPES = """
+    select c.relname, a.attname, format_type(a.atttypid, a.atttypmod)
+      from pg_class c
+      join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+     where c.relnamespace = 'wirekite'::regnamespace and c.relname = any(%s)
+     order by c.relname, a.attnum
+"""
+
+STAMPS = """
+    select relname, relfilenode::bigint
+      from pg_class
+     where relnamespace = 'wirekite'::regnamespace and relname = any(%s)
+"""
+
+Shape = tuple[tuple[str, str], ...]
+
+
+class StagingArea:
+    """The merge tables of one target; remembers shapes, so that most batches only truncate."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self._connection = connection
+        self._shapes: dict[str, Shape] = {}
+
+    def prepare(self, wanted: Mapping[str, MergeLayout]) -> dict[str, int]:
+        """Have these merge tables, by name, empty. Call outside a transaction.
+
+        Returns a stamp per name: whoever makes or empties the table again changes it. Raises
+        StagingChanged when another loader makes them at the same moment.
+        """
+        if not wanted:
+            return {}
+        try:
+            with server_errors("preparing merge tables"), self._connection.transaction():
+                self._prepare(wanted)
+                return _stamps(self._connection, wanted)
+        except StatementFailed as error:
+            if error.fields.get("sqlstate") not in MADE_MEANWHILE:
+                raise
+            raise StagingChanged(
+                error.message,
+                hint="It is tried again by itself. Let one loader work on a target: stop the other "
+                "`penstock run` or `penstock load`.",
+            ) from error
+
+    def _prepare(self, wanted: Mapping[str, MergeLayout]) -> None:
+        self._look([name for name in wanted if name not in self._shapes])
+        kept = []
+        for name, layout in wanted.items():
+            found = self._shapes.get(name)
+            if found is not None and _same(found, layout.sql_columns):
+                kept.append(name)
+                continue
+            if found is not None:
+                self._connection.execute(f"drop table {quoted(SCHEMA, name)}")
+            self._connection.execute(create_merge_table(layout, name))
+            self._shapes[name] = layout.sql_columns
+        if kept:
+            listed = ", ".join(quoted(SCHEMA, name) for name in kept)
+            self._connection.execute(f"truncate {listed}")
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Look at the catalogue again when these are next wanted: somebody drops them."""
+        for name in names:
+            self._shapes.pop(name, None)
+
+    def _look(self, names: list[str]) -> None:
+        if not names:
+            return
+        found: dict[str, list[tuple[str, str]]] = {}
+        for table, column, kind in self._connection.execute(SHAPES, (names,)).fetchall():
+            found.setdefault(table, []).append((column, kind))
+        self._shapes |= {name: tuple(columns) for name, columns in found.items()}
+
+
+def check_staged(connection: psycopg.Connection, expected: Mapping[str, tuple[int, int]]) -> None:
+    """Lock merge tables against writers, and see that each holds what was staged.
+
+    expected: per name the stamp that it got when it was emptied, and its rows. A worker of an
+    earlier try, which Spark gave up, may still be sending rows: then there are too many. A crash
+    of the server empties unlogged tables, and another loader may use the same ones. Call in the
+    transaction that applies them; raises StagingChanged.
+    """
+    if not expected:
+        return
+    tables = {name: quoted(SCHEMA, name) for name in expected}
+    connection.execute(f"lock table {', '.join(tables.values())} in share mode")
+    stamps = _stamps(connection, expected)
+    found = " union all ".join(
+        f"select {literal(name)}, count(*) from {table}" for name, table in tables.items()
+    )
+    for name, count in connection.execute(found).fetchall():
+        stamp, rows = expected[name]
+        if count != rows or stamps.get(name) != stamp:
+            what = f"holds {count} rows, {rows} were staged" if count != rows else "was emptied"
+            raise StagingChanged(
+                f"merge table {tables[name]} {what}", hint="The batch is staged again by itself."
+            )
+
+
+def _stamps(connection: psycopg.Connection, names: Iterable[str]) -> dict[str, int]:
+    """What changes whenever a table gets a new, empty file: by name."""
+    return dict(connection.execute(STAMPS, (list(names),)).fetchall())
+
+
+def drop_merge_tables(connection: psycopg.Connection, names: Iterable[str]) -> None:
+    """Drop merge tables that only one batch needed."""
+    for name in names:
+        with server_errors("dropping a merge table"):
+            connection.execute(f"drop table if exists {quoted(SCHEMA, name)}")
+
+
+def _same(found: Shape, wanted: Shape) -> bool:
+    return len(found) == len(wanted) and all(
+        name == other and same_type(kind, another)
+        for (name, kind), (other, another) in zip(found, wanted, strict=True)
+    )

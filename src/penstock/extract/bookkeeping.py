@@ -1,0 +1,177 @@
+"""Work beside the extraction that must never stop it: progress rows, the action, the report.
+
+Each runs on a thread of its own, because a target or a disk that hangs must not keep changes from
+the log. What cannot be recorded now is kept and tried again; the segments themselves are the
+truth. Not here: what is recorded (`extract.py`), the tables (`engines.postgres.target.progress`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import structlog
+
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.files import REAL_FILES, Files
+
+logger = structlog.get_logger()
+RETRY_S = 5.0
+CLOSE_WAIT_S = 10.0
+PENDING_MAX = 10_000
+
+
+class Chores:
+    """Calls that are made in order, each until it succeeds, on a thread of its own.
+
+    error: why the first call in line does not succeed, empty when all is well. pending_count:
+    calls that wait. dropped_count: calls given up because too many waited.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Nothing runs before the with block is entered."""
+        self.error = ""
+        self.dropped_count = 0
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._work, name=f"penstock-{name}", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Start the thread."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give what waits a last chance of CLOSE_WAIT_S, then end."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._thread.join(CLOSE_WAIT_S)
+        if self._waiting:
+            logger.warning("progress was not recorded", pending=len(self._waiting))
+
+    @property
+    def pending_count(self) -> int:
+        """Calls that were not made yet."""
+        return len(self._waiting)
+
+    def add(self, call: Callable[[], None]) -> None:
+        """Make this call as soon as those before it have succeeded."""
+        with self._changed:
+            if len(self._waiting) >= PENDING_MAX:
+                self._waiting.popleft()
+                self.dropped_count += 1
+            self._waiting.append(call)
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._stopping:
+                    self._changed.wait()
+                if not self._waiting:
+                    return
+                call = self._waiting[0]
+            try:
+                call()
+            except Exception as error:
+                # Any failure: the recorder is another part's, and extraction must go on.
+                if not self.error:
+                    logger.warning("progress could not be recorded", error=str(error))
+                self.error = str(error)
+                with self._changed:
+                    if self._stopping:
+                        return
+                    self._changed.wait(RETRY_S)
+                continue
+            self.error = ""
+            with self._changed:
+                if self._waiting and self._waiting[0] is call:
+                    self._waiting.popleft()
+
+
+class Poll:
+    """Asks something again and again on a thread of its own; `value` is the last answer.
+
+    An answer that raises leaves the value as it was; error says why.
+    """
+
+    def __init__(self, ask: Callable[[], Any], *, every_s: float, first: Any, name: str) -> None:
+        """Nothing is asked before the with block is entered."""
+        self.value = first
+        self.error = ""
+        self._ask = ask
+        self._every_s = every_s
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, name=f"penstock-{name}", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Start asking."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop asking; an answer that hangs is not waited for longer than CLOSE_WAIT_S."""
+        self._stopping.set()
+        self._thread.join(CLOSE_WAIT_S)
+
+    def _work(self) -> None:
+        while True:
+            try:
+                self.value = self._ask()
+                self.error = ""
+            except Exception as error:
+                if not self.error:
+                    logger.warning("could not be read", what=self._thread.name, error=str(error))
+                self.error = str(error)
+            if self._stopping.wait(self._every_s):
+                return
+
+
+class StatusFile:
+    """A JSON file for display, replaced whole; readers never see half of it."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        every_s: float = 1.0,
+        files: Files = REAL_FILES,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """Make the directory; the file appears with the first `write`."""
+        files.make_directory(path.parent)
+        self._path = path
+        self._every_s = every_s
+        self._files = files
+        self._clock = clock
+        self._written_s: float | None = None
+
+    def due(self) -> bool:
+        """Whether the last writing is long enough ago."""
+        now_s = self._clock.monotonic_s()
+        return self._written_s is None or now_s - self._written_s >= self._every_s
+
+    def write(self, facts: Mapping[str, Any]) -> None:
+        """Replace the file."""
+        self._written_s = self._clock.monotonic_s()
+        temporary = self._path.with_name(self._path.name + ".new")
+        # No fsync: it is for display, and after a crash nobody wants the old one back.
+        temporary.write_bytes(msgspec.json.encode(facts) + b"\n")
+        self._files.rename(temporary, self._path)

@@ -1,0 +1,490 @@
+"""The extractor: from a source's stream into the change log, until told to stop.
+
+The loop of document 000: wait for runs, write them, make them durable, tell the source, rotate at
+a COMMIT, record the file. What the log has on disk decides where to go on after any failure: a
+lost connection and a killed process take the same way back. The only module of this room that
+knows the log, and it knows no engine (`port.py`). Not here: the progress table
+(`engines.postgres.target.progress`, reached through `ProgressRecorder`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+
+from penstock.extract.bookkeeping import Chores, Poll, StatusFile
+from penstock.extract.report import facts_of
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.faults import declare, point
+from penstock.host.files import REAL_FILES, Files
+from penstock.log import ClosedSegment, PipelineLayout, Writer, WriterOptions, checkpoint
+from penstock.model import FlushPoint, PenstockError, Run
+from penstock.ports.extract_options import (
+    ControlGate,
+    Ended,
+    ExtractOptions,
+    Outcome,
+    Pace,
+    Progress,
+)
+from penstock.ports.source import (
+    RELATIONS_FILE,
+    EnginePlace,
+    Origin,
+    SourceEngine,
+    SourceStream,
+    State,
+)
+
+__all__ = [
+    "ControlGate",
+    "Ended",
+    "ExtractOptions",
+    "Extractor",
+    "Outcome",
+    "Progress",
+    "ProgressRecorder",
+]
+
+logger = structlog.get_logger()
+STATUS_FILE = "extract.json"
+ACTION_INTERVAL_S = 5.0  # document 000: the action is looked at every five seconds
+SOURCE_INTERVAL_S = 5.0
+QUIET_FLUSH_S = 0.2  # caught up for so long: make durable what there is
+WAIT_S = 0.2
+BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 5.0)  # a server that was there is to be found soon again
+BACKOFF_JITTER = 0.3
+STEADY_S = 60.0  # a connection that lasted so long starts the back-off anew
+
+declare(
+    "extract.write.after",
+    "extract.flush.before",
+    "extract.flush.after",
+    "extract.acknowledge.after",
+    "extract.rotate.before",
+    "extract.rotate.after",
+    "extract.record.before",
+    "extract.record.after",
+    "extract.relations.before",
+    "extract.done.before",
+)
+
+
+class ProgressRecorder(Protocol):
+    """Where progress is kept (the CE rows). Called in order, from one thread, until it succeeds.
+
+    Both calls may be repeated for the same segment; neither may be needed for recovery: the
+    segments are the truth.
+    """
+
+    def opened(self, number: int, position: int) -> None:
+        """Segment `number` was begun; it goes on from position."""
+        ...
+
+    def closed(self, segment: ClosedSegment) -> None:
+        """A segment has its final name."""
+        ...
+
+
+class _StateFiles:
+    """The engine's `StateFiles`, in the pipeline's state directory."""
+
+    def __init__(self, directory: Path, files: Files) -> None:
+        self._directory = directory
+        self._files = files
+
+    def load(self, name: str, kind: type[State]) -> State | None:
+        return checkpoint.load(self._directory / name, kind, self._files)
+
+    def save(self, name: str, state: Any) -> None:
+        if name == RELATIONS_FILE:
+            point("extract.relations.before")
+        self._files.make_directory(self._directory)
+        checkpoint.save(self._directory / name, state, self._files)
+
+
+class Extractor:
+    """One extraction into one directory.
+
+    `run` returns when the source is idle (exit_when_idle) or an end was asked for, and raises what
+    cannot be mended by connecting again.
+    """
+
+    def __init__(
+        self,
+        engine: SourceEngine,
+        directory: Path,
+        *,
+        options: ExtractOptions,
+        recorder: ProgressRecorder | None = None,
+        gate: ControlGate | None = None,
+        stop: Callable[[], bool] = lambda: False,
+        log_id: str | None = None,
+        files: Files = REAL_FILES,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """Say from where to where.
+
+        engine: the source; it serves this extraction alone. directory: the pipeline's. stop: asked
+        again and again; True ends the extraction at a flush point.
+        """
+        self.progress = Progress(started_us=clock.now_us())
+        self._engine = engine
+        self._layout = PipelineLayout(root=directory)
+        self._options = options
+        self._recorder = recorder
+        self._gate = gate
+        self._stop = stop
+        self._log_id = log_id
+        self._files = files
+        self._clock = clock
+        self._chores = Chores("recorder")
+        self._action: Poll | None = None
+        self._server: Poll | None = None
+        self._source: SourceStream | None = None
+        self._pace = Pace()
+        self._status = StatusFile(self._layout.run / STATUS_FILE, files=files, clock=clock)
+
+    # -- the whole ---------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Extract until idle or told to stop. Raises typed errors; the log is whole then too."""
+        origin = self._engine.begin(
+            EnginePlace(
+                state=_StateFiles(self._layout.state, self._files),
+                spill=self._layout.spill,
+                run=self._layout.run,
+                log_id=lambda: self._log_id or "",
+                files=self._files,
+                clock=self._clock,
+            )
+        )
+        with ExitStack() as stack:
+            stack.enter_context(self._chores)
+            if self._gate is not None:
+                self._action = stack.enter_context(
+                    Poll(self._gate.word, every_s=ACTION_INTERVAL_S, first="RUN", name="action")
+                )
+            self._server = stack.enter_context(
+                Poll(
+                    self._engine.server_position,
+                    every_s=SOURCE_INTERVAL_S,
+                    first=0,
+                    name="source position",
+                )
+            )
+            writer = stack.enter_context(self._open_writer(origin))
+            self._log_id = writer.log_id
+            try:
+                return self._run(writer)
+            finally:
+                self._report(writer, force=True)
+
+    def _run(self, writer: Writer) -> Outcome:
+        """Connect, pump, and connect again as long as that may help."""
+        attempt = 0
+        while True:
+            began_s = self._clock.monotonic_s()
+            try:
+                with self._engine.attempt():
+                    if self._catch_up(writer):
+                        return self._finish(writer, None, Ended.STOPPED)
+                    with self._engine.stream(writer.durable) as source:
+                        self._source = source
+                        return self._pump(writer, source)
+            except PenstockError as error:
+                if error.retry != "backoff":
+                    self._leave(writer, error)
+                    raise
+                if self._clock.monotonic_s() - began_s > STEADY_S:
+                    attempt = 0
+                self._back_off(writer, error, attempt)
+                attempt += 1
+                if self._asked_to_stop():
+                    return self._finish(writer, None, Ended.STOPPED)
+            finally:
+                self._source = None
+
+    def _open_writer(self, origin: Origin) -> Writer:
+        options = self._options
+        writer = Writer.open(
+            self._layout.log,
+            log_id=self._log_id,
+            source=origin.identity,
+            resend_from=origin.resend_from,
+            options=WriterOptions(
+                operation_count_max=options.operation_count_max,
+                flush_interval_s=options.flush_interval_s,
+                extension=options.extension,
+                consumers=self._layout.consumers,
+                clock=self._clock,
+            ),
+            files=self._files,
+        )
+        self._record_recovered(writer)
+        if writer.durable.position == 0 and origin.begin:
+            # Durable before the first change: should all of the log be lost again, the source is
+            # seen to be further than the log, and not taken for a place to begin at.
+            writer.write(Run(end=FlushPoint(position=origin.begin)))
+            writer.flush()
+        return writer
+
+    def _catch_up(self, writer: Writer) -> bool:
+        """Read ranges as long as the source is far ahead; True when asked to stop."""
+        ranges = self._engine.ranges(writer.durable)
+        if ranges is None:
+            return False
+        self._pace = Pace(flushed_s=self._clock.monotonic_s())
+        with ranges as behind:
+            while behind.is_worth_it():
+                self.progress.state = "catching up"
+                self.progress.worked()
+                for run in behind.read_range():
+                    self._write(writer, run)
+                    self._report(writer)
+                    if writer.at_commit and writer.due():
+                        self._rotate(writer, None)
+                    if self._asked_to_stop():
+                        return True
+                self._flush(writer, None)
+                self._rotate(writer, None)  # the server is silent while it decodes the next range
+                behind.advance()
+        return self._asked_to_stop()
+
+    # -- the loop ----------------------------------------------------------------------------
+
+    def _pump(self, writer: Writer, source: SourceStream) -> Outcome:
+        now_s = self._clock.monotonic_s()
+        self._pace = Pace(flushed_s=now_s, data_s=now_s)
+        self.progress.state = "streaming"
+        self.progress.worked()
+        while True:
+            if self._asked_to_stop():
+                return self._finish(writer, source, Ended.STOPPED)
+            if self._word() == "PAUSE":
+                self._pause(writer, source)
+                continue
+            run = source.next_run(WAIT_S)
+            if run is not None:
+                self._write(writer, run)
+            if writer.at_commit:
+                self._make_durable(writer, source, quiet=run is None)
+                self._engine.tend(_Desk(self, writer, source))
+            if run is None and self._is_idle(writer, source):
+                return self._finish(writer, source, Ended.IDLE)
+            self._report(writer)
+
+    def _write(self, writer: Writer, run: Run) -> None:
+        writer.write(run)
+        point("extract.write.after")
+        self._engine.saw(run)
+        count = sum(rows.batch.num_rows for rows in run.rows)
+        self._pace.rows_since_flush += count
+        self.progress.row_count += count
+        if run.rows or run.markers or run.relations:
+            self._pace.data_s = self._clock.monotonic_s()
+            self._pace.target_position = 0
+            self._note_open_segment(writer)
+
+    def _note_open_segment(self, writer: Writer) -> None:
+        number = writer.segment_number
+        if self._recorder is not None and number != self._pace.segment_open:
+            recorder, position = self._recorder, writer.durable.position
+            self._chores.add(lambda: recorder.opened(number, position))
+        self._pace.segment_open = number
+
+    def _make_durable(self, writer: Writer, source: SourceStream, *, quiet: bool) -> None:
+        """Flush and acknowledge when enough came, or time has passed, or nothing more comes."""
+        pace, now_s = self._pace, self._clock.monotonic_s()
+        if writer.has_unflushed and (
+            pace.rows_since_flush >= self._options.events_per_flush
+            or quiet
+            or now_s - pace.flushed_s >= self._options.flush_interval_s
+            or writer.operation_count == 0  # only the position moves: the source waits for it
+        ):
+            self._flush(writer, source)
+        if writer.due():
+            self._rotate(writer, source)
+
+    def _flush(self, writer: Writer, source: SourceStream | None) -> None:
+        self._engine.before_flush(writer.end)
+        point("extract.flush.before")
+        end = writer.flush()
+        point("extract.flush.after")
+        self._pace.rows_since_flush = 0
+        self._pace.flushed_s = self._clock.monotonic_s()
+        if source is not None:
+            source.acknowledge(end.position)
+            point("extract.acknowledge.after")
+
+    def _rotate(self, writer: Writer, source: SourceStream | None) -> None:
+        self._engine.before_flush(writer.end)
+        point("extract.rotate.before")
+        closed = writer.rotate()
+        point("extract.rotate.after")
+        if source is not None:
+            source.acknowledge(writer.durable.position)
+        if closed is not None:
+            self._record_closed(closed)
+
+    def _record_closed(self, closed: ClosedSegment) -> None:
+        self.progress.segment_count += 1
+        self.progress.transaction_count += closed.transaction_count
+        logger.info(
+            "segment closed",
+            segment=closed.path.name,
+            gsn_first=closed.gsn_first,
+            gsn_last=closed.gsn_last,
+            size_bytes=closed.size_bytes,
+        )
+        if self._recorder is not None:
+            recorder = self._recorder
+
+            def record() -> None:
+                point("extract.record.before")
+                recorder.closed(closed)
+                point("extract.record.after")
+
+            self._chores.add(record)
+
+    def _record_recovered(self, writer: Writer) -> None:
+        for closed in writer.recovered:
+            self._record_closed(closed)
+
+    # -- pausing, idling, ending -------------------------------------------------------------
+
+    def _asked_to_stop(self) -> bool:
+        return self._stop() or self._word() == "STOP"
+
+    def _word(self) -> str:
+        return str(self._action.value) if self._action is not None else "RUN"
+
+    def _pause(self, writer: Writer, source: SourceStream) -> None:
+        """Hold at a flush point; the connection lives on and the queue is bounded."""
+        if self.progress.state != "paused":
+            while not writer.at_commit and not self._asked_to_stop():
+                run = source.next_run(WAIT_S)
+                if run is not None:
+                    self._write(writer, run)
+            if writer.at_commit:
+                self._flush(writer, source)
+                self._rotate(writer, source)
+            self.progress.state = "paused"
+            logger.info("extraction paused")
+        self._report(writer)
+        self._clock.sleep(WAIT_S)
+        if self._word() != "PAUSE":
+            self.progress.state = "streaming"
+            self._pace.data_s = self._clock.monotonic_s()
+            logger.info("extraction goes on")
+
+    def _is_idle(self, writer: Writer, source: SourceStream) -> bool:
+        """Whether nothing came for long enough and the server has nothing more to send.
+
+        Silence alone may be a server that is still reading its log: it must have got as far as
+        its log reached when the silence was first noticed.
+        """
+        pace = self._pace
+        quiet_s = self._clock.monotonic_s() - pace.data_s
+        if not self._options.exit_when_idle or quiet_s < self._options.idle_wait_s:
+            return False
+        if not writer.at_commit or self._engine.has_outstanding():
+            return False
+        if pace.target_position == 0:
+            pace.target_position = self._engine.server_position()
+            source.ask_for_position()
+        return source.has_given(pace.target_position)
+
+    def _finish(self, writer: Writer, source: SourceStream | None, ended: Ended) -> Outcome:
+        """End at a flush point with every segment closed."""
+        if not writer.at_commit:
+            writer.rewind()
+            self._record_recovered(writer)
+        self._rotate(writer, source)
+        if ended is Ended.IDLE:
+            point("extract.done.before")
+            writer.done()
+        self.progress.state = ended.value
+        position = self._engine.text(writer.durable.position)
+        logger.info("extraction ended", why=ended.value, position=position)
+        return Outcome(ended=ended, end=writer.durable)
+
+    def _leave(self, writer: Writer, error: PenstockError) -> None:
+        """Before an error goes up: close what is whole, and show why it ended."""
+        self.progress.state = "failed"
+        self.progress.last_error = error.message
+        if self._engine.is_loss(error) and writer.cut_files:
+            kept = ", ".join(path.name for path in writer.cut_files)
+            error.hint += f" What the log's open segment held behind that point is kept: {kept}."
+        try:
+            if not writer.at_commit:
+                writer.rewind()
+                self._record_recovered(writer)
+            self._rotate(writer, None)
+        except PenstockError as second:
+            logger.warning("last segment stays open", error=second.message)
+
+    def _back_off(self, writer: Writer, error: PenstockError, attempt: int) -> None:
+        """Go back to the last flush point and wait before connecting again."""
+        wait_s = BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)]
+        wait_s *= 1 - BACKOFF_JITTER * random.random()  # noqa: S311 - spreads load only
+        self.progress.state = "reconnecting"
+        self.progress.reconnect_count += 1
+        self.progress.failed(error.message, now_us=self._clock.now_us(), wait_s=wait_s)
+        logger.warning("stream broke", error=error.message, retry_in_s=round(wait_s, 1))
+        if writer.at_commit:
+            self._flush(writer, None)
+        else:
+            writer.rewind()
+            self._record_recovered(writer)
+        until_s = self._clock.monotonic_s() + wait_s
+        while self._clock.monotonic_s() < until_s and not self._asked_to_stop():
+            if writer.due():
+                self._rotate(writer, None)
+            self._report(writer)
+            self._clock.sleep(WAIT_S)
+
+    # -- the report --------------------------------------------------------------------------
+
+    def facts(self, writer: Writer) -> dict[str, Any]:
+        """What run/extract.json holds; positions as the source writes them."""
+        return facts_of(
+            self.progress,
+            engine=self._engine,
+            end=writer.durable,
+            segment=writer.segment_number,
+            segment_row_count=writer.operation_count,
+            source=self._source,
+            chores=self._chores,
+            server=self._server,
+            action=self._action,
+            now_us=self._clock.now_us(),
+        )
+
+    def _report(self, writer: Writer, *, force: bool = False) -> None:
+        if force or self._status.due():
+            self._status.write(self.facts(writer))
+
+
+class _Desk:
+    """The engine's `Desk` at the end of a run."""
+
+    def __init__(self, extractor: Extractor, writer: Writer, source: SourceStream) -> None:
+        self._extractor = extractor
+        self._writer = writer
+        self._source = source
+
+    @property
+    def durable(self) -> FlushPoint:
+        return self._writer.durable
+
+    def write(self, run: Run) -> None:
+        self._extractor._write(self._writer, run)
+
+    def flush(self) -> None:
+        self._extractor._flush(self._writer, self._source)

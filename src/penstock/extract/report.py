@@ -1,0 +1,59 @@
+"""What an extraction shows of itself in run/extract.json.
+
+Not here: writing the file (`bookkeeping.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import Any
+
+from penstock.extract.bookkeeping import Chores, Poll
+from penstock.model import FlushPoint
+from penstock.ports.extract_options import Progress
+from penstock.ports.source import SourceEngine, SourceStream
+
+
+def facts_of(
+    progress: Progress,
+    *,
+    engine: SourceEngine,
+    end: FlushPoint,
+    segment: int,
+    segment_row_count: int,
+    source: SourceStream | None,
+    chores: Chores,
+    server: Poll | None,
+    action: Poll | None,
+    now_us: int,
+) -> dict[str, Any]:
+    """Everything for display, JSON-able; positions as the source writes them.
+
+    engine: of the source. end: the last flush point. segment: the number that
+    is open or comes next. server: asks for the server's own position; action: for the operator's
+    word. Times are microseconds since 1970.
+    """
+    position = server.value if server is not None else 0
+    counted = source.counted if source is not None else None
+    return {
+        **asdict(progress),
+        "pid": os.getpid(),
+        "now_us": now_us,
+        "slot": engine.name,
+        "segment": segment,
+        "segment_row_count": segment_row_count,
+        "gsn": end.gsn,
+        "trx": end.trx,
+        "position": engine.text(end.position),
+        "commit_time_us": end.commit_time_us,
+        "server_position": engine.text(position),
+        "lag_bytes": engine.bytes_between(end.position, position),
+        "spill_bytes": source.spilled_byte_count if source is not None else 0,
+        "received_bytes": counted.byte_count if counted is not None else 0,
+        "ignored_row_count": counted.ignored_row_count if counted is not None else 0,
+        "recorder_error": chores.error,
+        "recorder_pending": chores.pending_count,
+        "source_error": server.error if server is not None else "",
+        "action": action.value if action is not None else "RUN",
+    }

@@ -1,0 +1,58 @@
+"""What a pipeline leaves at its target: schema `wirekite`, and where asked for its tables.
+
+The port for both engines. Not here: asking whether it may go (`penstock.control.reset`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from penstock.model import TableName
+from penstock.model.removal import Removal
+from penstock.sql.read_plan import is_mysql
+
+APPLICATION_NAME = "penstock reset"
+TABLES_MAX = 12  # that a line names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftovers:
+    """What the target holds of a pipeline. log_id: of the log it follows; empty: of none."""
+
+    log_id: str
+    removals: tuple[Removal, ...]
+
+
+def named(tables: Collection[TableName]) -> str:
+    """Tables in a line: the first ones by name."""
+    names = sorted(map(str, tables))
+    more = f" and {len(names) - TABLES_MAX} more" if len(names) > TABLES_MAX else ""
+    return ", ".join(names[:TABLES_MAX]) + more
+
+
+def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
+    """Look at the target. tables: of the target, to be emptied with those that it remembers.
+
+    Those that penstock made are dropped: the next load makes them in the source's present shape.
+    None: its tables stay as they are.
+    """
+    if is_mysql(url):
+        from penstock.engines.mysql.target import leftovers as mysql_leftovers
+
+        return mysql_leftovers.leftovers(url, tables=tables)
+    from penstock.engines.postgres.target import leftovers as postgres_leftovers
+
+    return postgres_leftovers.leftovers(url, tables=tables)
+
+
+def remove(url: str, removal: Removal) -> None:
+    """Carry one out. Raises PrivilegeMissing and what else `server_errors` does."""
+    if is_mysql(url):
+        from penstock.engines.mysql.target import leftovers as mysql_leftovers
+
+        mysql_leftovers.remove(url, removal)
+        return
+    from penstock.engines.postgres.target import leftovers as postgres_leftovers
+
+    postgres_leftovers.remove(url, removal)

@@ -1,0 +1,73 @@
+"""The tables of database or schema `wirekite` of any target: the door for the other processes.
+
+The loader itself goes through `ports/target.py`. Not here: the tables (`postgres/progress.py`,
+`mysql/progress.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from penstock.model import TableName
+from penstock.ports.table_sync import Apart
+from penstock.ports.target import Applied
+
+
+class Progress(Protocol):
+    """A session that reads and writes progress; every error comes out typed."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection is gone."""
+        ...
+
+    def ensure_tables(self) -> None:
+        """Make what is missing. Raises ProgressUnwritable."""
+        ...
+
+    def read_action(self) -> str:
+        """RUN, PAUSE or STOP; RUN when there is no row or no table. Raises ActionUnknown."""
+        ...
+
+    def set_action(self, action: str) -> None:
+        """Write RUN, PAUSE or STOP. Raises ActionUnknown for another word."""
+        ...
+
+    def read_applied(self) -> Applied:
+        """How far the log is applied; all zero when nothing is, or there is no table yet."""
+        ...
+
+    def read_apart(self) -> dict[TableName, Apart]:
+        """The tables that stand, or stood, apart from the flow; see `ports/table_sync.py`."""
+        ...
+
+    def read_left_out(self) -> dict[TableName, frozenset[str]]:
+        """By source table the columns that the target does not have, by [schemaChanges]."""
+        ...
+
+    def begin_segment(self, *, slot: str, file: str, mark: str) -> None:
+        """Insert the CE row of a segment that opens; mark: from where it can be rebuilt."""
+        ...
+
+    def end_segment(self, *, slot: str, file: str, mark: str) -> None:
+        """Close the CE row of a segment; mark: the position behind its last COMMIT."""
+        ...
+
+    def finished_segments(self, slot: str) -> set[str]:
+        """The files whose CE row is closed."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+def open_progress(url: str, *, application_name: str) -> Progress:
+    """Connect to a target, whichever engine its URL names."""
+    if url.partition("://")[0] in ("mysql", "mariadb"):
+        from penstock.engines.mysql.target.progress_session import MySQLProgress
+
+        return MySQLProgress(url, application_name)
+    from penstock.engines.postgres.target.progress_session import PostgresProgress
+
+    return PostgresProgress(url, application_name)

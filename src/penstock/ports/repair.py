@@ -1,0 +1,105 @@
+"""Writing rows anew in the target where they differ from the source's: the port.
+
+All of it is one target transaction: a row with the applied position is locked first, so that no
+loader commits meanwhile; rows that differ are deleted, and come again from the source the way that
+the bulk load brings them. Not here: which rows differ, and when it may be done (`control`).
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from penstock.load.chunk import ChunkTask, Reader
+from penstock.model import PenstockError, Retry, TableDefinition, TableName
+from penstock.ports.target import Applied
+from penstock.sql.read_plan import Ends, is_mysql
+
+
+class RepairRefused(PenstockError):
+    """A target table cannot be repaired: writing its rows would do more than that."""
+
+    code = "LD60"
+
+
+class TargetMoved(PenstockError):
+    """The target's applied position is no longer the one at which it was compared."""
+
+    code = "LD61"
+    retry: ClassVar[Retry] = "backoff"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairTable:
+    """A table to repair. definition: the source's; target: its name in the target."""
+
+    definition: TableDefinition
+    target: TableName
+
+
+class RepairTarget(Protocol):
+    """A connection that repairs. Errors come out typed, and then nothing is changed."""
+
+    @property
+    def replica(self) -> bool:
+        """Whether foreign keys do not act on what it writes."""
+        ...
+
+    def transaction(self) -> AbstractContextManager[object]:
+        """The one transaction."""
+        ...
+
+    def hold(self, expected: Applied) -> None:
+        """Lock the applied position, first of all. Raises TargetMoved."""
+        ...
+
+    def check(self, table: RepairTable) -> None:
+        """See that the table can be written. Raises TargetShapeDiffers and RepairRefused."""
+        ...
+
+    def delete(self, table: TableName, condition: str) -> int:
+        """Delete rows; how many."""
+        ...
+
+    def copy(self, task: ChunkTask, reader: Reader) -> int:
+        """Bring rows; how many."""
+        ...
+
+    def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
+        """The rows of a query, inside the transaction."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection; what is not committed is rolled back."""
+        ...
+
+
+def open_repair(url: str, ends: Ends | None, namespaces: dict[str, str]) -> RepairTarget:
+    """Connect to a target, whichever engine its URL names. ends: None between PostgreSQL."""
+    if is_mysql(url):
+        from penstock.engines.mysql.target.repair import MySQLRepair
+
+        assert ends is not None, "a pair with MySQL has ends"
+        return MySQLRepair(url, ends)
+    from penstock.engines.postgres.target.repair import PostgresRepair
+
+    return PostgresRepair(url, ends, namespaces)
+
+
+def own_columns(table: TableName, own: list[str]) -> RepairRefused:
+    """The error for a table that would lose the values of columns that the source has not."""
+    return RepairRefused(
+        f"target table {table} has columns that the source has not: {', '.join(own)}",
+        hint="Their values would be lost with the rows that are written anew: write the rows that "
+        "differ by hand, or drop these columns first.",
+        table=str(table),
+    )
+
+
+def moved(expected: Applied, found: int) -> TargetMoved:
+    """The error for a target that a loader has written meanwhile."""
+    return TargetMoved(
+        f"the target was compared at gsn {expected.gsn} and is at gsn {found} now",
+        hint="Run `penstock verify --repair` again.",
+    )

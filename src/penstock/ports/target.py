@@ -1,0 +1,390 @@
+"""What the change loader asks of a target, whichever engine it is: the port, and its nouns.
+
+An engine has three parts, each on a connection of its own: workers send merge rows (`send`), the
+stager prepares merge tables and records (`Staging`), and one connection applies (`Target`).
+`engine_of` picks the engine by the URL. Not here: when a batch is staged and applied (`loader.py`),
+and how an engine does it (`postgres/`, `mysql/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.codec.types import NO_CHOICES, Choices
+from penstock.model import PenstockError, Relation, TableName
+from penstock.ports.policies import EVOLVE_ALL, Policies
+
+if TYPE_CHECKING:
+    from penstock.load.folded import Counts
+    from penstock.ports.table_sync import Apart
+
+SCHEMA = "wirekite"
+
+
+def target_name(name: TableName, namespaces: Mapping[str, str]) -> TableName:
+    """Where a source table lives in the target: its schema mapped, its name kept."""
+    return TableName(namespaces.get(name.schema, name.schema), name.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """How far the change log is applied. 0 and None: nothing yet.
+
+    segment: number of the last segment that is applied whole, -1 before any. position: of the
+    last applied commit, as an ordered number. commit_time_us: its time, microseconds since 1970
+    UTC.
+    """
+
+    segment: int = -1
+    gsn: int = 0
+    trx: int = 0
+    position: int = 0
+    commit_time_us: int = 0
+
+    def is_at(self, other: Applied) -> bool:
+        """Whether both are one place in the log."""
+        mine = (self.segment, self.gsn, self.position)
+        return mine == (other.segment, other.gsn, other.position)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileProgress:
+    """One CL row: the file's name, the last gsn applied of it, whether that is all of it."""
+
+    file: str
+    mark: int
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRecord:
+    """A captured table as the target knows it.
+
+    merge_name: its merge table's name in schema wirekite. made: penstock created the target
+    table. columns: `(name, source type)` as applied; None when no relation was seen yet. key,
+    not_null: names of the columns of the source's key and of those that are never NULL, as applied;
+    key is None when they are not known.
+    Where the target departs from the source by a policy for changes of shape: left_out, columns of
+    the source that it does not have; kept, columns that the source has no more; notes, a sentence
+    for each change that could not be carried out.
+    """
+
+    source: TableName
+    target: TableName
+    merge_name: str
+    made: bool
+    columns: tuple[tuple[str, str], ...] | None
+    key: tuple[str, ...] | None = None
+    not_null: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def left_out_columns(records: Mapping[TableName, TableRecord]) -> dict[TableName, frozenset[str]]:
+    """Of the tables that have such: columns that the target does not have, by policy."""
+    return {
+        source: frozenset(record.left_out) for source, record in records.items() if record.left_out
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsFile:
+    """Merge rows that wait in a file of this machine, for the target to take by itself.
+
+    form: how they stand in it, as `Staging.direct` said. has_deletes: those are in it, too, and
+    not only upserts.
+    """
+
+    path: Path
+    row_count: int
+    size_bytes: int
+    form: object = None
+    has_deletes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeSpec:
+    """One filled merge table. table: the target's name; stamp: see `StagingArea`; see `Merge`.
+
+    files: rows that wait outside of it, in this order.
+    """
+
+    relation: Relation
+    table: TableName
+    staging: str
+    stamp: int
+    counts: Counts
+    absent_columns: frozenset[int] = frozenset()
+    files: tuple[RowsFile, ...] = ()
+
+    @property
+    def staged_row_count(self) -> int:
+        """How many rows the merge table must hold."""
+        outside = sum(file.row_count for file in self.files)
+        return self.counts.upserts + self.counts.deletes - outside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseSpec:
+    """What happens between two barriers, in this order. Names are the target's.
+
+    truncated: emptied together. reloaded: emptied alone, their rows follow as inserts; renamed:
+    those of them of which columns got other names. relations: shapes that are current from here on.
+    """
+
+    truncated: tuple[TableName, ...] = ()
+    reloaded: tuple[TableName, ...] = ()
+    renamed: tuple[TableName, ...] = ()
+    relations: tuple[Relation, ...] = ()
+    merges: tuple[MergeSpec, ...] = ()
+
+
+class Layout(Protocol):
+    """How rows lie in a merge table: see `merge_rows.MergeLayout`."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of the merge table's columns, in order."""
+        ...
+
+    def batch(
+        self,
+        counts: npt.NDArray[np.int64],
+        columns: list[Any],
+        *,
+        bitmaps: Any = None,
+        origin: list[Any] | None = None,
+    ) -> pa.RecordBatch:
+        """One batch of merge rows; a column given as None is all null."""
+        ...
+
+
+class Staging(Protocol):
+    """The stager's connection: merge tables and the CL rows of files that begin."""
+
+    def merge_name(self, table: TableName, target: TableName) -> str:
+        """The name of a captured table's merge table; recorded when it is the first time."""
+        ...
+
+    def prepare(self, wanted: Mapping[str, Relation]) -> dict[str, int]:
+        """Have these merge tables, by name, empty: a stamp per name, which only we know."""
+        ...
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Somebody drops these: look at the catalogue again when they are next wanted."""
+        ...
+
+    def direct(
+        self,
+        wanted: Mapping[TableName, Relation],
+        tables: Mapping[TableName, TableName],
+        *,
+        source_engine: str,
+        choices: Choices,
+        unsure: Collection[TableName],
+    ) -> Mapping[TableName, object]:
+        """Those of these source tables whose rows need no merge table: the form for `write_rows`.
+
+        tables: the target's name of each. unsure: tables of which the log does not tell which rows
+        the target has. Whoever applies them looks once more.
+        """
+        ...
+
+    def begin_files(self, files: Iterable[str]) -> None:
+        """Insert the CL rows of a batch that begins."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+class Target(Protocol):
+    """The connection that applies, and what is known of the target's tables."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection is gone."""
+        ...
+
+    @property
+    def replica(self) -> bool:
+        """Whether foreign keys (and triggers, where the engine can) are off."""
+        ...
+
+    def bind(self, log_id: str) -> Applied:
+        """Make our tables where missing, bind the target to this log; how far it is applied."""
+        ...
+
+    def need(self, names: Iterable[TableName]) -> None:
+        """Have the catalogue of these tables. Raises TargetTableMissing, TriggersWouldFire."""
+        ...
+
+    def forget(self) -> None:
+        """Read the catalogue again when next needed: after a failure."""
+        ...
+
+    def reshape(self, phases: Sequence[PhaseSpec], *, source_engine: str, before: Applied) -> None:
+        """Where DDL commits: alter, ahead of the batch's transaction, what changed its shape.
+
+        Raises AppliedByAnother when the target does not stand at `before`.
+        """
+        ...
+
+    def transaction(self) -> AbstractContextManager[object]:
+        """The batch's transaction; errors come out typed, with all of it rolled back."""
+        ...
+
+    def advance(self, *, log_id: str, before: Applied, after: Applied) -> None:
+        """Move the applied position, first of all: a second loader waits, and is refused."""
+        ...
+
+    def check_staged(self, expected: Mapping[str, tuple[int, int]]) -> None:
+        """See that merge tables hold what was staged: per name stamp and rows; and keep it so."""
+        ...
+
+    def apply_phases(self, phases: Sequence[PhaseSpec]) -> None:
+        """Apply all phases, inside the transaction."""
+        ...
+
+    def end_files(self, files: Iterable[FileProgress]) -> None:
+        """Write the CL rows, inside the transaction."""
+        ...
+
+    def read_apart(self) -> dict[TableName, Apart]:
+        """The tables that stand, or stood, apart from the flow."""
+        ...
+
+    def write_apart(self, row: Apart) -> None:
+        """Insert or replace a table's row, inside a transaction."""
+        ...
+
+    def mend(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
+        """Give the target what made it refuse these merges, where that can be: whether it was."""
+        ...
+
+    def drop_merge_tables(self, names: Iterable[str]) -> None:
+        """Drop merge tables that only one batch needed."""
+        ...
+
+    def take_notes(self) -> list[tuple[TableName, str]]:
+        """Changes of shape that could not be carried out since the last call, by table."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+class Engine(Protocol):
+    """One kind of target; the module `engine` of its folder.
+
+    errors: what its driver raises. ddl_commits: a change of shape ends the transaction it is in,
+    so that batches begin and end where one happens.
+    """
+
+    @property
+    def errors(self) -> tuple[type[BaseException], ...]:
+        """What its driver raises."""
+        ...
+
+    @property
+    def ddl_commits(self) -> bool:
+        """Whether DDL commits implicitly."""
+        ...
+
+    def typed(self, doing: str, error: BaseException) -> PenstockError:
+        """The typed error for one of the driver's; doing names the work."""
+        ...
+
+    def layout(self, relation: Relation) -> Layout:
+        """How the rows of this relation lie in its merge table."""
+        ...
+
+    def staging_name(self, merge_name: str, *, place: int, use: int) -> str:
+        """The merge table of the use-th phase (from 1) of a batch that has this place (0, 1)."""
+        ...
+
+    def open_staging(self, url: str) -> Staging:
+        """Connect for preparing merge tables."""
+        ...
+
+    def open_target(
+        self,
+        url: str,
+        namespaces: Mapping[str, str],
+        *,
+        allow_triggers: bool = False,
+        choices: Choices = NO_CHOICES,
+        policies: Policies = EVOLVE_ALL,
+    ) -> Target:
+        """Connect for applying. choices: of [target.types]; policies: of [schemaChanges]."""
+        ...
+
+    def send(self, url: str, rows: Outgoing) -> None:
+        """Append rows to a merge table, over the connection that this worker keeps.
+
+        Raises StagingFailed, StagingLost, StagingChanged, or what the rows' iterator does.
+        """
+        ...
+
+    def write_rows(
+        self,
+        path: Path,
+        relation: Relation,
+        form: object,
+        deletes: Iterable[pa.RecordBatch],
+        upserts: Iterable[pa.RecordBatch],
+    ) -> RowsFile | None:
+        """Write rows into a file, as the applying connection has the target take them.
+
+        form: of `Staging.direct`, which says whether deletes are written. deletes, upserts:
+        batches of the layout. None where one of them must go through the merge table.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """Merge rows on their way into a merge table. stamp: what `Staging.prepare` gave for it."""
+
+    table: TableName
+    staging: str
+    stamp: int
+    relation: Relation
+    reader: pa.RecordBatchReader
+
+
+def staging_name(merge_name: str, *, place: int, use: int, room: int, unit: str = "") -> str:
+    """See `Engine.staging_name`. room: how long names may be, in bytes of the encoding `unit`, or
+    in characters.
+
+    merge_name: the table's own, which belongs to the first phase in the first set: `item_wkm`; the
+    others are `item_wkm2`, `item_wkmb`, `item_wkmb2`.
+    """
+    suffix = ("", "b")[place] + ("" if use == 1 else str(use))
+    room -= len(suffix)
+    if unit:
+        return merge_name.encode(unit)[:room].decode(unit, errors="ignore") + suffix
+    return merge_name[:room] + suffix
+
+
+def engine_of(url: str) -> Engine:
+    """The engine that a target's URL names; its driver is imported no sooner."""
+    scheme = url.partition("://")[0]
+    if scheme in ("mysql", "mariadb"):
+        from penstock.engines.mysql.target import engine as mysql
+
+        return mysql
+    from penstock.engines.postgres.target import engine as postgres
+
+    return postgres

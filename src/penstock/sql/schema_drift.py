@@ -1,0 +1,74 @@
+"""What a table's shape in the target departs from the source's by, while changes are carried out.
+
+Here a policy becomes a way to go: what is done, what is remembered of it, and what the record says
+afterwards. Pure. Not here: the statements of an engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Self
+
+from penstock.model import Relation
+from penstock.ports.policies import Kind, Policy
+from penstock.ports.target import TableRecord
+from penstock.sql.shape_changes import Change, key_of, not_null_of, shape_of
+
+NOTES_MAX = 50
+_LEAVING = (Kind.DROP_COLUMN, Kind.RENAME_COLUMN)
+_COMING = (Kind.ADD_COLUMN, Kind.RENAME_COLUMN)
+
+
+class Departures:
+    """Of one table. Begins with what its record says; `record` is what shall be written."""
+
+    def __init__(self, left_out: set[str], kept: set[str], notes: list[str]) -> None:
+        self.left_out = left_out
+        self.kept = kept
+        self.notes = notes
+
+    @classmethod
+    def of(cls, record: TableRecord) -> Self:
+        """As a table's record has them."""
+        return cls(set(record.left_out), set(record.kept), list(record.notes))
+
+    def went(self, change: Change, policy: Policy) -> None:
+        """A change was gone about in this way: EVOLVE, LENIENT or IGNORE."""
+        if change.kind in _LEAVING:
+            if change.name in self.left_out:
+                self.left_out.discard(change.name)  # the target never had it
+            elif policy is Policy.EVOLVE:
+                self.kept.discard(change.name)
+            else:
+                self.kept.add(change.name)
+        if change.kind in _COMING and change.column is not None:
+            if policy is Policy.IGNORE:
+                self.left_out.add(change.column.name)
+            else:
+                self.left_out.discard(change.column.name)
+
+    def never_there(self, change: Change) -> bool:
+        """Whether a renamed column is one that the target never had; it still has not."""
+        if change.name not in self.left_out or change.column is None:
+            return False
+        self.left_out.discard(change.name)
+        self.left_out.add(change.column.name)
+        return True
+
+    def note(self, change: Change, reason: str) -> str:
+        """A change could not be carried out; the sentence that is kept of it."""
+        said = f"{change.what}, which could not be carried out: {reason}"
+        self.notes = [*self.notes, said][-NOTES_MAX:]
+        return said
+
+    def record(self, before: TableRecord, relation: Relation) -> TableRecord:
+        """The record of a table that is as this relation has it, but for these departures."""
+        return replace(
+            before,
+            columns=shape_of(relation),
+            key=key_of(relation),
+            not_null=not_null_of(relation),
+            left_out=tuple(sorted(self.left_out)),
+            kept=tuple(sorted(self.kept)),
+            notes=tuple(self.notes),
+        )
