@@ -22,7 +22,7 @@ import psycopg
 
 from fix_pipeline import write_pipeline
 from fix_postgres import Server
-from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted
+from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quoted
 
 WAIT_S = 120.0
 LIVELY = {"flushIntervalSeconds": 0.3, "idleWaitSeconds": 1.5}

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from fix_stream import changes_of, run_sql
+from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.engine import PostgresEngine
 from penstock.engines.postgres.source.slot import create_slot, ensure_publication
 from penstock.extract.extractor import ExtractOptions, Extractor, Outcome
-from penstock.host.connect import connect
 from penstock.log import Segment, list_segments, open_chain
 from penstock.model import Run
 

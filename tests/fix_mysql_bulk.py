@@ -19,7 +19,7 @@ from penstock.engines.mysql.source.borrowing import BorrowedSession, borrow
 from penstock.engines.mysql.source.chunks import KeyChunk
 from penstock.engines.mysql.source.lending import Lender
 from penstock.engines.mysql.source.snapshot import open_snapshots
-from penstock.host.connect import quoted
+from penstock.engines.postgres.connect import quoted
 from penstock.load.bulk import BulkResult
 from penstock.load.bulk_mysql import RowsOfChunk, into_postgres
 from penstock.load.session import Session

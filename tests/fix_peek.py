@@ -10,7 +10,7 @@ import psycopg
 
 from fix_pgoutput import xlog
 from penstock.codec.postgres.pgoutput_messages import RelationMessage, relation_message
-from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted
+from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quoted
 
 SLOT = "peek"
 PUBLICATION = "peek"

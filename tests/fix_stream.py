@@ -13,10 +13,10 @@ import psycopg
 
 from penstock.codec.postgres.pgoutput_messages import RelationMessage
 from penstock.codec.postgres.pgtypes import neutral_type
+from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.slot import create_slot
 from penstock.engines.postgres.source.stream import PostgresSource, StreamOptions
-from penstock.host.connect import connect
 from penstock.model import Column, FlushPoint, Identity, Marker, Relation, Run
 
 SLOT = "penstock_test"

@@ -22,9 +22,9 @@ from penstock.codec.types import Choices, Engine, Mapping, Server, filled, map_c
 from penstock.codec.types.source_type import GEOMETRIES, SourceType
 from penstock.engines.mysql.connect import connect as mysql_connect
 from penstock.engines.mysql.source.catalog import captured_tables as mysql_captured
+from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, literal
 from penstock.engines.postgres.source.catalog import captured_tables
 from penstock.engines.postgres.target.types import staged
-from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, literal
 from penstock.model import Column, ColumnDefinition
 
 _MICROSECONDS = "case when isfinite({}) then trunc(extract(epoch from {}) * 1000000)::text end"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from penstock.host.connect import connect
+from penstock.engines.postgres.connect import connect
 
 WAIT_S = 30.0
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fix_stream import changes_of, run_sql
+from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.engine import PostgresEngine
@@ -23,7 +24,6 @@ from penstock.engines.postgres.source.slot import (
     read_slot,
 )
 from penstock.extract.extractor import ExtractOptions, Extractor
-from penstock.host.connect import connect
 from penstock.log import check, list_segments, open_chain, open_segment
 from penstock.model import MarkerKind, Run
 

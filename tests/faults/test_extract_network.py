@@ -11,7 +11,7 @@ import pytest
 from fix_extract import QUICK, extractor_of, log_changes, set_up
 from fix_postgres import Server
 from fix_proxy import broken_network
-from penstock.host.connect import connect
+from penstock.engines.postgres.connect import connect
 from penstock.log import check
 
 pytestmark = pytest.mark.faults

@@ -10,9 +10,9 @@ from pathlib import Path
 import psycopg
 
 from fix_extract import QUICK, Stop, extractor_of, log_changes, running, set_up, until
+from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.extract.extractor import Extractor
-from penstock.host.connect import connect
 from penstock.log import checkpoint
 from penstock.log.layout import PipelineLayout
 from penstock.model import TableName

@@ -10,6 +10,7 @@ import pytest
 
 from fix_peek import capturing
 from penstock.codec.postgres.pgoutput_messages import RelationColumn, RelationMessage
+from penstock.engines.postgres.connect import connect, quoted
 from penstock.engines.postgres.source.catalog import (
     Exclusion,
     PartitionNotSeparable,
@@ -21,7 +22,6 @@ from penstock.engines.postgres.source.catalog import (
     survey,
 )
 from penstock.engines.postgres.source.definitions import SettingsWrong, definitions_of
-from penstock.host.connect import connect, quoted
 from penstock.model import Identity, Relation, TableName
 
 pytestmark = pytest.mark.each_server

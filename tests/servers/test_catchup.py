@@ -13,12 +13,12 @@ import pytest
 from fix_extract import QUICK, SLOT, extractor_of, log_changes, segments_of, set_up
 from fix_postgres import Server
 from fix_stream import run_sql
+from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.assembly import PublicationLost
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.slot import create_slot, read_slot
 from penstock.engines.postgres.source.source_identity import TimelineForked
 from penstock.extract.extractor import ExtractOptions
-from penstock.host.connect import connect
 from penstock.log.layout import list_open_segments
 from penstock.model import Lsn
 

@@ -15,7 +15,7 @@ import trustme
 from fix_postgres import Server
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.login import parameters_of, targets
-from penstock.host.connect import (
+from penstock.host.errors import (
     ConnectionLost,
     DatabaseUnknown,
     LoginRefused,

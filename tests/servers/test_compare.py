@@ -8,7 +8,7 @@ import pytest
 from penstock.control import compare
 from penstock.control.checksum import Hasher
 from penstock.control.compare import Side, TableGone, TablePair, TableResult, compare_tables
-from penstock.host.connect import connect
+from penstock.engines.postgres.connect import connect
 from penstock.model import ColumnDefinition, TableDefinition, TableName
 
 COLUMNS = """

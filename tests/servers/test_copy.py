@@ -14,15 +14,15 @@ import pytest
 from fix_postgres import Server
 from fix_proxy import Link, Proxy
 from penstock.codec.postgres import pgwire
+from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.target import relay
 from penstock.engines.postgres.target.pipe import CopyCountsDiffer, copy_rows, through_libpq
 from penstock.engines.postgres.target.relay import CopyConnectionLost
-from penstock.host.connect import (
+from penstock.host.errors import (
     ConnectionLost,
     PrivilegeMissing,
     StatementFailed,
     StatementInterrupted,
-    connect,
 )
 from penstock.model import PenstockError
 

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from penstock.control.demo_workload import Workload, WorkloadOptions, open_shop
-from penstock.host.connect import StatementFailed
+from penstock.host.errors import StatementFailed
 
 CONTENT = """
     select count(*), md5(string_agg(row_text, '' order by row_text))

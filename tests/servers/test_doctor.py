@@ -25,12 +25,13 @@ from penstock.control.handover import prepared
 from penstock.control.handover_state import Handover, LogWithoutBulkLoad, write_handover
 from penstock.control.identity import keep_identity, read_identity
 from penstock.engines.postgres.checks import server as doctor_server
+from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.engine import STREAM_FILE
 from penstock.engines.postgres.source.source_identity import identify
 from penstock.engines.postgres.standby import PublicationOnPrimary
-from penstock.host.connect import ConnectionLost, connect
+from penstock.host.errors import ConnectionLost
 from penstock.log import Writer, checkpoint
 from penstock.model import FlushPoint, Run, TableDefinition
 from penstock.ports.checks import CHECKS, Probe, Severity, Side

@@ -15,9 +15,9 @@ from fix_stream import run_sql
 from penstock.control.config import Config
 from penstock.control.doctor import PreflightFailed, examine
 from penstock.control.followed import followed
+from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.table_shape import TableWithoutColumns
-from penstock.host.connect import connect
 from penstock.model.patterns import Selection
 from penstock.ports.checks import Severity
 

@@ -16,15 +16,10 @@ import psycopg
 import pytest
 
 from fix_postgres import Server
+from penstock.engines.postgres.server.binaries import find_installation, installation_for
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres, EmbeddedServerFailed
 from penstock.host import server_process
-from penstock.host.binaries import (
-    Account,
-    BinariesMissing,
-    enterable,
-    find_installation,
-    installation_for,
-)
+from penstock.host.server_account import Account, BinariesMissing, enterable
 
 STRANGER = Account(name="stranger", uid=54_321, gid=54_321)
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.target.bulk_checks import TargetFires
 from penstock.engines.postgres.target.progress import ensure_tables
-from penstock.host.connect import connect
 from penstock.load.ledger import TablePlan, begin_afresh
 from penstock.load.ledger import ensure_marks as ensure_bulk_marks
 from penstock.model import TableName

@@ -11,7 +11,7 @@ import pytest
 from fix_end_to_end import Pair
 from fix_postgres import Server
 from fix_types import EXTENSION_VALUES, SETUP, has_xml, values_for
-from penstock.host.connect import literal
+from penstock.engines.postgres.connect import literal
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -17,9 +17,9 @@ from fix_pgoutput import DECODERS
 from fix_types import EXTENSION_VALUES, SETUP, VALUES, has_xml, values_for
 from penstock.codec.postgres.pgoutput import Decoder, Stop
 from penstock.codec.postgres.pgoutput_messages import relation_message
+from penstock.engines.postgres.connect import literal
 from penstock.engines.postgres.source.catalog import RelationResolver, captured_tables, open_catalog
 from penstock.engines.postgres.source.snapshot import copy_sql, plan_chunks
-from penstock.host.connect import literal
 from penstock.model import Relation
 
 # What the server computes for a value, to be compared with what Arrow holds of it.

@@ -21,8 +21,8 @@ from fix_extract import (
 )
 from fix_postgres import Server
 from fix_stream import changes_of, run_sql
+from penstock.engines.postgres.connect import connect
 from penstock.extract.extractor import Ended, ExtractOptions
-from penstock.host.connect import connect
 from penstock.log import ClosedSegment, list_segments
 from penstock.model import Run
 

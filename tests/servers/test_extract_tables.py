@@ -10,7 +10,7 @@ import psycopg
 
 from fix_extract import QUICK, Stop, extractor_of, running, segments_of, set_up, until
 from fix_stream import changes_of, run_sql
-from penstock.host.connect import connect
+from penstock.engines.postgres.connect import connect
 from penstock.model import Marker, MarkerKind, Run
 
 WATCHFUL = replace(QUICK, exit_when_idle=False, table_interval_s=0.1)

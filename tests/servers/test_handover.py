@@ -21,10 +21,10 @@ from penstock.control.config import Config, load_config
 from penstock.control.ends import source_tables
 from penstock.control.handover import bulk_planner, prepared, read_handover, wait_for_point
 from penstock.control.handover_state import Phase
+from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.standby import NotAStandby
-from penstock.host.connect import connect
 from penstock.load.ledger import Ledger, read_ledger, write_ledger
 from penstock.load.session import PendingSession, Session, SessionOptions
 from penstock.model import Lsn

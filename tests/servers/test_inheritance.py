@@ -12,12 +12,13 @@ from fix_changes import relation
 from fix_loader import LogMaker
 from fix_merge import Start, delete, insert, update
 from penstock.control.compare import _parts
+from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.slot import ensure_publication
 from penstock.engines.postgres.source.snapshot import lock_tables
 from penstock.engines.postgres.target.progress import ensure_tables
 from penstock.engines.postgres.target.repair import PostgresRepair
-from penstock.host.connect import StatementInterrupted, connect
+from penstock.host.errors import StatementInterrupted
 from penstock.load.ledger import TablePlan, begin_afresh, is_empty
 from penstock.load.ledger import ensure_marks as ensure_bulk_marks
 from penstock.model import Identity, MarkerKind, Relation, TableName

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fix_writer import Writer
+from penstock.engines.postgres.connect import literal
 from penstock.engines.postgres.source import key_ranges
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.key_ranges import Key, read_keys
@@ -21,7 +22,6 @@ from penstock.engines.postgres.source.snapshot import (
     plan_chunks,
     temporary_consistent_point,
 )
-from penstock.host.connect import literal
 from penstock.model import TableDefinition
 
 OTHER_HEAP = "create access method heap2 type table handler heap_tableam_handler"

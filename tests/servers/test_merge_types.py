@@ -13,7 +13,7 @@ import pytest
 
 from fix_changes import Change, batch, relation
 from fix_loader import Applying, LogMaker
-from penstock.host.connect import StatementFailed
+from penstock.host.errors import StatementFailed
 from penstock.model import Identity
 from penstock.ports.refusals import ValueRefused
 

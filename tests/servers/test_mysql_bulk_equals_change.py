@@ -17,8 +17,8 @@ from penstock.codec.types import Engine, filled, parse_choices
 from penstock.codec.types import Server as TypedServer
 from penstock.control.ends import server_of
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
+from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quoted
 from penstock.engines.postgres.target.schema import create_tables
-from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted
 from penstock.model import TableDefinition
 from penstock.sql.read_plan import Ends, postgres_definition
 

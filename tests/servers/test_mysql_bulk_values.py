@@ -31,8 +31,8 @@ from penstock.control.ends import server_of
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.chunks import KeyChunk
 from penstock.engines.mysql.source.relations import relation_of_definition
+from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quoted
 from penstock.engines.postgres.target.schema import create_tables
-from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted
 from penstock.load.bulk_mysql import RowsOfChunk
 from penstock.model import Relation, TableDefinition
 from penstock.sql.read_plan import Ends, postgres_definition, way_of

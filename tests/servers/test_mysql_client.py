@@ -20,7 +20,7 @@ from penstock.engines.mysql.source import refusals
 from penstock.engines.mysql.source.client import BinlogConnection, DumpOptions, Gtids, open_binlog
 from penstock.engines.mysql.source.login import replica_uuid_for, server_id_for
 from penstock.engines.mysql.source.status import check_continues, parse_gtids, read_status
-from penstock.host.connect import ConnectionLost, PrivilegeMissing
+from penstock.host.errors import ConnectionLost, PrivilegeMissing
 from penstock.model import BinlogPosition, PenstockError
 
 pytestmark = pytest.mark.each_server

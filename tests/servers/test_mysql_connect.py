@@ -12,7 +12,7 @@ import trustme
 from fix_mysql import PASSWORD, MySQLServer, database_of
 from penstock.engines.mysql.connect import connect, literal, rows, run, server_errors, value
 from penstock.engines.mysql.target.progress import transaction
-from penstock.host import connect as c
+from penstock.engines.postgres import connect as c
 
 
 def test_the_session_is_the_same_whatever_the_server_is_set_to(mysql: MySQLServer) -> None:

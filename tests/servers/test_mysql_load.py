@@ -19,7 +19,7 @@ from penstock.control.ends import server_of
 from penstock.engines.mysql.target import apply as applying
 from penstock.engines.mysql.target import send as sending
 from penstock.engines.mysql.target.layout import MergeLayout
-from penstock.host.connect import StatementInterrupted
+from penstock.host.errors import StatementInterrupted
 from penstock.model import Identity, MarkerKind, PenstockError, TableName
 from penstock.ports.refusals import (
     AppliedByAnother,

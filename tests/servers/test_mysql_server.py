@@ -18,7 +18,7 @@ from fix_mysql import KINDS, MySQLServer
 from penstock.engines.mysql.server import binaries
 from penstock.engines.mysql.server.binaries import find_mysql_installation
 from penstock.engines.mysql.version import Flavour
-from penstock.host.binaries import BinariesMissing
+from penstock.host.server_account import BinariesMissing
 from penstock.host.server_process import EmbeddedServerFailed
 
 HOLD_A_SERVER = """

@@ -27,7 +27,7 @@ from penstock.engines.mysql.source.snapshot import (
     read_choices,
 )
 from penstock.host import faults
-from penstock.host.connect import StatementInterrupted
+from penstock.host.errors import StatementInterrupted
 from penstock.host.faults import FaultInjected
 from penstock.model import BinlogPosition, TableDefinition
 

@@ -14,7 +14,7 @@ from penstock.engines.mysql.connect import Connection, connect, run
 from penstock.engines.mysql.target import send as sending
 from penstock.engines.mysql.target.progress import transaction
 from penstock.engines.mysql.target.staging import check_staged
-from penstock.host.connect import StatementInterrupted
+from penstock.host.errors import StatementInterrupted
 from penstock.model import TableName
 from penstock.ports.refusals import StagingChanged
 from penstock.ports.target import Outgoing

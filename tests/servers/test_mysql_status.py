@@ -14,7 +14,7 @@ from penstock.engines.mysql.connect import Connection, connect
 from penstock.engines.mysql.source import refusals
 from penstock.engines.mysql.source import status as st
 from penstock.engines.mysql.version import ServerVersion
-from penstock.host.connect import PrivilegeMissing
+from penstock.host.errors import PrivilegeMissing
 from penstock.model import BinlogPosition
 
 

@@ -13,7 +13,7 @@ from fix_pgoutput import DECODERS, assert_same_batch, xlog
 from penstock.codec.postgres.pgoutput import Decoder, Stop
 from penstock.codec.postgres.pgoutput_messages import RelationMessage, parse_message
 from penstock.codec.postgres.pgtypes import neutral_type
-from penstock.host.connect import EXACT_TEXT_SETTINGS, connect
+from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect
 from penstock.model import Column, Identity, Relation
 
 # Per type: its neutral type, values that fit it, values that make the column text.

@@ -27,7 +27,7 @@ from penstock.control.status import read_status
 from penstock.control.stopping import StopRequest
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.target.progress import set_action
-from penstock.host.connect import ServerUnreachable
+from penstock.host.errors import ServerUnreachable
 from penstock.log import Writer, WriterOptions
 from penstock.model import Column, FlushPoint, Lsn, Op, Relation, Rows, Run
 from penstock.ports.refusals import ActionUnknown

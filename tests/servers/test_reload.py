@@ -15,11 +15,11 @@ from fix_pgoutput import xlog
 from fix_writer import Writer
 from penstock.codec.postgres.pgoutput import Decoder, Stop, make_decoder
 from penstock.codec.postgres.pgoutput_messages import relation_message
+from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source import reload
 from penstock.engines.postgres.source.catalog import RelationResolver, captured_tables, open_catalog
 from penstock.engines.postgres.source.reload import TableVanished, open_reload
 from penstock.engines.postgres.source.snapshot import TableRewritten, open_snapshot
-from penstock.host.connect import connect
 from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Run, TableName
 
 T = TableName("public", "t")

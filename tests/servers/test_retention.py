@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fix_postgres import Server
 from penstock.control.retention import read_retention
-from penstock.host.connect import connect
+from penstock.engines.postgres.connect import connect
 
 SLOT = "keeps"
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect
 from penstock.engines.postgres.target import progress, schema
 from penstock.engines.postgres.target.alter import Alterer
 from penstock.engines.postgres.target.reshape import TYPES
 from penstock.engines.postgres.target.target import TargetTable, read_target_tables
 from penstock.engines.postgres.target.types import map_namespaces, same_type
-from penstock.host.connect import EXACT_TEXT_SETTINGS, connect
 from penstock.model import (
     Column,
     ColumnDefinition,

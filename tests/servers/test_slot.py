@@ -7,6 +7,7 @@ import pytest
 
 from fix_postgres import Server
 from fix_stream import run_sql
+from penstock.engines.postgres.connect import PenstockError, connect
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.slot import (
     PublicationMissing,
@@ -19,7 +20,6 @@ from penstock.engines.postgres.source.slot import (
     ensure_publication,
     read_slot,
 )
-from penstock.host.connect import PenstockError, connect
 from penstock.model import TableName
 
 pytestmark = pytest.mark.each_server

@@ -15,6 +15,7 @@ from penstock.control.config import Config
 from penstock.control.extract_process import ensure_slot
 from penstock.control.handover import prepared
 from penstock.control.handover_state import Handover, write_handover
+from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.engine import PostgresEngine
 from penstock.engines.postgres.source.slot import SlotInUse, SlotState, drop_slot, read_slot
@@ -27,7 +28,6 @@ from penstock.engines.postgres.source.slot_owner import (
     slot_owner,
 )
 from penstock.extract.extractor import ExtractOptions, Extractor
-from penstock.host.connect import connect
 from penstock.log.state import load_state
 
 DDL = "create table t (id int primary key, v text);; insert into t values (1, 'a')"

@@ -9,7 +9,7 @@ import pytest
 
 from fix_postgres import Server
 from fix_stream import ABSENT, collect, prepare, rows, run_sql, streaming
-from penstock.host.connect import connect
+from penstock.engines.postgres.connect import connect
 from penstock.model import MarkerKind
 
 pytestmark = pytest.mark.each_server

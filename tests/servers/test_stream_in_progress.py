@@ -10,8 +10,8 @@ import pytest
 
 from fix_postgres import Server
 from fix_stream import PlainShapes, collect, prepare, rows, run_sql, streaming
+from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.assembly import Limits
-from penstock.host.connect import connect
 from penstock.model import MarkerKind
 
 pytestmark = pytest.mark.each_server

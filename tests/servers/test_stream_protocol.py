@@ -24,6 +24,7 @@ from fix_stream import (
     run_sql,
     streaming,
 )
+from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.assembly import Limits, PublicationLost
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.slot import (
@@ -36,7 +37,7 @@ from penstock.engines.postgres.source.slot import (
 )
 from penstock.engines.postgres.source.source_identity import ServerIdentity, SourceReplaced
 from penstock.engines.postgres.source.stream import PostgresSource, StreamOptions
-from penstock.host.connect import ConnectionLost, connect
+from penstock.host.errors import ConnectionLost
 from penstock.model import FlushPoint, PenstockError
 
 pytestmark = pytest.mark.each_server

@@ -22,7 +22,7 @@ from fix_types_across import (
 )
 from penstock.codec.types import Engine, builtin_types, parse_choices
 from penstock.codec.types.source_type import SourceType
-from penstock.host.connect import literal
+from penstock.engines.postgres.connect import literal
 
 Sides = tuple[PostgresSide | MySQLSide, PostgresSide | MySQLSide]
 

@@ -25,10 +25,10 @@ from penstock.control.verify import (
     VerifyStopped,
     verify,
 )
+from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.engine import PostgresEngine
 from penstock.engines.postgres.target import progress
 from penstock.extract.extractor import ExtractOptions, Extractor
-from penstock.host.connect import connect
 from penstock.host.files import REAL_FILES, DirectoryLock
 from penstock.load.hold import HOLD_FILE, Held, Hold, read_hold, write_held, write_hold
 from penstock.load.ledger import Ledger, write_ledger

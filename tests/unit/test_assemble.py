@@ -21,7 +21,7 @@ from penstock.engines.postgres.source.assembly import (
 )
 from penstock.engines.postgres.source.spill import Spill, SpillBroken
 from penstock.engines.postgres.source.stream import PostgresSource, StreamOptions
-from penstock.host.connect import ConnectionLost, StatementFailed
+from penstock.host.errors import ConnectionLost, StatementFailed
 from penstock.model import FlushPoint, MarkerKind, Run
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.host.connect import StatementInterrupted
+from penstock.host.errors import StatementInterrupted
 from penstock.load.batch import APPLY_ATTEMPTS_MAX, apply_batch
 from penstock.model import PenstockError, TableName
 from penstock.ports.refusals import ValueRefused

@@ -7,7 +7,7 @@ import pickle
 import psycopg
 import pytest
 
-from penstock.host import connect as c
+from penstock.engines.postgres import connect as c
 from penstock.model import PenstockError
 
 

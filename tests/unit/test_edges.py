@@ -23,7 +23,7 @@ from penstock.codec.postgres.copytext import LineCell, LineForm, LoadLines
 from penstock.engines.mysql.source.prepared import PreparedFiles, StreamUnexpected
 from penstock.engines.mysql.version import ServerVersion
 from penstock.host import socket as sockets
-from penstock.host.connect import ConnectionLost
+from penstock.host.errors import ConnectionLost
 from penstock.host.files import REAL_FILES
 from penstock.host.retry import Backoff
 from penstock.load.keys import encode

@@ -18,7 +18,7 @@ import trustme
 from pymysql.constants import CLIENT
 
 from penstock.engines.mysql.connect import connect
-from penstock.host.connect import LoginRefused
+from penstock.host.errors import LoginRefused
 
 PASSWORD = "topsecret"
 _CAPABILITIES = CLIENT.SSL | CLIENT.PROTOCOL_41 | CLIENT.SECURE_CONNECTION | CLIENT.PLUGIN_AUTH

@@ -9,7 +9,7 @@ import pymysql
 import pytest
 
 from penstock.engines.mysql import connect as m
-from penstock.host import connect as c
+from penstock.engines.postgres import connect as c
 from penstock.model import PenstockError
 
 URL = "mysql://u:topsecret@h:1/d"

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.codec.mysql.mysqlwire import ServerError
 from penstock.engines.mysql.source import refusals as r
-from penstock.host.connect import ConnectionLost, PrivilegeMissing, StatementFailed
+from penstock.host.errors import ConnectionLost, PrivilegeMissing, StatementFailed
 from penstock.model import PenstockError
 
 FATAL = 1236

@@ -10,7 +10,7 @@ import trustme
 
 from penstock.engines.mysql.url import MySQLUrl, with_database
 from penstock.engines.mysql.version import Flavour, ServerVersion
-from penstock.host.connect import TlsFailed, UrlInvalid
+from penstock.host.errors import TlsFailed, UrlInvalid
 
 
 def test_parts_are_decoded() -> None:

@@ -30,7 +30,7 @@ from penstock.control.table_states import table_facts
 from penstock.control.table_wishes import pause
 from penstock.control.target_state import TargetState
 from penstock.extract.extractor import BACKOFF_S
-from penstock.host.connect import ConnectionLost, LoginRefused, ServerUnreachable
+from penstock.host.errors import ConnectionLost, LoginRefused, ServerUnreachable
 from penstock.host.retry import Backoff, Patience, is_outage
 from penstock.load.loader_state import LoaderState, read_loader_state, write_loader_state
 from penstock.model import TableName

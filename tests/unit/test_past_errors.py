@@ -12,7 +12,7 @@ from fix_pipeline import pipeline
 from penstock.control import past_errors as module
 from penstock.control.config import Config
 from penstock.control.past_errors import errors_kept, past_errors
-from penstock.host.connect import ServerUnreachable
+from penstock.host.errors import ServerUnreachable
 
 URL = "postgresql://u@127.0.0.1:1/d"
 

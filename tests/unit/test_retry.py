@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from penstock.host.connect import ConnectionLost, StatementFailed
+from penstock.host.errors import ConnectionLost, StatementFailed
 from penstock.host.retry import Backoff, retrying
 
 

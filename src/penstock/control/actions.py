@@ -13,7 +13,7 @@ import structlog
 from penstock.control.config import Config
 from penstock.control.stopping import StopRequest
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.connect import ConnectFailed, ConnectionLost, StatementInterrupted
+from penstock.host.errors import ConnectFailed, ConnectionLost, StatementInterrupted
 from penstock.ports.progress import Progress, open_progress
 
 logger = structlog.get_logger()

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from penstock.host.connect import quoted
+from penstock.engines.postgres.connect import quoted
 from penstock.model import TableDefinition, TableName
 
 BUCKETS_MIN = 64

@@ -36,8 +36,14 @@ from penstock.control.checksum import (
     target_image,
 )
 from penstock.control.shared_image import compared_columns, shared_images
+from penstock.engines.postgres.connect import (
+    EXACT_TEXT_SETTINGS,
+    connect,
+    literal,
+    quoted,
+    server_errors,
+)
 from penstock.engines.postgres.verify.hashed_rows import Hashes, Kind, Tally, merge, read_hashes
-from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, literal, quoted, server_errors
 from penstock.model import PenstockError, Retry, TableDefinition, TableName
 from penstock.ports.verify import Dialect, Reader
 from penstock.sql.read_plan import Ends
@@ -161,7 +167,7 @@ class Side:
     """
 
     def __init__(self, url: str, *, snapshot_id: str | None, sessions: int) -> None:
-        """Open the sessions. Raises the typed errors of `host.connect`."""
+        """Open the sessions. Raises the typed errors of `engines.postgres.connect`."""
         if sessions < 1:
             raise ValueError(f"at least one session is needed, not {sessions}")
         self._free: queue.SimpleQueue[psycopg.Connection] = queue.SimpleQueue()
@@ -279,7 +285,7 @@ def compare_tables(
 
     hasher: None takes what `hasher_for` says. ends: the two servers, unless both are PostgreSQL.
     Raises TableGone, ColumnGone, TableRewritten, ColumnIncomparable, and the typed errors of
-    `host.connect`.
+    `engines.postgres.connect`.
     """
     return [
         work.result

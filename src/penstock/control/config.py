@@ -23,7 +23,7 @@ from penstock.control.config_text import ConfigText, Substituted, read_config_te
 from penstock.control.table_wishes import with_wishes
 from penstock.engines.mysql.url import EXAMPLE, MySQLUrl
 from penstock.engines.mysql.url import SCHEMES as MYSQL_SCHEMES
-from penstock.host.connect import UrlInvalid, mask
+from penstock.host.errors import UrlInvalid, mask
 from penstock.log.layout import PipelineLayout
 from penstock.model import BinlogPosition, PenstockError
 from penstock.model.patterns import PatternInvalid, Selection

@@ -23,9 +23,9 @@ from penstock.control.display import human_count, human_seconds
 from penstock.control.live import View
 from penstock.control.supervisor import run_pipeline
 from penstock.control.verify import VerifyResult, verify
+from penstock.engines.postgres.connect import connect, quoted, server_errors, statement
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.host.clock import REAL_CLOCK
-from penstock.host.connect import connect, quoted, server_errors, statement
 from penstock.host.process import JAVA_VERSIONS, java_version
 from penstock.log.layout import DONE_NAME
 from penstock.model import Lsn, PenstockError

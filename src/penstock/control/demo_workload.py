@@ -17,7 +17,7 @@ from typing import Any
 
 import psycopg
 
-from penstock.host.connect import connect, server_errors, statement
+from penstock.engines.postgres.connect import connect, server_errors, statement
 
 SEED = 20_240_229
 FIRST_PURCHASE = 1_000_000

@@ -24,8 +24,9 @@ from penstock.control.followed import followed_names
 from penstock.control.new_tables import new_findings
 from penstock.engines.mysql.checks.at_source import look_at_source
 from penstock.engines.mysql.checks.at_target import look_at_target
+from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, server_errors
 from penstock.engines.postgres.source.catalog import Survey, open_catalog, survey
-from penstock.host.connect import EXACT_TEXT_SETTINGS, ConnectFailed, connect, server_errors
+from penstock.host.errors import ConnectFailed
 from penstock.model import PenstockError, TableDefinition
 from penstock.ports.checks import (
     CHECKS,

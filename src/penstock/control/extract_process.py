@@ -33,13 +33,14 @@ from penstock.engines.mysql import handover as mysql_handover
 from penstock.engines.mysql.resume_state import has_begun, make_engine
 from penstock.engines.mysql.source.beginning import Beginning
 from penstock.engines.mysql.source.catalog import open_catalog
+from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source import slot as slots
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.engine import PostgresEngine
 from penstock.engines.postgres.source.slot_owner import check_adoptable, disclaim_slot
 from penstock.engines.postgres.standby import check_publication_there
 from penstock.extract.extractor import ExtractOptions, Extractor, Outcome
-from penstock.host.connect import ConnectFailed, connect
+from penstock.host.errors import ConnectFailed
 from penstock.host.files import REAL_FILES
 from penstock.log.state import load_state
 from penstock.model import Lsn, PenstockError, TableDefinition

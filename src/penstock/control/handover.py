@@ -30,6 +30,7 @@ from penstock.control.handover_state import (
     write_handover,
 )
 from penstock.control.source_planner import HeldPoint, Planning, SourcePlanner
+from penstock.engines.postgres.connect import connect, server_errors
 from penstock.engines.postgres.source import slot as slots
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.slot import ConsistentPoint, consistent_point
@@ -50,7 +51,6 @@ from penstock.engines.postgres.standby import (
 )
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
-from penstock.host.connect import connect, server_errors
 from penstock.load.bulk import Point
 from penstock.load.chunk import snapshot_text
 from penstock.load.ledger import read_ledger

@@ -17,7 +17,7 @@ from penstock.control.new_pipeline import Wanted, draft, pipeline_name, write_fi
 from penstock.control.plan import check as check_plan
 from penstock.control.reset import at_rest, carry_out, look
 from penstock.control.supervisor import run_pipeline
-from penstock.host.connect import mask
+from penstock.host.errors import mask
 from penstock.ports.leftovers import leftovers
 from penstock.ports.refusals import TargetFollowsAnotherLog
 

@@ -19,7 +19,7 @@ from penstock.codec.mysql.mysqltext import CellUnfit
 from penstock.control.checksum import Hasher, Sums, add_sums, differing_buckets
 from penstock.control.compare import Compared
 from penstock.control.config import Config
-from penstock.host.connect import quoted
+from penstock.engines.postgres.connect import quoted
 from penstock.host.faults import declare, point
 from penstock.load.chunk import ChunkTask, named
 from penstock.load.chunk import Reader as RowReader

@@ -25,9 +25,10 @@ from penstock.control.running import (
 )
 from penstock.control.table_wishes import read_wishes
 from penstock.engines.mysql import replica as mysql_replica
+from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source import leftovers as at_source
 from penstock.engines.postgres.source.slot_owner import SlotOwner, slot_of_another, slot_owner
-from penstock.host.connect import PrivilegeMissing, connect
+from penstock.host.errors import PrivilegeMissing
 from penstock.host.files import REAL_FILES, DirectoryLock, remove_tree
 from penstock.log import load_state
 from penstock.log.layout import LOCK_NAME

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from penstock.host.connect import server_errors
+from penstock.engines.postgres.connect import server_errors
 
 # Files are looked at only by who may: others learn the bytes alone. A recycled file has the name of
 # a later one and an old time, so names behind the present one are left out.

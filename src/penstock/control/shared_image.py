@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from penstock.codec.types import Engine, Mapping, filled
 from penstock.codec.types.forms import Form, Kind
 from penstock.control.checksum import Image, key_columns
-from penstock.host.connect import quoted as postgres_quoted
+from penstock.engines.postgres.connect import quoted as postgres_quoted
 from penstock.model import ColumnDefinition, PenstockError, TableDefinition, TableName
 from penstock.sql.read_plan import Ends, carried
 

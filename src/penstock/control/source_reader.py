@@ -11,7 +11,7 @@ from penstock.control.config import Config
 from penstock.control.lag import SourceState, read_source_state
 from penstock.control.log_facts import LogEnd
 from penstock.control.retention import Retention, read_retention
-from penstock.host.connect import connect
+from penstock.engines.postgres.connect import connect
 
 
 class SourceReader(Protocol):

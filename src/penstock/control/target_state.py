@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from penstock.control.config import Config
+from penstock.engines.postgres.connect import connect, server_errors
 from penstock.engines.postgres.target.apart_rows import read_apart
 from penstock.engines.postgres.target.bulk import PostgresCounts
 from penstock.engines.postgres.target.progress import read_action, read_applied
-from penstock.host.connect import connect, server_errors
 from penstock.load.bulk_progress import BulkProgress, read_progress
 from penstock.load.ledger import read_ledger
 from penstock.model import TableName

@@ -170,7 +170,7 @@ def verify(
     timeout_s: for the loader to come to the position. sessions: readers per side. repair: write the
     rows that differ anew, while the loader stands still; see `repair.py` for what that raises.
     Raises NotLoadedYet, ChangesUnapplied, ExtractorMissing, HoldNotReached, VerifyStopped, the
-    errors of `compare.py`, of the catalogue and of `host.connect`.
+    errors of `compare.py`, of the catalogue and of `engines.postgres.connect`.
     """
     began_s = REAL_CLOCK.monotonic_s()
     check_loaded(config)

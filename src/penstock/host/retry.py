@@ -1,7 +1,7 @@
 """Doing the same again, with bounded patience.
 
 What may be tried again is answered by the layer that knows (`PenstockError.retry`,
-`connect.safe_to_retry`); here is only how often and how long to wait in between.
+`errors.safe_to_retry`); here is only how often and how long to wait in between.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from penstock.host.connect import ConnectFailed, ConnectionLost, safe_to_retry
+from penstock.host.errors import ConnectFailed, ConnectionLost, safe_to_retry
 
 T = TypeVar("T")
 

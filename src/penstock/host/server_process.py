@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from penstock.host.binaries import Account, enterable, unprivileged_account
+from penstock.host.server_account import Account, enterable, unprivileged_account
 from penstock.model import PenstockError
 
 STOP_TIMEOUT_S = 30.0

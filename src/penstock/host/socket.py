@@ -17,7 +17,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from penstock.host.connect import ConnectionLost, ServerUnreachable, TlsFailed
+from penstock.host.errors import ConnectionLost, ServerUnreachable, TlsFailed
 
 TCP_KEEPALIVE_IDLE_S = 30
 TCP_KEEPALIVE_INTERVAL_S = 10

@@ -14,7 +14,7 @@ import structlog
 
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.connect import StatementInterrupted
+from penstock.host.errors import StatementInterrupted
 from penstock.load.stage import Staged, Steps
 from penstock.ports.refusals import ValueRefused
 from penstock.ports.table_sync import Apart

@@ -42,7 +42,7 @@ class RowsOfChunk:
         return self._lines.row_count
 
     def __iter__(self) -> Iterator[bytes]:
-        """Blocks of whole lines. Raises the typed errors of `host.connect`."""
+        """Blocks of whole lines. Raises the typed errors of `engines.postgres.connect`."""
         session, lines = self._session, self._lines
         session.select(self._select, doing=READ)
         ended = False

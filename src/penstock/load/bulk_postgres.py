@@ -42,7 +42,7 @@ class LinesOfCopy:
         return self._lines.row_count
 
     def __iter__(self) -> Iterator[bytes]:
-        """Blocks of whole lines. Raises the typed errors of `host.connect`.
+        """Blocks of whole lines. Raises the typed errors of `engines.postgres.connect`.
 
         The connection must be closed unless the end was reached: it is in the middle of a copy.
         """

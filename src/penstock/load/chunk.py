@@ -21,16 +21,16 @@ from penstock.codec.mysql.mysqltext import CellUnfit, Dialect
 from penstock.engines.mysql import loans
 from penstock.engines.mysql.loans import SnapshotGone
 from penstock.engines.mysql.source.borrowing import BorrowedSession, borrow
-from penstock.engines.postgres.target import progress
-from penstock.engines.postgres.target.pipe import copy_rows
-from penstock.host import faults
-from penstock.host.connect import (
+from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     connect,
     literal,
     quoted,
     server_errors,
 )
+from penstock.engines.postgres.target import progress
+from penstock.engines.postgres.target.pipe import copy_rows
+from penstock.host import faults
 from penstock.host.retry import Backoff, retrying
 from penstock.load.bulk_mysql import RowsOfChunk, into_postgres, was_redefined
 from penstock.load.ledger import Chunk, holds_plan

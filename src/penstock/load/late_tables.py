@@ -11,9 +11,14 @@ from contextlib import closing
 
 import structlog
 
+from penstock.engines.postgres.connect import (
+    EXACT_TEXT_SETTINGS,
+    commit_durably,
+    connect,
+    server_errors,
+)
 from penstock.engines.postgres.target import schema
 from penstock.engines.postgres.target.bulk_keys import INDEX_MEMORY
-from penstock.host.connect import EXACT_TEXT_SETTINGS, commit_durably, connect, server_errors
 from penstock.load.late_keys import LateTable, early_and_late
 from penstock.load.ledger import TablePlan, position_of
 from penstock.model import TableDefinition, TableName

@@ -18,11 +18,11 @@ from pathlib import Path
 import msgspec
 import psycopg
 
+from penstock.engines.postgres.connect import commit_durably
 from penstock.engines.postgres.target import progress
 from penstock.engines.postgres.target.bulk_checks import check_no_cascade
 from penstock.engines.postgres.target.target import read_own_rows
 from penstock.host import files
-from penstock.host.connect import commit_durably
 from penstock.model import LOAD_AGAIN, BinlogPosition, Lsn, PenstockError, TableName
 from penstock.sql.read_plan import Way
 

@@ -16,8 +16,8 @@ import psycopg
 from psycopg.rows import dict_row
 
 from penstock.control.config import Config
+from penstock.engines.postgres.connect import server_errors
 from penstock.engines.postgres.source.catalog import Survey
-from penstock.host.connect import server_errors
 from penstock.model import PenstockError, TableDefinition
 
 

@@ -24,7 +24,7 @@ from penstock.codec.mysql.types import parse_type
 from penstock.codec.postgres.copytext import LineCell, LineForm
 from penstock.codec.types import FULL_YEAR, Choices, Mapping, Server, SourceType, filled
 from penstock.engines.mysql.url import SCHEMES as MYSQL_SCHEMES
-from penstock.host.connect import quoted as postgres_quoted
+from penstock.engines.postgres.connect import quoted as postgres_quoted
 from penstock.model import ColumnDefinition, TableDefinition, UniqueKey
 from penstock.sql.schema_translation import (
     extras_of,

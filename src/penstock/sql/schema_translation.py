@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from penstock.codec.types import Engine, Server, filled
 from penstock.codec.types import Mapping as TypeMapping
-from penstock.host.connect import literal as postgres_literal
-from penstock.host.connect import quoted as postgres_quoted
+from penstock.engines.postgres.connect import literal as postgres_literal
+from penstock.engines.postgres.connect import quoted as postgres_quoted
 from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableName
 
 POSTGRES_NAME_BYTES_MAX = 63

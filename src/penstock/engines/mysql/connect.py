@@ -1,8 +1,8 @@
 """SQL connections to MySQL and MariaDB: the one door, with typed errors and exact settings.
 
 PyMySQL serves everything that is plain SQL, and the log-in of the replication client
-(`penstock.engines.mysql.source`). The errors are those of `penstock.host.connect`: one condition
-has one class, whatever the engine. Not here: the form of URLs (`url.py`).
+(`penstock.engines.mysql.source`). The errors are those of `penstock.host.errors`: one
+condition has one class, whatever the engine. Not here: the form of URLs (`url.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pymysql.cursors import Cursor, DictCursor
 
 from penstock.engines.mysql.url import MySQLUrl
 from penstock.engines.mysql.version import ServerVersion
-from penstock.host.connect import (
+from penstock.host.errors import (
     ConnectFailed,
     ConnectionLost,
     DatabaseRefused,

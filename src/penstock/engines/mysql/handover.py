@@ -35,7 +35,7 @@ from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.recipes import Choice, Recipe
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
-from penstock.host.connect import PrivilegeMissing
+from penstock.host.errors import PrivilegeMissing
 from penstock.load.ledger import read_ledger
 from penstock.model import BinlogPosition, PenstockError, TableDefinition
 

@@ -10,7 +10,7 @@ from penstock.control.config import Config
 from penstock.control.plan_facts import APPLICATION_NAME, SourceFacts
 from penstock.engines.mysql.connect import Connection, connect, quoted, rows
 from penstock.engines.mysql.source.catalog import Exclusion, open_catalog, survey
-from penstock.host.connect import StatementFailed
+from penstock.host.errors import StatementFailed
 from penstock.load.ledger import read_ledger
 from penstock.model import ColumnDefinition, TableDefinition
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from penstock.engines.mysql.connect import Connection, literal, rows, run
 from penstock.engines.mysql.source.rights import read_rights
-from penstock.host.connect import PrivilegeMissing
+from penstock.host.errors import PrivilegeMissing
 from penstock.model import PenstockError
 
 

@@ -29,7 +29,8 @@ from types import MappingProxyType
 from typing import Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from penstock.host.connect import CONNECT_TIMEOUT_S, TlsFailed, UrlInvalid, mask
+from penstock.engines.postgres.connect import CONNECT_TIMEOUT_S
+from penstock.host.errors import TlsFailed, UrlInvalid, mask
 
 SCHEMES = ("mysql", "mariadb")
 PORT_DEFAULT = 3306

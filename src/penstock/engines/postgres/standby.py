@@ -12,9 +12,9 @@ from typing import ClassVar
 import psycopg
 
 from penstock.control.config import Config
+from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quoted, server_errors
 from penstock.engines.postgres.source.slot import ConsistentPoint, published
 from penstock.host.clock import REAL_CLOCK
-from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted, server_errors
 from penstock.model import Lsn, PenstockError, Retry, TableName
 
 APPLICATION_NAME = "penstock handover"

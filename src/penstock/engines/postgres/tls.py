@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
-from penstock.host.connect import TlsFailed
+from penstock.host.errors import TlsFailed
 
 ALPN_PROTOCOL = "postgresql"
 

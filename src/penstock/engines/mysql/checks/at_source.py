@@ -16,7 +16,7 @@ from penstock.engines.mysql.checks.extracting import Extracting, wanted_extract_
 from penstock.engines.mysql.checks.probe import MySQLProbe, Wanted, look, wanted_checks
 from penstock.engines.mysql.resume_state import resume_point, server_id_of
 from penstock.engines.mysql.source.catalog import Survey, captured_tables, open_catalog, survey
-from penstock.host.connect import ConnectFailed
+from penstock.host.errors import ConnectFailed
 from penstock.model import PenstockError, TableDefinition
 from penstock.ports.checks import Finding, Looked, Side, unreachable, untold
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from penstock.engines.mysql.checks.probe import MySQLProbe, check
 from penstock.engines.mysql.connect import value
 from penstock.engines.mysql.source.status import binlog_files, read_status
-from penstock.host.connect import PrivilegeMissing
+from penstock.host.errors import PrivilegeMissing
 from penstock.ports.checks import Finding, Severity, Side
 
 RETENTION_S_MIN = 3 * 86_400

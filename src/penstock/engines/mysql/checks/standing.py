@@ -24,7 +24,7 @@ from penstock.engines.mysql.source.status import (
     read_status,
     status_right,
 )
-from penstock.host.connect import PrivilegeMissing
+from penstock.host.errors import PrivilegeMissing
 from penstock.model import BinlogPosition, PenstockError
 from penstock.model.position import BINLOG_HEAD_BYTES
 from penstock.ports.checks import Finding, Severity, Side, mend_of

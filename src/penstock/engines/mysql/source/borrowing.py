@@ -13,7 +13,7 @@ import structlog
 
 from penstock.codec.mysql import mysqlwire
 from penstock.engines.mysql.loans import BORROW, greeted
-from penstock.host.connect import ConnectionLost
+from penstock.host.errors import ConnectionLost
 from penstock.model import PenstockError, Retry
 
 logger = structlog.get_logger(__name__)

@@ -42,7 +42,7 @@ from penstock.engines.mysql.source.refusals import (
 from penstock.engines.mysql.url import MySQLUrl
 from penstock.engines.mysql.version import ServerVersion
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.connect import ConnectionLost, PrivilegeMissing
+from penstock.host.errors import ConnectionLost, PrivilegeMissing
 from penstock.host.socket import Wire
 from penstock.model import BinlogPosition, PenstockError
 

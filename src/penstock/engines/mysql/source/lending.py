@@ -28,7 +28,7 @@ from penstock.codec.mysql import mysqlwire
 from penstock.engines.mysql.connect import Connection, run
 from penstock.engines.mysql.loans import BORROW, GREETING_BYTES_MAX, LOOK, YES, address_text
 from penstock.engines.mysql.source.login import take_over
-from penstock.host.connect import ConnectionLost
+from penstock.host.errors import ConnectionLost
 from penstock.host.socket import Wire
 
 logger = structlog.get_logger()

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from penstock.codec.mysql.mysqlwire import ServerError
 from penstock.engines.mysql.connect import AGAIN, server_error
-from penstock.host.connect import PrivilegeMissing
+from penstock.host.errors import PrivilegeMissing
 from penstock.model import LOAD_AGAIN, PenstockError, Retry
 
 RESNAPSHOT = (

@@ -21,7 +21,7 @@ from penstock.engines.mysql.source.recipes import Choice, Facts, NoConsistentPoi
 from penstock.engines.mysql.source.refusals import LogOff
 from penstock.engines.mysql.source.rights import read_rights
 from penstock.engines.mysql.source.status import LogStatus, read_identity, read_status
-from penstock.host.connect import PrivilegeMissing, StatementFailed, StatementInterrupted
+from penstock.host.errors import PrivilegeMissing, StatementFailed, StatementInterrupted
 from penstock.host.faults import declare, point
 from penstock.model import BinlogPosition, PenstockError, TableDefinition
 

@@ -29,7 +29,7 @@ from penstock.engines.mysql.source.refusals import (
     ServerReplaced,
 )
 from penstock.engines.mysql.version import ServerVersion
-from penstock.host.connect import PrivilegeMissing
+from penstock.host.errors import PrivilegeMissing
 from penstock.model import LOAD_AGAIN, BinlogPosition
 from penstock.model.position import BINLOG_HEAD_BYTES
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.engines.mysql.connect import Connection, rows, run
 from penstock.engines.mysql.target.progress import NOT_THERE
-from penstock.host.connect import StatementFailed
+from penstock.host.errors import StatementFailed
 from penstock.model import TableName
 from penstock.ports.table_sync import Apart, ApartState
 from penstock.ports.target import SCHEMA, Applied

@@ -39,7 +39,7 @@ from penstock.engines.mysql.target.staging import check_staged, drop_merge_table
 from penstock.engines.mysql.target.target import TargetTable, read_target_tables, require
 from penstock.engines.mysql.target.types import mapping_of, target_server
 from penstock.host import faults
-from penstock.host.connect import StatementFailed
+from penstock.host.errors import StatementFailed
 from penstock.load import LOAD_AFRESH
 from penstock.load.rows_files import pieces_of
 from penstock.model import Column, PenstockError, Relation, TableName

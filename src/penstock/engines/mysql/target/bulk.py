@@ -28,7 +28,7 @@ from penstock.engines.mysql.target.shapes import (
 )
 from penstock.engines.mysql.target.target import TargetTable, read_target_tables
 from penstock.engines.postgres.target.bulk_checks import TargetFires
-from penstock.host.connect import StatementFailed
+from penstock.host.errors import StatementFailed
 from penstock.load.late_keys import LateKey
 from penstock.load.ledger import Mark, TablePlan, chunks_missing
 from penstock.model import ForeignKey, PenstockError, TableDefinition, TableName

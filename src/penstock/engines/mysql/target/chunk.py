@@ -41,7 +41,7 @@ from penstock.engines.mysql.target.send import (
 )
 from penstock.engines.postgres.target.pipe import CopyCountsDiffer
 from penstock.host import faults
-from penstock.host.connect import ConnectionLost
+from penstock.host.errors import ConnectionLost
 from penstock.load.bulk_mysql import RowsOfChunk
 from penstock.load.bulk_postgres import LinesOfCopy
 from penstock.load.chunk import APPLICATION_NAME, ChunkTask, Reader, Status

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from penstock.engines.mysql.connect import Connection, quoted, run
 from penstock.engines.mysql.target.target import read_target_tables
-from penstock.host.connect import StatementFailed
+from penstock.host.errors import StatementFailed
 from penstock.load.late_keys import LateTable, key_refused
 
 _DUPLICATE_NAME = frozenset({1061, 1022, 1068, 1826, 121})  # a key of that name is there already

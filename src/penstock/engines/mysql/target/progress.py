@@ -17,7 +17,7 @@ from typing import Any
 import pymysql
 
 from penstock.engines.mysql.connect import Connection, rows, run, server_errors, value
-from penstock.host.connect import PrivilegeMissing, StatementFailed
+from penstock.host.errors import PrivilegeMissing, StatementFailed
 from penstock.model import TableName
 from penstock.ports.refusals import (
     ActionUnknown,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.engines.mysql.connect import connect
 from penstock.engines.mysql.target import apart_rows, progress
-from penstock.host.connect import StatementFailed
+from penstock.host.errors import StatementFailed
 from penstock.model import TableName
 from penstock.ports.table_sync import Apart
 from penstock.ports.target import Applied, left_out_columns

@@ -33,7 +33,7 @@ from penstock.engines.mysql.target.row_events import (
     statements,
 )
 from penstock.engines.mysql.target.target import BYTES, CHARACTER
-from penstock.host.connect import StatementFailed
+from penstock.host.errors import StatementFailed
 from penstock.load.rows_files import pieces_of
 from penstock.model import Column
 from penstock.ports.refusals import RowsUnexpected, StagingChanged

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from penstock.engines.mysql.connect import Connection, quoted, rows, run, server_errors, value
 from penstock.engines.mysql.target.layout import MergeLayout
 from penstock.engines.mysql.target.progress import transaction
-from penstock.host.connect import StatementFailed
+from penstock.host.errors import StatementFailed
 from penstock.model import Relation
 from penstock.ports.refusals import StagingChanged
 from penstock.ports.target import SCHEMA

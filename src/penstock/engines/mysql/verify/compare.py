@@ -30,7 +30,7 @@ from penstock.engines.mysql.target.target import read_target_tables
 from penstock.engines.mysql.url import MySQLUrl
 from penstock.engines.mysql.verify import checksum as checksum_mysql
 from penstock.engines.postgres.verify.hashed_rows import ARRAY_ROWS, Hashes
-from penstock.host.connect import StatementFailed, StatementInterrupted
+from penstock.host.errors import StatementFailed, StatementInterrupted
 from penstock.model import TableDefinition, TableName
 from penstock.ports.verify import Dialect
 

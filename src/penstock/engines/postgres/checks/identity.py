@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.engines.postgres.checks.server import found
+from penstock.engines.postgres.connect import quoted
 from penstock.engines.postgres.source.catalog import Exclusion
-from penstock.host.connect import quoted
 from penstock.ports.checks import Finding, Probe, Severity, Side, check
 
 # A table's columns, and the unique index that could be its replica identity, the primary key first.

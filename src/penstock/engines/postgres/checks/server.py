@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from penstock.control.config import HandoverMode
 from penstock.control.handover_state import read_handover
+from penstock.engines.postgres.connect import literal, quoted
 from penstock.engines.postgres.standby import NotAStandby, StandbyTooOld, check_standby
-from penstock.host.connect import literal, quoted
 from penstock.ports.checks import Finding, Probe, Severity, Side, check
 
 SIZE_UNITS = {"B": 1, "kB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}

@@ -12,6 +12,7 @@ from penstock.control.new_tables import without_new
 from penstock.control.running import processes
 from penstock.control.table_wishes import read_wishes
 from penstock.engines.postgres.checks.server import found, own_slot, replication_grant
+from penstock.engines.postgres.connect import literal, quoted
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.engine import STREAM_FILE
 from penstock.engines.postgres.source.slot import (
@@ -36,7 +37,7 @@ from penstock.engines.postgres.source.source_identity import (
     checked_server,
 )
 from penstock.engines.postgres.standby import PublicationOnPrimary, check_publication_there
-from penstock.host.connect import LoginRefused, PrivilegeMissing, literal, quoted
+from penstock.host.errors import LoginRefused, PrivilegeMissing
 from penstock.log import checkpoint
 from penstock.model import LOAD_AGAIN, PenstockError, TableName
 from penstock.ports.checks import Finding, Probe, Severity, Side, check, mend_of

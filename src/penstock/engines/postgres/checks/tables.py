@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.engines.postgres.checks.server import found
+from penstock.engines.postgres.connect import quoted, server_errors, statement
 from penstock.engines.postgres.source.catalog import Excluded, Exclusion
-from penstock.host.connect import PrivilegeMissing, quoted, server_errors, statement
+from penstock.host.errors import PrivilegeMissing
 from penstock.ports.checks import Finding, Probe, Severity, Side, check
 
 NAMES_SHOWN_MAX = 10

@@ -8,15 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.control.table_wishes import read_wishes
+from penstock.engines.postgres.connect import quoted, server_errors, statement
 from penstock.engines.postgres.target.schema import check_shape, create_tables
 from penstock.engines.postgres.target.target import read_target_tables
-from penstock.host.connect import (
-    PrivilegeMissing,
-    StatementFailed,
-    quoted,
-    server_errors,
-    statement,
-)
+from penstock.host.errors import PrivilegeMissing, StatementFailed
 from penstock.model import TableName
 from penstock.ports.checks import Finding, Probe, Severity, Side, check, mend_of
 from penstock.ports.policies import Kind, Policy

@@ -3,8 +3,8 @@
 A server listens on 127.0.0.1 only, on a free port, in a folder of its own, and runs as an
 unprivileged user. It never outlives the process that started it: leaving the `with` block stops
 it, and `server_process.py` sees to it should we be killed outright. Not here: anything that speaks
-to the server (see `penstock.host.connect`), and where its binaries come from
-(`penstock.host.binaries`).
+to the server (see `penstock.engines.postgres.connect`), and where its binaries come from
+(`penstock.engines.postgres.server.binaries`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import quote
 
-from penstock.host.binaries import Installation, find_installation, installation_for
+from penstock.engines.postgres.server.binaries import (
+    Installation,
+    find_installation,
+    installation_for,
+)
 from penstock.host.server_process import (
     STOP_TIMEOUT_S,
     EmbeddedDirectoryUnusable,

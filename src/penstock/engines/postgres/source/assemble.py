@@ -41,7 +41,7 @@ from penstock.engines.postgres.source.assembly import (
 )
 from penstock.engines.postgres.source.client import server_error
 from penstock.engines.postgres.source.spill import Spill, SpillBroken, Streamed
-from penstock.host.connect import ConnectionLost
+from penstock.host.errors import ConnectionLost
 from penstock.model import LOAD_AGAIN, FlushPoint, Marker, MarkerKind, Relation, Run
 
 logger = structlog.get_logger()

@@ -21,6 +21,13 @@ from dataclasses import dataclass
 import psycopg
 import structlog
 
+from penstock.engines.postgres.connect import (
+    EXACT_TEXT_SETTINGS,
+    connect,
+    literal,
+    quoted,
+    server_errors,
+)
 from penstock.engines.postgres.source.assemble import Assembler
 from penstock.engines.postgres.source.assembly import Visit
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
@@ -31,15 +38,7 @@ from penstock.engines.postgres.source.table_actions import TableActions
 from penstock.extract.wish_files import WishFiles
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.connect import (
-    EXACT_TEXT_SETTINGS,
-    PrivilegeMissing,
-    StatementInterrupted,
-    connect,
-    literal,
-    quoted,
-    server_errors,
-)
+from penstock.host.errors import PrivilegeMissing, StatementInterrupted
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.patterns import as_pattern
 from penstock.model.wishes import Capture, TableWish

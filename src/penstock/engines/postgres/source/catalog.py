@@ -15,6 +15,7 @@ from enum import StrEnum
 import psycopg
 from psycopg.rows import dict_row
 
+from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quoted
 from penstock.engines.postgres.source.definitions import definitions_of
 from penstock.engines.postgres.source.relations import RelationResolver, relation_of
 from penstock.engines.postgres.source.table_shape import (
@@ -22,7 +23,6 @@ from penstock.engines.postgres.source.table_shape import (
     KEY_COLUMNS,
     identity_covers,
 )
-from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, quoted
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.patterns import Selection, TablePattern
 
@@ -164,7 +164,7 @@ def _full_identities(root: _Candidate, leaves: Sequence[_Candidate]) -> str:
 def open_catalog(url: str, *, application_name: str = "penstock catalog") -> psycopg.Connection:
     """A connection on which the functions of this room may read the catalogue and rows.
 
-    Autocommit, EXACT_TEXT_SETTINGS. Raises what `penstock.host.connect.connect` does.
+    Autocommit, EXACT_TEXT_SETTINGS. Raises what `penstock.engines.postgres.connect.connect` does.
     """
     return connect(url, application_name=application_name, options=EXACT_TEXT_SETTINGS)
 

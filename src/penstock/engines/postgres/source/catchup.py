@@ -25,6 +25,7 @@ import structlog
 
 from penstock.codec.postgres.pgoutput import make_decoder
 from penstock.codec.postgres.pgwire import FRAME_HEAD_BYTES, frame_at, server_message
+from penstock.engines.postgres.connect import literal
 from penstock.engines.postgres.source import slot
 from penstock.engines.postgres.source.assemble import Assembler
 from penstock.engines.postgres.source.assembly import Shapes, StreamUnexpected
@@ -38,7 +39,6 @@ from penstock.engines.postgres.source.stream import (
     make_room,
     protocol_options,
 )
-from penstock.host.connect import literal
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
 from penstock.model import FlushPoint, Lsn, Run

@@ -1,9 +1,9 @@
 """A replication connection: log-in, commands, and the copy-both stream, on a socket of our own.
 
 libpq and psycopg hand out one message per call; here whole blocks are read into one large buffer
-(see `stream.py`). Everything that is plain SQL goes through `penstock.host.connect`, except what
-belongs to the replication connection itself. Not here: what the stream says.
-Source: PostgreSQL manual, "Frontend/Backend Protocol".
+(see `stream.py`). Everything that is plain SQL goes through `penstock.engines.postgres.connect`,
+except what belongs to the replication connection itself. Not here: what the stream says. Source:
+PostgreSQL manual, "Frontend/Backend Protocol".
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import structlog
 
 from penstock.codec.postgres import pgwire
 from penstock.codec.postgres.pgwire import ServerMessage, WireError
+from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect_error
 from penstock.engines.postgres.source import login
 from penstock.engines.postgres.source.login import Authenticator, Target
-from penstock.host.connect import (
-    EXACT_TEXT_SETTINGS,
+from penstock.host.errors import (
     ConnectFailed,
     ConnectionLost,
     DatabaseRefused,
@@ -32,7 +32,6 @@ from penstock.host.connect import (
     ServerUnreachable,
     StatementFailed,
     StatementInterrupted,
-    connect_error,
 )
 from penstock.host.socket import Wire
 from penstock.model import PenstockError
@@ -339,7 +338,7 @@ def open_replication(
 
     options: server settings of the session. replication=False makes an ordinary session, for
     large COPYs. Tries every host of the URL, and TLS and plain text as sslmode says. Raises the
-    same errors as `penstock.host.connect.connect`.
+    same errors as `penstock.engines.postgres.connect.connect`.
     """
     parameters = login.parameters_of(url)
     startup = {"user": parameters.get("user", ""), "database": parameters["dbname"]}

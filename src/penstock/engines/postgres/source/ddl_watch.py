@@ -18,6 +18,7 @@ from typing import Any
 import psycopg
 import structlog
 
+from penstock.engines.postgres.connect import quoted, server_errors
 from penstock.engines.postgres.source.definitions import definitions_of
 from penstock.engines.postgres.source.table_shape import (
     AttributeShape,
@@ -35,7 +36,6 @@ from penstock.engines.postgres.source.table_shape import (
     standing,
 )
 from penstock.engines.postgres.source.type_shape import TypeShape
-from penstock.host.connect import quoted, server_errors
 from penstock.model import Lsn, PenstockError, TableDefinition, TableName
 
 logger = structlog.get_logger()

@@ -14,7 +14,7 @@ import psycopg
 import structlog
 from psycopg.rows import dict_row
 
-from penstock.host.connect import literal, quoted
+from penstock.engines.postgres.connect import literal, quoted
 from penstock.model import TableName
 
 logger = structlog.get_logger()

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 
+from penstock.engines.postgres.connect import connect, literal, quoted, server_errors, statement
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.slot import SlotInUse, read_slot, start_when_free
-from penstock.host.connect import connect, literal, quoted, server_errors, statement
 from penstock.model.removal import Removal
 
 APPLICATION_NAME = "penstock reset"

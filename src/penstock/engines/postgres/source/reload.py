@@ -22,6 +22,7 @@ import psycopg
 import structlog
 
 from penstock.codec.postgres.pgoutput_outcome import Stop
+from penstock.engines.postgres.connect import server_errors
 from penstock.engines.postgres.source.catalog import open_catalog
 from penstock.engines.postgres.source.definitions import definitions_of
 from penstock.engines.postgres.source.slot import Watch
@@ -34,7 +35,6 @@ from penstock.engines.postgres.source.snapshot import (
     plan_chunks,
     temporary_consistent_point,
 )
-from penstock.host.connect import server_errors
 from penstock.model import Lsn, MarkerKind, PenstockError, Relation, TableDefinition, TableName
 
 logger = structlog.get_logger()

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from penstock.codec.postgres.pgoutput_messages import RelationMessage
+from penstock.engines.postgres.connect import server_errors
 from penstock.engines.postgres.source.relations import RelationResolver
-from penstock.host.connect import server_errors
 from penstock.model import Relation
 
 

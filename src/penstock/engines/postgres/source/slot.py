@@ -17,15 +17,15 @@ import psycopg
 import structlog
 
 from penstock.codec.postgres.pgwire import quoted_name
-from penstock.engines.postgres.source.client import ReplicationConnection, Row, open_replication
-from penstock.host.connect import (
+from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
-    StatementFailed,
     connect,
     literal,
     quoted,
     server_errors,
 )
+from penstock.engines.postgres.source.client import ReplicationConnection, Row, open_replication
+from penstock.host.errors import StatementFailed
 from penstock.host.faults import declare, point
 from penstock.model import LOAD_AGAIN, Lsn, PenstockError, TableName
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import psycopg
 
+from penstock.engines.postgres.connect import literal, quoted, server_errors
 from penstock.engines.postgres.source.slot import SlotInUse
-from penstock.host.connect import literal, quoted, server_errors
 from penstock.model import PenstockError
 
 COMMENT = """

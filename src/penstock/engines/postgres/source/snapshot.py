@@ -18,15 +18,15 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from penstock.engines.postgres.source.key_ranges import key_ranges
-from penstock.engines.postgres.source.slot import ConsistentPoint, Watch, consistent_point
-from penstock.host.connect import (
+from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     connect,
     literal,
     quoted,
     server_errors,
 )
+from penstock.engines.postgres.source.key_ranges import key_ranges
+from penstock.engines.postgres.source.slot import ConsistentPoint, Watch, consistent_point
 from penstock.model import PenstockError, TableDefinition, TableName
 
 CHUNK_SIZE_BYTES = 64 * 2**20
@@ -150,7 +150,7 @@ def open_snapshot(
     """A connection whose transaction sees the database as the exported snapshot does.
 
     Read only, repeatable read, SNAPSHOT_SETTINGS; ends with close(). Raises SnapshotGone when the
-    snapshot's keeper is no more, and what `penstock.host.connect.connect` raises.
+    snapshot's keeper is no more, and what `penstock.engines.postgres.connect.connect` raises.
     """
     connection = connect(url, application_name=application_name, options=SNAPSHOT_SETTINGS)
     try:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from penstock.engines.postgres.connect import connect, server_errors
 from penstock.engines.postgres.source.client import ReplicationConnection
-from penstock.host.connect import connect, server_errors
 from penstock.model import LOAD_AGAIN, Lsn, PenstockError
 
 SERVER_POSITION = """

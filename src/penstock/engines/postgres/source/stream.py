@@ -32,7 +32,7 @@ from penstock.engines.postgres.source.client import ReplicationConnection, open_
 from penstock.engines.postgres.source.source_identity import ServerIdentity, checked_server
 from penstock.engines.postgres.source.spill import Spill
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.connect import ConnectionLost
+from penstock.host.errors import ConnectionLost
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
 from penstock.model import FlushPoint, Lsn, PenstockError, Run
@@ -101,8 +101,8 @@ def protocol_options(server_version: int, options: StreamOptions) -> list[tuple[
 class PostgresSource:
     """One connection's stream, as a context manager: entering connects and starts.
 
-    Raises on entering: the errors of `penstock.host.connect` and of `slot`. `next_run` and
-    `acknowledge` belong to one thread.
+    Raises on entering: the errors of `penstock.engines.postgres.connect` and of `slot`. `next_run`
+    and `acknowledge` belong to one thread.
     """
 
     def __init__(

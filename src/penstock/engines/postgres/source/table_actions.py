@@ -29,7 +29,7 @@ from penstock.engines.postgres.source.reload import TableVanished, open_reload
 from penstock.engines.postgres.source.slot import Blocker
 from penstock.engines.postgres.source.stream import PostgresSource
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.connect import ConnectionLost
+from penstock.host.errors import ConnectionLost
 from penstock.model import FlushPoint, MarkerKind, Relation, Run, TableName
 
 logger = structlog.get_logger()

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import ClassVar
 
+from penstock.engines.postgres.connect import quoted
 from penstock.engines.postgres.source.type_shape import TYPES, TypeShape, altered, label_renamed
-from penstock.host.connect import quoted
 from penstock.model import LOAD_AGAIN, Identity, PenstockError, TableDefinition, TableName
 from penstock.model.change import COLUMN_RENAMED as RENAMED
 from penstock.model.patterns import as_pattern

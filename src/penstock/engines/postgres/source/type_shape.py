@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock.host.connect import quoted
+from penstock.engines.postgres.connect import quoted
 from penstock.model import PenstockError, TableName
 
 # Of the user's own types below the columns of table k: enums by the oids of their labels, composite

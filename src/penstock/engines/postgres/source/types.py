@@ -13,7 +13,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from penstock.codec.postgres.pgtypes import neutral_type
-from penstock.host.connect import literal, quoted
+from penstock.engines.postgres.connect import literal, quoted
 from penstock.model import TypeDefinition
 
 # Domains may rest on domains: the last one's base carries the modifier that counts.

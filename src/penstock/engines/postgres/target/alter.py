@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from penstock.engines.postgres.connect import literal, quoted
 from penstock.engines.postgres.target.target import TargetColumn, TargetIndex, TargetTable
 from penstock.engines.postgres.target.types import map_namespaces, same_type
-from penstock.host.connect import literal, quoted
 from penstock.load import LOAD_AFRESH
 from penstock.model import Column, Relation
 from penstock.ports.policies import Kind

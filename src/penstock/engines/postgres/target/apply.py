@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 import structlog
 
+from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, commit_durably, connect, quoted
 from penstock.engines.postgres.target.foreign import Foreign
 from penstock.engines.postgres.target.merge import Merge, MergeSql, Way
 from penstock.engines.postgres.target.merge_rows import MergeLayout
@@ -24,7 +25,6 @@ from penstock.engines.postgres.target.records import Records
 from penstock.engines.postgres.target.refusals import apply_error, grant_replica, naming_objects
 from penstock.engines.postgres.target.reshape import Reshaping
 from penstock.engines.postgres.target.target import TargetTable, read_target_tables, require
-from penstock.host.connect import EXACT_TEXT_SETTINGS, commit_durably, connect, quoted
 from penstock.load import LOAD_AFRESH
 from penstock.model import PenstockError, Relation, TableName
 from penstock.ports.policies import EVOLVE_ALL, Kind, Policies, Policy

@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import psycopg
 
-from penstock.engines.postgres.target import bulk_keys, progress
-from penstock.engines.postgres.target.bulk_checks import TargetFires, check_quiet, may_be_replica
-from penstock.engines.postgres.target.schema import create_tables, late_keys, made_tables
-from penstock.engines.postgres.target.target import read_target_tables
-from penstock.host.connect import (
+from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     commit_durably,
     connect,
     quoted,
     server_errors,
 )
+from penstock.engines.postgres.target import bulk_keys, progress
+from penstock.engines.postgres.target.bulk_checks import TargetFires, check_quiet, may_be_replica
+from penstock.engines.postgres.target.schema import create_tables, late_keys, made_tables
+from penstock.engines.postgres.target.target import read_target_tables
 from penstock.load import ledger
 from penstock.load.chunk import APPLICATION_NAME as COPIER
 from penstock.load.late_keys import LateKey

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import psycopg
 
+from penstock.engines.postgres.connect import quoted
 from penstock.engines.postgres.target.target import TargetTable
-from penstock.host.connect import quoted
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.target import target_name
 

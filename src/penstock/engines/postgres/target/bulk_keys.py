@@ -10,15 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 
-from penstock.engines.postgres.target.schema import add_foreign_keys, add_keys, made_tables
-from penstock.engines.postgres.target.target import read_target_tables
-from penstock.host.connect import (
+from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     commit_durably,
     connect,
     quoted,
     server_errors,
 )
+from penstock.engines.postgres.target.schema import add_foreign_keys, add_keys, made_tables
+from penstock.engines.postgres.target.target import read_target_tables
 from penstock.model import TableDefinition, TableName
 from penstock.ports.target import target_name
 

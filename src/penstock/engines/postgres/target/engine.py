@@ -10,6 +10,12 @@ import psycopg
 import pyarrow as pa
 
 from penstock.codec.types import NO_CHOICES, Choices, Engine, Server
+from penstock.engines.postgres.connect import (
+    EXACT_TEXT_SETTINGS,
+    connect,
+    server_errors,
+    statement_error,
+)
 from penstock.engines.postgres.target import apart_rows, apply, progress
 from penstock.engines.postgres.target.enums import add_missing_labels
 from penstock.engines.postgres.target.foreign import Foreign
@@ -18,7 +24,6 @@ from penstock.engines.postgres.target.nulls import drop_not_null
 from penstock.engines.postgres.target.records import Records
 from penstock.engines.postgres.target.send import send
 from penstock.engines.postgres.target.staging import StagingArea, check_staged, drop_merge_tables
-from penstock.host.connect import EXACT_TEXT_SETTINGS, connect, server_errors, statement_error
 from penstock.model import PenstockError, Relation, TableName
 from penstock.ports import target as port
 from penstock.ports.policies import EVOLVE_ALL, Policies

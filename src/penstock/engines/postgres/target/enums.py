@@ -12,9 +12,9 @@ from collections.abc import Iterable
 import psycopg
 import structlog
 
+from penstock.engines.postgres.connect import literal, quoted
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.progress import SCHEMA
-from penstock.host.connect import literal, quoted
 from penstock.model import PenstockError, TableName
 
 logger = structlog.get_logger(__name__)

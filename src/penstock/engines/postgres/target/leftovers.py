@@ -7,8 +7,8 @@ from contextlib import closing
 
 import psycopg
 
+from penstock.engines.postgres.connect import connect, quoted, server_errors, statement
 from penstock.engines.postgres.target.progress import read_tables
-from penstock.host.connect import connect, quoted, server_errors, statement
 from penstock.model import TableName
 from penstock.model.removal import Removal
 from penstock.ports.leftovers import APPLICATION_NAME, Leftovers, named

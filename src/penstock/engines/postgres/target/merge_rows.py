@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.engines.postgres.connect import quoted
 from penstock.engines.postgres.target.types import AS_TEXT, Staged, staged
-from penstock.host.connect import quoted
 from penstock.model import Column, Relation
 
 # What the count column of a table with a key says.

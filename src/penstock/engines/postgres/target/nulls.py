@@ -11,9 +11,9 @@ from collections.abc import Iterable
 import psycopg
 import structlog
 
+from penstock.engines.postgres.connect import quoted
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.progress import SCHEMA, read_tables
-from penstock.host.connect import quoted
 from penstock.model import TableName
 
 logger = structlog.get_logger(__name__)

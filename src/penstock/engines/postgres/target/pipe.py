@@ -14,8 +14,8 @@ import psycopg
 from psycopg import pq
 from psycopg.pq.abc import PGconn, PGresult
 
+from penstock.engines.postgres.connect import statement_error
 from penstock.engines.postgres.target.relay import CopyConnectionLost, plain, relay
-from penstock.host.connect import statement_error
 from penstock.model import PenstockError
 
 BUFFER_BYTES = 256 * 1024
@@ -33,11 +33,11 @@ def copy_rows(
 ) -> int:
     """Run `copy ... to stdout` on one server into `copy ... from stdin` on the other.
 
-    Both connections must be idle or in a transaction, both statements of the same format.
-    Returns the number of rows, which both servers reported in their CommandComplete. Raises the
-    typed errors of `host.connect`, CopyCountsDiffer or CopyConnectionLost; then nothing that the
-    target got may be committed, and the source connection must be closed: it may be in the middle
-    of a copy.
+    Both connections must be idle or in a transaction, both statements of the same format. Returns
+    the number of rows, which both servers reported in their CommandComplete. Raises the typed
+    errors of `engines.postgres.connect`, CopyCountsDiffer or CopyConnectionLost; then nothing that
+    the target got may be committed, and the source connection must be closed: it may be in the
+    middle of a copy.
     """
     if plain(source) and plain(target):
         sent, taken = relay(source, copy_out, target, copy_in)

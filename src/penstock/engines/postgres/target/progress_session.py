@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import psycopg
 
+from penstock.engines.postgres.connect import connect, server_errors
 from penstock.engines.postgres.target import apart_rows, progress
-from penstock.host.connect import connect, server_errors
 from penstock.model import TableName
 from penstock.ports.table_sync import Apart
 from penstock.ports.target import Applied, left_out_columns

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import psycopg
 
+from penstock.engines.postgres.connect import quoted, statement_error
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.progress import SCHEMA
-from penstock.host.connect import quoted, statement_error
 from penstock.model import PenstockError, TableName
 from penstock.ports.refusals import (
     ForeignKeyBlocked,

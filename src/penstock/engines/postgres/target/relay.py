@@ -23,7 +23,7 @@ from psycopg.pq.abc import PGconn
 
 from penstock.codec.postgres import pgwire
 from penstock.codec.postgres.pgcopy import HEAD_BYTES, make_next_head
-from penstock.host.connect import server_errors, statement_error
+from penstock.engines.postgres.connect import server_errors, statement_error
 from penstock.model import PenstockError, Retry
 
 BLOCK_BYTES = 1024 * 1024
@@ -60,8 +60,8 @@ def relay(
 
     Both connections must be `plain` and idle or in a transaction, both statements of the same
     format. Returns the rows that the source sent and those that the target took in, as their
-    CommandCompletes tell; the transactions are open as before. Raises CopyConnectionLost,
-    WireError or the typed errors of `host.connect`; then both connections are closed, and the
+    CommandCompletes tell; the transactions are open as before. Raises CopyConnectionLost, WireError
+    or the typed errors of `engines.postgres.connect`; then both connections are closed, and the
     target rolls back.
     """
     try:

@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from penstock.engines.postgres.connect import (
+    EXACT_TEXT_SETTINGS,
+    commit_durably,
+    quoted,
+    server_errors,
+)
 from penstock.engines.postgres.target.bulk_checks import may_be_replica
 from penstock.engines.postgres.target.schema import check_shape
 from penstock.engines.postgres.target.target import read_own_rows, read_target_tables
-from penstock.host.connect import EXACT_TEXT_SETTINGS, commit_durably, quoted, server_errors
 from penstock.load.chunk import ChunkTask, PostgresWriter, Reader
 from penstock.model import TableName
 from penstock.ports.refusals import TargetTableMissing

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import psycopg
 import structlog
 
+from penstock.engines.postgres.connect import literal, quoted
 from penstock.engines.postgres.target import progress
 from penstock.engines.postgres.target.target import TargetTable, read_target_tables
 from penstock.engines.postgres.target.types import map_namespaces, same_type
-from penstock.host.connect import literal, quoted
 from penstock.load.late_keys import LateKey, LateTable, key_refused
 from penstock.model import (
     ColumnDefinition,

@@ -10,7 +10,7 @@ import pyarrow as pa
 from adbc_driver_postgresql import dbapi
 from psycopg import conninfo
 
-from penstock.host.connect import connect_error, literal, quoted
+from penstock.engines.postgres.connect import connect_error, literal, quoted
 from penstock.load import LOAD_AFRESH
 from penstock.model import PenstockError
 from penstock.ports.refusals import StagingChanged, StagingFailed, StagingLost

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping
 
 import psycopg
 
+from penstock.engines.postgres.connect import literal, quoted, server_errors
 from penstock.engines.postgres.target.merge import create_merge_table
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.progress import SCHEMA
 from penstock.engines.postgres.target.types import same_type
-from penstock.host.connect import StatementFailed, literal, quoted, server_errors
+from penstock.host.errors import StatementFailed
 from penstock.ports.refusals import StagingChanged
 
 MADE_MEANWHILE = ("42P07", "23505")  # a table of this name, or its row in a catalogue, is there

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from penstock.host.connect import quoted
+from penstock.engines.postgres.connect import quoted
 from penstock.model import TableName
 from penstock.ports.refusals import TargetTableMissing
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.codec.columns import arrow_type
-from penstock.host.connect import quoted
+from penstock.engines.postgres.connect import quoted
 from penstock.model import Column
 from penstock.ports.target import target_name as target_name
 

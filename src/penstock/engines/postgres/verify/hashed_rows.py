@@ -17,7 +17,8 @@ import numpy.typing as npt
 import psycopg
 from psycopg import pq
 
-from penstock.host.connect import ConnectionLost, statement_error
+from penstock.engines.postgres.connect import statement_error
+from penstock.host.errors import ConnectionLost
 
 Kind = Literal["missing", "surplus", "different"]
 Hashes = npt.NDArray[np.int64]
@@ -43,7 +44,7 @@ _EMPTY: Hashes = np.empty((0, 4), dtype=np.int64)
 def read_hashes(connection: psycopg.Connection, query: str, doing: str) -> Iterator[Hashes]:
     """Yield the rows of a query of four bigint columns as arrays, in the query's order.
 
-    Raises the typed errors of `host.connect`.
+    Raises the typed errors of `engines.postgres.connect`.
     """
     raw = connection.pgconn
     begun = raw.exec_(f"copy ({query}) to stdout (format binary)".encode())

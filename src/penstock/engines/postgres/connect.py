@@ -1,7 +1,7 @@
 """SQL connections to PostgreSQL: the one door, with typed errors and exact text settings.
 
 psycopg serves everything that is plain SQL or COPY; the replication protocol has a client of its
-own (`penstock.engines.postgres.source.client`). Not here: repeating what failed (see `retry.py`).
+own (`penstock.engines.postgres.source.client`). Not here: repeating what failed (see `host.retry`).
 """
 
 from __future__ import annotations
@@ -10,13 +10,29 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import ClassVar, LiteralString
+from typing import LiteralString
 from urllib.parse import quote, unquote, urlsplit
 
 import psycopg
 from psycopg import conninfo
 
-from penstock.model import PenstockError, Retry
+from penstock.host import errors
+from penstock.host.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    DatabaseRefused,
+    DatabaseUnknown,
+    LoginRefused,
+    PrivilegeMissing,
+    ServerBusy,
+    ServerUnreachable,
+    StatementFailed,
+    StatementInterrupted,
+    TlsFailed,
+    UrlInvalid,
+    mask,
+)
+from penstock.model import PenstockError
 
 CONNECT_TIMEOUT_S = 10
 
@@ -57,88 +73,6 @@ _KEEPALIVE = {
     "keepalives_interval": 10,
     "keepalives_count": 3,
 }
-
-
-class ConnectFailed(PenstockError):
-    """The server could not be reached or refused the connection for a reason not listed below."""
-
-    code = "HS20"
-    retry: ClassVar[Retry] = "backoff"
-
-
-class UrlInvalid(ConnectFailed):
-    """The text given as URL is not one of a PostgreSQL database."""
-
-    code = "HS21"
-    retry = "operator"
-
-
-class ServerUnreachable(ConnectFailed):
-    """Nothing listens there, the host name is unknown, or the way to it is closed."""
-
-    code = "HS22"
-
-
-class LoginRefused(ConnectFailed):
-    """Wrong user or password, or no line of pg_hba.conf lets this user in."""
-
-    code = "HS23"
-    retry = "operator"
-
-
-class DatabaseUnknown(ConnectFailed):
-    """The server has no database of this name."""
-
-    code = "HS24"
-    retry = "operator"
-
-
-class TlsFailed(ConnectFailed):
-    """TLS could not be agreed on, or the server's certificate is not to be trusted."""
-
-    code = "HS25"
-    retry = "operator"
-
-
-class ServerBusy(ConnectFailed):
-    """The server is starting, stopping, recovering or has no connection free."""
-
-    code = "HS26"
-
-
-class DatabaseRefused(ConnectFailed):
-    """The account may not use this database; MySQL says so of one that is not there, too."""
-
-    code = "HS31"
-    retry = "operator"
-
-
-class ConnectionLost(PenstockError):
-    """An open connection broke: server stopped, session ended by an operator, network cut."""
-
-    code = "HS27"
-    retry = "backoff"
-
-
-class PrivilegeMissing(PenstockError):
-    """The role may not do what it was asked to do."""
-
-    code = "HS28"
-    retry = "operator"
-
-
-class StatementFailed(PenstockError):
-    """The server refused a statement; the message is the server's own."""
-
-    code = "HS29"
-    retry = "operator"
-
-
-class StatementInterrupted(PenstockError):
-    """Deadlock, serialization failure, lock timeout or cancel: the same again may succeed."""
-
-    code = "HS30"
-    retry = "backoff"
 
 
 def connect(
@@ -295,20 +229,6 @@ def _scrubbed(text: str, url: str) -> str:
     return text.replace(password, "***") if password else text
 
 
-def mask(url: str) -> str:
-    """The URL with its secrets replaced by `***`, fit for messages and pages.
-
-    Works on broken URLs and on key=value connection strings too: rather too much is hidden.
-    """
-    masked = re.sub(r"(://[^:@/?\s]*):.*@", r"\1:***@", url, count=1)
-    return re.sub(
-        r"((?:ssl)?password|passphrase|secret|token)\s*=\s*('(?:[^'\\]|\\.)*'|[^&\s]*)",
-        r"\1=***",
-        masked,
-        flags=re.IGNORECASE,
-    )
-
-
 def with_database(url: str, database: str) -> str:
     """The same URL for another database of that server."""
     match = re.match(r"(\w+://[^/?#]*)(?:/[^?#]*)?(.*)\Z", url, re.DOTALL)
@@ -350,20 +270,13 @@ _RETRY_STATES = frozenset({"40001", "40P01", "55P03", "57014", "53300", "55006",
 
 
 def safe_to_retry(error: BaseException) -> bool:
-    """Whether the same work, begun afresh, may succeed without anyone doing anything.
-
-    True for lost connections, servers that stop or start, deadlocks, serialization failures,
-    lock and statement timeouts. It does not say whether a COMMIT that broke took effect: read
-    the progress row for that.
-    """
-    if isinstance(error, PenstockError):
-        return error.retry == "backoff"
+    """As `host.errors.safe_to_retry`, for psycopg's errors too."""
     if isinstance(error, psycopg.Error):
         state = error.sqlstate
         if state is None:
             return isinstance(error, psycopg.OperationalError)
         return state in _RETRY_STATES or state.startswith(("08", "57P"))
-    return isinstance(error, ConnectionError | TimeoutError)
+    return errors.safe_to_retry(error)
 
 
 def commit_durably(connection: psycopg.Connection, *, once: bool = False) -> None:

@@ -1,0 +1,121 @@
+"""What can go wrong between us and a server, whichever engine it is: one class for each condition.
+
+An engine gives its driver's errors these types, so that the same condition has the same code, and
+the same answer, everywhere. Not here: which of a driver's errors is which (the engines' `connect`),
+and repeating what failed (`retry.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from penstock.model import PenstockError, Retry
+
+
+class ConnectFailed(PenstockError):
+    """The server could not be reached or refused the connection for a reason not listed below."""
+
+    code = "HS20"
+    retry: ClassVar[Retry] = "backoff"
+
+
+class UrlInvalid(ConnectFailed):
+    """The text given as URL is not that of a database."""
+
+    code = "HS21"
+    retry = "operator"
+
+
+class ServerUnreachable(ConnectFailed):
+    """Nothing listens there, the host name is unknown, or the way to it is closed."""
+
+    code = "HS22"
+
+
+class LoginRefused(ConnectFailed):
+    """Wrong user or password, or no line of pg_hba.conf lets this user in."""
+
+    code = "HS23"
+    retry = "operator"
+
+
+class DatabaseUnknown(ConnectFailed):
+    """The server has no database of this name."""
+
+    code = "HS24"
+    retry = "operator"
+
+
+class TlsFailed(ConnectFailed):
+    """TLS could not be agreed on, or the server's certificate is not to be trusted."""
+
+    code = "HS25"
+    retry = "operator"
+
+
+class ServerBusy(ConnectFailed):
+    """The server is starting, stopping, recovering or has no connection free."""
+
+    code = "HS26"
+
+
+class DatabaseRefused(ConnectFailed):
+    """The account may not use this database; MySQL says so of one that is not there, too."""
+
+    code = "HS31"
+    retry = "operator"
+
+
+class ConnectionLost(PenstockError):
+    """An open connection broke: server stopped, session ended by an operator, network cut."""
+
+    code = "HS27"
+    retry = "backoff"
+
+
+class PrivilegeMissing(PenstockError):
+    """The role may not do what it was asked to do."""
+
+    code = "HS28"
+    retry = "operator"
+
+
+class StatementFailed(PenstockError):
+    """The server refused a statement; the message is the server's own."""
+
+    code = "HS29"
+    retry = "operator"
+
+
+class StatementInterrupted(PenstockError):
+    """Deadlock, serialization failure, lock timeout or cancel: the same again may succeed."""
+
+    code = "HS30"
+    retry = "backoff"
+
+
+def safe_to_retry(error: BaseException) -> bool:
+    """Whether the same work, begun afresh, may succeed without anyone doing anything.
+
+    True for typed errors that say so (lost connections, servers that stop or start, deadlocks,
+    serialization failures, timeouts) and for broken sockets. It does not say whether a COMMIT that
+    broke took effect: read the progress row for that.
+    """
+    if isinstance(error, PenstockError):
+        return error.retry == "backoff"
+    return isinstance(error, ConnectionError | TimeoutError)
+
+
+def mask(url: str) -> str:
+    """The URL with its secrets replaced by `***`, fit for messages and pages.
+
+    Works on broken URLs and on key=value connection strings too: rather too much is hidden.
+    """
+    masked = re.sub(r"(://[^:@/?\s]*):.*@", r"\1:***@", url, count=1)
+    return re.sub(
+        r"((?:ssl)?password|passphrase|secret|token)\s*=\s*('(?:[^'\\]|\\.)*'|[^&\s]*)",
+        r"\1=***",
+        masked,
+        flags=re.IGNORECASE,
+    )
