@@ -45,6 +45,7 @@ HINTS_MAX = 8  # of one class: those that follow are variants
 DEFECT = "Start the same command again. If it comes again at the same place, please report it."
 MORE = {
     "BinlogBroken": DEFECT,
+    "ConfigUrlInvalid": "Write it like postgresql://user:${PASSWORD}@host:5432/database.",
     "ConfigPatternInvalid": 'Write schema.table, with * and ? for any text: "public.*".',
     "CopyConnectionLost": "Nothing: the chunk is copied again once the server answers.",
     "FaultInjected": "Unset PENSTOCK_FAULT: it is for tests.",

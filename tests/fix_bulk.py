@@ -10,7 +10,7 @@ import psycopg
 
 from penstock.control.bulk_load import bulk_load
 from penstock.control.compare import Side, TablePair, compare_tables
-from penstock.control.config import Config, load_config
+from penstock.control.config import load_config
 from penstock.control.source_planner import SourcePlanner
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
@@ -19,6 +19,7 @@ from penstock.load import chunk as chunks
 from penstock.load.bulk import BulkResult, Point
 from penstock.load.session import PendingSession, Session, SessionOptions
 from penstock.model import Lsn, TableName
+from penstock.ports.config import Config
 
 ORDERS = TableName("public", "orders")
 

@@ -15,10 +15,10 @@ import pytest
 from fix_pipeline import pipeline
 from fix_postgres import Server
 from penstock.codec.postgres import pgwire
-from penstock.control.config import Config
 from penstock.control.doctor import examine
 from penstock.engines.postgres.source.client import open_replication
 from penstock.ports.checks import Finding, Severity
+from penstock.ports.config import Config
 
 PASSWORD = "secret"
 SLOT = "wirekite_replication_slot"

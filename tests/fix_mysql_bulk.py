@@ -13,7 +13,7 @@ from fix_loader import LocalSession
 from fix_mysql import MySQLServer, database_of
 from penstock.codec.mysql.mysqltext import Dialect
 from penstock.control.bulk_load import bulk_load
-from penstock.control.config import Config, load_config
+from penstock.control.config import load_config
 from penstock.control.source_planner import data_planner
 from penstock.engines.mysql.source.borrowing import BorrowedSession, borrow
 from penstock.engines.mysql.source.chunks import KeyChunk
@@ -24,6 +24,7 @@ from penstock.load.bulk import BulkResult
 from penstock.load.bulk_mysql import RowsOfChunk, into_postgres
 from penstock.load.session import Session
 from penstock.model import TableDefinition
+from penstock.ports.config import Config
 from penstock.sql.read_plan import Ends, way_of
 
 

@@ -13,12 +13,13 @@ from fix_mysql import MySQLServer, database_of
 from fix_mysql_extract import sql
 from fix_pipeline import write_pipeline
 from penstock.control.actions import ActionWatch
-from penstock.control.config import Config, load_config
+from penstock.control.config import load_config
 from penstock.control.extract_process import extract_changes
 from penstock.control.load_process import _Load
 from penstock.control.stopping import StopRequest
 from penstock.extract.extractor import Outcome
 from penstock.load.bulk import BulkResult
+from penstock.ports.config import Config
 
 
 class Keeper(LocalKeeper):

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.control.config import Config, load_config
+from penstock.control.config import load_config
+from penstock.ports.config import Config
 
 
 def write_pipeline(

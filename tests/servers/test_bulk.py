@@ -14,7 +14,7 @@ import pytest
 
 from fix_bulk import ORDERS, between, check_equal, fill_orders, load, point_of, rows, run, two_slots
 from penstock.control.bulk_load import bulk_load
-from penstock.control.config import Config, load_config
+from penstock.control.config import load_config
 from penstock.control.source_planner import SourcePlanner
 from penstock.engines.postgres.source.snapshot import temporary_consistent_point
 from penstock.engines.postgres.target.bulk_checks import TargetFires
@@ -23,6 +23,7 @@ from penstock.load.bulk_progress import BulkProgress, stored_progress
 from penstock.load.ledger import TargetHoldsRows, read_ledger, start_positions, write_ledger
 from penstock.load.session import Session
 from penstock.model import TableName
+from penstock.ports.config import Config
 
 pytestmark = pytest.mark.spark
 

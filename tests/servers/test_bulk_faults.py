@@ -20,7 +20,6 @@ import pytest
 from fix_bulk import ORDERS, between, check_equal, fill_orders, load, point_of, rows, run, two_slots
 from fix_proxy import Proxy
 from penstock.control.bulk_load import bulk_load
-from penstock.control.config import Config
 from penstock.control.live import bulk_line
 from penstock.control.source_planner import SourcePlanner
 from penstock.control.target_state import open_target_reader, read_target_state
@@ -30,6 +29,7 @@ from penstock.load.bulk import BulkStopped
 from penstock.load.bulk_progress import BulkProgress
 from penstock.load.ledger import read_ledger, start_positions
 from penstock.load.session import Session
+from penstock.ports.config import Config
 
 pytestmark = pytest.mark.spark
 

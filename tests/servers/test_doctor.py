@@ -16,7 +16,6 @@ from fix_pipeline import pipeline
 from fix_postgres import Server
 from penstock.codec.postgres import pgoutput
 from penstock.control import doctor_host
-from penstock.control.config import Config, Mode
 from penstock.control.doctor import PreflightFailed, examine
 from penstock.control.doctor_load import LOAD_CHECKS
 from penstock.control.ends import source_tables
@@ -35,6 +34,7 @@ from penstock.host.errors import ConnectionLost
 from penstock.log import Writer, checkpoint
 from penstock.model import FlushPoint, Run, TableDefinition
 from penstock.ports.checks import CHECKS, Probe, Severity, Side
+from penstock.ports.config import Config, Mode
 
 
 def test_every_check_of_the_reference_is_registered() -> None:

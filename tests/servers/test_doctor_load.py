@@ -14,8 +14,8 @@ from fix_doctor import as_role, found, one
 from fix_mysql import MySQLServer, database_of
 from fix_pipeline import pipeline
 from fix_postgres import Server
-from penstock.control.config import Config
 from penstock.ports.checks import Severity
+from penstock.ports.config import Config
 from penstock.ports.progress import open_progress
 
 E, W = Severity.ERROR, Severity.WARNING

@@ -12,7 +12,6 @@ from fix_doctor import one
 from fix_extract import QUICK, Stop, extractor_of, log_changes, running, set_up, until
 from fix_pipeline import penstock, pipeline
 from fix_stream import run_sql
-from penstock.control.config import Config
 from penstock.control.doctor import PreflightFailed, examine
 from penstock.control.followed import followed
 from penstock.engines.postgres.connect import connect
@@ -20,6 +19,7 @@ from penstock.engines.postgres.source.catalog import captured_tables, open_catal
 from penstock.engines.postgres.source.table_shape import TableWithoutColumns
 from penstock.model.patterns import Selection
 from penstock.ports.checks import Severity
+from penstock.ports.config import Config
 
 WATCHFUL = replace(QUICK, exit_when_idle=False, table_interval_s=0.1)
 EXTRACTOR = {

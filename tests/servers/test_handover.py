@@ -17,7 +17,7 @@ import pytest
 
 from fix_postgres import Server
 from penstock.control.bulk_load import bulk_load
-from penstock.control.config import Config, load_config
+from penstock.control.config import load_config
 from penstock.control.ends import source_tables
 from penstock.control.handover import bulk_planner, prepared, read_handover, wait_for_point
 from penstock.control.handover_state import Phase
@@ -28,6 +28,7 @@ from penstock.engines.postgres.standby import NotAStandby
 from penstock.load.ledger import Ledger, read_ledger, write_ledger
 from penstock.load.session import PendingSession, Session, SessionOptions
 from penstock.model import Lsn
+from penstock.ports.config import Config
 
 WAIT_S = 30.0
 PEEK = """

@@ -17,7 +17,6 @@ from fix_bulk import rows, two_slots
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_bulk import between, fill_orders, load
 from penstock.control.bulk_load import bulk_load
-from penstock.control.config import Config
 from penstock.engines.mysql.loans import SnapshotGone, is_alive
 from penstock.engines.mysql.planner import MySQLPlanner
 from penstock.engines.mysql.source.borrowing import borrow
@@ -25,6 +24,7 @@ from penstock.load.bulk import Point
 from penstock.load.ledger import read_ledger
 from penstock.load.session import Session
 from penstock.model import TableName
+from penstock.ports.config import Config
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 

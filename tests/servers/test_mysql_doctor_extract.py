@@ -10,7 +10,6 @@ import pytest
 from fix_doctor import found, one
 from fix_mysql import MySQLServer, database_of
 from fix_pipeline import pipeline
-from penstock.control.config import Config
 from penstock.control.doctor import examine
 from penstock.control.extract_process import check_source
 from penstock.control.handover_state import LogWithoutBulkLoad
@@ -27,6 +26,7 @@ from penstock.engines.mysql.source.unfollowed import StartUnfit
 from penstock.log import Writer
 from penstock.model import FlushPoint, PenstockError, Run
 from penstock.ports.checks import Severity
+from penstock.ports.config import Config
 
 E = Severity.ERROR
 

@@ -10,11 +10,12 @@ import pytest
 from fix_extract import log_changes
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_extract import sql
-from penstock.control.config import Config, load_config
+from penstock.control.config import load_config
 from penstock.control.doctor import PreflightFailed, examine
 from penstock.control.extract_process import extract_changes
 from penstock.control.identity import DirectoryOfOtherSource
 from penstock.extract.extractor import Ended, Outcome
+from penstock.ports.config import Config
 
 FILE = """
 [pipeline]

@@ -19,7 +19,7 @@ from fix_mysql import MySQLServer, database_of
 from fix_mysql_extract import sql
 from penstock.codec.mysql.binlog_tables import ShapeMismatch
 from penstock.control.bulk_load import bulk_load, bulk_options
-from penstock.control.config import Config, load_config
+from penstock.control.config import load_config
 from penstock.control.doctor import PreflightFailed
 from penstock.control.extract_process import extract_changes, extract_options
 from penstock.control.handover import bulk_planner
@@ -39,6 +39,7 @@ from penstock.extract.extractor import Ended, Extractor
 from penstock.load.bulk import BulkResult, finish_foreign_keys
 from penstock.load.session import Session
 from penstock.model import BinlogPosition, TableName
+from penstock.ports.config import Config
 
 pytestmark = pytest.mark.spark
 TIMEOUT_S = 60.0

@@ -12,7 +12,6 @@ import pytest
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_extract import sql
 from fix_pipeline import penstock, pipeline
-from penstock.control.config import Config
 from penstock.control.extract_process import extract_changes
 from penstock.control.lag import read_lag
 from penstock.control.positions import positions_of
@@ -23,6 +22,7 @@ from penstock.engines.mysql.source.refusals import LogPurged
 from penstock.engines.mysql.target import progress as mysql_progress
 from penstock.engines.postgres.target import progress as postgres_progress
 from penstock.model import BinlogPosition
+from penstock.ports.config import Config
 from penstock.ports.target import FileProgress
 
 # As document 000 prints them.

@@ -14,7 +14,7 @@ from fix_extract import log_changes, until
 from fix_mysql import MySQLServer, follow_primary
 from fix_pipeline import penstock, write_pipeline
 from penstock.control.bulk_load import bulk_load
-from penstock.control.config import Config, load_config
+from penstock.control.config import load_config
 from penstock.control.extract_process import extract_changes
 from penstock.control.handover import bulk_planner
 from penstock.control.handover_state import Phase, read_handover
@@ -23,6 +23,7 @@ from penstock.engines.mysql.replica import NotAReplica, ReplicaNotOurs
 from penstock.extract.extractor import Ended
 from penstock.load.bulk import Point
 from penstock.load.session import Session
+from penstock.ports.config import Config
 
 pytestmark = pytest.mark.spark
 Maker = Callable[..., MySQLServer]

@@ -11,8 +11,9 @@ import pytest
 
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_bulk import Here, between, load
-from penstock.control.config import Config, load_config
+from penstock.control.config import load_config
 from penstock.control.plan import make_plan
+from penstock.ports.config import Config
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import pytest
 from fix_mysql import MySQLServer, database_of
 from fix_pipeline import pipeline
 from fix_postgres import Server
-from penstock.control.config import Config
 from penstock.control.doctor import examine
 from penstock.control.reset import look
 from penstock.ports.checks import Side
+from penstock.ports.config import Config
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-servers.md"
 PASSWORD = "of this test"

@@ -18,7 +18,6 @@ from fix_pipeline import pipeline
 from fix_postgres import Server
 from penstock.codec.columns import batch_schema
 from penstock.control.actions import ActionWatch
-from penstock.control.config import Config
 from penstock.control.extract_process import ensure_slot
 from penstock.control.lag import read_lag, read_source_state
 from penstock.control.log_facts import outstanding_commit_us, read_log_end
@@ -30,6 +29,7 @@ from penstock.engines.postgres.target.progress import set_action
 from penstock.host.errors import ServerUnreachable
 from penstock.log import Writer, WriterOptions
 from penstock.model import Column, FlushPoint, Lsn, Op, Relation, Rows, Run
+from penstock.ports.config import Config
 from penstock.ports.refusals import ActionUnknown
 
 RELATION = Relation(

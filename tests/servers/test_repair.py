@@ -11,12 +11,13 @@ from fix_doctor import as_role
 from fix_pipeline import penstock, write_pipeline
 from fix_postgres import Server
 from penstock.control import compare
-from penstock.control.config import Config, load_config
+from penstock.control.config import load_config
 from penstock.control.verify import verify
 from penstock.engines.postgres.target import progress
 from penstock.host import faults
 from penstock.host.files import REAL_FILES
 from penstock.load.ledger import Ledger, write_ledger
+from penstock.ports.config import Config
 from penstock.ports.refusals import TargetShapeDiffers
 from penstock.ports.repair import RepairRefused, TargetMoved
 

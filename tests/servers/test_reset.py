@@ -17,7 +17,7 @@ from fix_end_to_end import Pair
 from fix_mysql import MySQLServer, database_of
 from fix_pipeline import Ran, penstock, pipeline, write_pipeline
 from fix_postgres import Server
-from penstock.control.config import Config, load_config
+from penstock.control.config import load_config
 from penstock.control.reset import at_rest, carry_out, look
 from penstock.engines.mysql.connect import connect as mysql_connect
 from penstock.engines.mysql.target import progress as mysql_progress
@@ -25,6 +25,7 @@ from penstock.engines.postgres.source.slot_owner import SlotOfAnother, SlotOwner
 from penstock.engines.postgres.target import progress
 from penstock.log import load_state
 from penstock.model import TableName
+from penstock.ports.config import Config
 from penstock.ports.refusals import TargetFollowsAnotherLog
 from penstock.ports.target import TableRecord
 

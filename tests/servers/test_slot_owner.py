@@ -11,7 +11,6 @@ from fix_extract import Stop, extractor_of, log_changes, running, set_up, until
 from fix_pipeline import pipeline
 from fix_stream import run_sql
 from penstock.control.bulk_load import source_tables
-from penstock.control.config import Config
 from penstock.control.extract_process import ensure_slot
 from penstock.control.handover import prepared
 from penstock.control.handover_state import Handover, write_handover
@@ -29,6 +28,7 @@ from penstock.engines.postgres.source.slot_owner import (
 )
 from penstock.extract.extractor import ExtractOptions, Extractor
 from penstock.log.state import load_state
+from penstock.ports.config import Config
 
 DDL = "create table t (id int primary key, v text);; insert into t values (1, 'a')"
 SLOT, PUBLICATION = "wirekite_replication_slot", "wirekite_publication"

@@ -13,10 +13,10 @@ from fix_bulk import two_slots
 from fix_mysql import MySQLServer, database_of, running
 from fix_mysql_bulk import between, load
 from penstock.control.compare import ColumnGone
-from penstock.control.config import Config
 from penstock.control.verify import VerifyResult, verify
 from penstock.load.session import Session
 from penstock.model import TableName
+from penstock.ports.config import Config
 from penstock.ports.refusals import TargetShapeDiffers
 from penstock.ports.repair import RepairRefused
 

@@ -18,12 +18,13 @@ import pytest
 from fix_loading import Running
 from fix_mysql import MySQLServer, database_of
 from fix_pipeline import write_pipeline
-from penstock.control.config import Config, load_config
+from penstock.control.config import load_config
 from penstock.control.running import LOAD_LOCK
 from penstock.control.verify import verify
 from penstock.host.files import REAL_FILES, DirectoryLock
 from penstock.load.hold import HOLD_FILE
 from penstock.log.state import load_state
+from penstock.ports.config import Config
 
 TABLES = (
     "create table t (id int primary key, v varchar(40))",

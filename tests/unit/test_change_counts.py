@@ -11,9 +11,9 @@ from fix_log import ITEM, SOURCE, Change, inserts, numbered, run_of, truncate
 from fix_pipeline import pipeline
 from penstock.control import change_counts
 from penstock.control.change_counts import ChangeCounter, changes_between
-from penstock.control.config import Config
 from penstock.log import Writer, WriterOptions
 from penstock.model import Op, TableName
+from penstock.ports.config import Config
 
 URL = "postgresql://u@127.0.0.1:1/d"
 NAME = TableName("public", "item")

@@ -16,7 +16,6 @@ import pytest
 from fix_pipeline import pipeline
 from penstock.codec.mysql.binlog_events import EventKind
 from penstock.control import demo, handover, repair, supervisor, table_wishes
-from penstock.control.config import Config
 from penstock.control.identity import (
     DirectoryOfOtherPipeline,
     SourceIdentity,
@@ -38,6 +37,7 @@ from penstock.host.process import Child, ProcessNotStarted
 from penstock.load.ledger import STATE_FILE, LedgerUnreadable, read_ledger
 from penstock.load.stage import BatchOptions, LogForeign, LogGap, Stager
 from penstock.model import TableDefinition, TableName
+from penstock.ports.config import Config
 from penstock.ports.policies import SchemaChangeNotCarried
 from penstock.ports.refusals import StagingLost, TargetSchemaMissing, TargetTableMissing
 from penstock.ports.target import Applied

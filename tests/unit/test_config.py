@@ -14,11 +14,10 @@ from penstock.control.config import (
     ConfigStartRefused,
     ConfigUrlInvalid,
     ConfigValueInvalid,
-    HandoverMode,
-    Mode,
     load_config,
 )
 from penstock.control.config_text import ConfigSyntax, ConfigUnreadable, ConfigVariableMissing
+from penstock.ports.config import HandoverMode, Mode
 
 WHOLE = """
 [pipeline]

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from penstock.control.config import (
-    Config,
     ConfigOtherEngine,
     ConfigStartRefused,
     ConfigUrlInvalid,
@@ -15,6 +14,7 @@ from penstock.control.config import (
     load_config,
 )
 from penstock.engines.mysql.resume_state import asked_position, server_id_of
+from penstock.ports.config import Config
 
 FILE = """
 [pipeline]

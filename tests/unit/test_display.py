@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from penstock.control.config import HandoverMode
 from penstock.control.display import (
     console,
     human_bytes,
@@ -40,6 +39,7 @@ from penstock.control.target_state import TargetState
 from penstock.load.bulk_progress import BulkProgress, Rates, TableProgress, share_of
 from penstock.model import FlushPoint, TableName
 from penstock.ports.checks import Finding, Severity, Side
+from penstock.ports.config import HandoverMode
 from penstock.ports.target import Applied
 
 

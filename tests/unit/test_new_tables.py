@@ -10,13 +10,14 @@ import pytest
 
 from fix_pipeline import pipeline
 from penstock.control import new_tables, table_wishes
-from penstock.control.config import Config, load_config
+from penstock.control.config import load_config
 from penstock.control.new_tables import NewTable, NewTableWatch
 from penstock.control.table_list import line_of
 from penstock.control.table_wishes import TableNotTaken, read_wishes, wished_patterns
 from penstock.model import TableName
 from penstock.model.patterns import Selection
 from penstock.model.wishes import Capture, CaptureAnswers, TableWish, TableWishes
+from penstock.ports.config import Config
 
 ITEM, BAG = TableName("public", "item"), TableName("public", "bag")
 URLS = ("postgresql://u@h/s", "postgresql://u@h/t")

@@ -10,9 +10,9 @@ import pytest
 from fix_hands import Hands
 from fix_pipeline import pipeline
 from penstock.control import past_errors as module
-from penstock.control.config import Config
 from penstock.control.past_errors import errors_kept, past_errors
 from penstock.host.errors import ServerUnreachable
+from penstock.ports.config import Config
 
 URL = "postgresql://u@127.0.0.1:1/d"
 

@@ -11,11 +11,11 @@ from fix_log import SOURCE, inserts, numbered, run_of
 from fix_pipeline import pipeline
 from penstock.codec.ckt import HEADER_REGION_SIZE
 from penstock.control.change_counts import ChangeCounter
-from penstock.control.config import Config
 from penstock.control.log_facts import outstanding_commit_us, read_log_end
 from penstock.control.log_view import describe, find_log, printed
 from penstock.log import SegmentCorrupt, Writer
 from penstock.model import TableName
+from penstock.ports.config import Config
 
 URL = "postgresql://u@127.0.0.1:1/d"
 NAME = TableName("public", "item")

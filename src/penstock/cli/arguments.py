@@ -12,7 +12,7 @@ import click
 from penstock.model import TableName
 
 if TYPE_CHECKING:
-    from penstock.control.config import Config
+    from penstock.ports.config import Config
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 PIPELINE_FILE = click.Path(path_type=Path)

@@ -19,8 +19,8 @@ from penstock.cli.arguments import (
 from penstock.cli.output import say_json, say_text
 
 if TYPE_CHECKING:
-    from penstock.control.config import Config
     from penstock.model import TableName
+    from penstock.ports.config import Config
 
 
 def named(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,10 +10,10 @@ from contextlib import closing
 
 import structlog
 
-from penstock.control.config import Config
 from penstock.control.stopping import StopRequest
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectFailed, ConnectionLost, StatementInterrupted
+from penstock.ports.config import Config
 from penstock.ports.progress import Progress, open_progress
 
 logger = structlog.get_logger()

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.control.config import Config
 from penstock.control.ends import ends_of, source_tables
 from penstock.load.bulk import BulkOptions, BulkResult, Planner, load_in_bulk
 from penstock.load.bulk_progress import OnProgress
 from penstock.load.session import Session
 from penstock.model import TableDefinition
+from penstock.ports.config import Config
 
 
 def bulk_options(config: Config) -> BulkOptions:

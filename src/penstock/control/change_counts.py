@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from penstock.codec.ckt import FrameEntry, FrameKind, RowsFlag
-from penstock.control.config import Config
 from penstock.host.files import FileMissing
 from penstock.log.layout import SegmentFile, list_segments
 from penstock.log.segment import Segment, list_begun_segments, open_segment
 from penstock.model import MarkerKind, TableName
+from penstock.ports.config import Config
 
 ROWS_OPENED_MAX = 2_000_000  # per look: a log that was long before we came is counted in pieces
 SEGMENTS_KNOWN_MAX = 20_000  # of which the frames are remembered

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from penstock.control.config import Config, load_config
+from penstock.control.config import load_config
 from penstock.control.demo_workload import Workload, WorkloadOptions, open_shop
 from penstock.control.display import human_count, human_seconds
 from penstock.control.live import View
@@ -29,6 +29,7 @@ from penstock.host.clock import REAL_CLOCK
 from penstock.host.process import JAVA_VERSIONS, java_version
 from penstock.log.layout import DONE_NAME
 from penstock.model import Lsn, PenstockError
+from penstock.ports.config import Config
 
 DATABASE = "shop"
 PIPELINE = """\

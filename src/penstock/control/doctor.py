@@ -18,7 +18,6 @@ import psycopg
 # The modules register their checks when they are imported.
 import penstock.engines.postgres.checks  # noqa: F401
 from penstock.control import doctor_directory, doctor_host  # noqa: F401
-from penstock.control.config import Config
 from penstock.control.doctor_load import LOAD_CHECKS, Loading, as_postgres_has_them
 from penstock.control.followed import followed_names
 from penstock.control.new_tables import new_findings
@@ -39,6 +38,7 @@ from penstock.ports.checks import (
     unreachable,
     untold,
 )
+from penstock.ports.config import Config
 from penstock.sql.read_plan import is_mysql
 
 
@@ -322,7 +322,7 @@ CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
     {
-        "CF": "the pipeline file: no command comes as far as doctor's checks",
+        "CF HS32 HS33": "the pipeline file: no command comes as far as doctor's checks",
         "VF": "of `penstock verify`",
         "WB": "of the web interface",
         "LG": "of the change log: `penstock log check`",

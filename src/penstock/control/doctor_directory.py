@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.control.config import Config, Mode
 from penstock.control.handover_state import LogWithoutBulkLoad, check_bulk_load, read_handover
 from penstock.engines.mysql.resume_state import has_begun
 from penstock.ports.checks import Finding, Severity, Side, check, mend_of
+from penstock.ports.config import Config, Mode
 
 
 @check("PK19", "what the log was begun with", side=Side.HOST, change_only=True)

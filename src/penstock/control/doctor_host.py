@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from penstock.codec.mysql import binlog
 from penstock.codec.postgres import pgoutput
-from penstock.control.config import Config
 from penstock.host.process import JAVA_VERSIONS, java_version
 from penstock.ports.checks import Finding, Severity, Side, check
+from penstock.ports.config import Config
 
 MASTER_TIMEOUT_S = 5.0
 DISK_FREE_BYTES_ERROR = 100 * 2**20

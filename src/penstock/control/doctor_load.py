@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from penstock.control.config import Config
 from penstock.control.ends import ends_of
 from penstock.control.plan import is_planned, make_plan
 from penstock.control.table_wishes import read_wishes
@@ -21,6 +20,7 @@ from penstock.log.state import load_state
 from penstock.model import PenstockError, TableDefinition
 from penstock.ports.bulk import open_bulk_target
 from penstock.ports.checks import Check, Finding, Severity, Side, check, mend_of
+from penstock.ports.config import Config
 from penstock.ports.refusals import (
     TargetNotTransactional,
     TargetShapeDiffers,

@@ -6,10 +6,10 @@ Not here: what is done with them (`bulk_load.py`, `doctor_load.py`).
 from __future__ import annotations
 
 from penstock.codec.types import Engine, Server, parse_choices
-from penstock.control.config import Config
 from penstock.control.followed import followed_names
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.model import TableDefinition
+from penstock.ports.config import Config
 from penstock.sql.read_plan import Ends, is_mysql
 
 

@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 import structlog
 
 from penstock.control.actions import ActionWatch
-from penstock.control.config import Config, Mode
 from penstock.control.diagnostics import diagnostics_to
 from penstock.control.doctor import examine
 from penstock.control.ends import source_tables
@@ -46,6 +45,7 @@ from penstock.log.state import load_state
 from penstock.model import Lsn, PenstockError, TableDefinition
 from penstock.model.patterns import Selection
 from penstock.ports.checks import Side
+from penstock.ports.config import Config, Mode
 from penstock.ports.source import SourceEngine
 
 logger = structlog.get_logger()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.control.config import Config
 from penstock.control.table_wishes import read_answers, read_wishes
 from penstock.engines.postgres.source.ddl_watch import WatchState
 from penstock.engines.postgres.source.engine import WATCH_FILE
@@ -16,6 +15,7 @@ from penstock.host.files import REAL_FILES, Files
 from penstock.log import PipelineLayout, checkpoint
 from penstock.model import TableName
 from penstock.model.wishes import Capture
+from penstock.ports.config import Config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

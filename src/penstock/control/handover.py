@@ -17,7 +17,6 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 import msgspec
 import structlog
 
-from penstock.control.config import Config, HandoverMode
 from penstock.control.handover_state import (
     Do,
     Handover,
@@ -56,6 +55,7 @@ from penstock.load.chunk import snapshot_text
 from penstock.load.ledger import read_ledger
 from penstock.log.state import load_state
 from penstock.model import Lsn, PenstockError, TableDefinition
+from penstock.ports.config import Config, HandoverMode
 from penstock.sql.read_plan import is_mysql
 
 __all__ = ["HandoverView", "bulk_planner", "prepared", "read_handover", "wait_for_point"]

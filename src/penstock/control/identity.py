@@ -11,11 +11,11 @@ from pathlib import Path
 
 import psycopg
 
-from penstock.control.config import Config
 from penstock.engines.postgres.connect import server_errors
 from penstock.host.files import REAL_FILES
 from penstock.log import checkpoint
 from penstock.model import PenstockError
+from penstock.ports.config import Config
 
 IDENTITY_FILE = "source.json"
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 import structlog
 
 from penstock.control.bulk_load import bulk_options
-from penstock.control.config import Config
 from penstock.control.ends import source_tables
 from penstock.control.table_wishes import read_wishes
 from penstock.host import faults
@@ -21,6 +20,7 @@ from penstock.load.late_tables import add_late_keys
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import as_pattern
 from penstock.model.wishes import Capture
+from penstock.ports.config import Config
 
 logger = structlog.get_logger()
 

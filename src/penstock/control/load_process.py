@@ -18,7 +18,6 @@ import structlog
 from penstock.codec.types import Engine, parse_choices
 from penstock.control.actions import ActionWatch
 from penstock.control.bulk_load import bulk_load, bulk_options
-from penstock.control.config import Config, Mode, OnTableError
 from penstock.control.diagnostics import diagnostics_to
 from penstock.control.doctor import examine
 from penstock.control.ends import source_tables
@@ -43,7 +42,9 @@ from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.loader_state import LoaderState, write_loader_state
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions, SparkLost
 from penstock.model import PenstockError, TableDefinition
+from penstock.ports.config import Config, Mode, OnTableError
 from penstock.ports.progress import open_progress
+from penstock.ports.registry import types_at
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock load"
@@ -195,7 +196,7 @@ class _Load:
             ),
             change_file_extension=section.change_file_extension,
             exit_when_done=config.change_extractor.exit_when_idle,
-            choices=parse_choices(config.target.types, Engine.of_url(config.source.url)),
+            choices=parse_choices(config.target.types, Engine(types_at(config.source.url))),
             policies=config.schema_changes.policies,
             isolates=section.on_table_error is OnTableError.ISOLATE,
             on_note=lambda note: keep_error(config, "load", note),

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from penstock.control.config import Config
 from penstock.host.files import FileMissing
 from penstock.log.layout import DONE_NAME, SegmentFile, list_segments
 from penstock.log.segment import Segment, list_begun_segments, open_segment
 from penstock.log.state import load_state
 from penstock.model import FlushPoint
+from penstock.ports.config import Config
 
 T = TypeVar("T")
 NOTHING = FlushPoint(position=0)

@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from penstock.control.config import Config, is_mysql_url, load_config
+from penstock.control.config import load_config
 from penstock.control.doctor import Report, examine
 from penstock.control.plan import Plan, make_plan
 from penstock.engines.mysql.url import MySQLUrl
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import as_pattern
 from penstock.ports.checks import Severity, Side
+from penstock.ports.config import Config
+from penstock.ports.registry import engine_at
 
 _USER_INFO = re.compile(r"(\w+://[^:@/?#]*):([^/?#]*)@")
 _DATABASE = re.compile(r"\w+://[^/?#]*/([^?#]*)")
@@ -139,7 +141,7 @@ def _without_password(url: str, variable: str, variables: dict[str, str]) -> str
 
 def _everything(source: str) -> tuple[str, ...]:
     """Patterns for all of the source: of MySQL and MariaDB the database of the URL."""
-    if not is_mysql_url(source):
+    if engine_at(source).name != "mysql":
         return ("*.*",)
     database = MySQLUrl.parse(source).database
     if not database:
@@ -156,10 +158,10 @@ def _namespaces(plan: Plan, wanted: Wanted) -> dict[str, str]:
     if len(schemas) != 1:
         return {}
     (schema,) = schemas
-    if is_mysql_url(wanted.target):
+    if engine_at(wanted.target).name == "mysql":
         database = MySQLUrl.parse(wanted.target).database
         return {schema: database} if database and database != schema else {}
-    return {schema: "public"} if is_mysql_url(wanted.source) else {}
+    return {schema: "public"} if engine_at(wanted.source).name == "mysql" else {}
 
 
 def _read(text: str, variables: Mapping[str, str]) -> Config:

@@ -16,7 +16,6 @@ from typing import Self
 
 import structlog
 
-from penstock.control.config import Config, NewTables
 from penstock.control.followed import Followed, followed_tables
 from penstock.control.table_wishes import (
     check_capturable,
@@ -33,6 +32,7 @@ from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.patterns import Selection, as_pattern, parse_pattern
 from penstock.model.wishes import Capture, TableWish, TableWishes
 from penstock.ports.checks import Finding, Severity, Side
+from penstock.ports.config import Config, NewTables
 
 logger = structlog.get_logger()
 

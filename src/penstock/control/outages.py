@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from penstock.control.config import Config
 from penstock.control.display import human_seconds
 from penstock.control.running import ProcessState
 from penstock.extract.extractor import STATUS_FILE
@@ -22,6 +21,7 @@ from penstock.host.files import REAL_FILES, FileMissing
 from penstock.host.retry import is_outage
 from penstock.load.loader_state import STATE_NAME
 from penstock.model import PenstockError
+from penstock.ports.config import Config
 
 SIDES = {"extract": "source", "load": "target"}  # which server a process cannot do without
 

@@ -22,10 +22,11 @@ from penstock.codec.types import (
     parse_choices,
     problems,
 )
-from penstock.control.config import Config
 from penstock.control.plan_facts import SourceFacts
 from penstock.engines.postgres import plan as plan_postgres
 from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.ports.config import Config
+from penstock.ports.registry import types_at
 from penstock.sql.schema_translation import extras_of
 
 
@@ -223,7 +224,7 @@ def make_plan(config: Config, *, whole: bool = True) -> Plan:
 
 def is_planned(config: Config) -> bool:
     """Whether there is something to choose: not between two servers of PostgreSQL."""
-    engines = {Engine.of_url(config.source.url), Engine.of_url(config.target.url)}
+    engines = {Engine(types_at(config.source.url)), Engine(types_at(config.target.url))}
     return engines != {Engine.POSTGRESQL}
 
 
@@ -276,7 +277,7 @@ def _versioned(definitions: Sequence[TableDefinition]) -> list[str]:
 
 
 def _source(config: Config) -> SourceFacts:
-    if Engine.of_url(config.source.url) is Engine.POSTGRESQL:
+    if Engine(types_at(config.source.url)) is Engine.POSTGRESQL:
         return plan_postgres.read_source(config)
     # The driver of MySQL is an extra: who has PostgreSQL alone need not have it.
     from penstock.engines.mysql import plan as plan_mysql
@@ -286,7 +287,7 @@ def _source(config: Config) -> SourceFacts:
 
 def _target(config: Config) -> tuple[Server, int]:
     """The target, and its lower_case_table_names."""
-    if Engine.of_url(config.target.url) is Engine.POSTGRESQL:
+    if Engine(types_at(config.target.url)) is Engine.POSTGRESQL:
         return plan_postgres.read_target(config), 0
     from penstock.engines.mysql import plan as plan_mysql
 

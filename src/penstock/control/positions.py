@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from penstock.control.config import Config
 from penstock.engines.mysql.source.standing import STANDING_FILE, Standing, position_text
 from penstock.log import PipelineLayout, checkpoint
 from penstock.model import Lsn
+from penstock.ports.config import Config
 
 
 class Positions(Protocol):

@@ -18,13 +18,13 @@ import structlog
 from penstock.codec.mysql.mysqltext import CellUnfit
 from penstock.control.checksum import Hasher, Sums, add_sums, differing_buckets
 from penstock.control.compare import Compared
-from penstock.control.config import Config
 from penstock.engines.postgres.connect import quoted
 from penstock.host.faults import declare, point
 from penstock.load.chunk import ChunkTask, named
 from penstock.load.chunk import Reader as RowReader
 from penstock.load.ledger import Chunk
 from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.ports.config import Config
 from penstock.ports.repair import RepairTable, RepairTarget, open_repair
 from penstock.ports.target import Applied
 from penstock.ports.verify import Reader

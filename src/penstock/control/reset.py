@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.control.config import Config
 from penstock.control.ends import source_tables
 from penstock.control.handover_state import read_handover
 from penstock.control.identity import check_identity, check_pipeline, read_identity, stored_identity
@@ -36,6 +35,7 @@ from penstock.model import PenstockError
 from penstock.model.removal import Removal
 from penstock.model.wishes import Capture
 from penstock.ports import leftovers as at_target
+from penstock.ports.config import Config
 from penstock.ports.refusals import TargetFollowsAnotherLog
 from penstock.ports.target import target_name
 

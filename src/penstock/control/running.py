@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.control.config import Config
 from penstock.host.files import REAL_FILES, DirectoryLock, DirectoryLocked
 from penstock.host.process import holder_of
 from penstock.log.layout import LOCK_NAME
 from penstock.model import PenstockError
+from penstock.ports.config import Config
 
 LOAD_LOCK = "LOAD.LOCK"
 RUN_LOCK = "RUN.LOCK"

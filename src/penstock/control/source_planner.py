@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Protocol, Self
 
-from penstock.control.config import Config
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.slot import Watch
 from penstock.engines.postgres.source.snapshot import (
@@ -28,6 +27,7 @@ from penstock.load.bulk import Planner, Point, PointUnfit
 from penstock.load.chunk import snapshot_text
 from penstock.load.ledger import Chunk
 from penstock.model import Lsn, TableDefinition, TableName
+from penstock.ports.config import Config
 from penstock.sql.read_plan import is_mysql
 
 # A table is cut into enough chunks for all streams to end at about the same time.

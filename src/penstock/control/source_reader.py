@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from penstock.control.config import Config
 from penstock.control.lag import SourceState, read_source_state
 from penstock.control.log_facts import LogEnd
 from penstock.control.retention import Retention, read_retention
 from penstock.engines.postgres.connect import connect
+from penstock.ports.config import Config
 
 
 class SourceReader(Protocol):

@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from penstock.control.config import Config
 from penstock.control.handover_state import Handover, read_handover
 from penstock.control.identity import SourceIdentity, stored_identity
 from penstock.control.lag import Lag, lag_of, log_begin
@@ -41,6 +40,7 @@ from penstock.control.target_state import (
 )
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError
+from penstock.ports.config import Config
 from penstock.ports.target import Applied
 
 NAME = "penstock status"

@@ -18,7 +18,6 @@ from typing import IO, Any
 import msgspec
 import structlog
 
-from penstock.control.config import Config
 from penstock.control.diagnostics import diagnostics_to, open_diagnostics
 from penstock.control.doctor import examine
 from penstock.control.live import View
@@ -33,6 +32,7 @@ from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.process import Child, this_program
 from penstock.model import PenstockError
+from penstock.ports.config import Config
 
 logger = structlog.get_logger()
 

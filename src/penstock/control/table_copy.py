@@ -17,7 +17,6 @@ import msgspec
 import structlog
 
 from penstock.control.bulk_load import bulk_options
-from penstock.control.config import Config, HandoverMode
 from penstock.control.ends import source_tables
 from penstock.control.handover import tell_blockers
 from penstock.control.late_keys import narrowed
@@ -31,6 +30,7 @@ from penstock.load.bulk import BulkStopped, finish_foreign_keys, load_in_bulk
 from penstock.load.session import SessionKeeper
 from penstock.model import PenstockError, TableName
 from penstock.model.position import BINLOG_OFFSET_BITS
+from penstock.ports.config import Config, HandoverMode
 
 logger = structlog.get_logger()
 faults.declare("table.copy.before", "table.copy.after")

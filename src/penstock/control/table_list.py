@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.control.change_counts import changes_between
-from penstock.control.config import Config
 from penstock.control.followed import followed_tables
 from penstock.control.table_copy import read_notes
 from penstock.control.table_wishes import read_answers, read_wishes
 from penstock.load.isolation import read_isolations
 from penstock.model import TableName
 from penstock.model.wishes import Capture, CaptureAnswers, TableWish, TableWishes
+from penstock.ports.config import Config
 from penstock.ports.progress import open_progress
 from penstock.ports.table_sync import Apart, ApartState, next_state
 

@@ -28,7 +28,7 @@ from penstock.model.wishes import (
 )
 
 if TYPE_CHECKING:
-    from penstock.control.config import Config
+    from penstock.ports.config import Config
 
 CHECKS_OF_TABLES = ("PK06", "PG12", "PG15", "PG21", "PG22")
 LOCK = "WISHES.LOCK"

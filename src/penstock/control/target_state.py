@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from penstock.control.config import Config
 from penstock.engines.postgres.connect import connect, server_errors
 from penstock.engines.postgres.target.apart_rows import read_apart
 from penstock.engines.postgres.target.bulk import PostgresCounts
@@ -20,6 +19,7 @@ from penstock.load.bulk_progress import BulkProgress, read_progress
 from penstock.load.ledger import read_ledger
 from penstock.model import TableName
 from penstock.ports.bulk import ChunkCounts
+from penstock.ports.config import Config
 from penstock.ports.table_sync import Apart
 from penstock.ports.target import Applied
 from penstock.sql.read_plan import is_mysql

@@ -9,7 +9,6 @@ from collections import deque
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from penstock.control.config import HandoverMode
 from penstock.control.display import human_count, human_seconds
 from penstock.control.handover_state import Handover
 from penstock.control.outages import Outage
@@ -17,6 +16,7 @@ from penstock.control.status import Status
 from penstock.control.table_list import TableLine
 from penstock.host.clock import Clock
 from penstock.load.bulk_progress import BulkProgress, Rates
+from penstock.ports.config import HandoverMode
 
 RATE_WINDOW_S = 10.0
 POINT = "the point: "  # in the first step of MySQL and MariaDB: how it was taken

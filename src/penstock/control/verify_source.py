@@ -13,12 +13,12 @@ from typing import Any
 import psycopg
 
 from penstock.control.compare import APPLICATION_NAME, Side
-from penstock.control.config import Config
 from penstock.control.ends import source_tables
 from penstock.control.log_facts import read_log_end
 from penstock.engines.postgres.connect import connect, server_errors
 from penstock.engines.postgres.source.snapshot import temporary_consistent_point
 from penstock.model import Lsn
+from penstock.ports.config import Config
 from penstock.ports.verify import Reader
 
 # Row messages (tags I, U, D, T) of transactions that end behind the log. A transaction's last

@@ -40,6 +40,7 @@ from penstock.log.layout import SegmentFile
 from penstock.log.segment import Segment, open_segment
 from penstock.model import PenstockError, TableName
 from penstock.ports.policies import EVOLVE_ALL, Policies
+from penstock.ports.registry import types_at
 from penstock.ports.target import (
     Applied,
     Engine,
@@ -318,7 +319,7 @@ class Stager:
         source_engine: str,
     ) -> dict[str, list[Outcome]]:
         """Do the tasks; per merge table its buckets, in order."""
-        target = TypedEngine.of_url(self._options.url)
+        target = TypedEngine(types_at(self._options.url))
         works = [
             [
                 Work(

@@ -15,10 +15,10 @@ from typing import Any, LiteralString
 import psycopg
 from psycopg.rows import dict_row
 
-from penstock.control.config import Config
 from penstock.engines.postgres.connect import server_errors
 from penstock.engines.postgres.source.catalog import Survey
 from penstock.model import PenstockError, TableDefinition
+from penstock.ports.config import Config
 
 
 class Severity(StrEnum):

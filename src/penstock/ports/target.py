@@ -21,6 +21,7 @@ import pyarrow as pa
 from penstock.codec.types import NO_CHOICES, Choices
 from penstock.model import PenstockError, Relation, TableName
 from penstock.ports.policies import EVOLVE_ALL, Policies
+from penstock.ports.registry import part
 
 if TYPE_CHECKING:
     from penstock.load.folded import Counts
@@ -379,12 +380,6 @@ def staging_name(merge_name: str, *, place: int, use: int, room: int, unit: str 
 
 
 def engine_of(url: str) -> Engine:
-    """The engine that a target's URL names; its driver is imported no sooner."""
-    scheme = url.partition("://")[0]
-    if scheme in ("mysql", "mariadb"):
-        from penstock.engines.mysql.target import engine as mysql
-
-        return mysql
-    from penstock.engines.postgres.target import engine as postgres
-
-    return postgres
+    """The engine that a target's URL names. Raises EngineUnknown, PartMissing."""
+    engine: Engine = part(url, "target")
+    return engine

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from penstock.control.config import Config
 from penstock.model import PenstockError
+from penstock.ports.config import Config
 from penstock.web.access import TOKEN_VARIABLE
 
 if TYPE_CHECKING:

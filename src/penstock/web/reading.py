@@ -17,7 +17,6 @@ import msgspec
 import structlog
 
 from penstock.control.change_counts import KINDS, ChangeCounter, ChangeCounts
-from penstock.control.config import Config
 from penstock.control.followed import followed_tables
 from penstock.control.lag import Lag
 from penstock.control.log_facts import read_log_end
@@ -31,6 +30,7 @@ from penstock.control.table_states import TableFacts, table_facts
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.bulk_progress import BulkProgress, Rates
 from penstock.model import PenstockError, TableName
+from penstock.ports.config import Config
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock web"

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import structlog
 import uvicorn
 
-from penstock.control.config import Config
 from penstock.control.stopping import StopRequest, stop_on_signals
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.listen import listening_socket
 from penstock.model import PenstockError
+from penstock.ports.config import Config
 from penstock.web.access import Access, Hosts, is_loopback
 from penstock.web.app import Interface
 from penstock.web.reading import Watch

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from penstock.control.compare import CompareProgress
-from penstock.control.config import Config, load_config
+from penstock.control.config import load_config
 from penstock.control.diagnostics import configure_diagnostics
 from penstock.control.doctor import examine
 from penstock.control.stopping import HURRIED_EXIT_CODE, StopRequest
@@ -26,6 +26,7 @@ from penstock.control.verify import verify
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.process import end_with_parent
 from penstock.model import PenstockError
+from penstock.ports.config import Config
 
 TELL_INTERVAL_S = 0.25
 STOP_WITHIN_S = 3.0

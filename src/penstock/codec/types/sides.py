@@ -10,17 +10,11 @@ from enum import StrEnum
 
 
 class Engine(StrEnum):
-    """The engines that can be source and target; the values are the schemes of their URLs."""
+    """The engines whose types are known. Which one a URL names: `ports.registry.types_at`."""
 
     POSTGRESQL = "postgresql"
     MYSQL = "mysql"
     MARIADB = "mariadb"
-
-    @classmethod
-    def of_url(cls, url: str) -> Engine:
-        """What a URL says. MySQL or MariaDB may be the other: only the server knows."""
-        scheme = url.partition(":")[0].lower()
-        return cls(scheme) if scheme in ("mysql", "mariadb") else cls.POSTGRESQL
 
     @property
     def label(self) -> str:
@@ -30,7 +24,7 @@ class Engine(StrEnum):
     @property
     def is_mysql(self) -> bool:
         """Whether it is of MySQL's family: MySQL or MariaDB."""
-        return self is not Engine.POSTGRESQL
+        return self in (Engine.MYSQL, Engine.MARIADB)
 
 
 _LABELS = {Engine.POSTGRESQL: "PostgreSQL", Engine.MYSQL: "MySQL", Engine.MARIADB: "MariaDB"}

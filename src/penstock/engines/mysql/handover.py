@@ -19,7 +19,6 @@ from contextlib import contextmanager
 import msgspec
 import structlog
 
-from penstock.control.config import Config, HandoverMode
 from penstock.control.handover_state import (
     Handover,
     Phase,
@@ -38,6 +37,7 @@ from penstock.host.clock import REAL_CLOCK
 from penstock.host.errors import PrivilegeMissing
 from penstock.load.ledger import read_ledger
 from penstock.model import BinlogPosition, PenstockError, TableDefinition
+from penstock.ports.config import Config, HandoverMode
 
 logger = structlog.get_logger()
 POLL_INTERVAL_S = 0.2

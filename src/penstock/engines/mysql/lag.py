@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.control.config import Config
 from penstock.control.lag import SourceState, Unread, log_begin
 from penstock.control.log_facts import LogEnd
 from penstock.control.retention import Retention
@@ -30,6 +29,7 @@ from penstock.engines.mysql.source.status import (
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import BinlogPosition, PenstockError
 from penstock.model.position import BINLOG_OFFSET_BITS
+from penstock.ports.config import Config
 
 LOOK_INTERVAL_S = 5.0
 

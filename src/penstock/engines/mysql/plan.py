@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 from penstock.codec.types import Engine, Server
-from penstock.control.config import Config
 from penstock.control.plan_facts import APPLICATION_NAME, SourceFacts
 from penstock.engines.mysql.connect import Connection, connect, quoted, rows
 from penstock.engines.mysql.source.catalog import Exclusion, open_catalog, survey
 from penstock.host.errors import StatementFailed
 from penstock.load.ledger import read_ledger
 from penstock.model import ColumnDefinition, TableDefinition
+from penstock.ports.config import Config
 
 
 def read_source(config: Config) -> SourceFacts:

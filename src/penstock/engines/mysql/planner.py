@@ -16,7 +16,6 @@ from typing import Self
 
 import structlog
 
-from penstock.control.config import Config
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.chunks import plan_chunks, rows_per_chunk
 from penstock.engines.mysql.source.lending import Lender
@@ -26,6 +25,7 @@ from penstock.engines.mysql.url import MySQLUrl
 from penstock.load.bulk import Point, PointUnfit
 from penstock.load.ledger import Chunk
 from penstock.model import TableDefinition, TableName
+from penstock.ports.config import Config
 
 logger = structlog.get_logger()
 # A table is cut into enough chunks for all sessions to end at about the same time.

@@ -5,7 +5,6 @@ Not here: extracting (`penstock.extract`), what doctor finds there (`doctor_mysq
 
 from __future__ import annotations
 
-from penstock.control.config import Config
 from penstock.engines.mysql.source.beginning import Beginning, find_beginning
 from penstock.engines.mysql.source.catalog import open_catalog, survey
 from penstock.engines.mysql.source.engine import MySQLEngine
@@ -16,6 +15,7 @@ from penstock.extract.extractor import ExtractOptions
 from penstock.log import checkpoint
 from penstock.log.state import load_state
 from penstock.model import BinlogPosition
+from penstock.ports.config import Config
 
 APPLICATION_NAME = "penstock extract"
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from penstock.codec.types import Engine, Server
-from penstock.control.config import Config
 from penstock.control.followed import followed_names
 from penstock.control.plan_facts import APPLICATION_NAME, SourceFacts
 from penstock.engines.postgres.connect import connect, server_errors
 from penstock.engines.postgres.source.catalog import Exclusion, open_catalog, survey
+from penstock.ports.config import Config
 
 
 def read_source(config: Config) -> SourceFacts:

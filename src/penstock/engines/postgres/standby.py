@@ -11,11 +11,11 @@ from typing import ClassVar
 
 import psycopg
 
-from penstock.control.config import Config
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quoted, server_errors
 from penstock.engines.postgres.source.slot import ConsistentPoint, published
 from penstock.host.clock import REAL_CLOCK
 from penstock.model import Lsn, PenstockError, Retry, TableName
+from penstock.ports.config import Config
 
 APPLICATION_NAME = "penstock handover"
 POLL_INTERVAL_S = 0.05

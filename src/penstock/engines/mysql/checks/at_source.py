@@ -10,7 +10,6 @@ from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
-from penstock.control.config import Config
 from penstock.control.new_tables import new_findings
 from penstock.engines.mysql.checks.extracting import Extracting, wanted_extract_checks
 from penstock.engines.mysql.checks.probe import MySQLProbe, Wanted, look, wanted_checks
@@ -19,6 +18,7 @@ from penstock.engines.mysql.source.catalog import Survey, captured_tables, open_
 from penstock.host.errors import ConnectFailed
 from penstock.model import PenstockError, TableDefinition
 from penstock.ports.checks import Finding, Looked, Side, unreachable, untold
+from penstock.ports.config import Config
 
 
 def look_at_source(

@@ -9,13 +9,13 @@ from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from penstock.control.config import Config
 from penstock.engines.mysql.checks.probe import MySQLProbe, Wanted, look, wanted_checks
 from penstock.engines.mysql.connect import connect
 from penstock.engines.mysql.source.catalog import open_catalog, survey
 from penstock.host.errors import ConnectFailed
 from penstock.model import PenstockError, TableDefinition
 from penstock.ports.checks import Looked, Side, unreachable
+from penstock.ports.config import Config
 from penstock.ports.target import target_name
 
 APPLICATION_NAME = "penstock doctor"

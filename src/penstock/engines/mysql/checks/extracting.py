@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from penstock.control.config import Config, HandoverMode, Mode
 from penstock.control.handover_state import read_handover
 from penstock.control.identity import (
     DirectoryOfOtherPipeline,
@@ -26,6 +25,7 @@ from penstock.engines.mysql.source.refusals import LogPurged, PositionUnfit, Ser
 from penstock.engines.mysql.source.unfollowed import StartUnfit
 from penstock.model import PenstockError
 from penstock.ports.checks import Check, Finding, Severity, Side, check, mend_of
+from penstock.ports.config import Config, HandoverMode, Mode
 
 EXTRACT_CHECKS: list[Check] = []
 

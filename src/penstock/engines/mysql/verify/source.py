@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from penstock.control.config import Config
 from penstock.control.ends import source_tables
 from penstock.control.lag import log_begin
 from penstock.control.log_facts import read_log_end
@@ -19,6 +18,7 @@ from penstock.engines.mysql.verify.compare import MySQLSide
 from penstock.model import BinlogPosition, TableDefinition
 from penstock.model.patterns import Selection
 from penstock.model.position import BINLOG_OFFSET_BITS
+from penstock.ports.config import Config
 
 
 def open_binlog_side(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.control.config import Mode
 from penstock.control.handover_state import read_handover
 from penstock.control.identity import check_identity, read_identity, stored_identity
 from penstock.control.log_facts import read_log_end
@@ -41,6 +40,7 @@ from penstock.host.errors import LoginRefused, PrivilegeMissing
 from penstock.log import checkpoint
 from penstock.model import LOAD_AGAIN, PenstockError, TableName
 from penstock.ports.checks import Finding, Probe, Severity, Side, check, mend_of
+from penstock.ports.config import Mode
 
 
 def _slot(probe: Probe) -> str:

@@ -1,0 +1,271 @@
+"""What a pipeline is told to do: the sections of its file, as every room reads them.
+
+Names and defaults are those of document 000 where it has them. Not here: reading and checking the
+file (`penstock.control.config`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+from penstock.host.errors import mask
+from penstock.log.layout import PipelineLayout
+from penstock.ports.policies import Kind, Policies, Policy
+from penstock.ports.registry import Descriptor, engine_at
+
+
+class Mode(StrEnum):
+    """What a pipeline does: the bulk load, the changes, or both with the handover between."""
+
+    DATA = "data"
+    CHANGE = "change"
+    DATA_CHANGE = "data+change"
+
+    @property
+    def has_data(self) -> bool:
+        """Whether tables are loaded in bulk."""
+        return self is not Mode.CHANGE
+
+    @property
+    def has_change(self) -> bool:
+        """Whether changes are extracted and loaded."""
+        return self is not Mode.DATA
+
+
+class HandoverMode(StrEnum):
+    """How the position between bulk load and changes is found."""
+
+    SNAPSHOT = "snapshot"
+    PAUSE = "pause"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSection:
+    """[pipeline]. directory: relative to the file; log, ledger and state live in it."""
+
+    name: str
+    mode: Mode
+    directory: str
+    handover: HandoverMode = HandoverMode.SNAPSHOT
+
+
+class NewTables(StrEnum):
+    """What becomes of a table that is made at the source later and that a pattern takes in."""
+
+    ADD = "add"
+    LEAVE = "leave"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSection:
+    """[source]. tables: patterns `schema.table` with `*` and `?`; a leading `!` takes out."""
+
+    url: str = field(repr=False)
+    tables: tuple[str, ...]
+    new_tables: NewTables = NewTables.ADD
+
+    @property
+    def engine(self) -> Descriptor:
+        """The engine that the URL names."""
+        return engine_at(self.url)
+
+    @property
+    def is_mysql(self) -> bool:
+        """Whether the source is MySQL or MariaDB."""
+        return self.engine.name == "mysql"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetSection:
+    """[target]. map: source namespace to target namespace; others keep their name.
+
+    types: what becomes of values that the target cannot hold, see `codec.types.parse_choices`.
+    """
+
+    url: str = field(repr=False)
+    map: dict[str, str] = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeExtractorSection:
+    """[changeExtractor], as document 000 names its parameters; three are our own.
+
+    publication: made with the slot. keep_messages: logical messages become markers in the log.
+    binlog_file, binlog_position: where a new log begins (MySQL, mode change); the present when not
+    given. server_id: ours as a replica, made from the pipeline's name and directory when 0.
+    """
+
+    exit_when_idle: bool = False
+    idle_wait_seconds: float = 3
+    flush_interval_seconds: float = 5
+    events_per_flush: int = 5000
+    process_commits: bool = False
+    replication_slot: str = "wirekite_replication_slot"
+    publication: str = "wirekite_publication"
+    keep_messages: bool = False
+    binlog_file: str | None = None
+    binlog_position: int | None = None
+    server_id: int = 0
+
+
+class OnTableError(StrEnum):
+    """What a table that cannot be applied does to the others."""
+
+    STOP = "stop"
+    ISOLATE = "isolate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeLoaderSection:
+    """[changeLoader], as document 000 names its parameters; on_table_error is our own, and so are
+    keep_applied_hours and keep_applied_megabytes, of applied segments not removed at once.
+    """
+
+    max_files_per_batch: int = 30
+    max_threads: int = 5
+    remove_files: bool = False
+    keep_applied_hours: float = 24
+    keep_applied_megabytes: int = 10_240
+    change_file_extension: str = "ckt"
+    work_directory: str | None = None
+    done_directory: str | None = None
+    on_table_error: OnTableError = OnTableError.STOP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataLoaderSection:
+    """[dataLoader]: the bulk load. chunk_megabytes: table bytes per chunk at most, with TOAST."""
+
+    max_threads: int = 5
+    chunk_megabytes: int = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaChangesSection:
+    """[schemaChanges]: what becomes of a change of shape. default: of kinds that are not given.
+
+    Names as `ports.policies.Kind` has them.
+    """
+
+    default: Policy = Policy.EVOLVE
+    add_column: Policy | None = None
+    drop_column: Policy | None = None
+    rename_column: Policy | None = None
+    widen_type: Policy | None = None
+    narrow_type: Policy | None = None
+    change_type: Policy | None = None
+    nullability: Policy | None = None
+    change_key: Policy | None = None
+    truncate: Policy | None = None
+
+    @property
+    def policies(self) -> Policies:
+        """As the loader takes them."""
+        given = {kind: getattr(self, snake(kind)) for kind in Kind}
+        return Policies(
+            default=self.default,
+            kinds={kind: policy for kind, policy in given.items() if policy is not None},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkSection:
+    """[spark]. conf: any Spark property, given to the session as it is."""
+
+    master: str = "local[*]"
+    conf: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """One pipeline, as its file says.
+
+    path: the file, absolute. file_tables: [source] tables as written there; those of `source` have
+    in them what was asked for since.
+    """
+
+    path: Path
+    pipeline: PipelineSection
+    source: SourceSection
+    target: TargetSection
+    change_extractor: ChangeExtractorSection
+    change_loader: ChangeLoaderSection
+    data_loader: DataLoaderSection
+    spark: SparkSection
+    schema_changes: SchemaChangesSection = field(default_factory=SchemaChangesSection)
+    file_tables: tuple[str, ...] = ()
+
+    @property
+    def directory(self) -> Path:
+        """The pipeline's directory, absolute."""
+        return (self.path.parent / self.pipeline.directory).resolve()
+
+    @property
+    def layout(self) -> PipelineLayout:
+        """Where the pipeline keeps what, below its directory."""
+        return PipelineLayout(root=self.directory)
+
+    def shown(self) -> dict[str, Any]:
+        """The configuration as it may be printed: secrets masked, keys spelled as in the file."""
+        shown: dict[str, Any] = {}
+        for section in SECTIONS:
+            part = getattr(self, snake(section))
+            shown[section] = {
+                camel(item.name): _shown(getattr(part, item.name)) for item in fields(part)
+            }
+        return shown
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "pipeline": PipelineSection,
+    "source": SourceSection,
+    "target": TargetSection,
+    "changeExtractor": ChangeExtractorSection,
+    "changeLoader": ChangeLoaderSection,
+    "dataLoader": DataLoaderSection,
+    "spark": SparkSection,
+    "schemaChanges": SchemaChangesSection,
+}
+
+
+def camel(name: str) -> str:
+    """`exit_when_idle` as the file spells it: `exitWhenIdle`."""
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def snake(name: str) -> str:
+    """`exitWhenIdle` as Python spells it: `exit_when_idle`."""
+    return re.sub(r"[A-Z]", lambda match: "_" + match[0].lower(), name)
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, str) and "://" in value:
+        return mask(value)
+    if isinstance(value, dict):
+        return {key: _shown_property(key, item) for key, item in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _shown_property(key: str, value: str) -> str:
+    secret = re.search(r"password|secret|token|credential|access\.?key", key, re.IGNORECASE)
+    return "***" if secret else str(_shown(value))
+
+
+class EngineOptions(Protocol):
+    """What an engine says of the pipeline file: its part `options`."""
+
+    def check_url(self, url: str, /) -> None:
+        """Refuse a URL that cannot be of this engine. Raises UrlInvalid, without the password."""
+        ...
+
+    def problems(self, section: ChangeExtractorSection, /) -> Iterator[tuple[str, str]]:
+        """What is wrong with this engine's keys in [changeExtractor]: key, and what it must be."""
+        ...

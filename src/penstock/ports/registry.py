@@ -1,0 +1,120 @@
+"""The engines that there are, by the schemes of their URLs: the one place where one is looked up.
+
+An engine is a folder of `penstock.engines` or a package that is installed beside us and has an
+entry point in the group `penstock.engines`; either gives a `Descriptor`. A descriptor imports
+nothing: it names where each part is, and a part is imported when it is first used, so that no
+driver is needed for an engine that a pipeline does not have. Not here: what a part must be able to
+do (the Protocols of this folder).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from penstock.host.errors import UrlInvalid, mask
+from penstock.model import PenstockError
+
+ENTRY_POINTS = "penstock.engines"
+BUILT_IN = ("postgres", "mysql", "oracle", "sqlserver")
+
+
+class EngineUnknown(UrlInvalid):
+    """No engine is registered for the scheme of a URL."""
+
+    code = "HS32"
+
+
+class PartMissing(PenstockError):
+    """An engine cannot be what a pipeline wants it to be, such as a source."""
+
+    code = "HS33"
+    retry = "operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descriptor:
+    """What an engine is, without importing anything of it.
+
+    name: of its folder. shown: its name for people. schemes: of its URLs, each with the engine's
+    name in the table of types (`codec.types`). parts: by name, as `module` or `module:attribute`; a
+    part that is not there is what the engine cannot be. options: keys of a section of the pipeline
+    file that are this engine's alone. begins: where a new change log of it begins, in words, and
+    what to do in place of another engine's parameter. example: a URL.
+    """
+
+    name: str
+    shown: str
+    schemes: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    begins: tuple[str, str] = ("", "")
+    example: str = ""
+
+    def part(self, name: str) -> Any:
+        """Import a part. Raises PartMissing where the engine does not have it."""
+        where = self.parts.get(name)
+        if where is None:
+            raise PartMissing(
+                f"{self.shown} has no part {name!r}; it has {', '.join(sorted(self.parts)) or 0}",
+                hint="Name a database of another engine in the pipeline file; docs/index.md says "
+                "which can be source, and which target.",
+                engine=self.name,
+                part=name,
+            )
+        module, _, attribute = where.partition(":")
+        found = import_module(module)
+        return getattr(found, attribute) if attribute else found
+
+
+@cache
+def engines() -> tuple[Descriptor, ...]:
+    """All engines: ours, then those that are installed beside us."""
+    ours = [import_module(f"{ENTRY_POINTS}.{name}").DESCRIPTOR for name in BUILT_IN]
+    others = [point.load() for point in entry_points(group=ENTRY_POINTS)]
+    return (*ours, *others)
+
+
+def schemes() -> dict[str, Descriptor]:
+    """The engine of each URL scheme."""
+    return {scheme: engine for engine in engines() for scheme in engine.schemes}
+
+
+def engine_at(url: str) -> Descriptor:
+    """The engine that a URL names. Raises EngineUnknown."""
+    scheme, separator, _ = url.partition("://")
+    found = schemes().get(scheme.lower()) if separator else None
+    if found is not None:
+        return found
+    *first, last = [f"{one}://" for one in _shown_schemes()]
+    shown = f"begins with {scheme}://" if separator else "is a text without ://"
+    raise EngineUnknown(
+        f"url must begin with {', '.join(first)} or {last}, this {shown}",
+        hint=f"Write it like {engines()[0].example}.",
+        url=mask(url),
+    )
+
+
+def _shown_schemes() -> Iterator[str]:
+    """One scheme for each name of the table of types: postgres:// is postgresql:// once more."""
+    seen: set[str] = set()
+    for engine in engines():
+        for scheme, types in engine.schemes.items():
+            if types not in seen:
+                seen.add(types)
+                yield scheme
+
+
+def part(url: str, name: str) -> Any:
+    """A part of the engine that a URL names. Raises EngineUnknown, PartMissing."""
+    return engine_at(url).part(name)
+
+
+def types_at(url: str) -> str:
+    """The name that the table of types has for the engine of a URL. Raises EngineUnknown."""
+    scheme = url.partition("://")[0].lower()
+    return engine_at(url).schemes[scheme]
