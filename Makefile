@@ -8,6 +8,7 @@ JOBS ?= 2
 S ?= postgres
 T ?= 10m
 V ?= 15,18
+DRAW ?= 1200
 K ?= 1000
 SEED ?= 1
 SOURCE ?= postgres
@@ -22,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup system demo test test-failed check check-static check-tests test-servers test-faults soak mutants fuzz bench docs screenshots error-page type-page lock clean
+.PHONY: help setup system demo test test-failed test-all test-times check check-static check-tests test-servers test-faults soak mutants fuzz bench docs screenshots error-page type-page lock clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,11 +53,20 @@ setup: system $(VENV)/.dev ## make .venv from the locks, build the kernel, get w
 demo: $(VENV)/.package ## copy a busy shop between two embedded servers, keep it in step, compare
 	@$(BIN)/penstock demo
 
-test: setup ## every test, on real servers, their kinds and versions V=15,18 by turns (what CI runs)
-	PENSTOCK_TEST_SERVERS=one PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -n $(JOBS) --dist worksteal -m "not long"
+TEST := PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -n $(JOBS) --dist worksteal
+
+test: setup ## all cheap tests, and a draw of the dear ones that every commit makes anew: 15 minutes (what CI runs)
+	$(TEST) -m "not long" --draw $(DRAW)
+
+test-all: setup ## every test on every server that it could run with, faults and long ones too: hours
+	$(TEST)
+
+test-times: setup ## every test that `make test` draws from, once; where the time goes; what they take, for the draw
+	$(TEST) -m "not long" --draw inf --times build/times.jsonl || true
+	$(BIN)/python tests/fix_times.py build/times.jsonl --costs tests/data/costs.json
 
 test-failed: setup ## the tests that failed in the last run, one at a time
-	PENSTOCK_TEST_SERVERS=one PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) --last-failed --last-failed-no-failures none -p no:randomly
+	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) --last-failed --last-failed-no-failures none -p no:randomly
 
 check: $(VENV)/.dev ## format, lint, types, layers, unit and property tests: under a minute
 	@$(MAKE) --no-print-directory --jobs 2 check-tests check-static

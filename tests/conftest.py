@@ -5,16 +5,23 @@ from __future__ import annotations
 import operator
 import os
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
-from zlib import crc32
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["fix_postgres", "fix_doctor", "fix_java", "fix_mysql", "fix_mysql_loader"]
+pytest_plugins = [
+    "fix_shared",
+    "fix_postgres",
+    "fix_doctor",
+    "fix_java",
+    "fix_mysql",
+    "fix_mysql_loader",
+    "fix_draw",
+    "fix_times",
+]
 
 # Two busy cores: a deadline per example would only measure the neighbours.
 settings.register_profile(
@@ -68,20 +75,12 @@ def _diagnostics_as_before() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what does not apply to a server, and, where asked, all servers of a case but one.
-
-    With PENSTOCK_TEST_SERVERS=one a case runs with one of the servers that it could run with, which
-    its name decides; marked `each_server` it runs with all of them still.
-    """
+    """Leave out what does not apply to a server."""
     kept, left_out = [], []
     for item in items:
         marks = item.iter_markers("server")
         applies = all(_applies(str(mark.args[0]), _params(item)) for mark in marks)
         (kept if applies else left_out).append(item)
-    if os.environ.get("PENSTOCK_TEST_SERVERS", "all") == "one":
-        chosen = _with_one_server(kept)
-        left_out += [item for item in kept if item not in chosen]
-        kept = [item for item in kept if item in chosen]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
@@ -90,24 +89,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _params(item: pytest.Item) -> dict[str, Any]:
     callspec = getattr(item, "callspec", None)
     return dict(callspec.params) if callspec else {}
-
-
-def _with_one_server(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Of cases that differ in their server alone, one; in every run the same."""
-    cases: dict[str, list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        name = item.nodeid
-        if item.get_closest_marker("each_server") is None:
-            params = _params(item)
-            servers = {str(params.get("mysql_kind")), f"pg{params.get('postgres_version')}"}
-            test, _, case = name.partition("[")
-            others = [part for part in case.removesuffix("]").split("-") if part not in servers]
-            name = f"{test}[{'-'.join(others)}]"
-        cases[name].append(item)
-    return {
-        sorted(same, key=lambda item: item.nodeid)[crc32(name.encode()) % len(same)]
-        for name, same in cases.items()
-    }
 
 
 def _applies(spec: str, params: Mapping[str, Any]) -> bool:

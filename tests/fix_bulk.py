@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -17,19 +15,11 @@ from penstock.engines.postgres.source.catalog import captured_tables, open_catal
 from penstock.engines.postgres.source.slot import ConsistentPoint
 from penstock.load import chunk as chunks
 from penstock.load.bulk import BulkResult, Point
-from penstock.load.session import PendingSession, Session, SessionOptions
+from penstock.load.session import Session
 from penstock.model import Lsn, TableName
 from penstock.ports.config import Config
 
 ORDERS = TableName("public", "orders")
-
-
-@contextmanager
-def two_slots(directory: Path) -> Iterator[Session]:
-    """A Spark session of two slots."""
-    pending = PendingSession(SessionOptions(work_directory=directory, master="local[2]"))
-    with pending.result() as session:
-        yield session
 
 
 def between(source_url: str, target_url: str, directory: Path) -> Config:

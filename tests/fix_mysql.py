@@ -21,6 +21,7 @@ import pytest
 import trustme
 from pymysql.constants import CLIENT
 
+from fix_shared import SharedServers
 from penstock.engines.mysql.server.embedded import EmbeddedMariaDB, EmbeddedMySQL
 from penstock.engines.mysql.source.status import status_statement
 from penstock.engines.mysql.version import ServerVersion
@@ -187,18 +188,27 @@ def running(
 
 
 @pytest.fixture(scope="session")
-def mysql(mysql_kind: str) -> Iterator[MySQLServer]:
+def mysql(mysql_kind: str, shared_servers: SharedServers) -> MySQLServer:
     """A running server, shared by the tests of one process: leave it as you found it."""
-    with running(mysql_kind) as server:
-        yield server
+    server: MySQLServer = shared_servers.get(mysql_kind, lambda: running(mysql_kind))
+    return server
+
+
+@pytest.fixture(scope="session")
+def other_mysql(mysql_kind: str, shared_servers: SharedServers) -> MySQLServer:
+    """A running server of the other family, shared like the first: leave it as you found it."""
+    other = "mysql" if mysql_kind == "mariadb" else "mariadb"
+    server: MySQLServer = shared_servers.get(other, lambda: running(other))
+    return server
 
 
 @pytest.fixture(autouse=True)
 def _no_progress_of_others(request: pytest.FixtureRequest) -> None:
-    """Progress and actions that another test left on the shared server are not this test's."""
-    if "mysql" in request.fixturenames:
-        server: MySQLServer = request.getfixturevalue("mysql")
-        server.execute("drop database if exists wirekite")
+    """Progress and actions that another test left on a shared server are not this test's."""
+    for name in ("mysql", "other_mysql"):
+        if name in request.fixturenames:
+            server: MySQLServer = request.getfixturevalue(name)
+            server.execute("drop database if exists wirekite")
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ import pytest
 import trustme
 from psycopg import sql
 
+from fix_shared import SharedServers
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres, StopMode, TlsFiles
 
 TLS_VERSION = 15  # Debian's build; the wheel's servers are built without TLS
@@ -184,21 +185,23 @@ def postgres_version(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(scope="session")
-def postgres(postgres_version: int) -> Iterator[Server]:
+def postgres(postgres_version: int, shared_servers: SharedServers) -> Server:
     """A running server, shared by the tests of one process: leave it as you found it."""
     dsn = os.environ.get("PENSTOCK_TEST_POSTGRES_DSN", "")
     if dsn:
-        yield Server(dsn=dsn)
-        return
-    with EmbeddedPostgres(major=postgres_version) as embedded:
-        yield Server(embedded=embedded)
+        return Server(dsn=dsn)
+    return _shared(shared_servers, "first", postgres_version)
 
 
 @pytest.fixture(scope="session")
-def second_postgres(postgres_version: int) -> Iterator[Server]:
+def second_postgres(postgres_version: int, shared_servers: SharedServers) -> Server:
     """Another running server, always one of our own."""
-    with EmbeddedPostgres(major=postgres_version) as embedded:
-        yield Server(embedded=embedded)
+    return _shared(shared_servers, "second", postgres_version)
+
+
+def _shared(servers: SharedServers, name: str, version: int) -> Server:
+    embedded = servers.get((name, version), lambda: EmbeddedPostgres(major=version))
+    return Server(embedded=embedded)
 
 
 @pytest.fixture

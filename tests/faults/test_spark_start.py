@@ -37,6 +37,7 @@ def _kill_first(name: str, killed: threading.Event) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.usefixtures("no_spark")
 @pytest.mark.parametrize("name", ["java", "python"])
 def test_killed_while_spark_starts(tmp_path: Path, name: str) -> None:
     """The JVM, or the process that forks workers: the session comes up all the same."""

@@ -6,13 +6,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from fix_bulk import ORDERS, between, check_equal, fill_orders, load, point_of, rows, run, two_slots
+from fix_bulk import ORDERS, between, check_equal, fill_orders, load, point_of, rows, run
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import load_config
 from penstock.control.source_planner import SourcePlanner
@@ -28,13 +27,6 @@ from penstock.ports.config import Config
 pytestmark = pytest.mark.spark
 
 TIMEOUT_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """A session shared by the tests."""
-    with two_slots(tmp_path_factory.mktemp("spark")) as session:
-        yield session
 
 
 @pytest.fixture

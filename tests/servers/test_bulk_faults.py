@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from fix_bulk import ORDERS, between, check_equal, fill_orders, load, point_of, rows, run, two_slots
+from fix_bulk import ORDERS, between, check_equal, fill_orders, load, point_of, rows, run
 from fix_proxy import Proxy
 from penstock.control.bulk_load import bulk_load
 from penstock.control.live import bulk_line
@@ -54,13 +54,6 @@ options = SessionOptions(work_directory=config.layout.run / "child", master="loc
 with start_session(options) as session, SourcePlanner(config, first=lambda: point) as planner:
     bulk_load(config, session, planner)
 """
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """A session shared by the tests."""
-    with two_slots(tmp_path_factory.mktemp("spark")) as session:
-        yield session
 
 
 @pytest.fixture

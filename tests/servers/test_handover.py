@@ -26,7 +26,7 @@ from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.standby import NotAStandby
 from penstock.load.ledger import Ledger, read_ledger, write_ledger
-from penstock.load.session import PendingSession, Session, SessionOptions
+from penstock.load.session import Session
 from penstock.model import Lsn
 from penstock.ports.config import Config
 
@@ -115,15 +115,6 @@ def config(source_url: str, target_url: str, tmp_path: Path) -> Config:
     run(source_url, "create table public.t (id int primary key, v text)")
     run(source_url, "insert into public.t select i, i::text from generate_series(1, 100) as i")
     return make_config(tmp_path, source_url, target_url, "snapshot")
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """A session shared by the tests that load."""
-    directory = tmp_path_factory.mktemp("spark")
-    pending = PendingSession(SessionOptions(work_directory=directory, master="local[2]"))
-    with pending.result() as session:
-        yield session
 
 
 # -- mode snapshot ---------------------------------------------------------------------------------

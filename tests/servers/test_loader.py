@@ -235,6 +235,7 @@ def test_connection_ended_in_the_middle_of_applying(
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_spark")
 def test_the_whole_loader_on_spark(target: str, tmp_path: Path, log: LogMaker) -> None:
     """Batches through Spark's workers; the JVM is killed in between and comes back."""
     options = SessionOptions(work_directory=tmp_path / "spark", master="local[2]")

@@ -383,6 +383,7 @@ def test_kill_while_staging_ahead(target: str, tmp_path: Path, log: LogMaker, fa
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_spark")
 @pytest.mark.parametrize("victim", ["worker", "jvm", "stop"])
 def test_spark_dies_while_staging_ahead(
     target: str, tmp_path: Path, log: LogMaker, monkeypatch: pytest.MonkeyPatch, victim: str

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fix_bulk import rows, two_slots
+from fix_bulk import rows
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_bulk import between, fill_orders, load
 from penstock.load.ledger import read_ledger
@@ -15,13 +14,6 @@ from penstock.load.session import Session
 from penstock.model import TableName
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """A session shared by the tests."""
-    with two_slots(tmp_path_factory.mktemp("spark")) as session:
-        yield session
 
 
 def test_rows_arrive_in_chunks(

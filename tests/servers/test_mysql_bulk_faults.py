@@ -8,12 +8,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fix_bulk import rows, two_slots
+from fix_bulk import rows
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_bulk import between, fill_orders, load
 from penstock.control.bulk_load import bulk_load
@@ -54,13 +53,6 @@ ASLEEP = (
     "state <> 'active' and clock_timestamp() - state_change > interval '0.7 s' "
     "and datname = current_database()"
 )
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """A session shared by the tests."""
-    with two_slots(tmp_path_factory.mktemp("spark")) as session:
-        yield session
 
 
 @pytest.fixture

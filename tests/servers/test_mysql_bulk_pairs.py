@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_bulk import run, two_slots
+from fix_bulk import run
 from fix_mysql import MySQLServer, database_of, running
 from fix_mysql_bulk import between, fill_orders, load
 from penstock.load.ledger import TargetHoldsRows, read_ledger
@@ -16,13 +16,6 @@ from penstock.model import TableName
 from penstock.ports.refusals import TargetShapeDiffers
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """A session shared by the tests."""
-    with two_slots(tmp_path_factory.mktemp("spark")) as session:
-        yield session
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fix_mysql import MySQLServer, database_of, kinds, running
+from fix_mysql import MySQLServer, database_of
 from fix_mysql_bulk import Here, between, load
 from fix_mysql_extract import sql
 from fix_mysql_pipe import Pipe
@@ -60,17 +60,13 @@ def numbers(server: MySQLServer, url: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture(params=["the other kind", pytest.param("itself", marks=pytest.mark.long)])
-def target(mysql: MySQLServer, request: pytest.FixtureRequest) -> Iterator[MySQLServer]:
+def target(
+    mysql: MySQLServer, other_mysql: MySQLServer, request: pytest.FixtureRequest
+) -> Iterator[MySQLServer]:
     """The server that is loaded into."""
-    if request.param == "itself":
-        mysql.execute("drop database if exists wirekite")
-        yield mysql
-        mysql.execute("drop database if exists wirekite")
-        return
-    other = next(kind for kind in ("mysql", "mariadb") if (kind == "mysql") == mysql.is_mariadb)
-    assert other in kinds() or len(kinds()) == 1
-    with running(other) as server:
-        yield server
+    server = mysql if request.param == "itself" else other_mysql
+    yield server
+    server.execute("drop database if exists wirekite")
 
 
 @BY_FILE_AND_BY_INSERT

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_bulk import run, two_slots
+from fix_bulk import run
 from fix_end_to_end import LIVELY, Process
 from fix_late_keys import Copy, Party
 from fix_loader import LocalKeeper, LogMaker
@@ -165,6 +165,7 @@ def test_a_table_that_is_copied_again(
     mysql: MySQLServer,
     mysql_url: str,
     copy: Copy,
+    spark: Session,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """At one moment it has all of its keys; at several they are taken away, and come back."""
@@ -173,18 +174,17 @@ def test_a_table_that_is_copied_again(
     config = load_config(written(tmp_path, mysql_url.rpartition("/")[0], party, copy))
     config.layout.state.mkdir(parents=True)
     table = TableName(party.name, "seat")
-    with two_slots(tmp_path / "spark") as spark:
-        with MySQLPlanner(config) as planner:
-            bulk_load(config, spark, planner)
-        assert copy.unique_keys() == ALL
-        assert read_late_keys(config.layout.state) == ()
-        party.between_snapshots(monkeypatch)
-        config = load_config(written(tmp_path, account, party, copy))
-        with TableCopier(config, Sessions(spark)) as copier:  # type: ignore[arg-type]
-            until(lambda: copier.copy(table, 7, replaces=True) is not None)
-            position = copier.copy(table, 7, replaces=True)
-            assert position is not None
-            copier.drop(table, 7)
+    with MySQLPlanner(config) as planner:
+        bulk_load(config, spark, planner)
+    assert copy.unique_keys() == ALL
+    assert read_late_keys(config.layout.state) == ()
+    party.between_snapshots(monkeypatch)
+    config = load_config(written(tmp_path, account, party, copy))
+    with TableCopier(config, Sessions(spark)) as copier:  # type: ignore[arg-type]
+        until(lambda: copier.copy(table, 7, replaces=True) is not None)
+        position = copier.copy(table, 7, replaces=True)
+        assert position is not None
+        copier.drop(table, 7)
     assert copy.unique_keys() == ALL[1:]
     guests = [guest for _, guest, _ in copy.rows("seat") if guest is not None]
     assert len(guests) > len(set(guests))

@@ -301,6 +301,7 @@ def test_a_server_that_restarts(
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_spark")
 def test_the_whole_loader_on_spark(my_target: Target, log: LogMaker, tmp_path: Path) -> None:
     """Batches through Spark's workers, each with a connection that it keeps."""
     my_target.execute(COUNTED)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fix_bulk import rows, two_slots
+from fix_bulk import rows
 from fix_doctor import found
 from fix_extract import log_changes, until
 from fix_mysql import MySQLServer, follow_primary
@@ -32,13 +32,6 @@ TABLES = """
     create table t (id int primary key, v varchar(9)); create table u (id int primary key);
     insert into t values (1, 'a'), (2, 'b'); insert into u values (1), (2)
 """
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """A session shared by the tests."""
-    with two_slots(tmp_path_factory.mktemp("spark")) as session:
-        yield session
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from fix_log import ITEM, SOURCE, Change, numbered, run_of
 from penstock.load import java
 from penstock.load import session as sessions
 from penstock.load.session import (
-    PendingSession,
     Session,
     SessionOptions,
     start_session,
@@ -60,14 +59,6 @@ def stumble() -> Work:
         raise ValueError(f"no good: {next(tasks)}")
 
     return work
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """A session shared by the tests that leave it whole."""
-    pending = PendingSession(SessionOptions(work_directory=tmp_path_factory.mktemp("spark")))
-    with pending.result() as session:
-        yield session
 
 
 def test_results_come_in_order_of_the_partitions(spark: Session) -> None:

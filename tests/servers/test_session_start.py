@@ -1,7 +1,4 @@
-"""Starting Spark with a user's properties: one session at a time, none of them shared.
-
-Not with the tests of `test_session.py`: a process has one Spark context, and theirs lives on.
-"""
+"""Starting Spark with a user's properties: one session at a time, none of them shared."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import pytest
 from penstock.load import session as sessions
 from penstock.load.session import PendingSession, SessionOptions, SparkStartFailed, start_session
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("no_spark")]
 
 
 def test_properties_are_no_arguments_of_any_process(tmp_path: Path) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import pymysql
 
 import fix_mysql_types
-from fix_mysql import MySQLServer, running
+from fix_mysql import MySQLServer
 from fix_types import SETUP, has_xml, values_for
 from fix_types_across import (
     MySQLSide,
@@ -207,24 +206,17 @@ def test_mysql_to_postgres(mysql_url: str, target_url: str) -> None:
             assert (unequal(name, outcome), gone) == ([], set()), (name, outcome.errors)
 
 
-@contextmanager
-def other_kind(mysql_kind: str) -> Iterator[MySQLServer]:
-    """A server of the other family."""
-    with running("mariadb" if mysql_kind == "mysql" else "mysql") as server:
-        yield server
-
-
-def test_mysql_and_mariadb(mysql: MySQLServer, mysql_kind: str, mysql_url: str) -> None:
+def test_mysql_and_mariadb(mysql: MySQLServer, other_mysql: MySQLServer, mysql_url: str) -> None:
     """Every type of the one in the other, and in a second database of the same server."""
-    with mysql_side(mysql_url) as source, other_kind(mysql_kind) as other:
+    with mysql_side(mysql_url) as source:
         cases = mysql_values(source)
         for extra in (fix_mysql_types.ZERO_DATES, fix_mysql_types.NUL_TEXTS):
             for name, values in extra.items():
                 cases[name] = [*cases[name], *values]
         fill(source, cases)
-        same_url = mysql.make_database("same")
+        same_url, other_url = mysql.make_database("same"), other_mysql.make_database()
         try:
-            for url, lost_there in ((other.make_database(), {"decimal(65,38)"}), (same_url, set())):
+            for url, lost_there in ((other_url, {"decimal(65,38)"}), (same_url, set())):
                 with mysql_side(url) as target:
                     sides: Sides = (source, target)
                     for name, outcome, gone in outcomes(sides, cases, {"*": "error"}, "error"):
@@ -233,6 +225,7 @@ def test_mysql_and_mariadb(mysql: MySQLServer, mysql_kind: str, mysql_url: str) 
                     check_text(sides, cases)
         finally:
             mysql.drop_database(same_url)
+            other_mysql.drop_database(other_url)
 
 
 def test_every_type_of_the_server_has_a_row(mysql: MySQLServer, mysql_url: str) -> None:

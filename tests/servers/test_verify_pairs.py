@@ -9,7 +9,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_bulk import two_slots
 from fix_mysql import MySQLServer, database_of, running
 from fix_mysql_bulk import between, load
 from penstock.control.compare import ColumnGone
@@ -64,13 +63,6 @@ MYSQL_TABLES = (
     "insert into pair select a.n, concat('k', b.n), c.n from numbers a, numbers b, numbers c"
     " on duplicate key update c = values(c); drop table numbers"
 )
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """A session shared by the tests."""
-    with two_slots(tmp_path_factory.mktemp("spark")) as session:
-        yield session
 
 
 @pytest.fixture(scope="module")

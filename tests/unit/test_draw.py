@@ -1,0 +1,75 @@
+"""The draw of `make test`: nothing cheap is left out, nothing dear for ever."""
+
+from __future__ import annotations
+
+import pytest
+
+from fix_draw import Case, draw
+
+CHEAP = {Case(f"tests/unit/test_a.py::test_{n}") for n in range(5)}
+FILES = ("x.py", "y.py", "z.py")
+DEAR = {
+    Case(f"{file}::test_{n}[{case}]", cost_s=10.0)
+    for file in FILES
+    for n in range(4)
+    for case in "abc"
+}
+PROMISED = {Case(f"x.py::test_promised[{case}]", cost_s=30.0, is_promise=True) for case in "abcd"}
+ALL = CHEAP | DEAR | PROMISED
+
+
+def names(cases: set[Case]) -> set[str]:
+    """The names of cases."""
+    return {case.name for case in cases}
+
+
+def functions(drawn: set[str]) -> list[str]:
+    """The functions of the dear cases that were drawn, as often as they were."""
+    return [name.partition("[")[0] for name in drawn - names(CHEAP)]
+
+
+@pytest.mark.parametrize("seed", ["", "0", "3b6209a", "c0de1e7"])
+def test_without_time_what_is_cheap_and_one_of_each_file_and_promise_runs(seed: str) -> None:
+    """These do not ask what the budget is."""
+    drawn = draw(ALL, seed, 0.0)
+    assert names(CHEAP) <= drawn
+    told = functions(drawn)
+    assert {name.partition("::")[0] for name in told} == set(FILES)
+    assert told.count("x.py::test_promised") == 1
+    assert len(told) in (3, 4), "the promise may be the one of its file"
+
+
+def test_with_time_for_all_all_runs() -> None:
+    """Nothing is lost on the way."""
+    assert draw(ALL, "any", float("inf")) == names(ALL)
+
+
+def test_the_budget_is_kept() -> None:
+    """Nothing is begun that would not fit, and no more is left than the next would take."""
+    for seed in map(str, range(20)):
+        drawn = draw(DEAR, seed, 200.0)
+        assert len(drawn) == 20
+
+
+def test_each_function_comes_before_any_comes_twice() -> None:
+    """A matrix of many cases does not push others out."""
+    for seed in map(str, range(20)):
+        told = functions(draw(DEAR, seed, 120.0))
+        assert len(told) == len(set(told)) == 12
+
+
+def test_a_seed_repeats_its_draw_and_others_draw_otherwise() -> None:
+    """Each case has its turn: none is left out by every seed."""
+    assert draw(ALL, "a", 100.0) == draw(sorted(ALL, key=lambda case: case.name), "a", 100.0)
+    drawn = [frozenset(draw(ALL, str(seed), 100.0)) for seed in range(100)]
+    assert len(set(drawn)) > 50
+    assert frozenset().union(*drawn) == names(ALL)
+
+
+def test_a_new_case_changes_little() -> None:
+    """Where the others come in the order does not depend on it."""
+    new = Case("new.py::test_new", cost_s=10.0)
+    for seed in map(str, range(20)):
+        before, after = draw(ALL, seed, 100.0), draw(ALL | {new}, seed, 100.0)
+        assert new.name in after
+        assert len(before - after) <= 3
