@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import re
+import signal
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -60,7 +61,10 @@ class _NamesFailuresAtOnce:
 
 @pytest.hookimpl(trylast=True)  # the terminal reporter comes with a pytest_configure of its own
 def pytest_configure(config: pytest.Config) -> None:
-    """Name failures at once where the output is: in the process that gives out the tests."""
+    """Take Ctrl-C, and name failures at once, in the process that has the output."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As a shell starts what runs in the background; programs under test would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if terminal is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_NamesFailuresAtOnce(terminal))

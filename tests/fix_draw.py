@@ -1,11 +1,11 @@
-"""Which tests `make test` runs: all cheap ones, and of the dear ones as many as its time allows.
+"""Which tests `make test` runs: all cheap ones, and as many expensive ones as its time allows.
 
 `--draw SECONDS` leaves out the rest. Every case runs with one of the servers that it could run with
 (marked `each_server`, with all of them). Cases of a test function that takes a second or more are
-drawn: one of each file and one of each function marked `promise` always, then one of each other
-function, then further ones, until the seconds are used up, added over both cores. What a case takes
-is in `data/costs.json`, which `make test-times` writes; a function that is not in there counts as
-cheap. The order of drawing is by a hash of the case and of a seed: the commit, or what
+drawn: one of each function marked `promise` and of each file without cheap ones always, then one of
+each other function, then further ones, until the seconds are used up, added over both cores. What a
+case takes is in `data/costs.json`, which `make test-times` writes; a function that is not in there
+counts as cheap. The order of drawing is by a hash of the case and of a seed: the commit, or what
 PENSTOCK_TEST_SEED says.
 """
 
@@ -51,18 +51,18 @@ def draw(cases: Iterable[Case], seed: str, budget_s: float) -> set[str]:
     """The names of the cases that run."""
     all_cases = sorted(cases, key=lambda case: place(seed, case.name))
     drawn = {case.name for case in all_cases if not case.cost_s}
-    dear = [case for case in all_cases if case.cost_s]
+    expensive = [case for case in all_cases if case.cost_s]
     left_s = budget_s
-    met: set[str] = set()
-    for case in dear:
+    met = {case.file for case in all_cases if not case.cost_s}
+    for case in sorted(expensive, key=lambda case: not case.is_promise):
         wanted = {case.file, case.function} if case.is_promise else {case.file}
         if wanted - met:
             drawn.add(case.name)
             left_s -= case.cost_s
             met |= {case.file, case.function}
-    taken = Counter(case.function for case in dear if case.name in drawn)
+    taken = Counter(case.function for case in expensive if case.name in drawn)
     rounds: list[tuple[int, Case]] = []
-    for case in dear:
+    for case in expensive:
         if case.name not in drawn:
             rounds.append((taken[case.function], case))
             taken[case.function] += 1
@@ -100,7 +100,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--draw",
         type=float,
         metavar="SECONDS",
-        help="run cheap tests, and of the dear ones a draw that takes so long on one core",
+        help="run cheap tests, and of the expensive ones a draw that takes so long on one core",
     )
 
 
@@ -135,7 +135,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item in kept]
     slow = {test.partition("::")[0] for test, cost in costs.items() if cost >= FIRST_S}
-    items.sort(key=lambda item: item.nodeid.partition("::")[0] not in slow)
+    items.sort(key=lambda item: _file(item) not in slow)
 
 
 def _drawn(
@@ -144,7 +144,7 @@ def _drawn(
     """The tests that run, of all that could."""
     by_case: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        by_case[_case(item)].append(item)
+        by_case[_case(item)[0]].append(item)
     cases = {
         Case(
             name=name,
@@ -153,19 +153,26 @@ def _drawn(
         )
         for name, same in by_case.items()
     }
+    # One order of servers for a whole file, because its tests may share what they run on.
     return {
-        min(by_case[name], key=lambda item: place(seed, item.nodeid))
-        for name in draw(cases, seed, budget_s)
+        min(by_case[case], key=lambda item: place(seed, f"{_file(item)} {_case(item)[1]}"))
+        for case in draw(cases, seed, budget_s)
     }
 
 
-def _case(item: pytest.Item) -> str:
-    """The name of a test without the server that it runs with."""
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def _case(item: pytest.Item) -> tuple[str, str]:
+    """The name of a test without the server that it runs with, and that."""
     name = item.nodeid
     if item.get_closest_marker("each_server") is not None:
-        return name
+        return name, ""
     params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
     servers = {str(params.get("mysql_kind")), f"pg{params.get('postgres_version')}"}
     test, bracket, case = name.partition("[")
-    others = [part for part in case.removesuffix("]").split("-") if part not in servers]
-    return f"{test}[{'-'.join(others)}]" if bracket else test
+    parts = case.removesuffix("]").split("-")
+    others = "-".join(part for part in parts if part not in servers)
+    own = "-".join(part for part in parts if part in servers)
+    return f"{test}[{others}]" if bracket else test, own

@@ -11,6 +11,7 @@ import argparse
 import functools
 import json
 import os
+import statistics
 import threading
 import time
 from collections import Counter, defaultdict
@@ -189,7 +190,7 @@ def print_tables(records: Sequence[Record]) -> None:
     files: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         files[record["test"].partition("::")[0]].append(record)
-    dearest = sorted(files.items(), key=lambda pair: -sum(map(seconds, pair[1])))
+    costliest = sorted(files.items(), key=lambda pair: -sum(map(seconds, pair[1])))
     table(
         ["file", "tests", "seconds", "servers", "Spark sessions"],
         (
@@ -200,7 +201,7 @@ def print_tables(records: Sequence[Record]) -> None:
                 added(found, "servers"),
                 added(found, "javas"),
             ]
-            for file, found in dearest[:TOP]
+            for file, found in costliest[:TOP]
         ),
     )
     slowest = sorted(records, key=seconds, reverse=True)
@@ -208,17 +209,18 @@ def print_tables(records: Sequence[Record]) -> None:
 
 
 def write_costs(records: Iterable[Record], file: Path) -> None:
-    """Write the mean seconds of a case of each test function that takes a second or more.
+    """Write the median seconds of the cases of each test function, where it is a second or more.
 
-    Functions that were not run keep what they have, as long as they are there.
+    Not the mean: one of them may have waited for what the whole module uses. Functions that were
+    not run keep what they have, as long as they are there.
     """
     taken: dict[str, list[float]] = defaultdict(list)
     for record in records:
         taken[record["test"].partition("[")[0]].append(seconds(record))
-    means = {test: round(sum(each) / len(each), 1) for test, each in taken.items()}
+    typical = {test: round(statistics.median(each), 1) for test, each in taken.items()}
     before: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
-    kept = {test: cost for test, cost in before.items() if test not in means and _exists(test)}
-    costs = {test: cost for test, cost in {**kept, **means}.items() if cost >= COSTLY_S}
+    kept = {test: cost for test, cost in before.items() if test not in typical and _exists(test)}
+    costs = {test: cost for test, cost in {**kept, **typical}.items() if cost >= COSTLY_S}
     file.write_text(json.dumps(costs, indent=0, sort_keys=True) + "\n")
 
 

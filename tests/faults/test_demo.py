@@ -99,6 +99,7 @@ def temporary() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.promise
 def test_demo_ends_with_equal_tables(temporary: Path) -> None:
     """The whole of it: handover steps, live figures, and equality said in plain words."""
     with Demo(temporary, "--seconds", "30") as demo:

@@ -133,6 +133,7 @@ def _replayed(directory: Path) -> dict[int, str]:
     return table
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_and_started_again(source_url: str, tmp_path: Path, moment: str) -> None:
     """Every row once and in order, whatever the moment; the log passes its own examination."""

@@ -36,6 +36,7 @@ print("end", flush=True)
 """
 
 
+@pytest.mark.promise
 @pytest.mark.faults
 @pytest.mark.parametrize("name", [n for n in faults.names() if n.startswith("log.")])
 def test_a_process_killed_at_any_named_point_loses_nothing_it_flushed(

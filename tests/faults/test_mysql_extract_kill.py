@@ -131,6 +131,7 @@ CASES = [
 ]
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize(("moment", "exact"), CASES)
 def test_killed_and_started_again(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path, moment: str, exact: bool

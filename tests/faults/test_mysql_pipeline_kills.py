@@ -70,6 +70,7 @@ def test_no_point_is_forgotten() -> None:
     assert told - set(faults.names()) == set()
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize(
     ("source", "target", "chains"),
     [
@@ -104,7 +105,7 @@ def test_killed_at_named_points(
         assert missed == {"load": [], "extract": []}
 
 
-@pytest.mark.long
+@pytest.mark.promise
 @pytest.mark.parametrize(
     ("source", "target", "point", "victim", "chunk"),
     [pytest.param(*story, id="-".join(story[:4])) for story in BEGINNINGS],

@@ -64,6 +64,7 @@ def test_no_point_is_forgotten() -> None:
     assert told - set(faults.names()) == set()
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize(
     ("major", "chains"),
     [
@@ -108,6 +109,7 @@ def _beginnings() -> list[object]:
     ]
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize(("point", "victim", "chunk"), _beginnings())
 def test_killed_on_the_way_to_the_first_row(
     tmp_path: Path, point: str, victim: str, chunk: str
@@ -166,6 +168,7 @@ def _stories() -> list[object]:
     ]
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize(("seed", "count"), _stories())
 def test_a_story_of_kills(tmp_path: Path, seed: int, count: int) -> None:
     """Halves, the JVM, workers and both servers, at random moments and points drawn from a seed."""

@@ -22,10 +22,10 @@ pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.ma
 
 PAIRS = [
     pytest.param("mysql", "mariadb", id="mysql-mariadb"),
-    pytest.param("mariadb", "mysql", id="mariadb-mysql", marks=pytest.mark.long),
-    pytest.param("mysql", POSTGRES, id="mysql-postgres", marks=pytest.mark.long),
-    pytest.param(POSTGRES, "mysql", id="postgres-mysql", marks=pytest.mark.long),
-    pytest.param(POSTGRES, POSTGRES, id="postgres-postgres", marks=pytest.mark.long),
+    pytest.param("mariadb", "mysql", id="mariadb-mysql"),
+    pytest.param("mysql", POSTGRES, id="mysql-postgres"),
+    pytest.param(POSTGRES, "mysql", id="postgres-mysql"),
+    pytest.param(POSTGRES, POSTGRES, id="postgres-postgres"),
 ]
 ROWS = """
     select source, target, mark, start_time, finish_time

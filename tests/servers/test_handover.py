@@ -120,6 +120,7 @@ def config(source_url: str, target_url: str, tmp_path: Path) -> Config:
 # -- mode snapshot ---------------------------------------------------------------------------------
 
 
+@pytest.mark.promise
 @pytest.mark.spark
 def test_each_row_is_in_the_bulk_load_or_in_the_slot_while_the_source_is_written(
     config: Config, spark: Session

@@ -102,6 +102,7 @@ def load_beside(
     return thread, results
 
 
+@pytest.mark.promise
 def test_rows_before_the_point_are_loaded_and_those_behind_it_are_in_the_log(
     mysql: MySQLServer, config: Config, spark: Session
 ) -> None:

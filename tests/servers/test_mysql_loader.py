@@ -375,6 +375,7 @@ def test_a_reader_sees_whole_transactions_only(
 # --- what the documentation of the tables promises ------------------------------------------------
 
 
+@pytest.mark.promise
 def test_the_published_queries(my_start: MyStart, log: LogMaker) -> None:
     """They run as printed, in any time zone; the lag is seconds since the last file."""
     target = my_start(COUNTED)

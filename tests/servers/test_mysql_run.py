@@ -113,6 +113,7 @@ def written(folder: Path, source: str, target: str, **extractor: Any) -> Path:
     )
 
 
+@pytest.mark.promise
 def test_run_pause_stop_and_the_published_queries(shop: Shop, tmp_path: Path) -> None:
     """With an account that may lock nothing: what is done instead is said before it begins.
 
@@ -199,6 +200,7 @@ def steered_by_sql(shop: Shop, run: Process) -> None:
     run.until(lambda: shop.applied() > last[0], "changes are applied again", 60)
 
 
+@pytest.mark.promise
 def test_into_postgresql_steered_by_sql(shop: Shop, target_url: str, tmp_path: Path) -> None:
     """The same words in a target of another engine; SIGTERM ends well, too."""
     path = written(tmp_path, shop.server.url("shop"), target_url)

@@ -17,7 +17,7 @@ from fix_end_to_end import Process
 from fix_mysql import MySQLServer, database_of
 from fix_pipeline import penstock, write_pipeline
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ITEM = "create table {name} (id int primary key, n int not null, t int)"
 FILL = "insert into {name} values " + ", ".join(f"({n}, 0, {n})" for n in range(500))
@@ -159,9 +159,10 @@ def test_from_mysql_to_postgres(
     Story(tmp_path, Side(mysql_url, mysql), Side(target_url, None)).run()
 
 
+@pytest.mark.promise
 def test_from_postgres_to_mysql(
     mysql: MySQLServer, mysql_url: str, source_url: str, tmp_path: Path
 ) -> None:
     """The table's own place is moved in the transaction of its rows there as well."""
-    mysql.execute("set global local_infile = 1; drop database if exists wirekite")
-    Story(tmp_path, Side(source_url, None), Side(mysql_url, mysql)).run()
+    with mysql.globals(local_infile="1"):
+        Story(tmp_path, Side(source_url, None), Side(mysql_url, mysql)).run()

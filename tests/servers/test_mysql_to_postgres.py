@@ -67,6 +67,7 @@ def written(mysql: MySQLServer, url: str) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.promise
 def test_every_row_arrives_as_the_source_has_it(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:

@@ -154,6 +154,7 @@ def gone(numbers: list[int]) -> bool:
     return not any(process_alive(pid) for pid in numbers)
 
 
+@pytest.mark.promise
 @pytest.mark.spark
 @pytest.mark.slow
 def test_the_life_of_a_pipeline(

@@ -1,4 +1,4 @@
-"""The draw of `make test`: nothing cheap is left out, nothing dear for ever."""
+"""The draw of `make test`: nothing cheap is left out, nothing expensive for ever."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import pytest
 
 from fix_draw import Case, draw
 
-CHEAP = {Case(f"tests/unit/test_a.py::test_{n}") for n in range(5)}
+CHEAP = {Case(f"{file}::test_cheap_{n}") for file in ("a.py", "z.py") for n in range(5)}
 FILES = ("x.py", "y.py", "z.py")
-DEAR = {
+EXPENSIVE = {
     Case(f"{file}::test_{n}[{case}]", cost_s=10.0)
     for file in FILES
     for n in range(4)
     for case in "abc"
 }
 PROMISED = {Case(f"x.py::test_promised[{case}]", cost_s=30.0, is_promise=True) for case in "abcd"}
-ALL = CHEAP | DEAR | PROMISED
+ALL = CHEAP | EXPENSIVE | PROMISED
 
 
 def names(cases: set[Case]) -> set[str]:
@@ -24,19 +24,18 @@ def names(cases: set[Case]) -> set[str]:
 
 
 def functions(drawn: set[str]) -> list[str]:
-    """The functions of the dear cases that were drawn, as often as they were."""
+    """The functions of the expensive cases that were drawn, as often as they were."""
     return [name.partition("[")[0] for name in drawn - names(CHEAP)]
 
 
 @pytest.mark.parametrize("seed", ["", "0", "3b6209a", "c0de1e7"])
-def test_without_time_what_is_cheap_and_one_of_each_file_and_promise_runs(seed: str) -> None:
-    """These do not ask what the budget is."""
+def test_without_time_no_file_and_no_promise_is_left_out(seed: str) -> None:
+    """What is cheap runs too: none of these ask what the budget is."""
     drawn = draw(ALL, seed, 0.0)
     assert names(CHEAP) <= drawn
     told = functions(drawn)
-    assert {name.partition("::")[0] for name in told} == set(FILES)
-    assert told.count("x.py::test_promised") == 1
-    assert len(told) in (3, 4), "the promise may be the one of its file"
+    assert "x.py::test_promised" in told
+    assert sorted(name.partition("::")[0] for name in told) == ["x.py", "y.py"]
 
 
 def test_with_time_for_all_all_runs() -> None:
@@ -47,14 +46,14 @@ def test_with_time_for_all_all_runs() -> None:
 def test_the_budget_is_kept() -> None:
     """Nothing is begun that would not fit, and no more is left than the next would take."""
     for seed in map(str, range(20)):
-        drawn = draw(DEAR, seed, 200.0)
+        drawn = draw(EXPENSIVE, seed, 200.0)
         assert len(drawn) == 20
 
 
 def test_each_function_comes_before_any_comes_twice() -> None:
     """A matrix of many cases does not push others out."""
     for seed in map(str, range(20)):
-        told = functions(draw(DEAR, seed, 120.0))
+        told = functions(draw(EXPENSIVE, seed, 120.0))
         assert len(told) == len(set(told)) == 12
 
 
