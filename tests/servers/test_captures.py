@@ -13,7 +13,7 @@ from fix_extract import QUICK, Stop, extractor_of, log_changes, running, set_up,
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.extract.extractor import Extractor
-from penstock.log import checkpoint
+from penstock.host import checkpoint
 from penstock.log.layout import PipelineLayout
 from penstock.model import TableName
 from penstock.model.wishes import (

@@ -30,8 +30,9 @@ from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.engine import STREAM_FILE
 from penstock.engines.postgres.source.source_identity import identify
 from penstock.engines.postgres.standby import PublicationOnPrimary
+from penstock.host import checkpoint
 from penstock.host.errors import ConnectionLost
-from penstock.log import Writer, checkpoint
+from penstock.log import Writer
 from penstock.model import FlushPoint, Run, TableDefinition
 from penstock.ports.checks import CHECKS, Probe, Severity, Side
 from penstock.ports.config import Config, Mode

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.host import faults
+from penstock.host import checkpoint, faults
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import (
     REAL_FILES,
@@ -26,7 +26,6 @@ from penstock.host.files import (
     FileMissing,
     replace,
 )
-from penstock.log import checkpoint
 
 faults.declare("test.here", "test.there")
 

@@ -12,6 +12,7 @@ from fix_log import SOURCE, end_point, inserts, numbered, run_of
 from penstock.codec import ckt
 from penstock.codec.ckt import HEADER_REGION_SIZE, FrameKind
 from penstock.host import faults
+from penstock.host.checkpoint import CheckpointCorrupt
 from penstock.log import (
     LogForeign,
     SegmentCorrupt,
@@ -21,7 +22,6 @@ from penstock.log import (
     load_state,
     open_segment,
 )
-from penstock.log.checkpoint import CheckpointCorrupt
 from penstock.log.closing import SegmentPresent
 from penstock.log.frames import FrameReader
 from penstock.log.index import scan_frames

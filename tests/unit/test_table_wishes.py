@@ -21,8 +21,8 @@ from penstock.control.table_wishes import (
 )
 from penstock.engines.mysql.source.engine import NOTES_FILE
 from penstock.engines.mysql.source.table_notes import AllNotes
+from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES
-from penstock.log import checkpoint
 from penstock.model import TableName
 from penstock.model.patterns import Selection
 from penstock.model.wishes import (

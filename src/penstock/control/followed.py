@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from penstock.control.table_wishes import read_answers, read_wishes
 from penstock.engines.postgres.source.ddl_watch import WatchState
 from penstock.engines.postgres.source.engine import WATCH_FILE
+from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES, Files
-from penstock.log import PipelineLayout, checkpoint
+from penstock.log import PipelineLayout
 from penstock.model import TableName
 from penstock.model.wishes import Capture
 from penstock.ports.config import Config

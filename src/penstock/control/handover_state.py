@@ -11,11 +11,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.host import files
+from penstock.host import checkpoint, files
 from penstock.host.clock import REAL_CLOCK
 from penstock.load.bulk import Point
 from penstock.load.ledger import position_of
-from penstock.log import checkpoint
 from penstock.model import PenstockError
 from penstock.ports.config import Config, HandoverMode
 

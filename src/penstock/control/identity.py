@@ -12,8 +12,8 @@ from pathlib import Path
 import psycopg
 
 from penstock.engines.postgres.connect import server_errors
+from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES
-from penstock.log import checkpoint
 from penstock.model import PenstockError
 from penstock.ports.config import Config
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from penstock.engines.mysql.source.standing import STANDING_FILE, Standing, position_text
-from penstock.log import PipelineLayout, checkpoint
+from penstock.host import checkpoint
+from penstock.log import PipelineLayout
 from penstock.model import Lsn
 from penstock.ports.config import Config
 

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES, DirectoryLock, DirectoryLocked, Files
-from penstock.log import checkpoint
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.patterns import Selection, as_pattern, parse_pattern
 from penstock.model.wishes import (

@@ -19,10 +19,11 @@ import structlog
 
 from penstock.extract.bookkeeping import Chores, Poll, StatusFile
 from penstock.extract.report import facts_of
+from penstock.host import checkpoint
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
-from penstock.log import ClosedSegment, PipelineLayout, Writer, WriterOptions, checkpoint
+from penstock.log import ClosedSegment, PipelineLayout, Writer, WriterOptions
 from penstock.model import FlushPoint, PenstockError, Run
 from penstock.ports.extract_options import (
     ControlGate,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.host import checkpoint
 from penstock.host.files import Files
-from penstock.log import checkpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from typing import Protocol
 
 import structlog
 
+from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES, Files
-from penstock.log import checkpoint
 from penstock.log.layout import SegmentFile
 from penstock.log.segment import open_segment
 from penstock.model import PenstockError, TableName

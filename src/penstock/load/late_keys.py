@@ -18,10 +18,9 @@ from typing import Protocol
 
 import msgspec
 
-from penstock.host import faults
+from penstock.host import checkpoint, faults
 from penstock.host.files import REAL_FILES, Files
 from penstock.load.following import Follower
-from penstock.log import checkpoint
 from penstock.model import TableDefinition, TableName, UniqueKey
 from penstock.ports.refusals import TargetDdlFailed
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import structlog
 
+from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES, FileExists, FileMissing, Files
-from penstock.log import checkpoint
 from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, list_segments, next_segments
 
 CONSUMER_FILE = "CONSUMER.json"

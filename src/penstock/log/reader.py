@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Literal
 
 from penstock.codec import ckt
+from penstock.host.checkpoint import CheckpointCorrupt
 from penstock.host.files import REAL_FILES, TEMPORARY_SUFFIX, FileMissing, Files
 from penstock.log import layout
-from penstock.log.checkpoint import CheckpointCorrupt
 from penstock.log.cut import CutPlace, parse_cut_name, read_cut
 from penstock.log.frames import FrameReader, corrupt
 from penstock.log.index import IndexBuilder, add_scanned, scan, scan_frames

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES, Files
-from penstock.log import checkpoint
 from penstock.log.layout import DONE_NAME, STATE_NAME
 from penstock.model import FlushPoint
 

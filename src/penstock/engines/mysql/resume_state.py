@@ -12,7 +12,7 @@ from penstock.engines.mysql.source.login import server_id_for
 from penstock.engines.mysql.source.standing import STANDING_FILE, Standing, physical
 from penstock.engines.mysql.source.status import ResumePoint
 from penstock.extract.extractor import ExtractOptions
-from penstock.log import checkpoint
+from penstock.host import checkpoint
 from penstock.log.state import load_state
 from penstock.model import BinlogPosition
 from penstock.ports.config import Config

@@ -36,8 +36,8 @@ from penstock.engines.postgres.source.source_identity import (
     checked_server,
 )
 from penstock.engines.postgres.standby import PublicationOnPrimary, check_publication_there
+from penstock.host import checkpoint
 from penstock.host.errors import LoginRefused, PrivilegeMissing
-from penstock.log import checkpoint
 from penstock.model import LOAD_AGAIN, PenstockError, TableName
 from penstock.ports.checks import Finding, Probe, Severity, Side, check, mend_of
 from penstock.ports.config import Mode
