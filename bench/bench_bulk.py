@@ -32,7 +32,7 @@ from bench.harness import (
 from bench.pipeline import read_config, spark
 from bench.workload import CREATE_TABLE, Workload
 from penstock.control.bulk_load import bulk_load, source_tables
-from penstock.control.source_planner import SourcePlanner
+from penstock.engines.postgres.planner import PostgresPlanner
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.load.session import Session
 
@@ -69,7 +69,7 @@ def penstock(
         definitions = source_tables(config)
         with TreeSampler(os.getpid(), without=servers, interval_s=SAMPLE_INTERVAL_S) as sampler:
             began = time.monotonic()
-            with SourcePlanner(config) as planner:
+            with PostgresPlanner(config) as planner:
                 bulk_load(config, session, planner, definitions=definitions)
             elapsed_s = time.monotonic() - began
     return Measurement(elapsed_s=elapsed_s, cpu_s=sampler.cpu_s, peak_bytes=sampler.peak_bytes)

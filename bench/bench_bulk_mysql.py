@@ -40,11 +40,11 @@ from bench.harness import (
 from bench.pipeline import spark, write_config
 from penstock.control.bulk_load import bulk_load, source_tables
 from penstock.control.config import load_config
-from penstock.control.source_planner import data_planner
 from penstock.engines.mysql.connect import connect, run
 from penstock.engines.mysql.server.embedded import EmbeddedMariaDB, EmbeddedMySQL
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.load.session import Session
+from penstock.ports.planner import open_planner
 
 Server = EmbeddedMariaDB | EmbeddedMySQL
 SAMPLE_INTERVAL_S = 0.5
@@ -187,7 +187,7 @@ def penstock(
         definitions = source_tables(config)
         with TreeSampler(os.getpid(), without=servers, interval_s=SAMPLE_INTERVAL_S) as sampler:
             began = time.monotonic()
-            with data_planner(config) as planner:
+            with open_planner(config) as planner:
                 bulk_load(config, session, planner, definitions=definitions)
             elapsed_s = time.monotonic() - began
     return Measurement(elapsed_s=elapsed_s, cpu_s=sampler.cpu_s, peak_bytes=sampler.peak_bytes)

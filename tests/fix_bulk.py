@@ -9,15 +9,16 @@ import psycopg
 from penstock.control.bulk_load import bulk_load
 from penstock.control.compare import Side, TablePair, compare_tables
 from penstock.control.config import load_config
-from penstock.control.source_planner import SourcePlanner
 from penstock.engines.postgres.connect import connect
+from penstock.engines.postgres.planner import PostgresPlanner
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.slot import ConsistentPoint
 from penstock.load import chunk as chunks
-from penstock.load.bulk import BulkResult, Point
+from penstock.load.bulk import BulkResult
 from penstock.load.session import Session
 from penstock.model import Lsn, TableName
 from penstock.ports.config import Config
+from penstock.ports.planner import Point
 
 ORDERS = TableName("public", "orders")
 
@@ -58,7 +59,7 @@ def rows(url: str, query: str) -> list[tuple[object, ...]]:
 
 def load(config: Config, spark: Session, **how: object) -> BulkResult:
     """Run the bulk load in this process."""
-    with SourcePlanner(config) as planner:
+    with PostgresPlanner(config) as planner:
         return bulk_load(config, spark, planner, **how)  # type: ignore[arg-type]
 
 

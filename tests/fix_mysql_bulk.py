@@ -14,7 +14,6 @@ from fix_mysql import MySQLServer, database_of
 from penstock.codec.mysql.mysqltext import Dialect
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import load_config
-from penstock.control.source_planner import data_planner
 from penstock.engines.mysql.source.borrowing import BorrowedSession, borrow
 from penstock.engines.mysql.source.chunks import KeyChunk
 from penstock.engines.mysql.source.lending import Lender
@@ -25,6 +24,7 @@ from penstock.load.bulk_mysql import RowsOfChunk, into_postgres
 from penstock.load.session import Session
 from penstock.model import TableDefinition
 from penstock.ports.config import Config
+from penstock.ports.planner import open_planner
 from penstock.sql.read_plan import Ends, way_of
 
 
@@ -65,7 +65,7 @@ def between(
 
 def load(config: Config, spark: Session, **how: object) -> BulkResult:
     """Run the bulk load in this process."""
-    with data_planner(config) as planner:
+    with open_planner(config) as planner:
         return bulk_load(config, spark, planner, **how)  # type: ignore[arg-type]
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from fix_pipeline import pipeline
 from penstock.control.change_counts import ChangeCounts, KindCounts
-from penstock.control.handover_state import Handover
 from penstock.control.lag import Lag
 from penstock.control.log_facts import LogEnd
 from penstock.control.outages import Outage
@@ -21,6 +20,7 @@ from penstock.control.table_states import table_facts
 from penstock.control.target_state import ProgressRow, TargetState
 from penstock.load.bulk_progress import BulkProgress, TableProgress
 from penstock.model import FlushPoint, TableName
+from penstock.ports.handover import Handover
 from penstock.ports.target import Applied
 from penstock.web.reading import Reading, Sample, Speeds, Trouble, Watch
 

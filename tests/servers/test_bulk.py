@@ -14,7 +14,7 @@ import pytest
 from fix_bulk import ORDERS, between, check_equal, fill_orders, load, point_of, rows, run
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import load_config
-from penstock.control.source_planner import SourcePlanner
+from penstock.engines.postgres.planner import PostgresPlanner
 from penstock.engines.postgres.source.snapshot import temporary_consistent_point
 from penstock.engines.postgres.target.bulk_checks import TargetFires
 from penstock.load.bulk import finish_foreign_keys
@@ -343,7 +343,7 @@ def test_a_table_truncated_behind_the_point_gets_a_later_one(
             "insert into public.t select generate_series(1, 7)",
         )
         first = point_of(config, point)
-        with SourcePlanner(config, first=lambda: first) as planner:
+        with PostgresPlanner(config, first=lambda: first) as planner:
             result = bulk_load(config, spark, planner)
     check_equal(config)
     assert result.positions[ORDERS] == point.position
@@ -362,14 +362,14 @@ def test_a_table_rewritten_between_plan_and_chunk_is_read_again(
 ) -> None:
     """A type changed after the plan was made: the chunk sees it and the table is planned anew."""
     fill_orders(config.source.url, 1000)
-    made = SourcePlanner.chunks
+    made = PostgresPlanner.chunks
 
-    def chunks_then_alter(self: SourcePlanner, *args: object, **how: object) -> object:
+    def chunks_then_alter(self: PostgresPlanner, *args: object, **how: object) -> object:
         found = made(self, *args, **how)  # type: ignore[arg-type]
         run(config.source.url, "alter table public.orders alter total type numeric(14,3)")
         return found
 
-    monkeypatch.setattr(SourcePlanner, "chunks", chunks_then_alter)
+    monkeypatch.setattr(PostgresPlanner, "chunks", chunks_then_alter)
     result = load(config, spark)
     check_equal(config)
     assert any("rewritten in the source" in note for note in result.notes)

@@ -21,8 +21,8 @@ from fix_bulk import ORDERS, between, check_equal, fill_orders, load, point_of, 
 from fix_proxy import Proxy
 from penstock.control.bulk_load import bulk_load
 from penstock.control.live import bulk_line
-from penstock.control.source_planner import SourcePlanner
 from penstock.control.target_state import open_target_reader, read_target_state
+from penstock.engines.postgres.planner import PostgresPlanner
 from penstock.engines.postgres.source.snapshot import temporary_consistent_point
 from penstock.load import chunk as chunks
 from penstock.load.bulk import BulkStopped
@@ -39,7 +39,7 @@ import sys
 from pathlib import Path
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import load_config
-from penstock.control.source_planner import SourcePlanner
+from penstock.engines.postgres.planner import PostgresPlanner
 from penstock.load.bulk import Point
 from penstock.load.session import SessionOptions, start_session
 from penstock.model import Lsn
@@ -51,7 +51,7 @@ if sys.argv[2:]:
         position=Lsn.parse(sys.argv[2]), snapshot_id=sys.argv[3], snapshot_text=sys.argv[4]
     )
 options = SessionOptions(work_directory=config.layout.run / "child", master="local[2]")
-with start_session(options) as session, SourcePlanner(config, first=lambda: point) as planner:
+with start_session(options) as session, PostgresPlanner(config, first=lambda: point) as planner:
     bulk_load(config, session, planner)
 """
 
@@ -142,7 +142,7 @@ def test_a_killed_load_goes_on_where_it_was(
             "select source, start_time from wirekite.wirekite_progress where operation = 'DL' "
             "and finish_time is not null",
         )
-        with SourcePlanner(config, first=lambda: first) as planner:
+        with PostgresPlanner(config, first=lambda: first) as planner:
             result = bulk_load(config, spark, planner)
     assert result.positions == {ORDERS: point.position}
     assert result.rows == {ORDERS: 60_000}
@@ -209,7 +209,7 @@ def test_another_snapshot_of_the_same_name_is_not_taken_for_ours(
     with temporary_consistent_point(config.source.url) as point:
         stale = dataclasses.replace(point_of(config, point), snapshot_text="1:2:")
         run(config.source.url, "insert into public.orders (id) values (-1)")
-        with SourcePlanner(config, first=lambda: stale) as planner:
+        with PostgresPlanner(config, first=lambda: stale) as planner:
             result = bulk_load(config, spark, planner)
     assert result.positions[ORDERS] > point.position
     check_equal(config)
@@ -355,7 +355,7 @@ def test_a_chunk_torn_on_its_way_is_there_once(
         beside.start()
         with temporary_consistent_point(source_url) as point:
             first = point_of(config, point)
-            with SourcePlanner(config, first=lambda: first) as planner:
+            with PostgresPlanner(config, first=lambda: first) as planner:
                 result = bulk_load(config, spark, planner)
         beside.join()
         assert broken.torn.is_set()

@@ -19,12 +19,11 @@ from penstock.control import doctor_host
 from penstock.control.doctor import PreflightFailed, examine
 from penstock.control.doctor_load import LOAD_CHECKS
 from penstock.control.ends import source_tables
-from penstock.control.extract_process import ensure_slot
-from penstock.control.handover import prepared
-from penstock.control.handover_state import Handover, LogWithoutBulkLoad, write_handover
-from penstock.control.identity import keep_identity, read_identity
+from penstock.control.pipeline import pipeline_of
 from penstock.engines.postgres.checks import server as doctor_server
 from penstock.engines.postgres.connect import connect
+from penstock.engines.postgres.extraction import ensure_slot, read_identity
+from penstock.engines.postgres.handover import prepared
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.engine import STREAM_FILE
@@ -36,6 +35,8 @@ from penstock.log import Writer
 from penstock.model import FlushPoint, Run, TableDefinition
 from penstock.ports.checks import CHECKS, Probe, Severity, Side
 from penstock.ports.config import Config, Mode
+from penstock.ports.handover import Handover, LogWithoutBulkLoad, write_handover
+from penstock.ports.identity import keep_identity
 
 
 def test_every_check_of_the_reference_is_registered() -> None:
@@ -242,7 +243,10 @@ def test_pg08_standby(own_postgres: Server, tmp_path: Path, target_url: str) -> 
     one(config, "PG08", severity, "standby")
     finding = one(config, "PG11", Severity.ERROR, "a standby cannot make it")
     tables = source_tables(config)
-    for begin in (lambda: ensure_slot(config, tables), lambda: entered(config, tables)):
+    for begin in (
+        lambda: ensure_slot(pipeline_of(config), tables),
+        lambda: entered(config, tables),
+    ):
         with pytest.raises(PublicationOnPrimary) as caught:
             begin()
         assert caught.value.hint == finding.command
@@ -250,7 +254,7 @@ def test_pg08_standby(own_postgres: Server, tmp_path: Path, target_url: str) -> 
 
 def entered(config: Config, tables: list[TableDefinition]) -> None:
     """Begin a handover."""
-    with prepared(config, tables, stop=lambda: False):
+    with prepared(pipeline_of(config), tables, stop=lambda: False):
         pytest.fail("it is refused")
 
 

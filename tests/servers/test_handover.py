@@ -19,9 +19,10 @@ from fix_postgres import Server
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import load_config
 from penstock.control.ends import source_tables
-from penstock.control.handover import bulk_planner, prepared, read_handover, wait_for_point
-from penstock.control.handover_state import Phase
+from penstock.control.handover import bulk_planner, read_handover, wait_for_point
+from penstock.control.pipeline import pipeline_of
 from penstock.engines.postgres.connect import connect
+from penstock.engines.postgres.handover import prepared
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.standby import NotAStandby
@@ -29,6 +30,7 @@ from penstock.load.ledger import Ledger, read_ledger, write_ledger
 from penstock.load.session import Session
 from penstock.model import Lsn
 from penstock.ports.config import Config
+from penstock.ports.handover import Phase
 
 WAIT_S = 30.0
 PEEK = """
@@ -140,7 +142,7 @@ def test_each_row_is_in_the_bulk_load_or_in_the_slot_while_the_source_is_written
     try:
         until(lambda: int(str(value(config.source.url, "select count(*) from t"))) > 150)
         tables = source_tables(config)
-        with prepared(config, tables, stop=lambda: False) as position:
+        with prepared(pipeline_of(config), tables, stop=lambda: False) as position:
             state = wait_for_point(config)
             assert state is not None
             assert Lsn.parse(state.position).ordinal == position
@@ -165,7 +167,7 @@ def test_each_row_is_in_the_bulk_load_or_in_the_slot_while_the_source_is_written
 
 def test_the_four_steps_are_recorded_in_the_documents_words(config: Config) -> None:
     """Each with its time, once the extractor holds the slot."""
-    with prepared(config, source_tables(config), stop=lambda: False):
+    with prepared(pipeline_of(config), source_tables(config), stop=lambda: False):
         assert phase_of(config) is Phase.CAPTURED
         with extracting(config):
             until(lambda: phase_of(config) is Phase.DONE)
@@ -190,7 +192,7 @@ def test_an_extraction_that_is_idle_keeps_the_snapshot_until_the_load_is_done(
     ended = threading.Event()
 
     def extract() -> None:
-        with prepared(config, source_tables(config), stop=lambda: False):
+        with prepared(pipeline_of(config), source_tables(config), stop=lambda: False):
             pass
         ended.set()
 
@@ -206,7 +208,7 @@ def test_an_extraction_that_is_idle_keeps_the_snapshot_until_the_load_is_done(
 def test_a_stop_ends_it_at_once(config: Config) -> None:
     """Ctrl-C does not wait for the bulk load; the file then names no snapshot."""
     stop = threading.Event()
-    with prepared(config, source_tables(config), stop=stop.is_set):
+    with prepared(pipeline_of(config), source_tables(config), stop=stop.is_set):
         stop.set()
     state = read_handover(config)
     assert state is not None
@@ -224,9 +226,10 @@ def test_killed_at_any_step_the_next_run_goes_on_with_the_same_slot(
         "import sys\nfrom pathlib import Path\n"
         "from penstock.control.ends import source_tables\n"
         "from penstock.control.config import load_config\n"
-        "from penstock.control.handover import prepared\n"
+        "from penstock.control.pipeline import pipeline_of\n"
+        "from penstock.engines.postgres.handover import prepared\n"
         "config = load_config(Path(sys.argv[1]))\n"
-        "with prepared(config, source_tables(config), stop=lambda: False):\n    pass\n"
+        "with prepared(pipeline_of(config), source_tables(config), stop=lambda: False):\n    pass\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(config.path)],
@@ -240,7 +243,7 @@ def test_killed_at_any_step_the_next_run_goes_on_with_the_same_slot(
         "select confirmed_flush_lsn::text from pg_replication_slots "
         "where database = current_database()",
     )
-    with prepared(config, source_tables(config), stop=lambda: False) as position:
+    with prepared(pipeline_of(config), source_tables(config), stop=lambda: False) as position:
         assert Lsn(position) == Lsn.parse(str(before))
         assert phase_of(config) is Phase.CAPTURED
         finish_bulk(config)
@@ -254,7 +257,7 @@ def test_pause_on_a_primary_is_refused_and_nothing_is_changed(
     config = make_config(tmp_path, source_url, target_url, "pause")
     with (
         pytest.raises(NotAStandby) as caught,
-        prepared(config, source_tables(config), stop=lambda: False),
+        prepared(pipeline_of(config), source_tables(config), stop=lambda: False),
     ):
         pass
     assert 'handover = "snapshot"' in caught.value.hint
@@ -347,7 +350,9 @@ def test_pause_mode_reads_a_frozen_standby_and_resumes_it(
     position: list[int] = []
 
     def extract() -> None:
-        with prepared(frozen, source_tables(frozen), stop=lambda: False) as slot_position:
+        with prepared(
+            pipeline_of(frozen), source_tables(frozen), stop=lambda: False
+        ) as slot_position:
             position.append(slot_position)
             with extracting(frozen):
                 until(lambda: phase_of(frozen) is Phase.DONE)
@@ -383,7 +388,7 @@ def test_a_stop_during_the_pause_resumes_replay(own_postgres: Server, frozen: Co
     helped = help_slot(own_postgres)
 
     def extract() -> None:
-        with prepared(frozen, source_tables(frozen), stop=stop.is_set):
+        with prepared(pipeline_of(frozen), source_tables(frozen), stop=stop.is_set):
             assert stop.is_set()
 
     thread = threading.Thread(target=extract)

@@ -19,11 +19,11 @@ from penstock.control.bulk_load import bulk_load
 from penstock.engines.mysql.loans import SnapshotGone, is_alive
 from penstock.engines.mysql.planner import MySQLPlanner
 from penstock.engines.mysql.source.borrowing import borrow
-from penstock.load.bulk import Point
 from penstock.load.ledger import read_ledger
 from penstock.load.session import Session
 from penstock.model import TableName
 from penstock.ports.config import Config
+from penstock.ports.planner import Point
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 

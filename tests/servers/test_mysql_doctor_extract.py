@@ -12,13 +12,8 @@ from fix_mysql import MySQLServer, database_of
 from fix_pipeline import pipeline
 from penstock.control.doctor import examine
 from penstock.control.extract_process import check_source
-from penstock.control.handover_state import LogWithoutBulkLoad
-from penstock.control.identity import (
-    DirectoryOfOtherPipeline,
-    DirectoryOfOtherSource,
-    keep_identity,
-    mysql_identity,
-)
+from penstock.control.pipeline import pipeline_of
+from penstock.engines.mysql.extraction import mysql_identity
 from penstock.engines.mysql.handover import prepared
 from penstock.engines.mysql.resume_state import asked_position
 from penstock.engines.mysql.source.beginning import find_beginning
@@ -27,6 +22,8 @@ from penstock.log import Writer
 from penstock.model import FlushPoint, PenstockError, Run
 from penstock.ports.checks import Severity
 from penstock.ports.config import Config
+from penstock.ports.handover import LogWithoutBulkLoad
+from penstock.ports.identity import DirectoryOfOtherPipeline, DirectoryOfOtherSource, keep_identity
 
 E = Severity.ERROR
 
@@ -91,7 +88,7 @@ def test_pk19_log_without_a_bulk_load(config: Config) -> None:
     finding = one(config, "PK19", E, "was begun without a bulk load")
     with (
         pytest.raises(LogWithoutBulkLoad) as caught,
-        prepared(config, has_begun=True, stop=lambda: True),
+        prepared(pipeline_of(config), has_begun=True, stop=lambda: True),
     ):
         pytest.fail("it is refused")
     assert (finding.what, finding.command) == (caught.value.message, caught.value.hint)

@@ -13,9 +13,9 @@ from fix_mysql_extract import sql
 from penstock.control.config import load_config
 from penstock.control.doctor import PreflightFailed, examine
 from penstock.control.extract_process import extract_changes
-from penstock.control.identity import DirectoryOfOtherSource
 from penstock.extract.extractor import Ended, Outcome
 from penstock.ports.config import Config
+from penstock.ports.identity import DirectoryOfOtherSource
 
 FILE = """
 [pipeline]

@@ -23,11 +23,7 @@ from penstock.control.config import load_config
 from penstock.control.doctor import PreflightFailed
 from penstock.control.extract_process import extract_changes, extract_options
 from penstock.control.handover import bulk_planner
-from penstock.control.handover_state import (
-    Phase,
-    read_handover,
-    write_handover,
-)
+from penstock.control.pipeline import pipeline_of
 from penstock.engines.mysql.handover import prepared
 from penstock.engines.mysql.loans import is_alive
 from penstock.engines.mysql.planner import MySQLPlanner
@@ -40,6 +36,7 @@ from penstock.load.bulk import BulkResult, finish_foreign_keys
 from penstock.load.session import Session
 from penstock.model import BinlogPosition, TableName
 from penstock.ports.config import Config
+from penstock.ports.handover import Phase, read_handover, write_handover
 
 pytestmark = pytest.mark.spark
 TIMEOUT_S = 60.0
@@ -131,7 +128,7 @@ def test_a_start_behind_a_killed_handover_begins_at_its_place(
     mysql: MySQLServer, config: Config, spark: Session
 ) -> None:
     """What was written down is where the log begins; the load takes a later point of its own."""
-    with prepared(config, has_begun=False, stop=lambda: True) as beginning:
+    with prepared(pipeline_of(config), has_begun=False, stop=lambda: True) as beginning:
         assert beginning is not None
     state = read_handover(config)
     assert state is not None
@@ -163,7 +160,7 @@ def test_transactions_before_the_point_are_known_behind_an_event_of_any_length(
     told = server.value(f"select binlog_gtid_pos('{file}', {offset})")
     assert (told is None) == (server.version.number < (11,))
     config = configured(tmp_path, source, target_url)
-    with prepared(config, has_begun=False, stop=lambda: True) as beginning:
+    with prepared(pipeline_of(config), has_begun=False, stop=lambda: True) as beginning:
         assert beginning is not None
         assert beginning.gtids == server.value("select @@global.gtid_binlog_pos")
     assert find_beginning(source, config.source.tables).gtids == beginning.gtids
@@ -195,7 +192,7 @@ def test_foreign_keys_wait_for_changes_where_snapshots_are_of_several_moments(
     url, name = config.source.url, database_of(config.source.url)
     sql(mysql, url, "create table c (id int primary key, t_id int, foreign key (t_id) references "
         "t (id));; set foreign_key_checks = 0; insert into c values (1, 4)")  # fmt: skip
-    with prepared(config, has_begun=False, stop=lambda: True):
+    with prepared(pipeline_of(config), has_begun=False, stop=lambda: True):
         sql(mysql, url, "insert into t values (4, 'd')")
         settled = BinlogPosition.at(*mysql.status())
         state = read_handover(config)
@@ -218,7 +215,7 @@ def test_snapshots_are_given_back_when_the_rows_are_there(
     mysql: MySQLServer, config: Config, spark: Session
 ) -> None:
     """However long changes are followed after that: nothing at the source waits for us."""
-    with prepared(config, has_begun=False, stop=lambda: True):
+    with prepared(pipeline_of(config), has_begun=False, stop=lambda: True):
         with bulk_planner(config) as planner:
             point = planner.first_point()
             assert point is not None
@@ -290,12 +287,12 @@ def test_a_table_altered_behind_a_killed_handover_gets_no_wrong_name(
     least = "'NO_LOG'" if mysql.is_mariadb else "'MINIMAL'"
     sql(mysql, config.source.url, "create table s (id int primary key, a int, b int)")
     with mysql.globals(binlog_row_metadata=least):
-        with prepared(config, has_begun=False, stop=lambda: True) as beginning:
+        with prepared(pipeline_of(config), has_begun=False, stop=lambda: True) as beginning:
             assert beginning is not None
         sql(mysql, config.source.url, "insert into s values (1, 2, 3)")
         if altered:
             sql(mysql, config.source.url, "alter table s modify b int after id")
-        engine = make_engine(config, extract_options(config), handed_again(config))
+        engine = make_engine(pipeline_of(config), extract_options(config), handed_again(config))
         options = replace(extract_options(config), idle_wait_s=0.3)
         extractor = Extractor(engine, config.directory, options=options)
         if altered:
@@ -309,5 +306,5 @@ def test_a_table_altered_behind_a_killed_handover_gets_no_wrong_name(
 
 def handed_again(config: Config) -> Beginning | None:
     """The place of the handover, as the next process finds it."""
-    with prepared(config, has_begun=False, stop=lambda: True) as beginning:
+    with prepared(pipeline_of(config), has_begun=False, stop=lambda: True) as beginning:
         return beginning

@@ -21,7 +21,6 @@ from fix_pipeline import write_pipeline
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import load_config
 from penstock.control.extract_process import extract_changes
-from penstock.control.handover_state import read_handover
 from penstock.control.late_keys import LateKeyMaker
 from penstock.control.table_copy import TableCopier
 from penstock.engines.mysql.planner import MySQLPlanner
@@ -31,6 +30,7 @@ from penstock.load.late_tables import add_late_keys
 from penstock.load.ledger import read_ledger
 from penstock.load.session import Session
 from penstock.model import BinlogPosition, TableName
+from penstock.ports.handover import read_handover
 from penstock.ports.refusals import TargetDdlFailed
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -17,13 +17,13 @@ from penstock.control.bulk_load import bulk_load
 from penstock.control.config import load_config
 from penstock.control.extract_process import extract_changes
 from penstock.control.handover import bulk_planner
-from penstock.control.handover_state import Phase, read_handover
 from penstock.engines.mysql.planner import MySQLPlanner
 from penstock.engines.mysql.replica import NotAReplica, ReplicaNotOurs
 from penstock.extract.extractor import Ended
-from penstock.load.bulk import Point
 from penstock.load.session import Session
 from penstock.ports.config import Config
+from penstock.ports.handover import Phase, read_handover
+from penstock.ports.planner import Point
 
 pytestmark = pytest.mark.spark
 Maker = Callable[..., MySQLServer]

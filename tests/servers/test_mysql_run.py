@@ -17,7 +17,7 @@ from fix_mysql import MySQLServer
 from fix_pipeline import write_pipeline
 from fix_published import CE_QUERY, CL_QUERY, LAG_QUERY, PROGRESS_COLUMNS
 from penstock.control.config import load_config
-from penstock.control.handover_state import read_handover
+from penstock.ports.handover import read_handover
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 Maker = Callable[..., MySQLServer]

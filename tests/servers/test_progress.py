@@ -18,12 +18,13 @@ from fix_pipeline import pipeline
 from fix_postgres import Server
 from penstock.codec.columns import batch_schema
 from penstock.control.actions import ActionWatch
-from penstock.control.extract_process import ensure_slot
 from penstock.control.lag import read_lag, read_source_state
 from penstock.control.log_facts import outstanding_commit_us, read_log_end
+from penstock.control.pipeline import pipeline_of
 from penstock.control.progress import CeRecorder
 from penstock.control.status import read_status
 from penstock.control.stopping import StopRequest
+from penstock.engines.postgres.extraction import ensure_slot
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.target.progress import set_action
 from penstock.host.errors import ServerUnreachable
@@ -281,9 +282,12 @@ def test_source_state_is_that_of_the_published_query(config: Config, postgres: S
         connection.execute("create table a (id int primary key)")
         assert not read_source_state(connection, "wirekite_replication_slot").slot_exists
         with open_catalog(config.source.url) as catalog:
-            position = ensure_slot(config, captured_tables(catalog, config.source.tables))
+            position = ensure_slot(
+                pipeline_of(config), captured_tables(catalog, config.source.tables)
+            )
         assert position > 0
-        assert ensure_slot(config, []) == 0, "a slot that is there is used from where it stands"
+        again = ensure_slot(pipeline_of(config), [])
+        assert again == 0, "a slot that is there is used from where it stands"
         connection.execute("insert into a select generate_series(1, 1000)")
         state = read_source_state(connection, "wirekite_replication_slot")
         row = connection.execute(

@@ -11,10 +11,10 @@ from fix_extract import Stop, extractor_of, log_changes, running, set_up, until
 from fix_pipeline import pipeline
 from fix_stream import run_sql
 from penstock.control.bulk_load import source_tables
-from penstock.control.extract_process import ensure_slot
-from penstock.control.handover import prepared
-from penstock.control.handover_state import Handover, write_handover
+from penstock.control.pipeline import pipeline_of
 from penstock.engines.postgres.connect import connect
+from penstock.engines.postgres.extraction import ensure_slot
+from penstock.engines.postgres.handover import prepared
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.engine import PostgresEngine
 from penstock.engines.postgres.source.slot import SlotInUse, SlotState, drop_slot, read_slot
@@ -29,6 +29,7 @@ from penstock.engines.postgres.source.slot_owner import (
 from penstock.extract.extractor import ExtractOptions, Extractor
 from penstock.log.state import load_state
 from penstock.ports.config import Config
+from penstock.ports.handover import Handover, write_handover
 
 DDL = "create table t (id int primary key, v text);; insert into t values (1, 'a')"
 SLOT, PUBLICATION = "wirekite_replication_slot", "wirekite_publication"
@@ -52,7 +53,7 @@ def _copy(first: Config, tmp_path: Path, mode: str = "change") -> Config:
 def _extractor(config: Config, **more: object) -> Extractor:
     """What `penstock extract` makes, ending when idle."""
     tables = source_tables(config)
-    start = ensure_slot(config, tables)
+    start = ensure_slot(pipeline_of(config), tables)
     options = ExtractOptions(
         slot=SLOT, publication=PUBLICATION, exit_when_idle=True, idle_wait_s=0.3
     )
@@ -145,7 +146,7 @@ def test_a_new_pipeline_with_bulk_load_makes_its_slot_itself(first: Config, tmp_
     before = _slot(config)
     with (
         pytest.raises(SlotThereBefore) as caught,
-        prepared(config, source_tables(config), stop=lambda: False),
+        prepared(pipeline_of(config), source_tables(config), stop=lambda: False),
     ):
         pass
     assert f"pg_drop_replication_slot('{SLOT}')" in caught.value.hint
@@ -155,7 +156,9 @@ def test_a_new_pipeline_with_bulk_load_makes_its_slot_itself(first: Config, tmp_
     write_handover(config, Handover(slot=SLOT, tables=("public.t",)))
     assert found(config, "PG09") == []
     stopped = iter([False, False, False])
-    with prepared(config, source_tables(config), stop=lambda: next(stopped, True)) as position:
+    with prepared(
+        pipeline_of(config), source_tables(config), stop=lambda: next(stopped, True)
+    ) as position:
         assert before is not None
         assert position == before.confirmed_flush
 

@@ -16,13 +16,6 @@ import pytest
 from fix_pipeline import pipeline
 from penstock.codec.mysql.binlog_events import EventKind
 from penstock.control import demo, handover, repair, supervisor, table_wishes
-from penstock.control.identity import (
-    DirectoryOfOtherPipeline,
-    SourceIdentity,
-    StateUnreadable,
-    check_identity,
-    unreadable,
-)
 from penstock.control.repair import RepairUnequal
 from penstock.engines.mysql.source.assemble import Assembler
 from penstock.engines.mysql.source.unfollowed import ChangesMissing, TransactionUndone
@@ -38,6 +31,13 @@ from penstock.load.ledger import STATE_FILE, LedgerUnreadable, read_ledger
 from penstock.load.stage import BatchOptions, LogForeign, LogGap, Stager
 from penstock.model import TableDefinition, TableName
 from penstock.ports.config import Config
+from penstock.ports.identity import (
+    DirectoryOfOtherPipeline,
+    SourceIdentity,
+    StateUnreadable,
+    check_identity,
+    unreadable,
+)
 from penstock.ports.policies import SchemaChangeNotCarried
 from penstock.ports.refusals import StagingLost, TargetSchemaMissing, TargetTableMissing
 from penstock.ports.target import Applied

@@ -20,7 +20,6 @@ from penstock.control.display import (
     screen,
 )
 from penstock.control.doctor import Report
-from penstock.control.handover_state import STEPS, Handover
 from penstock.control.lag import Lag, SourceState, lag_of
 from penstock.control.live import (
     JsonView,
@@ -40,6 +39,7 @@ from penstock.load.bulk_progress import BulkProgress, Rates, TableProgress, shar
 from penstock.model import FlushPoint, TableName
 from penstock.ports.checks import Finding, Severity, Side
 from penstock.ports.config import HandoverMode
+from penstock.ports.handover import STEPS, Handover
 from penstock.ports.target import Applied
 
 

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from penstock.control.handover_state import STEPS, Do, Handover, Phase, Seen, decide
 from penstock.ports.config import HandoverMode
+from penstock.ports.handover import STEPS, Do, Handover, Phase, Seen, decide
 
 POSITION = "0/16B3740"
 

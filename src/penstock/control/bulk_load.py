@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from penstock.control.ends import ends_of, source_tables
-from penstock.load.bulk import BulkOptions, BulkResult, Planner, load_in_bulk
+from penstock.load.bulk import BulkOptions, BulkResult, load_in_bulk
 from penstock.load.bulk_progress import OnProgress
 from penstock.load.session import Session
 from penstock.model import TableDefinition
 from penstock.ports.config import Config
+from penstock.ports.planner import Planner
 
 
 def bulk_options(config: Config) -> BulkOptions:

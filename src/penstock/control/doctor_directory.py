@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.control.handover_state import LogWithoutBulkLoad, check_bulk_load, read_handover
-from penstock.engines.mysql.resume_state import has_begun
+from penstock.control.pipeline import pipeline_of
 from penstock.ports.checks import Finding, Severity, Side, check, mend_of
 from penstock.ports.config import Config, Mode
+from penstock.ports.extraction import extraction_of
+from penstock.ports.handover import LogWithoutBulkLoad, check_bulk_load, read_handover
 
 
 @check("PK19", "what the log was begun with", side=Side.HOST, change_only=True)
@@ -19,8 +20,9 @@ def begun_with(config: Config) -> Iterator[Finding]:
     """In mode data+change a log must have been begun with a bulk load, at one place."""
     if config.pipeline.mode is not Mode.DATA_CHANGE:
         return
+    begun = extraction_of(config).has_begun(pipeline_of(config))
     try:
-        check_bulk_load(config, read_handover(config), has_begun=has_begun(config))
+        check_bulk_load(config, read_handover(config), has_begun=begun)
     except LogWithoutBulkLoad as error:
         yield Finding(
             code="PK19",

@@ -14,13 +14,13 @@ from typing import Any
 
 import psycopg
 
-from penstock.control.handover_state import read_handover
 from penstock.control.log_facts import LogEnd, outstanding_commit_us, read_log_end
 from penstock.control.positions import LsnPositions, Positions, positions_of
 from penstock.engines.postgres.connect import server_errors
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import BinlogPosition, Lsn
 from penstock.ports.config import Config
+from penstock.ports.handover import read_handover
 from penstock.ports.progress import open_progress
 from penstock.ports.target import Applied
 

@@ -28,14 +28,13 @@ from penstock.control.new_tables import settle_new_tables, without_new
 from penstock.control.past_errors import keep_error
 from penstock.control.plan import check as check_plan
 from penstock.control.running import LOAD_LOCK, check_not_running, take_lock
-from penstock.control.source_planner import data_planner
 from penstock.control.stopping import StopRequest, stop_on_signals
 from penstock.control.table_copy import TableCopier
 from penstock.control.table_wishes import read_wishes
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.retry import Backoff, Patience, is_outage
-from penstock.load.bulk import BulkResult, BulkStopped, Planner, finish_foreign_keys
+from penstock.load.bulk import BulkResult, BulkStopped, finish_foreign_keys
 from penstock.load.kept_files import Keeping
 from penstock.load.ledger import read_ledger
 from penstock.load.loader import Loader, LoaderOptions
@@ -43,6 +42,7 @@ from penstock.load.loader_state import LoaderState, write_loader_state
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions, SparkLost
 from penstock.model import PenstockError, TableDefinition
 from penstock.ports.config import Config, Mode, OnTableError
+from penstock.ports.planner import Planner, open_planner
 from penstock.ports.progress import open_progress
 from penstock.ports.registry import types_at
 
@@ -126,7 +126,7 @@ class _Load:
         taken = without_new(config, source_tables(config))
         tables = [one for one in taken if one.name not in copied]
         handed = config.pipeline.mode is Mode.DATA_CHANGE
-        with bulk_planner(config) if handed else data_planner(config) as planner:
+        with bulk_planner(config) if handed else open_planner(config) as planner:
             try:
                 result = self.bulk_load(planner, tables)
             except BulkStopped as stopped:

@@ -15,12 +15,12 @@ import msgspec
 import structlog
 
 from penstock.control.doctor import PreflightFailed
-from penstock.control.identity import DirectoryOfOtherPipeline, DirectoryOfOtherSource
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, FileMissing
 from penstock.host.process import output_is_unread
 from penstock.model import PenstockError
 from penstock.ports.config import Config
+from penstock.ports.identity import DirectoryOfOtherPipeline, DirectoryOfOtherSource
 
 logger = structlog.get_logger()
 ERRORS_FILE = "errors.jsonl"

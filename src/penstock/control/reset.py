@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from penstock.control.ends import source_tables
-from penstock.control.handover_state import read_handover
-from penstock.control.identity import check_identity, check_pipeline, read_identity, stored_identity
 from penstock.control.running import (
     LOAD_LOCK,
     RUN_LOCK,
@@ -25,6 +23,7 @@ from penstock.control.running import (
 from penstock.control.table_wishes import read_wishes
 from penstock.engines.mysql import replica as mysql_replica
 from penstock.engines.postgres.connect import connect
+from penstock.engines.postgres.extraction import read_identity
 from penstock.engines.postgres.source import leftovers as at_source
 from penstock.engines.postgres.source.slot_owner import SlotOwner, slot_of_another, slot_owner
 from penstock.host.errors import PrivilegeMissing
@@ -36,6 +35,8 @@ from penstock.model.removal import Removal
 from penstock.model.wishes import Capture
 from penstock.ports import leftovers as at_target
 from penstock.ports.config import Config
+from penstock.ports.handover import read_handover
+from penstock.ports.identity import check_identity, check_pipeline, stored_identity
 from penstock.ports.refusals import TargetFollowsAnotherLog
 from penstock.ports.target import target_name
 

@@ -13,8 +13,6 @@ from typing import Any
 
 import msgspec
 
-from penstock.control.handover_state import Handover, read_handover
-from penstock.control.identity import SourceIdentity, stored_identity
 from penstock.control.lag import Lag, lag_of, log_begin
 from penstock.control.log_facts import LogEnd, outstanding_commit_us, read_log_end
 from penstock.control.outages import (
@@ -41,6 +39,8 @@ from penstock.control.target_state import (
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError
 from penstock.ports.config import Config
+from penstock.ports.handover import Handover, read_handover
+from penstock.ports.identity import SourceIdentity, stored_identity
 from penstock.ports.target import Applied
 
 NAME = "penstock status"

@@ -18,11 +18,8 @@ import structlog
 
 from penstock.control.bulk_load import bulk_options
 from penstock.control.ends import source_tables
-from penstock.control.handover import tell_blockers
 from penstock.control.late_keys import narrowed
-from penstock.control.source_planner import Planning, SourcePlanner, data_planner
 from penstock.engines.mysql.resume_state import stored_standing
-from penstock.engines.postgres.standby import paused_point
 from penstock.host import faults
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.retry import Backoff, Patience
@@ -30,7 +27,8 @@ from penstock.load.bulk import BulkStopped, finish_foreign_keys, load_in_bulk
 from penstock.load.session import SessionKeeper
 from penstock.model import PenstockError, TableName
 from penstock.model.position import BINLOG_OFFSET_BITS
-from penstock.ports.config import Config, HandoverMode
+from penstock.ports.config import Config
+from penstock.ports.planner import open_planner
 
 logger = structlog.get_logger()
 faults.declare("table.copy.before", "table.copy.after")
@@ -188,7 +186,7 @@ class _Copy:
         definitions = source_tables(config)
         session = self._sessions.get().named(f"copy {place}")
         faults.point("table.copy.before")
-        with _planner(config) as planner:
+        with open_planner(config) as planner:
             result = load_in_bulk(session, options, definitions, planner, stop=self._ended.is_set)
         logger.info("table copied", table=str(table), row_count=result.rows[table])
         notes = result.notes
@@ -204,14 +202,6 @@ class _Copy:
             return finish_foreign_keys(options, definitions)
         except PenstockError as error:
             return [f"foreign keys of {self.note.table} are not made: {error.message}"]
-
-
-def _planner(config: Config) -> Planning:
-    if not config.source.is_mysql and config.pipeline.handover is HandoverMode.PAUSE:
-        return SourcePlanner(config, fresh=lambda kept: paused_point(config, kept))
-    if not config.source.is_mysql:
-        return SourcePlanner(config, on_blocked=tell_blockers)
-    return data_planner(config)
 
 
 def _shift(config: Config) -> int:

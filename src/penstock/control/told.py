@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from penstock.control.display import human_count, human_seconds
-from penstock.control.handover_state import Handover
 from penstock.control.outages import Outage
 from penstock.control.status import Status
 from penstock.control.table_list import TableLine
 from penstock.host.clock import Clock
 from penstock.load.bulk_progress import BulkProgress, Rates
 from penstock.ports.config import HandoverMode
+from penstock.ports.handover import Handover
 
 RATE_WINDOW_S = 10.0
 POINT = "the point: "  # in the first step of MySQL and MariaDB: how it was taken

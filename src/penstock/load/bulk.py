@@ -14,7 +14,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
@@ -43,8 +42,9 @@ from penstock.load.ledger import (
     write_ledger,
 )
 from penstock.load.session import Session
-from penstock.model import BinlogPosition, Lsn, PenstockError, TableDefinition, TableName
+from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import BulkTarget, open_bulk_target
+from penstock.ports.planner import Planner, Point, PointUnfit
 from penstock.ports.refusals import TargetShapeDiffers
 from penstock.ports.target import target_name
 from penstock.sql.read_plan import Ends, way_of
@@ -65,63 +65,10 @@ class BulkUnsettled(PenstockError):
     retry = "backoff"
 
 
-class PointUnfit(PenstockError):
-    """A table was truncated or rewritten after a consistent point: it needs a later one."""
-
-    code = "LD49"
-    retry = "backoff"
-
-
 class BulkStopped(PenstockError):
     """The bulk load was told to stop; what is committed is kept."""
 
     code = "LD48"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """A consistent point of the source: an exported snapshot and the position it stands at.
-
-    Rows of transactions whose commit record starts before `position` are in the snapshot, all
-    others are not. snapshot_text: what the snapshot holds, see `chunk.snapshot_text`. settled:
-    where snapshots of several moments hold later rows, too, the position up to which changes have
-    to be applied before the tables are equal to the source.
-    """
-
-    position: Lsn | BinlogPosition
-    snapshot_id: str
-    snapshot_text: str
-    settled: Lsn | BinlogPosition | None = None
-
-
-class Planner(Protocol):
-    """What the bulk load needs to know of the source."""
-
-    def first_point(self) -> Point | None:
-        """The handover's consistent point; None when there is none, or not any more."""
-        ...
-
-    def fresh_point(self) -> Point:
-        """Make a new consistent point, later than all before; kept until it is released."""
-        ...
-
-    def release(self) -> None:
-        """All rows are copied: the points that were made can go."""
-        ...
-
-    def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
-        """The tables' definitions as they are now."""
-        ...
-
-    def chunks(
-        self, point: Point, table: TableDefinition, columns: Sequence[str], *, binary: bool
-    ) -> list[Chunk]:
-        """Cut a table into chunks which together hold each of its rows once.
-
-        Each copy_out gives `columns` in order; for MySQL these are expressions. Raises PointUnfit
-        when the table's rows cannot be read at this point any more.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,8 @@ DESCRIPTOR = Descriptor(
     example="mysql://user:${PASSWORD}@host:3306/database",
     parts={
         "options": f"{_HERE}.options",
+        "extraction": f"{_HERE}.extraction",
+        "planner": f"{_HERE}.planner:make_planner",
         "target": f"{_HERE}.target.engine",
         "server": f"{_HERE}.server.embedded:EmbeddedMySQL",
     },

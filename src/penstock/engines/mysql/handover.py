@@ -19,13 +19,6 @@ from contextlib import contextmanager
 import msgspec
 import structlog
 
-from penstock.control.handover_state import (
-    Handover,
-    Phase,
-    check_bulk_load,
-    read_handover,
-    write_handover,
-)
 from penstock.engines.mysql import replica as mysql_replica
 from penstock.engines.mysql.connect import Connection, run
 from penstock.engines.mysql.planner import MySQLPlanner
@@ -35,9 +28,10 @@ from penstock.engines.mysql.source.recipes import Choice, Recipe
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.errors import PrivilegeMissing
-from penstock.load.ledger import read_ledger
 from penstock.model import BinlogPosition, PenstockError, TableDefinition
 from penstock.ports.config import Config, HandoverMode
+from penstock.ports.handover import Handover, Phase, check_bulk_load, read_handover, write_handover
+from penstock.ports.pipeline import Pipeline
 
 logger = structlog.get_logger()
 POLL_INTERVAL_S = 0.2
@@ -49,7 +43,7 @@ faults.declare("handover.paused", "handover.captured", "handover.resumed")
 
 @contextmanager
 def prepared(
-    config: Config, *, has_begun: bool, stop: Callable[[], bool]
+    pipeline: Pipeline, *, has_begun: bool, stop: Callable[[], bool]
 ) -> Iterator[Beginning | None]:
     """Make the handover around an extraction; gives the place where an empty log begins.
 
@@ -57,6 +51,7 @@ def prepared(
     unless stop() says so: its sessions are ours. Raises what `mysql_replica` does, and what taking
     snapshots does.
     """
+    config = pipeline.config
     state = read_handover(config)
     check_bulk_load(config, state, has_begun=has_begun)
     if has_begun or (state is not None and state.position):
@@ -72,9 +67,9 @@ def prepared(
             _capture(config, planner)
         beginning = _beginning_of(config, then=tables)
         _started(config)
-        with _lent(config, planner):
+        with _lent(pipeline, planner):
             yield beginning
-            _wait_for_bulk(config, stop)
+            _wait_for_bulk(pipeline, stop)
 
 
 @contextmanager
@@ -211,16 +206,16 @@ def _forget_snapshot(config: Config) -> None:
 
 
 @contextmanager
-def _lent(config: Config, planner: MySQLPlanner) -> Iterator[None]:
+def _lent(pipeline: Pipeline, planner: MySQLPlanner) -> Iterator[None]:
     """Lend the snapshots beside what runs in the block: until the bulk load has read all rows."""
     ended = threading.Event()
 
     def keep() -> None:
         try:
-            while not _is_copied(config):
+            while not _is_copied(pipeline):
                 if ended.wait(POLL_INTERVAL_S):
                     return
-            _forget_snapshot(config)
+            _forget_snapshot(pipeline.config)
         except PenstockError as error:
             # Whoever waits for the bulk load, at the end of the block, raises it.
             logger.warning("snapshots stay lent", error=error.message)
@@ -235,16 +230,16 @@ def _lent(config: Config, planner: MySQLPlanner) -> Iterator[None]:
     finally:
         ended.set()
         keeper.join()
-    _forget_snapshot(config)
+    _forget_snapshot(pipeline.config)
 
 
-def _is_copied(config: Config) -> bool:
-    ledger = read_ledger(config.layout.state)
-    return ledger.copied or ledger.finished
+def _is_copied(pipeline: Pipeline) -> bool:
+    bulk = pipeline.bulk()
+    return bulk.copied or bulk.finished
 
 
-def _wait_for_bulk(config: Config, stop: Callable[[], bool]) -> None:
-    while not stop() and not _is_copied(config):
+def _wait_for_bulk(pipeline: Pipeline, stop: Callable[[], bool]) -> None:
+    while not stop() and not _is_copied(pipeline):
         REAL_CLOCK.sleep(POLL_INTERVAL_S)
 
 

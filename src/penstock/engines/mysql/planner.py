@@ -22,10 +22,10 @@ from penstock.engines.mysql.source.lending import Lender
 from penstock.engines.mysql.source.recipes import Choice
 from penstock.engines.mysql.source.snapshot import Snapshots, open_snapshots
 from penstock.engines.mysql.url import MySQLUrl
-from penstock.load.bulk import Point, PointUnfit
 from penstock.load.ledger import Chunk
 from penstock.model import TableDefinition, TableName
 from penstock.ports.config import Config
+from penstock.ports.planner import Point, PointUnfit
 
 logger = structlog.get_logger()
 # A table is cut into enough chunks for all sessions to end at about the same time.
@@ -137,3 +137,8 @@ class MySQLPlanner:
             )
             for piece in pieces
         ]
+
+
+def make_planner(config: Config, *, first: Callable[[], Point | None]) -> MySQLPlanner:
+    """See `ports.planner.open_planner`."""
+    return MySQLPlanner(config, first=first)

@@ -11,11 +11,11 @@ from penstock.engines.mysql.source.engine import MySQLEngine
 from penstock.engines.mysql.source.login import server_id_for
 from penstock.engines.mysql.source.standing import STANDING_FILE, Standing, physical
 from penstock.engines.mysql.source.status import ResumePoint
-from penstock.extract.extractor import ExtractOptions
 from penstock.host import checkpoint
-from penstock.log.state import load_state
 from penstock.model import BinlogPosition
 from penstock.ports.config import Config
+from penstock.ports.extract_options import ExtractOptions
+from penstock.ports.pipeline import Pipeline
 
 APPLICATION_NAME = "penstock extract"
 
@@ -46,23 +46,23 @@ def stored_standing(config: Config) -> Standing | None:
     return checkpoint.load(config.layout.state / STANDING_FILE, Standing)
 
 
-def has_begun(config: Config) -> bool:
+def has_begun(pipeline: Pipeline) -> bool:
     """Whether the log knows where it stands: then it goes on there, whatever else is asked for."""
-    log = load_state(config.layout.log)
-    return stored_standing(config) is not None or (log is not None and bool(log.end.position))
+    return stored_standing(pipeline.config) is not None or bool(pipeline.log_position())
 
 
 def make_engine(
-    config: Config, options: ExtractOptions, handed: Beginning | None = None
+    pipeline: Pipeline, options: ExtractOptions, handed: Beginning | None = None
 ) -> MySQLEngine:
     """The engine of `penstock extract`; a new log begins where the configuration says.
 
     handed: the place of a handover, where there is one. Raises TableNotCapturable, StartUnfit,
     LogPurged, and what connecting does.
     """
+    config = pipeline.config
     url, patterns = config.source.url, config.source.tables
     beginning = None
-    if not has_begun(config):
+    if not has_begun(pipeline):
         beginning = handed or find_beginning(url, patterns, at=asked_position(config))
         tables = beginning.tables
     else:

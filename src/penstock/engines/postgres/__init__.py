@@ -16,6 +16,8 @@ DESCRIPTOR = Descriptor(
     example="postgresql://user:${PASSWORD}@host:5432/database",
     parts={
         "options": f"{_HERE}.options",
+        "extraction": f"{_HERE}.extraction",
+        "planner": f"{_HERE}.planner:make_planner",
         "target": f"{_HERE}.target.engine",
     },
 )

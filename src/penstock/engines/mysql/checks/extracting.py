@@ -9,15 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from penstock.control.handover_state import read_handover
-from penstock.control.identity import (
-    DirectoryOfOtherPipeline,
-    DirectoryOfOtherSource,
-    check_identity,
-    mysql_identity,
-    stored_identity,
-)
+from penstock.control.pipeline import pipeline_of
 from penstock.engines.mysql.connect import Connection
+from penstock.engines.mysql.extraction import mysql_identity
 from penstock.engines.mysql.replica import NotAReplica, ReplicaNotOurs, applying
 from penstock.engines.mysql.resume_state import asked_position, has_begun
 from penstock.engines.mysql.source.beginning import check_beginning
@@ -26,6 +20,13 @@ from penstock.engines.mysql.source.unfollowed import StartUnfit
 from penstock.model import PenstockError
 from penstock.ports.checks import Check, Finding, Severity, Side, check, mend_of
 from penstock.ports.config import Config, HandoverMode, Mode
+from penstock.ports.handover import read_handover
+from penstock.ports.identity import (
+    DirectoryOfOtherPipeline,
+    DirectoryOfOtherSource,
+    check_identity,
+    stored_identity,
+)
 
 EXTRACT_CHECKS: list[Check] = []
 
@@ -76,7 +77,11 @@ def beginning(extracting: Extracting) -> Iterator[Finding]:
     """Where binlogFile and binlogPosition say that a new log begins, a transaction must begin."""
     config = extracting.config
     position = asked_position(config)
-    if position is None or config.pipeline.mode is Mode.DATA_CHANGE or has_begun(config):
+    if (
+        position is None
+        or config.pipeline.mode is Mode.DATA_CHANGE
+        or has_begun(pipeline_of(config))
+    ):
         return
     try:
         check_beginning(config.source.url, extracting.connection, position)
@@ -92,7 +97,7 @@ def pausable(extracting: Extracting) -> Iterator[Finding]:
     pauses = (
         config.pipeline.mode is Mode.DATA_CHANGE and config.pipeline.handover is HandoverMode.PAUSE
     )
-    if not pauses or has_begun(config) or (made is not None and made.position):
+    if not pauses or has_begun(pipeline_of(config)) or (made is not None and made.position):
         return
     try:
         applying(extracting.connection)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.control.handover_state import read_handover
 from penstock.engines.postgres.connect import literal, quoted
 from penstock.engines.postgres.standby import NotAStandby, StandbyTooOld, check_standby
 from penstock.ports.checks import Finding, Probe, Severity, Side, check
 from penstock.ports.config import HandoverMode
+from penstock.ports.handover import read_handover
 
 SIZE_UNITS = {"B": 1, "kB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
 WAL_KEEP_BYTES_MIN = 2**30

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.control.handover_state import read_handover
-from penstock.control.identity import check_identity, read_identity, stored_identity
 from penstock.control.log_facts import read_log_end
 from penstock.control.new_tables import without_new
 from penstock.control.running import processes
 from penstock.control.table_wishes import read_wishes
 from penstock.engines.postgres.checks.server import found, own_slot, replication_grant
 from penstock.engines.postgres.connect import literal, quoted
+from penstock.engines.postgres.extraction import read_identity
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.engine import STREAM_FILE
 from penstock.engines.postgres.source.slot import (
@@ -41,6 +40,8 @@ from penstock.host.errors import LoginRefused, PrivilegeMissing
 from penstock.model import LOAD_AGAIN, PenstockError, TableName
 from penstock.ports.checks import Finding, Probe, Severity, Side, check, mend_of
 from penstock.ports.config import Mode
+from penstock.ports.handover import read_handover
+from penstock.ports.identity import check_identity, stored_identity
 
 
 def _slot(probe: Probe) -> str:

@@ -1,6 +1,6 @@
 """Which server and database this is, where its log ends, and whether ours was filled from it.
 
-Not here: the slot (`slot.py`), the directory's own papers (`penstock.control.identity`).
+Not here: the slot (`slot.py`), the directory's own papers (`penstock.ports.identity`).
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ import msgspec
 
 from penstock.host import checkpoint, files
 from penstock.host.clock import REAL_CLOCK
-from penstock.load.bulk import Point
 from penstock.load.ledger import position_of
 from penstock.model import PenstockError
 from penstock.ports.config import Config, HandoverMode
+from penstock.ports.planner import Point
 
 STATE_FILE = "handover.json"
 FORMAT_VERSION = 1

@@ -1,7 +1,6 @@
-"""What the bulk load asks of the source: consistent points, definitions and chunks.
+"""What the bulk load asks of a PostgreSQL source: consistent points, definitions and chunks.
 
-Joins the rooms source and load, which do not know each other. Not here: the handover's own point
-(`handover.py` makes and keeps it, in the extractor's process), and copying (`penstock.load.bulk`).
+Not here: the handover's own point (`handover.py` makes and keeps it, in the extractor's process).
 """
 
 from __future__ import annotations
@@ -9,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
+
+import structlog
 
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
-from penstock.engines.postgres.source.slot import Watch
+from penstock.engines.postgres.source.slot import Blocker, Watch
 from penstock.engines.postgres.source.snapshot import (
     SnapshotGone,
     TableRewritten,
@@ -23,50 +24,20 @@ from penstock.engines.postgres.source.snapshot import (
     plan_chunks,
     temporary_consistent_point,
 )
-from penstock.load.bulk import Planner, Point, PointUnfit
+from penstock.engines.postgres.standby import paused_point
 from penstock.load.chunk import snapshot_text
 from penstock.load.ledger import Chunk
 from penstock.model import Lsn, TableDefinition, TableName
-from penstock.ports.config import Config
-from penstock.sql.read_plan import is_mysql
+from penstock.ports.config import Config, HandoverMode
+from penstock.ports.planner import HeldPoint, Point, PointUnfit
 
+logger = structlog.get_logger()
 # A table is cut into enough chunks for all streams to end at about the same time.
 CHUNKS_PER_STREAM = 4
 CHUNK_BYTES_MIN = 8 * 2**20
 
 
-class Planning(Planner, Protocol):
-    """A planner that keeps the points it makes while a with block is open."""
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Let the points go."""
-        ...
-
-
-class HeldPoint(Protocol):
-    """A consistent point whose snapshot lives while a with block is open."""
-
-    @property
-    def position(self) -> int:
-        """The point, as an ordered number."""
-        ...
-
-    @property
-    def snapshot_id(self) -> str:
-        """The exported snapshot."""
-        ...
-
-
-class SourcePlanner:
+class PostgresPlanner:
     """The `Planner` of a PostgreSQL source. Use as a context manager: it keeps the points it makes.
 
     first: asked when the load wants the handover's point; None when there is none. on_blocked:
@@ -159,10 +130,19 @@ class SourcePlanner:
         ]
 
 
-def data_planner(config: Config) -> Planning:
-    """The planner of mode data: no handover, so each point is its own."""
-    if not is_mysql(config.source.url):
-        return SourcePlanner(config)
-    from penstock.engines.mysql.planner import MySQLPlanner  # with the driver: not all have it
+def make_planner(config: Config, *, first: Callable[[], Point | None]) -> PostgresPlanner:
+    """See `ports.planner.open_planner`. In mode pause points are taken on the paused standby."""
+    if config.pipeline.mode.has_change and config.pipeline.handover is HandoverMode.PAUSE:
+        return PostgresPlanner(config, first=first, fresh=lambda kept: paused_point(config, kept))
+    return PostgresPlanner(config, first=first, on_blocked=tell_blockers)
 
-    return MySQLPlanner(config)
+
+def tell_blockers(waited_s: float, blockers: Sequence[Blocker]) -> None:
+    """Say which transactions the making of the slot waits for."""
+    for blocker in blockers:
+        logger.warning(
+            "slot waits for a transaction",
+            waited_s=round(waited_s),
+            transaction=blocker.what,
+            end_it_with=blocker.sql,
+        )

@@ -9,24 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import psycopg
-
-from penstock.engines.postgres.connect import server_errors
 from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES
 from penstock.model import PenstockError
 from penstock.ports.config import Config
 
 IDENTITY_FILE = "source.json"
-
-IDENTITY = """
-    select s.system_identifier::text,
-           c.timeline_id,
-           current_database(),
-           (select oid::int8 from pg_database where datname = current_database())
-      from pg_control_system() as s,
-           pg_control_checkpoint() as c
-"""
 
 
 class DirectoryOfOtherPipeline(PenstockError):
@@ -65,42 +53,6 @@ class SourceIdentity:
     database_id: int
     slot: str
     publication: str
-
-
-def read_identity(connection: psycopg.Connection, config: Config) -> SourceIdentity:
-    """Ask the source who it is. Raises the typed errors of `server_errors`."""
-    with server_errors("reading the source's identity"):
-        row = connection.execute(IDENTITY).fetchone()
-    if row is None:
-        raise RuntimeError("pg_control_system() gave no row")
-    return SourceIdentity(
-        pipeline=config.pipeline.name,
-        engine="postgresql",
-        system_id=row[0],
-        timeline=row[1],
-        database=row[2],
-        database_id=row[3],
-        slot=config.change_extractor.replication_slot,
-        publication=config.change_extractor.publication,
-    )
-
-
-def mysql_identity(config: Config, flavour: str) -> SourceIdentity:
-    """Who a MySQL or MariaDB source is, for good: with GTIDs servers may take over.
-
-    Whether this one has what the log goes on from is checked before each connection
-    (`penstock.engines.mysql.source.status.check_resume`).
-    """
-    return SourceIdentity(
-        pipeline=config.pipeline.name,
-        engine="mysql",
-        system_id=flavour,
-        timeline=0,
-        database="",
-        database_id=0,
-        slot="",
-        publication="",
-    )
 
 
 def stored_identity(config: Config) -> SourceIdentity | None:

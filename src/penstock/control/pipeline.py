@@ -1,0 +1,26 @@
+"""A configured pipeline, as engines are told of it: see `penstock.ports.pipeline`."""
+
+from __future__ import annotations
+
+from penstock.load.ledger import read_ledger
+from penstock.log.state import load_state
+from penstock.ports.config import Config
+from penstock.ports.pipeline import BulkState, Pipeline
+
+
+def pipeline_of(config: Config) -> Pipeline:
+    """The pipeline of a configuration; its files are read when they are asked for."""
+
+    def log_position() -> int:
+        state = load_state(config.layout.log)
+        return 0 if state is None else state.end.position
+
+    def bulk() -> BulkState:
+        ledger = read_ledger(config.layout.state)
+        return BulkState(
+            copied=ledger.copied,
+            finished=ledger.finished,
+            planned=frozenset(plan.source for plan in ledger.plans),
+        )
+
+    return Pipeline(config=config, log_position=log_position, bulk=bulk)

@@ -1,0 +1,54 @@
+"""Making a source's engine for the extract process, with what it needs at the source made.
+
+Not here: the engine itself (`source.py`), and the loop that drives it (`penstock.extract`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from penstock.model import TableDefinition
+from penstock.ports.config import Config
+from penstock.ports.extract_options import ExtractOptions
+from penstock.ports.identity import SourceIdentity
+from penstock.ports.pipeline import Pipeline
+from penstock.ports.registry import part
+from penstock.ports.source import SourceEngine
+
+
+class Extraction(Protocol):
+    """An engine's part `extraction`."""
+
+    def identity(self, config: Config, /) -> SourceIdentity:
+        """Ask the source who it is. Raises what connecting does."""
+        ...
+
+    def opened(
+        self,
+        pipeline: Pipeline,
+        options: ExtractOptions,
+        /,
+        *,
+        tables: Callable[[], list[TableDefinition]],
+        stop: Callable[[], bool],
+    ) -> AbstractContextManager[SourceEngine]:
+        """The engine, for as long as changes are extracted.
+
+        In mode data+change the handover is made around it: entering waits until the position is
+        captured, leaving until the bulk load has no more use for its snapshot, unless stop() says
+        so. tables: those that the pipeline captures, read when called. Raises LogWithoutBulkLoad
+        and the engine's refusals.
+        """
+        ...
+
+    def has_begun(self, pipeline: Pipeline, /) -> bool:
+        """Whether a log stands somewhere, from where it goes on whatever else is asked for."""
+        ...
+
+
+def extraction_of(config: Config) -> Extraction:
+    """The part of the engine that a pipeline's source URL names."""
+    found: Extraction = part(config.source.url, "extraction")
+    return found

@@ -1,0 +1,110 @@
+"""What the bulk load asks of a source: consistent points, definitions and chunks.
+
+Not here: copying them (`penstock.load.bulk`), the handover's own point (`ports/handover.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from penstock.load.ledger import Chunk
+from penstock.model import BinlogPosition, Lsn, PenstockError, TableDefinition, TableName
+from penstock.ports.config import Config
+from penstock.ports.registry import part
+
+
+class PointUnfit(PenstockError):
+    """A table was truncated or rewritten after a consistent point: it needs a later one."""
+
+    code = "LD49"
+    retry = "backoff"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A consistent point of the source: an exported snapshot and the position it stands at.
+
+    Rows of transactions whose commit record starts before `position` are in the snapshot, all
+    others are not. snapshot_text: what the snapshot holds: ids come again after a
+    restart. settled:
+    where snapshots of several moments hold later rows, too, the position up to which changes have
+    to be applied before the tables are equal to the source.
+    """
+
+    position: Lsn | BinlogPosition
+    snapshot_id: str
+    snapshot_text: str
+    settled: Lsn | BinlogPosition | None = None
+
+
+class Planner(Protocol):
+    """What the bulk load needs to know of the source."""
+
+    def first_point(self) -> Point | None:
+        """The handover's consistent point; None when there is none, or not any more."""
+        ...
+
+    def fresh_point(self) -> Point:
+        """Make a new consistent point, later than all before; kept until it is released."""
+        ...
+
+    def release(self) -> None:
+        """All rows are copied: the points that were made can go."""
+        ...
+
+    def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
+        """The tables' definitions as they are now."""
+        ...
+
+    def chunks(
+        self, point: Point, table: TableDefinition, columns: Sequence[str], *, binary: bool
+    ) -> list[Chunk]:
+        """Cut a table into chunks which together hold each of its rows once.
+
+        Each copy_out gives `columns` in order; for MySQL these are expressions. Raises PointUnfit
+        when the table's rows cannot be read at this point any more.
+        """
+        ...
+
+
+class Planning(Planner, Protocol):
+    """A planner that keeps the points it makes while a with block is open."""
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let the points go."""
+        ...
+
+
+class HeldPoint(Protocol):
+    """A consistent point whose snapshot lives while a with block is open."""
+
+    @property
+    def position(self) -> int:
+        """The point, as an ordered number."""
+        ...
+
+    @property
+    def snapshot_id(self) -> str:
+        """The exported snapshot."""
+        ...
+
+
+def open_planner(config: Config, *, first: Callable[[], Point | None] | None = None) -> Planning:
+    """The planner of a pipeline's source, to be used as a context manager.
+
+    first: asked when the load wants the handover's point; None where there is no handover.
+    """
+    made: Callable[..., Planning] = part(config.source.url, "planner")
+    return made(config, first=first or (lambda: None))
