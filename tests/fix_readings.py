@@ -10,10 +10,8 @@ from typing import Any
 from fix_pipeline import pipeline
 from penstock.control.change_counts import ChangeCounts, KindCounts
 from penstock.control.lag import Lag
-from penstock.control.log_facts import LogEnd
 from penstock.control.outages import Outage
 from penstock.control.past_errors import PastError
-from penstock.control.retention import Retention
 from penstock.control.running import ProcessState
 from penstock.control.status import Status
 from penstock.control.table_states import table_facts
@@ -21,6 +19,7 @@ from penstock.control.target_state import ProgressRow, TargetState
 from penstock.load.bulk_progress import BulkProgress, TableProgress
 from penstock.model import FlushPoint, TableName
 from penstock.ports.handover import Handover
+from penstock.ports.lag import LogEnd, Retention
 from penstock.ports.target import Applied
 from penstock.web.reading import Reading, Sample, Speeds, Trouble, Watch
 

@@ -21,7 +21,7 @@ from fix_bulk import ORDERS, between, check_equal, fill_orders, load, point_of, 
 from fix_proxy import Proxy
 from penstock.control.bulk_load import bulk_load
 from penstock.control.live import bulk_line
-from penstock.control.target_state import open_target_reader, read_target_state
+from penstock.control.target_state import read_target_state
 from penstock.engines.postgres.planner import PostgresPlanner
 from penstock.engines.postgres.source.snapshot import temporary_consistent_point
 from penstock.load import chunk as chunks
@@ -30,6 +30,7 @@ from penstock.load.bulk_progress import BulkProgress
 from penstock.load.ledger import read_ledger, start_positions
 from penstock.load.session import Session
 from penstock.ports.config import Config
+from penstock.ports.target_state import open_target_reader
 
 pytestmark = pytest.mark.spark
 

@@ -13,7 +13,7 @@ from fix_extract import QUICK, Stop, extractor_of, log_changes, running, set_up,
 from fix_pipeline import penstock, pipeline
 from fix_stream import run_sql
 from penstock.control.doctor import PreflightFailed, examine
-from penstock.control.followed import followed
+from penstock.engines.postgres.tables import watched
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.table_shape import TableWithoutColumns
@@ -175,6 +175,6 @@ def test_a_new_table_without_columns_is_left_alone(source_url: str, tmp_path: Pa
             stop.asked.set()
         sql.execute("insert into e default values")
         extractor_of(source_url, tmp_path).run()
-    state = followed(extractor._layout)
+    state = watched(extractor._layout)
     assert state is not None
     assert {name.name for name in state.names} == {"u"}

@@ -14,8 +14,6 @@ from fix_mysql_extract import sql
 from fix_pipeline import penstock, pipeline
 from penstock.control.extract_process import extract_changes
 from penstock.control.lag import read_lag
-from penstock.control.positions import positions_of
-from penstock.control.source_reader import open_source
 from penstock.control.status import read_status
 from penstock.engines.mysql.connect import connect
 from penstock.engines.mysql.source.refusals import LogPurged
@@ -23,6 +21,8 @@ from penstock.engines.mysql.target import progress as mysql_progress
 from penstock.engines.postgres.target import progress as postgres_progress
 from penstock.model import BinlogPosition
 from penstock.ports.config import Config
+from penstock.ports.lag import open_source
+from penstock.ports.positions import positions_of
 from penstock.ports.target import FileProgress
 
 # As document 000 prints them.

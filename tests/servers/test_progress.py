@@ -18,13 +18,14 @@ from fix_pipeline import pipeline
 from fix_postgres import Server
 from penstock.codec.columns import batch_schema
 from penstock.control.actions import ActionWatch
-from penstock.control.lag import read_lag, read_source_state
+from penstock.control.lag import read_lag
 from penstock.control.log_facts import outstanding_commit_us, read_log_end
 from penstock.control.pipeline import pipeline_of
 from penstock.control.progress import CeRecorder
 from penstock.control.status import read_status
 from penstock.control.stopping import StopRequest
 from penstock.engines.postgres.extraction import ensure_slot
+from penstock.engines.postgres.lag import read_source_state
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.target.progress import set_action
 from penstock.host.errors import ServerUnreachable

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fix_postgres import Server
-from penstock.control.retention import read_retention
 from penstock.engines.postgres.connect import connect
+from penstock.engines.postgres.lag import read_retention
 
 SLOT = "keeps"
 

@@ -20,7 +20,7 @@ from penstock.control.display import (
     screen,
 )
 from penstock.control.doctor import Report
-from penstock.control.lag import Lag, SourceState, lag_of
+from penstock.control.lag import Lag, lag_of
 from penstock.control.live import (
     JsonView,
     LineView,
@@ -29,7 +29,6 @@ from penstock.control.live import (
     change_line,
     last_lines,
 )
-from penstock.control.log_facts import LogEnd
 from penstock.control.running import ProcessState
 from penstock.control.show import show_lag, show_report, show_status
 from penstock.control.status import Status, at_rest
@@ -40,6 +39,7 @@ from penstock.model import FlushPoint, TableName
 from penstock.ports.checks import Finding, Severity, Side
 from penstock.ports.config import HandoverMode
 from penstock.ports.handover import STEPS, Handover
+from penstock.ports.lag import LogEnd, SourceState
 from penstock.ports.target import Applied
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from penstock.control.ends import ends_of
 from penstock.control.plan import is_planned, make_plan
 from penstock.control.table_wishes import read_wishes
-from penstock.control.target_state import open_target_reader
 from penstock.engines.postgres.target.bulk_checks import NamesCollide, check_names
 from penstock.load.ledger import Step, next_step, read_ledger, refused
 from penstock.log.state import load_state
@@ -28,6 +27,7 @@ from penstock.ports.refusals import (
     TriggersWouldFire,
 )
 from penstock.ports.target import SCHEMA, target_name
+from penstock.ports.target_state import open_target_reader
 from penstock.sql.read_plan import is_mysql, postgres_definition
 
 APPLICATION_NAME = "penstock doctor"

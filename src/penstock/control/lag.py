@@ -7,73 +7,18 @@ asking a source of MySQL or MariaDB (`binlog_lag.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-import psycopg
-
-from penstock.control.log_facts import LogEnd, outstanding_commit_us, read_log_end
-from penstock.control.positions import LsnPositions, Positions, positions_of
-from penstock.engines.postgres.connect import server_errors
+from penstock.control.log_facts import outstanding_commit_us, read_log_end
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.model import BinlogPosition, Lsn
 from penstock.ports.config import Config
-from penstock.ports.handover import read_handover
+from penstock.ports.handover import log_begin
+from penstock.ports.lag import LogEnd, SourceState, open_source
+from penstock.ports.positions import PlainPositions, Positions, positions_of
 from penstock.ports.progress import open_progress
 from penstock.ports.target import Applied
-
-# The bytes are those of document 000's query; on a standby there is no current WAL position.
-SLOT_STATE = """
-    select case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
-                else pg_current_wal_lsn() end as now,
-           s.confirmed_flush_lsn,
-           s.active,
-           extract(epoch from r.flush_lag)::float8
-      from (select) as one
-      left join pg_replication_slots as s on s.slot_name = %(slot)s
-      left join pg_stat_replication as r on r.pid = s.active_pid
-"""
-
-
-def _difference(first: int, last: int) -> int:
-    return last - first
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unread:
-    """What a source tells of its log behind ours. commit_us: of its first transaction, or None."""
-
-    commit_us: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceState:
-    """Where the source is. Positions are 0 where there is none; bytes behind the slot with them.
-
-    flush_lag_s: how long the source has waited for the log to have a commit durably. A server
-    without slots knows nothing of us: there slot_exists says that there is a log, slot_active that
-    an extractor runs, confirmed is the log's end; and unread is told. bytes_between: of the
-    source's log between two positions.
-    """
-
-    position: int
-    slot_exists: bool
-    slot_active: bool
-    confirmed: int
-    flush_lag_s: float
-    unread: Unread | None = None
-    bytes_between: Callable[[int, int], int] = _difference
-
-    @property
-    def slot_lag_bytes(self) -> int:
-        """What the source has written behind the slot's confirmed position."""
-        return self.bytes_behind(self.confirmed) if self.slot_exists else 0
-
-    def bytes_behind(self, position: int) -> int:
-        """What the source has written behind a position."""
-        return max(self.bytes_between(position, self.position), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +41,7 @@ class Lag:
     log_position: int
     applied_position: int
     applied_commit_us: int
-    positions: Positions = field(default_factory=LsnPositions, compare=False)
+    positions: Positions = field(default_factory=PlainPositions, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
         """The lag as `penstock lag --json` prints it; positions as the source writes them."""
@@ -111,21 +56,6 @@ class Lag:
             "log_position": self.positions.text(self.log_position),
             "applied_position": self.positions.text(self.applied_position),
         }
-
-
-def read_source_state(connection: psycopg.Connection, slot: str) -> SourceState:
-    """Ask the source where it is and where the slot stands."""
-    with server_errors("reading the source's position"):
-        row = connection.execute(SLOT_STATE, {"slot": slot}).fetchone()
-    if row is None:
-        raise RuntimeError("no row from a query that always has one")
-    return SourceState(
-        position=Lsn.parse(row[0]).ordinal if row[0] else 0,
-        slot_exists=row[1] is not None,
-        slot_active=bool(row[2]),
-        confirmed=Lsn.parse(row[1]).ordinal if row[1] else 0,
-        flush_lag_s=row[3] or 0.0,
-    )
 
 
 def lag_of(
@@ -169,14 +99,12 @@ def lag_of(
         log_position=log.end.position,
         applied_position=at,
         applied_commit_us=applied.commit_time_us,
-        positions=positions or LsnPositions(),
+        positions=positions or PlainPositions(),
     )
 
 
 def read_lag(config: Config, clock: Clock = REAL_CLOCK) -> Lag:
     """Read all three places and tell the lag. Raises their typed errors."""
-    from penstock.control.source_reader import open_source  # which is made of what is here
-
     name = "penstock lag"
     with closing(open_progress(config.target.url, application_name=name)) as target:
         applied = target.read_applied()
@@ -192,12 +120,3 @@ def read_lag(config: Config, clock: Clock = REAL_CLOCK) -> Lag:
         begin=log_begin(config),
         positions=positions_of(config),
     )
-
-
-def log_begin(config: Config) -> int:
-    """Where the handover says that the log begins; 0 without one."""
-    handover = read_handover(config)
-    if handover is None or not handover.slot_position:
-        return 0
-    kind = BinlogPosition if config.source.is_mysql else Lsn
-    return kind.parse(handover.slot_position).ordinal

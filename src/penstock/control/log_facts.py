@@ -8,36 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from penstock.control.running import processes
 from penstock.host.files import FileMissing
 from penstock.log.layout import DONE_NAME, SegmentFile, list_segments
 from penstock.log.segment import Segment, list_begun_segments, open_segment
 from penstock.log.state import load_state
 from penstock.model import FlushPoint
 from penstock.ports.config import Config
+from penstock.ports.lag import LogEnd
 
 T = TypeVar("T")
-NOTHING = FlushPoint(position=0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogEnd:
-    """How far the log goes.
-
-    end: the newest durable flush point that is known. number_next: of the segment that is open or
-    opened next. segments: closed ones on disk; size_bytes: all segments' files. done: CHANGE.DONE
-    is there.
-    """
-
-    log_id: str = ""
-    end: FlushPoint = NOTHING
-    number_next: int = 0
-    segments: int = 0
-    size_bytes: int = 0
-    done: bool = False
 
 
 def read_log_end(config: Config, *, look_into_open: bool = True) -> LogEnd:
@@ -61,6 +44,7 @@ def read_log_end(config: Config, *, look_into_open: bool = True) -> LogEnd:
         segments=len(closed),
         size_bytes=sum(_size(file.path) for file in (*closed, *unfinished)),
         done=(directory / DONE_NAME).exists(),
+        has_writer=any(one.name == "extract" and one.pid for one in processes(config)),
     )
 
 

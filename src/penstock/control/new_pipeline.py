@@ -19,12 +19,12 @@ from urllib.parse import unquote
 from penstock.control.config import load_config
 from penstock.control.doctor import Report, examine
 from penstock.control.plan import Plan, make_plan
-from penstock.engines.mysql.url import MySQLUrl
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import as_pattern
 from penstock.ports.checks import Severity, Side
 from penstock.ports.config import Config
 from penstock.ports.registry import engine_at
+from penstock.ports.tables import tables_at
 
 _USER_INFO = re.compile(r"(\w+://[^:@/?#]*):([^/?#]*)@")
 _DATABASE = re.compile(r"\w+://[^/?#]*/([^?#]*)")
@@ -140,16 +140,14 @@ def _without_password(url: str, variable: str, variables: dict[str, str]) -> str
 
 
 def _everything(source: str) -> tuple[str, ...]:
-    """Patterns for all of the source: of MySQL and MariaDB the database of the URL."""
-    if engine_at(source).name != "mysql":
-        return ("*.*",)
-    database = MySQLUrl.parse(source).database
-    if not database:
+    """Patterns for all of the source."""
+    pattern = tables_at(source).everything(source)
+    if not pattern:
         raise NoTablesFound(
             "the source's URL names no database, and no tables are named",
             hint='Write the database into the URL, or name tables: --tables "shop.*"',
         )
-    return (as_pattern(TableName(database, "x")).removesuffix("x") + "*",)
+    return (pattern,)
 
 
 def _namespaces(plan: Plan, wanted: Wanted) -> dict[str, str]:
@@ -158,10 +156,9 @@ def _namespaces(plan: Plan, wanted: Wanted) -> dict[str, str]:
     if len(schemas) != 1:
         return {}
     (schema,) = schemas
-    if engine_at(wanted.target).name == "mysql":
-        database = MySQLUrl.parse(wanted.target).database
-        return {schema: database} if database and database != schema else {}
-    return {schema: "public"} if engine_at(wanted.source).name == "mysql" else {}
+    is_same = engine_at(wanted.source) is engine_at(wanted.target)
+    namespace = tables_at(wanted.target).namespace(wanted.target, schema, is_same=is_same)
+    return {schema: namespace} if namespace else {}
 
 
 def _read(text: str, variables: Mapping[str, str]) -> Config:

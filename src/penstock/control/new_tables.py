@@ -16,7 +16,7 @@ from typing import Self
 
 import structlog
 
-from penstock.control.followed import Followed, followed_tables
+from penstock.control.followed import followed_tables
 from penstock.control.table_wishes import (
     check_capturable,
     forget_wish,
@@ -33,6 +33,7 @@ from penstock.model.patterns import Selection, as_pattern, parse_pattern
 from penstock.model.wishes import Capture, TableWish, TableWishes
 from penstock.ports.checks import Finding, Severity, Side
 from penstock.ports.config import Config, NewTables
+from penstock.ports.tables import tables_at
 
 logger = structlog.get_logger()
 
@@ -131,18 +132,9 @@ def _look(config: Config) -> _Seen:
     wishes, answers = read_wishes(config), read_answers(config)
     chosen = [one for one in wishes.tables if one.capture is not Capture.LEFT]
     patterns = wished_patterns(config.file_tables, TableWishes(tables=tuple(chosen)))
-    if config.source.is_mysql:
-        there = _in_mysql(config, patterns, known)
-        if there is None:
-            return _Seen()
-        found = {name for name in there if not known.has(name)}
-    else:
-        from penstock.engines.postgres.source.catalog import open_catalog, taken_names
-
-        with open_catalog(config.source.url, application_name="penstock new tables") as catalog:
-            oids = taken_names(catalog, patterns)
-        there = frozenset(oids)
-        found = {name for name, oid in oids.items() if not known.has(name, oid)}
+    present = tables_at(config.source.url).present(config, patterns, known)
+    if present is None:
+        return _Seen()
     decided = {
         one.table for one in wishes.tables if one.capture in (Capture.ADDED, Capture.REMOVED)
     }
@@ -150,34 +142,13 @@ def _look(config: Config) -> _Seen:
     gone = {
         one.table
         for one in wishes.tables
-        if one.table not in there
+        if one.table not in present.names
         and (
             one.capture is Capture.LEFT
             or (one.capture is Capture.ADDED and not answers.is_done(one) and takes(one.table))
         )
     }
-    return _Seen(new=frozenset(found - decided), gone=frozenset(gone))
-
-
-def _in_mysql(
-    config: Config, patterns: Sequence[str], known: Followed
-) -> frozenset[TableName] | None:
-    """The tables that are taken in; None where that cannot be told yet.
-
-    A captured table that is missing was dropped or has another name now: which of the two, the
-    binlog tells as soon as it is read so far.
-    """
-    from penstock.engines.mysql.source.catalog import open_catalog, taken_names
-    from penstock.engines.mysql.source.table_book import ghost_of
-
-    with open_catalog(config.source.url, application_name="penstock new tables") as catalog:
-        names = taken_names(catalog, patterns)
-    if not known.names - known.missing <= names.keys():
-        return None
-    # A tool for schema changes works under such a name on a table that is followed.
-    return frozenset(
-        name for name, taken in names.items() if taken and ghost_of(name) not in known.names
-    )
+    return _Seen(new=frozenset(present.new - decided), gone=frozenset(gone))
 
 
 def _settle(config: Config, seen: _Seen, tables: Collection[TableName]) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 from penstock.codec.types import (
     Choices,
-    Engine,
     Loss,
     Mapping,
     NameRules,
@@ -22,11 +21,12 @@ from penstock.codec.types import (
     parse_choices,
     problems,
 )
-from penstock.control.plan_facts import SourceFacts
-from penstock.engines.postgres import plan as plan_postgres
+from penstock.control.followed import followed_names
+from penstock.control.pipeline import pipeline_of
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.config import Config
-from penstock.ports.registry import types_at
+from penstock.ports.plan import planned_at
+from penstock.ports.registry import engine_at, same_types
 from penstock.sql.schema_translation import extras_of
 
 
@@ -189,9 +189,9 @@ def make_plan(config: Config, *, whole: bool = True) -> Plan:
     whole: see `check`.
     Raises the errors of connecting, of the catalogue readers and of [target.types].
     """
-    facts = _source(config)
+    facts = planned_at(config.source.url).read_source(config, dropped=followed_names(config))
     source, definitions = facts.server, facts.tables
-    target, folding = _target(config)
+    target, folding = planned_at(config.target.url).read_target(config)
     choices = parse_choices(config.target.types, source.engine)
     rules = NameRules.of(target, lower_case_table_names=folding, choices=choices)
     if source.engine is target.engine:
@@ -199,16 +199,18 @@ def make_plan(config: Config, *, whole: bool = True) -> Plan:
     found = [*facts.problems, *problems(definitions, config.target.map, rules)]
     if whole:
         found += _unfit_choices(choices, definitions)
-    if config.pipeline.mode.has_change:
-        found += _versioned(definitions)
-    if config.pipeline.mode.has_data and source.engine is target.engine and source.engine.is_mysql:
-        from penstock.engines.mysql.plan import doubtful_expressions
-
-        found += doubtful_expressions(config, definitions)
+    if config.pipeline.mode.has_data and source.engine is target.engine:
+        planned = pipeline_of(config).bulk().planned
+        found += planned_at(config.source.url).problems_between(
+            config, definitions, planned=planned
+        )
+    is_same = config.source.engine is engine_at(config.target.url)
     tables = [
         replace(
             _table(definition, mappings, config, rules),
-            lacking=_lacking(definition, source, target, mappings),
+            lacking=()
+            if is_same
+            else tuple(extras_of(definition, source, target, mappings).lacking),
         )
         for definition in definitions
         for mappings in [map_table(definition, source, target, choices=choices)]
@@ -223,9 +225,8 @@ def make_plan(config: Config, *, whole: bool = True) -> Plan:
 
 
 def is_planned(config: Config) -> bool:
-    """Whether there is something to choose: not between two servers of PostgreSQL."""
-    engines = {Engine(types_at(config.source.url)), Engine(types_at(config.target.url))}
-    return engines != {Engine.POSTGRESQL}
+    """Whether there is something to choose: not between two servers that have the same types."""
+    return not same_types(config.source.url, config.target.url)
 
 
 def _table(
@@ -247,48 +248,9 @@ def _table(
     )
 
 
-def _lacking(
-    definition: TableDefinition, source: Server, target: Server, mappings: dict[str, Mapping]
-) -> tuple[str, ...]:
-    """What a table that penstock makes will not have; nothing within one family of engines."""
-    if source.engine is target.engine or (source.engine.is_mysql and target.engine.is_mysql):
-        return ()
-    return tuple(extras_of(definition, source, target, mappings).lacking)
-
-
 def _unfit_choices(choices: Choices, definitions: Sequence[TableDefinition]) -> list[str]:
     columns = {f"{d.name}.{column.name}" for d in definitions for column in d.columns}
     return [
         f"[target.types] speaks of {column}, which is no column of a captured table"
         for column in sorted(set(choices.columns()) - columns)
     ]
-
-
-def _versioned(definitions: Sequence[TableDefinition]) -> list[str]:
-    return [
-        f"{definition.name} is system-versioned: the binlog holds its past rows as rows of their "
-        "own, under the keys of the present ones"
-        for definition in definitions
-        if definition.is_versioned
-    ]
-
-
-# -- asking the servers ----------------------------------------------------------------------------
-
-
-def _source(config: Config) -> SourceFacts:
-    if Engine(types_at(config.source.url)) is Engine.POSTGRESQL:
-        return plan_postgres.read_source(config)
-    # The driver of MySQL is an extra: who has PostgreSQL alone need not have it.
-    from penstock.engines.mysql import plan as plan_mysql
-
-    return plan_mysql.read_source(config)
-
-
-def _target(config: Config) -> tuple[Server, int]:
-    """The target, and its lower_case_table_names."""
-    if Engine(types_at(config.target.url)) is Engine.POSTGRESQL:
-        return plan_postgres.read_target(config), 0
-    from penstock.engines.mysql import plan as plan_mysql
-
-    return plan_mysql.read_target(config)

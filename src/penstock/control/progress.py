@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import structlog
 
-from penstock.control.positions import positions_of
 from penstock.host.files import FileMissing
 from penstock.log.layout import list_segments, segment_name
 from penstock.log.segment import ClosedSegment, open_segment
 from penstock.ports.config import Config
+from penstock.ports.positions import positions_of
 from penstock.ports.progress import Progress, open_progress
 
 logger = structlog.get_logger()

@@ -21,11 +21,6 @@ from penstock.control.running import (
     take_lock,
 )
 from penstock.control.table_wishes import read_wishes
-from penstock.engines.mysql import replica as mysql_replica
-from penstock.engines.postgres.connect import connect
-from penstock.engines.postgres.extraction import read_identity
-from penstock.engines.postgres.source import leftovers as at_source
-from penstock.engines.postgres.source.slot_owner import SlotOwner, slot_of_another, slot_owner
 from penstock.host.errors import PrivilegeMissing
 from penstock.host.files import REAL_FILES, DirectoryLock, remove_tree
 from penstock.log import load_state
@@ -36,8 +31,9 @@ from penstock.model.wishes import Capture
 from penstock.ports import leftovers as at_target
 from penstock.ports.config import Config
 from penstock.ports.handover import read_handover
-from penstock.ports.identity import check_identity, check_pipeline, stored_identity
+from penstock.ports.identity import check_pipeline, stored_identity
 from penstock.ports.refusals import TargetFollowsAnotherLog
+from penstock.ports.reset import reset_of
 from penstock.ports.target import target_name
 
 APPLICATION_NAME = "penstock reset"
@@ -120,11 +116,9 @@ def look(config: Config, *, with_tables: bool) -> Reset:
         tables = [target_name(one.name, config.target.map) for one in found]
     state = load_state(config.layout.log)
     follows = state.log_id if state is not None else ""
-    source = tuple(_source(config))
-    owner = _owner_of_slot(config)
-    if owner is not None and follows and owner.log_id != follows:
-        section = config.change_extractor
-        raise slot_of_another(owner, section.publication, section.replication_slot)
+    at_source = reset_of(config)
+    source = tuple(at_source.found(config, read_handover(config)))
+    owner = at_source.owner(config, log_id=follows)
     target = at_target.leftovers(config.target.url, tables=tables)
     has_log = bool(follows) or not config.pipeline.mode.has_change
     if has_log and target.log_id and target.log_id != follows:
@@ -143,20 +137,9 @@ def look(config: Config, *, with_tables: bool) -> Reset:
     )
 
 
-def _owner_of_slot(config: Config) -> SlotOwner | None:
-    """Who reads from the slot, as far as that is known."""
-    section = config.change_extractor
-    if config.source.is_mysql or not config.pipeline.mode.has_change:
-        return None
-    with connect(config.source.url, application_name=APPLICATION_NAME) as connection:
-        return slot_owner(connection, section.publication, section.replication_slot)
-
-
-def _unsure(config: Config, owner: SlotOwner | None, log_id: str) -> str:
+def _unsure(config: Config, owner: str, log_id: str) -> str:
     """Why a directory without a log does not tell whose it is what is there; empty: nobody's."""
-    found = []
-    if owner is not None:
-        found.append(f"the slot belongs to pipeline {owner.pipeline}, change log {owner.log_id}")
+    found = [owner] if owner else []
     if log_id:
         found.append(f"the target follows change log {log_id}")
     if not found:
@@ -164,30 +147,6 @@ def _unsure(config: Config, owner: SlotOwner | None, log_id: str) -> str:
     return (
         f"{', '.join(found)}, and {config.directory} has no log that tells whether it is this "
         "pipeline's"
-    )
-
-
-def _source(config: Config) -> Iterator[Removal]:
-    handover = read_handover(config)
-    if config.source.is_mysql:
-        if handover is not None and handover.stopped:
-            yield Removal(
-                what=f"the pause of replication ({', '.join(handover.stopped)})",
-                statements=("start replica sql_thread;",),
-            )
-        return
-    if handover is not None and handover.paused:
-        yield Removal(
-            what="the pause of the standby's replay",
-            statements=("select pg_wal_replay_resume();",),
-        )
-    if not config.pipeline.mode.has_change:
-        return
-    with connect(config.source.url, application_name=APPLICATION_NAME) as connection:
-        check_identity(config, stored_identity(config), read_identity(connection, config))
-    section = config.change_extractor
-    yield from at_source.leftovers(
-        config.source.url, slot=section.replication_slot, publication=section.publication
     )
 
 
@@ -225,7 +184,7 @@ def carry_out(config: Config, reset: Reset, *, on_done: Callable[[str], None]) -
         if removal.by_hand:
             continue
         with _as_administrator(removal):
-            _let_go(config, removal)
+            reset_of(config).remove(config, read_handover(config), removal)
         on_done(removal.what)
     for removal in reset.target:
         with _as_administrator(removal):
@@ -234,18 +193,6 @@ def carry_out(config: Config, reset: Reset, *, on_done: Callable[[str], None]) -
     _remove_directory(config)
     if reset.paths:
         on_done(f"directory {config.directory}")
-
-
-def _let_go(config: Config, removal: Removal) -> None:
-    if not config.source.is_mysql:
-        at_source.remove(config.source.url, removal)
-        return
-    from penstock.engines.mysql.source.catalog import open_catalog
-
-    handover = read_handover(config)
-    assert handover is not None, "it is what was found"
-    with open_catalog(config.source.url, application_name=APPLICATION_NAME) as connection:
-        mysql_replica.start(connection, handover.stopped)
 
 
 @contextmanager

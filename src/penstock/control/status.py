@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.control.lag import Lag, lag_of, log_begin
-from penstock.control.log_facts import LogEnd, outstanding_commit_us, read_log_end
+from penstock.control.lag import Lag, lag_of
+from penstock.control.log_facts import outstanding_commit_us, read_log_end
 from penstock.control.outages import (
     SIDES,
     Outage,
@@ -25,23 +25,18 @@ from penstock.control.outages import (
     read_retries,
     utc_text,
 )
-from penstock.control.positions import LsnPositions, Positions, positions_of
 from penstock.control.running import ProcessState, processes
-from penstock.control.source_reader import SourceReader, open_source
 from penstock.control.table_list import TableLine, lines_from
-from penstock.control.target_state import (
-    ProgressRow,
-    TargetReader,
-    TargetState,
-    open_target_reader,
-    read_target_state,
-)
+from penstock.control.target_state import ProgressRow, TargetState, read_target_state
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError
 from penstock.ports.config import Config
-from penstock.ports.handover import Handover, read_handover
+from penstock.ports.handover import Handover, log_begin, read_handover
 from penstock.ports.identity import SourceIdentity, stored_identity
+from penstock.ports.lag import LogEnd, SourceReader, open_source
+from penstock.ports.positions import PlainPositions, Positions, positions_of
 from penstock.ports.target import Applied
+from penstock.ports.target_state import TargetReader, open_target_reader
 
 NAME = "penstock status"
 
@@ -71,7 +66,7 @@ class Status:
     retries: tuple[Retry, ...] = ()
     read_us: int = 0
     target_read_us: int = 0
-    positions: Positions = field(default_factory=LsnPositions, compare=False)
+    positions: Positions = field(default_factory=PlainPositions, compare=False)
 
     def outage(self, side: str) -> Outage | None:
         """That of one server: source or target."""

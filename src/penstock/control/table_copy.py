@@ -19,16 +19,15 @@ import structlog
 from penstock.control.bulk_load import bulk_options
 from penstock.control.ends import source_tables
 from penstock.control.late_keys import narrowed
-from penstock.engines.mysql.resume_state import stored_standing
 from penstock.host import faults
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.retry import Backoff, Patience
 from penstock.load.bulk import BulkStopped, finish_foreign_keys, load_in_bulk
 from penstock.load.session import SessionKeeper
 from penstock.model import PenstockError, TableName
-from penstock.model.position import BINLOG_OFFSET_BITS
 from penstock.ports.config import Config
 from penstock.ports.planner import open_planner
+from penstock.ports.tables import tables_at
 
 logger = structlog.get_logger()
 faults.declare("table.copy.before", "table.copy.after")
@@ -180,7 +179,7 @@ class _Copy:
             replaces=self._replaces,
             adds_foreign_keys=False,
             beside=True,
-            shift=_shift(config),
+            shift=tables_at(config.source.url).shift(config),
         )
         REAL_FILES.make_directory(options.run_directory)
         definitions = source_tables(config)
@@ -202,11 +201,3 @@ class _Copy:
             return finish_foreign_keys(options, definitions)
         except PenstockError as error:
             return [f"foreign keys of {self.note.table} are not made: {error.message}"]
-
-
-def _shift(config: Config) -> int:
-    """What the log adds to the server's positions, since another one took over."""
-    if not config.source.is_mysql:
-        return 0
-    standing = stored_standing(config)
-    return 0 if standing is None else standing.mark.shift << BINLOG_OFFSET_BITS

@@ -28,7 +28,6 @@ from penstock.control.compare import (
 from penstock.control.ends import ends_of, source_tables
 from penstock.control.log_facts import read_log_end
 from penstock.control.new_tables import without_new
-from penstock.control.positions import positions_of
 from penstock.control.repair import Repair, Repaired
 from penstock.control.running import processes
 from penstock.control.table_list import apart_tables, columns_left_out
@@ -52,6 +51,7 @@ from penstock.load.hold import (
 from penstock.load.ledger import read_ledger
 from penstock.model import Lsn, PenstockError, Retry, TableName
 from penstock.ports.config import Config, Mode
+from penstock.ports.positions import positions_of
 from penstock.ports.progress import open_progress
 from penstock.ports.target import Applied, target_name
 from penstock.ports.verify import Reader

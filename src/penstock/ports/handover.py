@@ -17,6 +17,7 @@ from penstock.load.ledger import position_of
 from penstock.model import PenstockError
 from penstock.ports.config import Config, HandoverMode
 from penstock.ports.planner import Point
+from penstock.ports.positions import positions_of
 
 STATE_FILE = "handover.json"
 FORMAT_VERSION = 1
@@ -180,3 +181,11 @@ def write_handover(config: Config, state: Handover) -> None:
     """Replace the file whole, durably."""
     files.REAL_FILES.make_directory(config.layout.state)
     checkpoint.save(config.layout.state / STATE_FILE, state)
+
+
+def log_begin(config: Config) -> int:
+    """Where the handover says that the log begins; 0 without one."""
+    handover = read_handover(config)
+    if handover is None or not handover.slot_position:
+        return 0
+    return positions_of(config).parse(handover.slot_position)

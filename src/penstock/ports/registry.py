@@ -44,7 +44,8 @@ class Descriptor:
     name in the table of types (`codec.types`). parts: by name, as `module` or `module:attribute`; a
     part that is not there is what the engine cannot be. options: keys of a section of the pipeline
     file that are this engine's alone. begins: where a new change log of it begins, in words, and
-    what to do in place of another engine's parameter. example: a URL.
+    what to do in place of another engine's parameter. example: a URL. has_same_types: every type is
+    the same in every version, so that between two of its servers nothing is translated or chosen.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Descriptor:
     options: Mapping[str, frozenset[str]] = field(default_factory=dict)
     begins: tuple[str, str] = ("", "")
     example: str = ""
+    has_same_types: bool = False
 
     def part(self, name: str) -> Any:
         """Import a part. Raises PartMissing where the engine does not have it."""
@@ -118,3 +120,9 @@ def types_at(url: str) -> str:
     """The name that the table of types has for the engine of a URL. Raises EngineUnknown."""
     scheme = url.partition("://")[0].lower()
     return engine_at(url).schemes[scheme]
+
+
+def same_types(first: str, second: str) -> bool:
+    """Whether two URLs name servers between which every type stays what it is."""
+    engine = engine_at(first)
+    return engine.has_same_types and engine is engine_at(second)

@@ -14,10 +14,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from penstock import __version__
 from penstock.control.display import human_bytes, human_count, human_seconds
-from penstock.control.positions import positions_of
 from penstock.host.errors import mask
 from penstock.load.bulk_progress import share_of
 from penstock.ports.config import Config
+from penstock.ports.positions import positions_of
 from penstock.web.plot import PLOT_HEIGHT, PLOT_WIDTH, SPANS_S, plotted
 from penstock.web.reading import Reading, Watch, changes_of, lag_of, state_of
 from penstock.web.tasks import Kind, Stage, TaskView

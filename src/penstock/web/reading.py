@@ -22,15 +22,14 @@ from penstock.control.lag import Lag
 from penstock.control.log_facts import read_log_end
 from penstock.control.outages import Outage
 from penstock.control.past_errors import PastError, past_errors
-from penstock.control.retention import Retention
 from penstock.control.running import ProcessState, processes
-from penstock.control.source_reader import SourceReader, open_source
 from penstock.control.status import Status, StatusReader
 from penstock.control.table_states import TableFacts, table_facts
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.bulk_progress import BulkProgress, Rates
 from penstock.model import PenstockError, TableName
 from penstock.ports.config import Config
+from penstock.ports.lag import Retention, SourceReader, open_source
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock web"

@@ -10,10 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.control.lag import SourceState, Unread, log_begin
-from penstock.control.log_facts import LogEnd
-from penstock.control.retention import Retention
-from penstock.control.running import processes
 from penstock.engines.mysql.connect import Connection, rows
 from penstock.engines.mysql.resume_state import stored_standing
 from penstock.engines.mysql.source.catalog import open_catalog
@@ -30,6 +26,8 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import BinlogPosition, PenstockError
 from penstock.model.position import BINLOG_OFFSET_BITS
 from penstock.ports.config import Config
+from penstock.ports.handover import log_begin
+from penstock.ports.lag import LogEnd, Retention, SourceState, Unread
 
 LOOK_INTERVAL_S = 5.0
 
@@ -108,7 +106,7 @@ class BinlogReader:
         return SourceState(
             position=position,
             slot_exists=bool(read_to),
-            slot_active=any(p.name == "extract" and p.pid for p in processes(self._config)),
+            slot_active=log.has_writer,
             confirmed=read_to,
             flush_lag_s=0.0,
             unread=Unread(commit_us=unread),

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 
 from penstock.codec.types import Engine, Server
-from penstock.control.plan_facts import APPLICATION_NAME, SourceFacts
 from penstock.engines.mysql.connect import Connection, connect, quoted, rows
 from penstock.engines.mysql.source.catalog import Exclusion, open_catalog, survey
 from penstock.host.errors import StatementFailed
-from penstock.load.ledger import read_ledger
-from penstock.model import ColumnDefinition, TableDefinition
+from penstock.model import ColumnDefinition, TableDefinition, TableName
 from penstock.ports.config import Config
+from penstock.ports.plan import APPLICATION_NAME, SourceFacts
 
 
-def read_source(config: Config) -> SourceFacts:
+def read_source(
+    config: Config,
+    *,
+    dropped: Collection[TableName],  # noqa: ARG001 - the port's
+) -> SourceFacts:
     """The source and its captured tables. Raises what connecting and the catalogue do."""
     with closing(open_catalog(config.source.url, application_name=APPLICATION_NAME)) as session:
         found = survey(session, config.source.tables)
@@ -27,23 +30,34 @@ def read_source(config: Config) -> SourceFacts:
             problems=(
                 *(f"no table {name} in the source" for name in found.unmatched),
                 *(f"{one}, and [source] tables names it" for one in out if one.is_named),
+                *(_versioned(found.tables) if config.pipeline.mode.has_change else ()),
             ),
         )
 
 
-def doubtful_expressions(config: Config, tables: Sequence[TableDefinition]) -> list[str]:
-    """The generated columns whose expression a strict target would refuse for rows that are there.
+def _versioned(definitions: Iterable[TableDefinition]) -> list[str]:
+    return [
+        f"{definition.name} is system-versioned: the binlog holds its past rows as rows of their "
+        "own, under the keys of the present ones"
+        for definition in definitions
+        if definition.is_versioned
+    ]
+
+
+def problems_between(
+    config: Config, tables: Sequence[TableDefinition], *, planned: Collection[TableName]
+) -> list[str]:
+    """See Planned: generated columns whose expression a strict target would refuse for some rows.
 
     The target computes them again in strict mode, where the source may have stored the rows in
     another one: what is a warning in a SELECT is an error there. One pass over each table that has
     such columns, and none once its bulk load has been planned.
     """
-    ledger = read_ledger(config.layout.state)
     found: list[str] = []
     with closing(open_catalog(config.source.url, application_name=APPLICATION_NAME)) as session:
         for table in tables:
             computed = [column for column in table.columns if column.generated and column.default]
-            if not computed or table.is_versioned or ledger.plan_of(table.name) is not None:
+            if not computed or table.is_versioned or table.name in planned:
                 continue
             if next(_warnings(session, table, computed), None) is None:
                 continue

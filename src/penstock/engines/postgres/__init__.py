@@ -14,10 +14,17 @@ DESCRIPTOR = Descriptor(
         "name the slot with replicationSlot",
     ),
     example="postgresql://user:${PASSWORD}@host:5432/database",
+    has_same_types=True,
     parts={
+        "lag": f"{_HERE}.lag:PostgresReader",
         "options": f"{_HERE}.options",
         "extraction": f"{_HERE}.extraction",
+        "plan": f"{_HERE}.plan",
         "planner": f"{_HERE}.planner:make_planner",
+        "positions": f"{_HERE}.positions:positions_of",
+        "reset": f"{_HERE}.reset",
+        "tables": f"{_HERE}.tables",
+        "target_state": f"{_HERE}.target_state:PostgresReader",
         "target": f"{_HERE}.target.engine",
     },
 )

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 from penstock.codec.types import Engine, Server
-from penstock.control.followed import followed_names
-from penstock.control.plan_facts import APPLICATION_NAME, SourceFacts
 from penstock.engines.postgres.connect import connect, server_errors
 from penstock.engines.postgres.source.catalog import Exclusion, open_catalog, survey
+from penstock.model import TableDefinition, TableName
 from penstock.ports.config import Config
+from penstock.ports.plan import APPLICATION_NAME, SourceFacts
 
 
-def read_source(config: Config) -> SourceFacts:
+def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFacts:
     """The source and its captured tables. Raises what connecting and the catalogue do."""
     with (
         open_catalog(config.source.url, application_name=APPLICATION_NAME) as connection,
         server_errors("reading the source's catalogue"),
     ):
-        found = survey(connection, config.source.tables, dropped=followed_names(config))
+        found = survey(connection, config.source.tables, dropped=dropped)
         out = [one for one in found.excluded if one.reason is not Exclusion.PATTERN]
         return SourceFacts(
             server=_server(connection.info.server_version),
@@ -29,10 +31,20 @@ def read_source(config: Config) -> SourceFacts:
         )
 
 
-def read_target(config: Config) -> Server:
-    """The target. Raises the errors of connecting."""
+def read_target(config: Config) -> tuple[Server, int]:
+    """See Planned. Raises the errors of connecting."""
     with connect(config.target.url, application_name=APPLICATION_NAME) as connection:
-        return _server(connection.info.server_version)
+        return _server(connection.info.server_version), 0
+
+
+def problems_between(
+    config: Config,  # noqa: ARG001 - the port's
+    tables: Sequence[TableDefinition],  # noqa: ARG001 - the port's
+    *,
+    planned: Collection[TableName],  # noqa: ARG001 - the port's
+) -> list[str]:
+    """See Planned. Generated columns are computed again as they were."""
+    return []
 
 
 def _server(number: int) -> Server:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from penstock.control.ends import source_tables
-from penstock.control.lag import log_begin
 from penstock.control.log_facts import read_log_end
 from penstock.control.verify_source import SourcePoint
 from penstock.engines.mysql.connect import connect
@@ -19,6 +18,7 @@ from penstock.model import BinlogPosition, TableDefinition
 from penstock.model.patterns import Selection
 from penstock.model.position import BINLOG_OFFSET_BITS
 from penstock.ports.config import Config
+from penstock.ports.handover import log_begin
 
 
 def open_binlog_side(

@@ -1,0 +1,35 @@
+"""Positions as users of MySQL and MariaDB know them: places in the binlog's files."""
+
+from __future__ import annotations
+
+from penstock.engines.mysql.source.standing import STANDING_FILE, Standing, position_text
+from penstock.host import checkpoint
+from penstock.log import PipelineLayout
+from penstock.model import BinlogPosition
+from penstock.ports.config import Config
+
+
+class BinlogPositions:
+    """Those of a MySQL or MariaDB source; its files' names are kept beside the log."""
+
+    def __init__(self, layout: PipelineLayout) -> None:
+        """layout: of the pipeline."""
+        self._path = layout.state / STANDING_FILE
+
+    def text(self, position: int) -> str:
+        """`binlog.000003:154`."""
+        standing = checkpoint.load(self._path, Standing)
+        return position_text(standing.epochs if standing is not None else (), position)
+
+    def origin(self, position: int) -> str:
+        """The file."""
+        return self.text(position).rpartition(":")[0] or "binlog"
+
+    def parse(self, text: str) -> int:
+        """See Positions."""
+        return BinlogPosition.parse(text).ordinal
+
+
+def positions_of(config: Config) -> BinlogPositions:
+    """See `ports.positions.positions_of`."""
+    return BinlogPositions(config.layout)

@@ -1,0 +1,84 @@
+"""The tables of a MySQL or MariaDB source; see `ports.tables.Tables`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from penstock.codec.types import Engine, Server
+from penstock.engines.mysql.resume_state import stored_standing
+from penstock.engines.mysql.source.catalog import captured_tables, open_catalog, taken_names
+from penstock.engines.mysql.source.engine import NOTES_FILE
+from penstock.engines.mysql.source.table_book import ghost_of
+from penstock.engines.mysql.source.table_notes import AllNotes
+from penstock.engines.mysql.url import MySQLUrl
+from penstock.host import checkpoint
+from penstock.model import TableDefinition, TableName
+from penstock.model.patterns import as_pattern
+from penstock.model.position import BINLOG_OFFSET_BITS
+from penstock.ports.config import Config
+from penstock.ports.tables import Followed, Present
+
+
+def server_of(url: str) -> Server:
+    """See Tables."""
+    with open_catalog(url) as connection:
+        found = connection.server
+    engine = Engine.MARIADB if found.is_mariadb else Engine.MYSQL
+    return Server(engine=engine, version=found.number)
+
+
+def captured(
+    config: Config,
+    *,
+    dropped: Collection[TableName],  # noqa: ARG001 - the binlog tells
+) -> list[TableDefinition]:
+    """See Tables."""
+    with open_catalog(config.source.url) as connection:
+        return captured_tables(connection, config.source.tables)
+
+
+def followed(config: Config, *, added: Iterable[TableName]) -> Followed | None:
+    """See Tables. What was taken in is noted with the next transaction that comes."""
+    notes = checkpoint.load(config.layout.state / NOTES_FILE, AllNotes)
+    if notes is None:
+        return None
+    captured = [one for one in notes.tables if one.is_captured]
+    return Followed(
+        names=frozenset([*(one.table for one in captured), *added]),
+        missing=frozenset(one.table for one in captured if not one.is_there),
+    )
+
+
+def present(config: Config, patterns: Sequence[str], known: Followed) -> Present | None:
+    """See Tables.
+
+    A captured table that is missing was dropped or has another name now: which of the two, the
+    binlog tells as soon as it is read so far.
+    """
+    with open_catalog(config.source.url, application_name="penstock new tables") as catalog:
+        names = taken_names(catalog, patterns)
+    if not known.names - known.missing <= names.keys():
+        return None
+    # A tool for schema changes works under such a name on a table that is followed.
+    there = frozenset(
+        name for name, taken in names.items() if taken and ghost_of(name) not in known.names
+    )
+    return Present(names=there, new=frozenset(name for name in there if not known.has(name)))
+
+
+def everything(url: str) -> str:
+    """See Tables: the database of the URL."""
+    database = MySQLUrl.parse(url).database
+    return as_pattern(TableName(database, "x")).removesuffix("x") + "*" if database else ""
+
+
+def namespace(url: str, schema: str, *, is_same: bool) -> str:  # noqa: ARG001 - the port's
+    """See Tables: the database of the URL."""
+    database = MySQLUrl.parse(url).database
+    return database if database and database != schema else ""
+
+
+def shift(config: Config) -> int:
+    """See Tables."""
+    standing = stored_standing(config)
+    return 0 if standing is None else standing.mark.shift << BINLOG_OFFSET_BITS

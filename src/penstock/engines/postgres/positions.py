@@ -1,0 +1,31 @@
+"""Positions as PostgreSQL's users know them: LSNs."""
+
+from __future__ import annotations
+
+from penstock.model import Lsn
+from penstock.ports.config import Config
+
+
+class LsnPositions:
+    """Those of a PostgreSQL source."""
+
+    def __init__(self, slot: str = "") -> None:
+        """slot: what the source knows the pipeline by."""
+        self._slot = slot
+
+    def text(self, position: int) -> str:
+        """`0/16B3740`."""
+        return str(Lsn(position))
+
+    def origin(self, _: int) -> str:
+        """The slot."""
+        return self._slot
+
+    def parse(self, text: str) -> int:
+        """See Positions."""
+        return Lsn.parse(text).ordinal
+
+
+def positions_of(config: Config) -> LsnPositions:
+    """See `ports.positions.positions_of`."""
+    return LsnPositions(config.change_extractor.replication_slot)

@@ -1,0 +1,52 @@
+"""What a pipeline has made at a PostgreSQL source; see `ports.reset.SourceReset`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.engines.postgres.connect import connect
+from penstock.engines.postgres.extraction import read_identity
+from penstock.engines.postgres.source import leftovers
+from penstock.engines.postgres.source.slot_owner import slot_of_another, slot_owner
+from penstock.model.removal import Removal
+from penstock.ports.config import Config
+from penstock.ports.handover import Handover
+from penstock.ports.identity import check_identity, stored_identity
+
+APPLICATION_NAME = "penstock reset"
+
+
+def found(config: Config, handover: Handover | None) -> Iterator[Removal]:
+    """See SourceReset."""
+    if handover is not None and handover.paused:
+        yield Removal(
+            what="the pause of the standby's replay",
+            statements=("select pg_wal_replay_resume();",),
+        )
+    if not config.pipeline.mode.has_change:
+        return
+    with connect(config.source.url, application_name=APPLICATION_NAME) as connection:
+        check_identity(config, stored_identity(config), read_identity(connection, config))
+    section = config.change_extractor
+    yield from leftovers.leftovers(
+        config.source.url, slot=section.replication_slot, publication=section.publication
+    )
+
+
+def owner(config: Config, *, log_id: str) -> str:
+    """See SourceReset. Raises SlotOfAnother."""
+    if not config.pipeline.mode.has_change:
+        return ""
+    section = config.change_extractor
+    with connect(config.source.url, application_name=APPLICATION_NAME) as connection:
+        reader = slot_owner(connection, section.publication, section.replication_slot)
+    if reader is None:
+        return ""
+    if log_id and reader.log_id != log_id:
+        raise slot_of_another(reader, section.publication, section.replication_slot)
+    return f"the slot belongs to pipeline {reader.pipeline}, change log {reader.log_id}"
+
+
+def remove(config: Config, handover: Handover | None, removal: Removal) -> None:  # noqa: ARG001
+    """See SourceReset."""
+    leftovers.remove(config.source.url, removal)

@@ -1,0 +1,76 @@
+"""The tables of a PostgreSQL source; see `ports.tables.Tables`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from penstock.codec.types import Engine, Server
+from penstock.engines.postgres.source.catalog import captured_tables, open_catalog, taken_names
+from penstock.engines.postgres.source.ddl_watch import WatchState
+from penstock.engines.postgres.source.engine import WATCH_FILE
+from penstock.host import checkpoint
+from penstock.host.files import REAL_FILES, Files
+from penstock.log import PipelineLayout
+from penstock.model import TableDefinition, TableName
+from penstock.ports.config import Config
+from penstock.ports.tables import Followed, Present
+
+
+def server_of(url: str) -> Server:
+    """See Tables."""
+    with open_catalog(url) as catalog:
+        version = catalog.info.server_version
+    return Server(engine=Engine.POSTGRESQL, version=(version // 10_000,))
+
+
+def captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
+    """See Tables."""
+    with open_catalog(config.source.url) as connection:
+        return captured_tables(connection, config.source.tables, dropped=dropped)
+
+
+def watched(layout: PipelineLayout, files: Files = REAL_FILES) -> WatchState | None:
+    """What a pipeline's extraction remembers of the tables it follows; None before its first look.
+
+    Raises CheckpointCorrupt.
+    """
+    return checkpoint.load(layout.state / WATCH_FILE, WatchState, files)
+
+
+def followed(
+    config: Config,
+    *,
+    added: Iterable[TableName],  # noqa: ARG001 - they are in the file
+) -> Followed | None:
+    """See Tables."""
+    state = watched(config.layout)
+    if state is None:
+        return None
+    return Followed(
+        names=state.names,
+        missing=frozenset(state.gone),
+        ids=frozenset(shape.source_id for shape in state.shapes),
+    )
+
+
+def present(config: Config, patterns: Sequence[str], known: Followed) -> Present:
+    """See Tables."""
+    with open_catalog(config.source.url, application_name="penstock new tables") as catalog:
+        oids = taken_names(catalog, patterns)
+    new = frozenset(name for name, oid in oids.items() if not known.has(name, oid))
+    return Present(names=frozenset(oids), new=new)
+
+
+def everything(url: str) -> str:  # noqa: ARG001 - the port's
+    """See Tables."""
+    return "*.*"
+
+
+def namespace(url: str, schema: str, *, is_same: bool) -> str:  # noqa: ARG001 - the port's
+    """See Tables. A database of another engine is a schema here."""
+    return "" if is_same else "public"
+
+
+def shift(config: Config) -> int:  # noqa: ARG001 - the port's
+    """See Tables: LSNs stay what they are."""
+    return 0
