@@ -16,6 +16,7 @@ from penstock.control.running import ProcessState
 from penstock.control.status import Status
 from penstock.control.table_states import table_facts
 from penstock.control.target_state import ProgressRow, TargetState
+from penstock.engines.postgres.positions import LsnPositions
 from penstock.load.bulk_progress import BulkProgress, TableProgress
 from penstock.model import FlushPoint, TableName
 from penstock.ports.handover import Handover
@@ -88,6 +89,7 @@ def status(*, done: bool = True, action: str = "RUN", lag_s: float | None = 1.5)
             bulk=bulk(done=done),
         ),
         lag=None if lag_s is None else lag(lag_s),
+        positions=LsnPositions(),
         outages=() if lag_s is not None else (source_away(),),
         read_us=NOW_US,
         target_read_us=NOW_US,

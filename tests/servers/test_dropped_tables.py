@@ -13,10 +13,10 @@ from fix_extract import QUICK, Stop, extractor_of, log_changes, running, set_up,
 from fix_pipeline import penstock, pipeline
 from fix_stream import run_sql
 from penstock.control.doctor import PreflightFailed, examine
-from penstock.engines.postgres.tables import watched
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.table_shape import TableWithoutColumns
+from penstock.engines.postgres.tables import watched
 from penstock.model.patterns import Selection
 from penstock.ports.checks import Severity
 from penstock.ports.config import Config

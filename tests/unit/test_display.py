@@ -34,6 +34,7 @@ from penstock.control.show import show_lag, show_report, show_status
 from penstock.control.status import Status, at_rest
 from penstock.control.table_list import TableLine
 from penstock.control.target_state import TargetState
+from penstock.engines.postgres.positions import LsnPositions
 from penstock.load.bulk_progress import BulkProgress, Rates, TableProgress, share_of
 from penstock.model import FlushPoint, TableName
 from penstock.ports.checks import Finding, Severity, Side
@@ -71,6 +72,7 @@ def lag(seconds: float = 1.5) -> Lag:
         log_position=0x900,
         applied_position=0x800,
         applied_commit_us=0,
+        positions=LsnPositions(),
     )
 
 
@@ -94,6 +96,7 @@ def status(
         identity=None,
         processes=(ProcessState(name="load", pid=12), ProcessState(name="extract", pid=0)),
         handover=handover if steps else None,
+        positions=LsnPositions(),
         log=LogEnd(
             log_id="x", end=FlushPoint(position=0x900, gsn=gsn, trx=2), segments=3, size_bytes=4096
         ),
