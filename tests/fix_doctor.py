@@ -21,6 +21,12 @@ from penstock.ports.checks import Finding, Severity
 from penstock.ports.config import Config
 
 PASSWORD = "secret"
+# Nobody listens there.
+AWAY = (
+    "postgresql://u@127.0.0.1:1/d",
+    "mysql://u@127.0.0.1:1/d",
+    "mariadb://u@127.0.0.1:1/d",
+)
 SLOT = "wirekite_replication_slot"
 PUBLICATION = "wirekite_publication"
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from fix_mysql import MySQLServer
-from penstock.engines.mysql.checks import MySQLProbe, Wanted, examine
+from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, TARGET_CHECKS, MySQLProbe, Wanted
 from penstock.engines.mysql.connect import connect
 from penstock.engines.mysql.source.catalog import survey
-from penstock.ports.checks import Finding, Severity, Side
+from penstock.ports.checks import Finding, Looked, Severity, Side
+
+
+def examine(probe: MySQLProbe, *, only: Collection[str] = ()) -> list[Finding]:
+    """What the checks of the probe's side find, or only those with these codes, worst first."""
+    looked = Looked(has_change=probe.wanted.has_change, only=only)
+    looked.look(SOURCE_CHECKS if probe.side is Side.SOURCE else TARGET_CHECKS, probe)
+    order = list(Severity)
+    return sorted(looked.findings, key=lambda finding: order.index(finding.severity))
 
 
 def look(

@@ -11,16 +11,20 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_doctor import PUBLICATION, SLOT, as_role, database_of, found, make_slot, one, reader
+from fix_checks import every_check
+from fix_doctor import AWAY, PUBLICATION, SLOT, as_role, database_of, found, make_slot, one, reader
 from fix_pipeline import pipeline
 from fix_postgres import Server
 from penstock.codec.postgres import pgoutput
 from penstock.control import doctor_host
-from penstock.control.doctor import PreflightFailed, examine
+from penstock.control.doctor import PreflightFailed, examine, examined_of
+from penstock.control.doctor_directory import DIRECTORY_CHECKS
+from penstock.control.doctor_host import HOST_CHECKS
 from penstock.control.doctor_load import LOAD_CHECKS
 from penstock.control.ends import source_tables
 from penstock.control.pipeline import pipeline_of
 from penstock.engines.postgres.checks import server as doctor_server
+from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, TARGET_CHECKS, Probe
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.extraction import ensure_slot, read_identity
 from penstock.engines.postgres.handover import prepared
@@ -33,7 +37,7 @@ from penstock.host import checkpoint
 from penstock.host.errors import ConnectionLost
 from penstock.log import Writer
 from penstock.model import FlushPoint, Run, TableDefinition
-from penstock.ports.checks import CHECKS, Probe, Severity, Side
+from penstock.ports.checks import Severity, Side
 from penstock.ports.config import Config, Mode
 from penstock.ports.handover import Handover, LogWithoutBulkLoad, write_handover
 from penstock.ports.identity import keep_identity
@@ -41,10 +45,11 @@ from penstock.ports.identity import keep_identity
 
 def test_every_check_of_the_reference_is_registered() -> None:
     """PG01 to PG34, and our own PK01 to PK13, each with a title and a docstring."""
-    codes = {check.code for check in CHECKS}
+    checks = every_check()
+    codes = {check.code for check in checks}
     assert codes >= {f"PG{number:02}" for number in range(1, 35)}
     assert codes >= {f"PK{number:02}" for number in (1, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13)}
-    for check in CHECKS:
+    for check in checks:
         assert check.function.__doc__
 
 
@@ -64,17 +69,27 @@ def test_a_server_that_cannot_be_asked_makes_no_check_done(
     """Neither its own checks nor those that need both; a check that fails is none that was done."""
     run("create table a (id int primary key)")
     whole = examine(config)
-    away = "postgresql://u@127.0.0.1:1/d"
-    without = examine(replace(config, target=replace(config.target, url=away)))
-    host = [check for check in CHECKS if check.side is not Side.TARGET]
-    assert without.checks_done == len(host)
+    here = [*HOST_CHECKS, *DIRECTORY_CHECKS]
+    for url in AWAY:
+        without = examine(replace(config, target=replace(config.target, url=url)))
+        assert without.checks_done == len(here) + len(SOURCE_CHECKS), url
+        [error] = without.errors
+        assert (error.code, error.side) == ("HS22", Side.TARGET)
+    alone = [check for check in TARGET_CHECKS if not check.needs_source]
+    for url in AWAY:
+        without = examine(replace(config, source=replace(config.source, url=url)))
+        assert without.checks_done == len(here) + len(alone), url
+        assert "HS22" in {finding.code for finding in without.errors}
+    assert without.checks_skipped > len(LOAD_CHECKS) + len(TARGET_CHECKS) - len(alone)
+    without = examine(replace(config, source=replace(config.source, url=AWAY[0])))
     assert without.checks_done + without.checks_skipped == whole.checks_done
-    for url in ("mysql://u@127.0.0.1:1/d", "mariadb://u@127.0.0.1:1/d"):
-        other = examine(replace(config, source=replace(config.source, url=url)))
-        assert "HS22" in {finding.code for finding in other.errors}
-        own = [check for check in CHECKS if check.side is not Side.SOURCE]
-        assert other.checks_done == len(own)
-        assert other.checks_skipped > len(LOAD_CHECKS)
+
+
+def test_tables_that_cannot_be_told_make_no_check_of_them_done(config: Config) -> None:
+    """The source is there, and its patterns cannot be read: nobody knows what would be loaded."""
+    report = examine(replace(config, source=replace(config.source, tables=("a.b.c",))))
+    needing = [check for check in TARGET_CHECKS if check.needs_source]
+    assert report.checks_skipped == len(needing) + len(LOAD_CHECKS)
 
 
 def test_doctor_changes_nothing(
@@ -112,7 +127,7 @@ def test_pg01_server_version(config: Config) -> None:
     assert found(config, "PG01") == []
     with connect(config.source.url, application_name="test") as connection:
         for version, severity in ((130_011, Severity.ERROR), (190_000, Severity.WARNING)):
-            probe = Probe(config=config, connection=connection, version=version)
+            probe = Probe(examined=examined_of(config), connection=connection, version=version)
             assert [f.severity for f in doctor_server.server_version(probe)] == [severity]
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from fix_mysql import MySQLServer
 from fix_mysql_doctor import look, one
-from penstock.engines.mysql.checks import MYSQL_CHECKS, MySQLProbe, Wanted, settings, standing
-from penstock.engines.mysql.checks.extracting import EXTRACT_CHECKS
+from penstock.engines.mysql.checks import CHECKS, settings, standing
+from penstock.engines.mysql.checks.probe import MySQLProbe, Wanted
 from penstock.engines.mysql.connect import connect
 from penstock.engines.mysql.source.client import DumpOptions, open_binlog
 from penstock.engines.mysql.source.status import ResumePoint, read_identity, read_status
@@ -59,10 +59,10 @@ def restarted(server: MySQLServer, *unset: str, **changed: str) -> Iterator[None
 
 
 def test_every_check_of_the_reference_is_registered() -> None:
-    """MY001 to MY042, each with a title and a docstring."""
-    checks = (*MYSQL_CHECKS, *EXTRACT_CHECKS)
-    assert {check.code for check in checks} == {f"MY{number:03}" for number in range(1, 43)}
-    for check in checks:
+    """MY001 to MY042 and PK20, each with a title and a docstring."""
+    codes = {f"MY{number:03}" for number in range(1, 43)} | {"PK20"}
+    assert {check.code for check in CHECKS} == codes
+    for check in CHECKS:
         assert check.function.__doc__
         assert check.title
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from fix_doctor import AWAY
 from fix_mysql import MySQLServer, database_of
-from fix_mysql_doctor import one
+from fix_mysql_doctor import examine, one
 from fix_pipeline import pipeline
 from penstock.control import doctor
-from penstock.engines.mysql.checks import MySQLProbe, Wanted, examine
+from penstock.engines.mysql.checks.probe import MySQLProbe, Wanted
 from penstock.engines.mysql.connect import connect
 from penstock.engines.mysql.source.catalog import survey
 from penstock.ports.checks import Finding, Severity, Side
@@ -176,6 +177,26 @@ def test_my038_uuid_columns(
     assert doctor.examine(config, only=("MY038",)).findings == ()
     kind = mysql.execute("show columns from t like 'id'", name)[0]
     assert kind[1:4] == ("char(36)", "NO", "PRI")
+
+
+def test_a_server_that_is_away_makes_no_check_done(
+    mysql_url: str, source_url: str, tmp_path: Path
+) -> None:
+    """Neither its own nor those that need both: at a source that is away, those that compare."""
+    needing = ["MY024", "MY027", "MY033", "MY037", "MY038", "PK20"]
+    loading = ["PK15", "PK16", "PK17"]
+    for url in AWAY:
+        config = pipeline(tmp_path, url, mysql_url)
+        report = doctor.examine(config, only=[*needing, *loading])
+        assert (report.checks_done, report.checks_skipped) == (0, 9), url
+        assert [finding.code for finding in report.findings] == ["HS22"]
+        assert doctor.examine(config, only=["MY028", "MY029", "MY039"]).checks_done == 3
+        for source in (mysql_url, source_url):
+            config = pipeline(tmp_path, source, url)
+            report = doctor.examine(config, only=loading)
+            assert (report.checks_done, report.checks_skipped) == (0, 3), url
+    report = doctor.examine(pipeline(tmp_path, source_url, AWAY[1]), only=needing)
+    assert (report.checks_done, report.checks_skipped) == (0, 6)
 
 
 def test_a_target_that_is_away_is_one_finding(source_url: str, tmp_path: Path) -> None:

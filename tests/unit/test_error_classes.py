@@ -9,12 +9,10 @@ from collections import Counter
 from pathlib import Path
 
 import penstock
-from penstock.control.doctor import CHECKS_OF, ITSELF, NOT_FOUND_BEFORE
-from penstock.control.doctor_load import LOAD_CHECKS
-from penstock.engines.mysql.checks import MYSQL_CHECKS
-from penstock.engines.mysql.checks.extracting import EXTRACT_CHECKS
+from fix_checks import every_check
+from penstock.control.doctor import checks_of_errors, not_found_before
 from penstock.model import PenstockError
-from penstock.ports.checks import CHECKS
+from penstock.ports.checks import ITSELF
 
 TESTS = Path(__file__).parents[1]
 UNMET = {
@@ -67,13 +65,12 @@ def test_every_error_class_is_met_by_a_test() -> None:
 def test_every_refusal_at_start_has_a_check() -> None:
     """An error that somebody has to mend is found by doctor, or it is said why it cannot be."""
     wanted = {kind.code for kind in error_kinds() if kind.retry == "operator"}
-    reasons = [prefix for text in NOT_FOUND_BEFORE for prefix in text.split()]
-    unsaid = {code for code in wanted - CHECKS_OF.keys() if not code.startswith(tuple(reasons))}
+    found = checks_of_errors()
+    reasons = [prefix for text in not_found_before() for prefix in text.split()]
+    unsaid = {code for code in wanted - found.keys() if not code.startswith(tuple(reasons))}
     assert sorted(unsaid) == [], "give doctor a check, or say why it cannot know"
-    assert sorted(CHECKS_OF.keys() - wanted) == [], "there is no such refusal"
-    assert sorted(CHECKS_OF.keys() & set(reasons)) == [], "it is found, or it is not"
+    assert sorted(found.keys() - wanted) == [], "there is no such refusal"
+    assert sorted(found.keys() & set(reasons)) == [], "it is found, or it is not"
     assert sorted(r for r in reasons if not any(c.startswith(r) for c in wanted)) == []
-    checks = {check.code for check in (*CHECKS, *MYSQL_CHECKS, *EXTRACT_CHECKS, *LOAD_CHECKS)} | {
-        ITSELF
-    }
-    assert {code for codes in CHECKS_OF.values() for code in codes} - checks == set()
+    checks = {check.code for check in every_check()} | {ITSELF}
+    assert {code for codes in found.values() for code in codes} - checks == set()

@@ -1,7 +1,6 @@
 """Doctor's check of what the pipeline's directory holds, without asking a server (PK19).
 
-Not here: whether the servers are those that it was filled from (`doctor_slot.py`,
-`doctor_mysql/extracting.py`).
+Not here: whether the servers are those that it was filled from (the engines' `checks`).
 """
 
 from __future__ import annotations
@@ -9,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.control.pipeline import pipeline_of
-from penstock.ports.checks import Finding, Severity, Side, check, mend_of
+from penstock.ports.checks import Checks, Finding, Severity, Side, mend_of
 from penstock.ports.config import Config, Mode
 from penstock.ports.extraction import extraction_of
 from penstock.ports.handover import LogWithoutBulkLoad, check_bulk_load, read_handover
 
+DIRECTORY_CHECKS = Checks(Side.HOST)
 
-@check("PK19", "what the log was begun with", side=Side.HOST, change_only=True)
+
+@DIRECTORY_CHECKS.check("PK19", "what the log was begun with", change_only=True)
 def begun_with(config: Config) -> Iterator[Finding]:
     """In mode data+change a log must have been begun with a bulk load, at one place."""
     if config.pipeline.mode is not Mode.DATA_CHANGE:

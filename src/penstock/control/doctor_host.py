@@ -6,11 +6,12 @@ import shutil
 import socket
 from collections.abc import Iterator
 
-from penstock.codec.mysql import binlog
-from penstock.codec.postgres import pgoutput
+from penstock.codec.kernels import all_compiled
 from penstock.host.process import JAVA_VERSIONS, java_version
-from penstock.ports.checks import Finding, Severity, Side, check
+from penstock.ports.checks import Checks, Finding, Severity, Side
 from penstock.ports.config import Config
+
+HOST_CHECKS = Checks(Side.HOST)
 
 MASTER_TIMEOUT_S = 5.0
 DISK_FREE_BYTES_ERROR = 100 * 2**20
@@ -23,10 +24,10 @@ def _found(code: str, severity: Severity, what: str, why: str, command: str = ""
     )
 
 
-@check("PK01", "compiled kernel", side=Side.HOST, change_only=True)
+@HOST_CHECKS.check("PK01", "compiled kernel", change_only=True)
 def kernel(_config: Config) -> Iterator[Finding]:
     """Without the compiled kernel the plain decoder runs: the same result, slower."""
-    if not (pgoutput.COMPILED and binlog.COMPILED):
+    if not all_compiled():
         yield _found(
             "PK01",
             Severity.WARNING,
@@ -36,7 +37,7 @@ def kernel(_config: Config) -> Iterator[Finding]:
         )
 
 
-@check("PK02", "Java", side=Side.HOST)
+@HOST_CHECKS.check("PK02", "Java")
 def java(_config: Config) -> Iterator[Finding]:
     """Spark runs on Java 17 or 21."""
     version = java_version()
@@ -51,7 +52,7 @@ def java(_config: Config) -> Iterator[Finding]:
         )
 
 
-@check("PK03", "disk space", side=Side.HOST)
+@HOST_CHECKS.check("PK03", "disk space")
 def disk(config: Config) -> Iterator[Finding]:
     """The change log, the spill files and Spark's scratch files need room."""
     place = config.directory
@@ -69,7 +70,7 @@ def disk(config: Config) -> Iterator[Finding]:
         )
 
 
-@check("PK04", "Spark's master", side=Side.HOST)
+@HOST_CHECKS.check("PK04", "Spark's master")
 def spark_master(config: Config) -> Iterator[Finding]:
     """A standalone master that [spark] names must answer at one of its addresses."""
     places = _addresses(config.spark.master)

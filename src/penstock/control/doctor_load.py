@@ -1,12 +1,12 @@
-"""Doctor's checks of what the load process would refuse, at a target of either engine (PK15...).
+"""Doctor's checks of what the load process would refuse, at a target of any engine (PK15...).
 
 They ask what the load itself asks before its first row: the same ledger, progress and plan. Not
-here: what one engine alone has (`doctor_target.py`, `doctor_mysql/target.py`).
+here: what one engine alone has (its `checks`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -18,20 +18,13 @@ from penstock.load.ledger import Step, next_step, read_ledger, refused
 from penstock.log.state import load_state
 from penstock.model import PenstockError, TableDefinition
 from penstock.ports.bulk import open_bulk_target
-from penstock.ports.checks import Check, Finding, Severity, Side, check, mend_of
+from penstock.ports.checks import Checks, Finding, Severity, Side, checks_of, mend_of
 from penstock.ports.config import Config
-from penstock.ports.refusals import (
-    TargetNotTransactional,
-    TargetShapeDiffers,
-    TargetTableMissing,
-    TriggersWouldFire,
-)
 from penstock.ports.target import SCHEMA, target_name
 from penstock.ports.target_state import open_target_reader
-from penstock.sql.read_plan import is_mysql, postgres_definition
 
 APPLICATION_NAME = "penstock doctor"
-LOAD_CHECKS: list[Check] = []
+LOAD_CHECKS = Checks(Side.TARGET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +41,7 @@ def _found(code: str, what: str, why: str, command: str = "") -> Finding:
     )
 
 
-def as_postgres_has_them(
-    config: Config, tables: Sequence[TableDefinition]
-) -> tuple[TableDefinition, ...]:
-    """The tables as a PostgreSQL target would have them; those with no way into it are left out."""
-    if not config.source.is_mysql or not tables:
-        return tuple(tables)
-    ends = ends_of(config)
-    assert ends is not None, "the source is MySQL or MariaDB"
-    return tuple(
-        postgres_definition(one, ends, config.target.map)
-        for one in tables
-        if not any(mapping.refused or mapping.missing for mapping in ends.mappings(one).values())
-    )
-
-
-@check("PK15", "rows that are there", side=Side.TARGET, into=LOAD_CHECKS)
+@LOAD_CHECKS.check("PK15", "rows that are there")
 def rows_there(loading: Loading) -> Iterator[Finding]:
     """The bulk load fills empty tables, or goes on with those that it began; all are told."""
     config = loading.config
@@ -100,9 +78,7 @@ def rows_there(loading: Loading) -> Iterator[Finding]:
             yield _found("PK15", why.message, "the bulk load refuses to begin", mend_of(why))
 
 
-@check(
-    "PK16", "whose progress the target keeps", side=Side.TARGET, change_only=True, into=LOAD_CHECKS
-)
+@LOAD_CHECKS.check("PK16", "whose progress the target keeps", change_only=True)
 def bound_log(loading: Loading) -> Iterator[Finding]:
     """A target follows one change log, for positions of two cannot be compared."""
     config = loading.config
@@ -116,11 +92,7 @@ def bound_log(loading: Loading) -> Iterator[Finding]:
     ours = state.log_id if state is not None else None
     if not rows or rows[0][0] == ours:
         return
-    drop = (
-        f"drop database {SCHEMA};"
-        if is_mysql(config.target.url)
-        else (f"drop schema {SCHEMA} cascade;")
-    )
+    drop = checks_of(config.target.url).DROP_PROGRESS
     yield _found(
         "PK16",
         f"the target follows the change log {rows[0][0]} of another pipeline or directory"
@@ -130,47 +102,7 @@ def bound_log(loading: Loading) -> Iterator[Finding]:
     )
 
 
-@check(
-    "PK20",
-    "what changes are applied to",
-    side=Side.TARGET,
-    change_only=True,
-    into=LOAD_CHECKS,
-)
-def applied_to(loading: Loading) -> Iterator[Finding]:
-    """A MySQL or MariaDB target's tables: there in mode change, the source's shape, ours alone."""
-    config = loading.config
-    if not is_mysql(config.target.url):
-        return  # PK12, PK14 and PG33 look at these
-    from penstock.engines.mysql.target.engine import open_target
-    from penstock.engines.mysql.target.shapes import check_shape
-
-    ends = ends_of(config)
-    assert ends is not None, "the target is MySQL or MariaDB"
-    copied = read_wishes(config).copied()  # those are made
-    makes = config.pipeline.mode.has_data
-    ledger = read_ledger(config.layout.state)
-    with closing(open_target(config.target.url, config.target.map)) as target:
-        for table in loading.tables:
-            is_copied = table.name in copied
-            try:
-                found = target.needed(target_name(table.name, config.target.map))
-                if makes and not is_copied and ledger.plan_of(table.name) is None:
-                    check_shape(table, found, ends)
-            except TargetShapeDiffers as error:
-                yield _found(
-                    "PK20", error.message, "rows of the source do not fit into it", mend_of(error)
-                )
-            except TargetTableMissing as error:
-                if not makes and not is_copied:
-                    why = "mode change applies changes to tables that are there; it makes none"
-                    yield _found("PK20", error.message, why, mend_of(error))
-            except (TargetNotTransactional, TriggersWouldFire) as error:
-                why = "the loader refuses the table at its first change"
-                yield _found("PK20", error.message, why, mend_of(error))
-
-
-@check("PK17", "what the target can take", side=Side.TARGET, into=LOAD_CHECKS)
+@LOAD_CHECKS.check("PK17", "what the target can take")
 def planned(loading: Loading) -> Iterator[Finding]:
     """Between engines: each loss needs a choice, and each column a way into the target."""
     config = loading.config

@@ -30,7 +30,6 @@ from penstock.model.wishes import (
 if TYPE_CHECKING:
     from penstock.ports.config import Config
 
-CHECKS_OF_TABLES = ("PK06", "PG12", "PG15", "PG21", "PG22")
 LOCK = "WISHES.LOCK"
 LOCK_WAIT_S = 10.0
 LOCK_CHECK_S = 0.05
@@ -303,7 +302,7 @@ def check_capturable(config: Config, tables: Sequence[TableName]) -> list[TableD
     from penstock.control.doctor import examine
     from penstock.control.ends import source_tables
     from penstock.control.plan import check as check_plan
-    from penstock.ports.checks import Side
+    from penstock.ports.checks import Side, checks_of
 
     names = tuple(as_pattern(table) for table in tables)
     only = replace(config, source=replace(config.source, tables=names))
@@ -317,7 +316,7 @@ def check_capturable(config: Config, tables: Sequence[TableName]) -> list[TableD
     # What its binlog would not tell, as the cascades of a foreign key, is refused here; and what
     # the source could not update any more once it is published; and types that nobody has chosen
     # a form for, with which the pipeline would not start again.
-    checks = () if config.source.is_mysql else CHECKS_OF_TABLES
+    checks = checks_of(config.source.url).CHECKS_OF_A_NEW_TABLE
     examine(only, only=checks, sides=(Side.SOURCE,)).require()
     check_plan(only, whole=False)
     return found

@@ -1,24 +1,30 @@
-"""What doctor finds, and the registry of its checks.
+"""Doctor's checks: what one is, what they find, how they are counted, and what an engine gives.
 
-A check is one small function that looks at one side and yields findings; a registered check has
-the code that `docs/doctor.md` lists. Not here: the checks (`doctor_*.py`) and running them
-(`doctor.py`).
+A check is one small function that looks at one side and yields findings; it has the code that
+`docs/doctor.md` lists, and stands in a list with the others that look at the same: one list for
+each engine and side, one for this machine, one for the load. Not here: the checks (the engines'
+`checks`, `penstock.control.doctor_*`), and running them all (`penstock.control.doctor`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, LiteralString
+from typing import TYPE_CHECKING, Any, Protocol
 
-import psycopg
-from psycopg.rows import dict_row
-
-from penstock.engines.postgres.connect import server_errors
-from penstock.engines.postgres.source.catalog import Survey
-from penstock.model import PenstockError, TableDefinition
+from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.config import Config
+from penstock.ports.pipeline import Pipeline
+from penstock.ports.registry import part
+
+if TYPE_CHECKING:
+    from penstock.sql.read_plan import Ends
+
+# Doctor says this very error: it needs the same thing for its first question.
+ITSELF = "itself"
+DOING = "a check of doctor"  # what an error of a server says was being done
 
 
 class Severity(StrEnum):
@@ -96,107 +102,200 @@ def untold(error: PenstockError, side: Side) -> Finding:
     )
 
 
-def not_done(check: Check, side: Side, error: PenstockError) -> Finding:
+def not_done(check: Check, error: PenstockError) -> Finding:
     """The finding for a check that failed itself: never silence."""
     return Finding(
         code=check.code,
         severity=Severity.ERROR,
-        side=side,
+        side=check.side,
         what=f"the check of {check.title} could not be done: {error.message}",
         why="what it would have found is not known",
         command=mend_of(error),
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class Probe:
-    """What the checks of one database ask: its connection and what was read from it once.
-
-    tables: the wanted tables of the source; on the target side the same, as the source has them.
-    survey: what the patterns come to (source side).
-    source_id: the source's system identifier and database, for checks that compare both sides.
-    """
-
-    config: Config
-    connection: psycopg.Connection
-    version: int
-    tables: tuple[TableDefinition, ...] = ()
-    survey: Survey = field(default_factory=lambda: Survey(tables=()))
-    source_id: tuple[str, str] | None = None
-    memo: dict[str, Any] = field(default_factory=dict)
-
-    def rows(self, query: LiteralString, **parameters: object) -> list[dict[str, Any]]:
-        """Run a query; rows as dicts. Raises the typed errors of `server_errors`."""
-        with server_errors("a check of doctor"), self.connection.cursor(row_factory=dict_row) as c:
-            c.execute(query, parameters)
-            return c.fetchall()
-
-    def value(self, query: LiteralString, **parameters: object) -> Any:
-        """The first column of the first row; None when there is no row."""
-        found = self.rows(query, **parameters)
-        return next(iter(found[0].values())) if found else None
-
-    def setting(self, name: str) -> str | None:
-        """A server setting as text, None where this server has no such."""
-        text = self.value("select current_setting(%(name)s, true)", name=name)
-        return None if text is None else str(text)
-
-    @property
-    def table_ids(self) -> list[int]:
-        """Oids of the wanted tables, their partitions' storage included (source side)."""
-        return [oid for table in self.tables for oid in (table.source_id, *table.partition_leaves)]
-
-    @property
-    def user(self) -> str:
-        """The role we are on this server."""
-        return self.connection.info.user
-
-
+# What a check looks at is its list's own: a server's connection, the configuration, a load.
 CheckFunction = Callable[[Any], Iterator[Finding]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A registered check. change_only: it does not concern pipelines of mode data."""
+    """A check. change_only: it does not concern pipelines of mode data.
+
+    needs_source: a check of the target that compares it with the source, or looks at the captured
+    tables, which only the source tells: where that cannot be asked, it cannot be done.
+    """
 
     code: str
     title: str
     side: Side
     change_only: bool
+    needs_source: bool
     function: CheckFunction
 
 
-CHECKS: list[Check] = []
+class Checks(list[Check]):
+    """The checks of one subject, in the order in which they are done."""
+
+    def __init__(self, side: Side) -> None:
+        super().__init__()
+        self.side = side
+
+    def check(
+        self, code: str, title: str, *, change_only: bool = False, needs_source: bool = False
+    ) -> Callable[[CheckFunction], CheckFunction]:
+        """Put a function in as the check with this code; several functions may share one code."""
+
+        def register(function: CheckFunction) -> CheckFunction:
+            self.append(
+                Check(
+                    code=code,
+                    title=title,
+                    side=self.side,
+                    change_only=change_only,
+                    needs_source=needs_source,
+                    function=function,
+                )
+            )
+            return function
+
+        return register
 
 
-@dataclass(slots=True)
+def _untyped(_doing: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@dataclass(slots=True, kw_only=True)
 class Looked:
-    """What checks found. done: how many were; skipped: of those that could not ask the server."""
+    """What checks found, and how many there were.
+
+    has_change, only: which of them are wanted: those that concern changes, and of all codes or of
+    these. done: how many were; skipped: of those that could not ask what they ask.
+    """
 
     findings: list[Finding] = field(default_factory=list)
+    has_change: bool = True
+    only: Collection[str] = ()
     done: int = 0
     skipped: int = 0
 
-    def take(self, check: Check, side: Side, found: Callable[[], Iterator[Finding]]) -> None:
-        """Do a check. One that fails itself is a finding and counts as skipped, never as done."""
-        try:
-            with server_errors("a check of doctor"):
-                self.findings.extend(found())
-            self.done += 1
-        except PenstockError as error:
-            self.findings.append(not_done(check, side, error))
-            self.skipped += 1
+    def look(
+        self,
+        checks: Iterable[Check],
+        subject: object,
+        *,
+        typed: Callable[[str], AbstractContextManager[None]] = _untyped,
+        source_known: bool = True,
+    ) -> None:
+        """Do those of these checks that are wanted.
+
+        One that fails itself is a finding and counts as skipped, never as done. typed: what makes
+        a driver's errors typed ones; its argument says what was being done. source_known: whether
+        the source could be asked for the captured tables.
+        """
+        for check in self._wanted(checks):
+            if check.needs_source and not source_known:
+                self.skipped += 1
+                continue
+            try:
+                with typed(DOING):
+                    self.findings.extend(check.function(subject))
+                self.done += 1
+            except PenstockError as error:
+                self.findings.append(not_done(check, error))
+                self.skipped += 1
+
+    def skip(self, *lists: Iterable[Check]) -> None:
+        """Count those that are wanted as skipped: what they ask cannot be asked."""
+        self.skipped += sum(len(self._wanted(checks)) for checks in lists)
+
+    def away(self, error: PenstockError, side: Side, *lists: Iterable[Check]) -> None:
+        """A server cannot be reached: one finding, and its checks are skipped."""
+        self.findings.append(unreachable(error, side))
+        self.skip(*lists)
+
+    def _wanted(self, checks: Iterable[Check]) -> list[Check]:
+        return [
+            check
+            for check in checks
+            if (self.has_change or not check.change_only)
+            and (not self.only or check.code in self.only)
+        ]
 
 
-def check(
-    code: str, title: str, *, side: Side, change_only: bool = False, into: list[Check] = CHECKS
-) -> Callable[[CheckFunction], CheckFunction]:
-    """Register a function as the check with this code; several functions may share one code."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """A pipeline whose servers are examined: what its directory says of it, read when it is asked.
 
-    def register(function: CheckFunction) -> CheckFunction:
-        into.append(
-            Check(code=code, title=title, side=side, change_only=change_only, function=function)
-        )
-        return function
+    log_id: of its change log, "" before there is one. log_end: position of the newest flush point,
+    in segments that are being written too; 0 for none. followed: the tables that the log follows,
+    dropped ones too. copied: those that are copied by request, not by the bulk load. known: of the
+    source's tables those that are followed or asked for. judged: those that concern a start, and
+    what is found about new ones. extracts: whether our own extract process runs. ends: the two
+    servers as they say who they are, None where every type is the same at both. Whatever reads the
+    directory raises CheckpointCorrupt.
+    """
 
-    return register
+    pipeline: Pipeline
+    log_id: Callable[[], str]
+    log_end: Callable[[], int]
+    followed: Callable[[], frozenset[TableName]]
+    copied: Callable[[], frozenset[TableName]]
+    known: Callable[[Iterable[TableDefinition]], list[TableDefinition]]
+    judged: Callable[[Sequence[TableDefinition]], tuple[tuple[TableDefinition, ...], list[Finding]]]
+    extracts: Callable[[], bool]
+    ends: Callable[[], Ends | None]
+
+    @property
+    def config(self) -> Config:
+        """The pipeline's configuration."""
+        return self.pipeline.config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSeen:
+    """What the source's checks saw of it.
+
+    tables: the captured ones, None where the source could not tell. database: what tells it from
+    every other database of its engine, empty where nothing does.
+    """
+
+    tables: tuple[TableDefinition, ...] | None = None
+    database: tuple[str, ...] = ()
+
+
+class EngineChecks(Protocol):
+    """An engine's part `checks`; an engine that can be only one side has the functions of that one.
+
+    CHECKS: all of them. CHECKS_OF_A_NEW_TABLE: codes of those of the source that concern a table
+    which a running pipeline takes in; empty for all. DROP_PROGRESS: the statement that takes the
+    progress tables out of a target. CHECKS_OF: codes of errors that need somebody to mend
+    something, each with the codes of the checks that find it. NOT_FOUND_BEFORE: the other such
+    errors, by code or by what codes begin with, and why no check finds them: a test compares both
+    with the engine's error classes.
+    """
+
+    CHECKS: Sequence[Check]
+    CHECKS_OF_A_NEW_TABLE: Collection[str]
+    DROP_PROGRESS: str
+    CHECKS_OF: Mapping[str, tuple[str, ...]]
+    NOT_FOUND_BEFORE: Mapping[str, str]
+
+    def server_errors(self, doing: str, /) -> AbstractContextManager[None]:
+        """Make the driver's errors typed ones. doing: what was being done."""
+        ...
+
+    def look_at_source(self, examined: Examined, looked: Looked, /) -> SourceSeen:
+        """Do the source's checks. A server that cannot be reached is one finding."""
+        ...
+
+    def look_at_target(self, examined: Examined, looked: Looked, source: SourceSeen, /) -> bool:
+        """Do the target's checks; whether it could be reached. source: what was seen of it."""
+        ...
+
+
+def checks_of(url: str) -> EngineChecks:
+    """The checks of the engine that a URL names. Raises EngineUnknown, PartMissing."""
+    found: EngineChecks = part(url, "checks")
+    return found

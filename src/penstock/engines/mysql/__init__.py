@@ -17,6 +17,7 @@ DESCRIPTOR = Descriptor(
     parts={
         "lag": f"{_HERE}.lag:BinlogReader",
         "options": f"{_HERE}.options",
+        "checks": f"{_HERE}.checks",
         "extraction": f"{_HERE}.extraction",
         "plan": f"{_HERE}.plan",
         "planner": f"{_HERE}.planner:make_planner",

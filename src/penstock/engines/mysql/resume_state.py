@@ -1,6 +1,6 @@
 """A MySQL or MariaDB source of a configured pipeline: its engine, and where its log stands.
 
-Not here: extracting (`penstock.extract`), what doctor finds there (`doctor_mysql/at_source.py`).
+Not here: extracting (`penstock.extract`), what doctor finds there (`checks/looking.py`).
 """
 
 from __future__ import annotations

@@ -1,27 +1,25 @@
-"""Doctor for MySQL and MariaDB: the checks MY001 to MY042, as source and as target.
+"""Doctor for MySQL and MariaDB: the checks MY001 to MY042 and PK20, as source and as target."""
 
-Each module holds the checks of one subject and registers them when it is imported.
-"""
-
-from penstock.engines.mysql.checks import settings, standing, tables, target
-from penstock.engines.mysql.checks.probe import (
-    MYSQL_CHECKS,
-    MySQLProbe,
-    Wanted,
-    examine,
-    look,
-    wanted_checks,
-)
+# The modules put their checks into the lists when they are imported, in this order.
+from penstock.engines.mysql.checks import settings, standing, tables, target  # noqa: F401
+from penstock.engines.mysql.checks.applying import APPLY_CHECKS
+from penstock.engines.mysql.checks.extracting import EXTRACT_CHECKS
+from penstock.engines.mysql.checks.looking import look_at_source, look_at_target
+from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, TARGET_CHECKS
+from penstock.engines.mysql.checks.refusals import CHECKS_OF, NOT_FOUND_BEFORE
+from penstock.engines.mysql.connect import server_errors
 
 __all__ = [
-    "MYSQL_CHECKS",
-    "MySQLProbe",
-    "Wanted",
-    "examine",
-    "look",
-    "settings",
-    "standing",
-    "tables",
-    "target",
-    "wanted_checks",
+    "CHECKS",
+    "CHECKS_OF",
+    "CHECKS_OF_A_NEW_TABLE",
+    "DROP_PROGRESS",
+    "NOT_FOUND_BEFORE",
+    "look_at_source",
+    "look_at_target",
+    "server_errors",
 ]
+
+CHECKS = (*SOURCE_CHECKS, *EXTRACT_CHECKS, *TARGET_CHECKS, *APPLY_CHECKS)
+CHECKS_OF_A_NEW_TABLE: tuple[str, ...] = ()
+DROP_PROGRESS = "drop database wirekite;"

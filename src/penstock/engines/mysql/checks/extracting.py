@@ -6,10 +6,9 @@ alone tells (`standing.py`, `settings.py`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from penstock.control.pipeline import pipeline_of
 from penstock.engines.mysql.connect import Connection
 from penstock.engines.mysql.extraction import mysql_identity
 from penstock.engines.mysql.replica import NotAReplica, ReplicaNotOurs, applying
@@ -18,8 +17,8 @@ from penstock.engines.mysql.source.beginning import check_beginning
 from penstock.engines.mysql.source.refusals import LogPurged, PositionUnfit, ServerBehind
 from penstock.engines.mysql.source.unfollowed import StartUnfit
 from penstock.model import PenstockError
-from penstock.ports.checks import Check, Finding, Severity, Side, check, mend_of
-from penstock.ports.config import Config, HandoverMode, Mode
+from penstock.ports.checks import Checks, Finding, Severity, Side, mend_of
+from penstock.ports.config import HandoverMode, Mode
 from penstock.ports.handover import read_handover
 from penstock.ports.identity import (
     DirectoryOfOtherPipeline,
@@ -27,26 +26,17 @@ from penstock.ports.identity import (
     check_identity,
     stored_identity,
 )
+from penstock.ports.pipeline import Pipeline
 
-EXTRACT_CHECKS: list[Check] = []
+EXTRACT_CHECKS = Checks(Side.SOURCE)
 
 
 @dataclass(frozen=True, slots=True)
 class Extracting:
     """What the extract process is to do. connection: to the source."""
 
-    config: Config
+    pipeline: Pipeline
     connection: Connection
-
-
-def wanted_extract_checks(config: Config, only: Collection[str] = ()) -> list[Check]:
-    """Those that concern this pipeline."""
-    return [
-        one
-        for one in EXTRACT_CHECKS
-        if (config.pipeline.mode.has_change or not one.change_only)
-        and (not only or one.code in only)
-    ]
 
 
 def _found(code: str, error: PenstockError, why: str) -> Finding:
@@ -60,10 +50,10 @@ def _found(code: str, error: PenstockError, why: str) -> Finding:
     )
 
 
-@check("MY040", "same source as before", side=Side.SOURCE, change_only=True, into=EXTRACT_CHECKS)
+@EXTRACT_CHECKS.check("MY040", "same source as before", change_only=True)
 def same_source(extracting: Extracting) -> Iterator[Finding]:
     """The directory must belong to this pipeline, and be filled from a server of this kind."""
-    config = extracting.config
+    config = extracting.pipeline.config
     now = mysql_identity(config, str(extracting.connection.server.flavour))
     try:
         check_identity(config, stored_identity(config), now)
@@ -72,15 +62,15 @@ def same_source(extracting: Extracting) -> Iterator[Finding]:
         yield _found("MY040", error, why)
 
 
-@check("MY041", "place to begin at", side=Side.SOURCE, change_only=True, into=EXTRACT_CHECKS)
+@EXTRACT_CHECKS.check("MY041", "place to begin at", change_only=True)
 def beginning(extracting: Extracting) -> Iterator[Finding]:
     """Where binlogFile and binlogPosition say that a new log begins, a transaction must begin."""
-    config = extracting.config
+    config = extracting.pipeline.config
     position = asked_position(config)
     if (
         position is None
         or config.pipeline.mode is Mode.DATA_CHANGE
-        or has_begun(pipeline_of(config))
+        or has_begun(extracting.pipeline)
     ):
         return
     try:
@@ -89,15 +79,15 @@ def beginning(extracting: Extracting) -> Iterator[Finding]:
         yield _found("MY041", error, "the change log cannot begin there")
 
 
-@check("MY042", "mode pause", side=Side.SOURCE, change_only=True, into=EXTRACT_CHECKS)
+@EXTRACT_CHECKS.check("MY042", "mode pause", change_only=True)
 def pausable(extracting: Extracting) -> Iterator[Finding]:
     """A handover in mode pause needs a replica and the right to stop it, until it is made."""
-    config = extracting.config
+    config = extracting.pipeline.config
     made = read_handover(config)
     pauses = (
         config.pipeline.mode is Mode.DATA_CHANGE and config.pipeline.handover is HandoverMode.PAUSE
     )
-    if not pauses or has_begun(pipeline_of(config)) or (made is not None and made.position):
+    if not pauses or has_begun(extracting.pipeline) or (made is not None and made.position):
         return
     try:
         applying(extracting.connection)

@@ -1,13 +1,12 @@
-"""What the checks of one MySQL or MariaDB server ask, and the registry of these checks.
+"""What the checks of one MySQL or MariaDB server ask, and the lists of these checks.
 
 Not here: the checks themselves (the other modules of this package).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from penstock.engines.mysql.connect import Connection, rows
@@ -16,11 +15,13 @@ from penstock.engines.mysql.source.rights import Rights, read_rights
 from penstock.engines.mysql.source.status import ResumePoint, account
 from penstock.engines.mysql.version import ServerVersion
 from penstock.model import TableDefinition
-from penstock.ports.checks import Check, CheckFunction, Finding, Looked, Severity, Side
+from penstock.ports.checks import DOING, Checks, Finding, Severity, Side
 
 LOG_SIZE_BYTES_MAX = 100 * 2**30
 NAMES_SHOWN_MAX = 10
-DOING = "a check of doctor"
+
+SOURCE_CHECKS = Checks(Side.SOURCE)
+TARGET_CHECKS = Checks(Side.TARGET)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,52 +127,6 @@ class MySQLProbe:
         return Finding(
             code=code, severity=severity, side=self.side, what=what, why=why, command=command
         )
-
-
-MYSQL_CHECKS: list[Check] = []
-
-
-def check(
-    code: str, title: str, *, side: Side, change_only: bool = False
-) -> Callable[[CheckFunction], CheckFunction]:
-    """Register a function as the check with this code; several functions may share one code."""
-
-    def register(function: CheckFunction) -> CheckFunction:
-        MYSQL_CHECKS.append(
-            Check(code=code, title=title, side=side, change_only=change_only, function=function)
-        )
-        return function
-
-    return register
-
-
-def examine(probe: MySQLProbe, *, only: Collection[str] = ()) -> list[Finding]:
-    """Run the checks of the probe's side, or only those with these codes, worst first."""
-    return look(probe, only=only).findings
-
-
-def look(probe: MySQLProbe, *, only: Collection[str] = ()) -> Looked:
-    """The same, with how many checks were done.
-
-    Changes nothing. A check that itself fails is a finding too, never silence.
-    """
-    looked = Looked()
-    for one in wanted_checks(probe.side, probe.wanted, only):
-        looked.take(one, probe.side, partial(one.function, probe))
-    order = list(Severity)
-    looked.findings.sort(key=lambda finding: order.index(finding.severity))
-    return looked
-
-
-def wanted_checks(side: Side, wanted: Wanted, only: Collection[str] = ()) -> list[Check]:
-    """The checks of a side that concern this pipeline."""
-    return [
-        one
-        for one in MYSQL_CHECKS
-        if one.side is side
-        and (wanted.has_change or not one.change_only)
-        and (not only or one.code in only)
-    ]
 
 
 def names(found: Collection[object]) -> str:

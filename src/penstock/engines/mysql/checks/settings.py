@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.engines.mysql.checks.probe import MySQLProbe, check
+from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, TARGET_CHECKS, MySQLProbe
 from penstock.engines.mysql.connect import value
 from penstock.engines.mysql.source.status import binlog_files, read_status
 from penstock.host.errors import PrivilegeMissing
-from penstock.ports.checks import Finding, Severity, Side
+from penstock.ports.checks import Finding, Severity
 
 RETENTION_S_MIN = 3 * 86_400
 RETENTION_S_ADVISED = 7 * 86_400
@@ -25,7 +25,7 @@ OTHER_FORMATS = """
 """
 
 
-@check("MY001", "binlog", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY001", "binlog", change_only=True)
 def log_on(probe: MySQLProbe) -> Iterator[Finding]:
     """Without a binlog there is nothing to follow."""
     if not probe.is_on("log_bin"):
@@ -41,7 +41,7 @@ def log_on(probe: MySQLProbe) -> Iterator[Finding]:
         )
 
 
-@check("MY002", "binlog_format", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY002", "binlog_format", change_only=True)
 def row_format(probe: MySQLProbe) -> Iterator[Finding]:
     """Changes must be logged as rows."""
     written = probe.variable("binlog_format") or "ROW"  # MySQL will have no other one day
@@ -76,7 +76,7 @@ def row_format(probe: MySQLProbe) -> Iterator[Finding]:
         )
 
 
-@check("MY003", "binlog_row_image", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY003", "binlog_row_image", change_only=True)
 def row_image(probe: MySQLProbe) -> Iterator[Finding]:
     """Rows should be logged whole."""
     image = (probe.variable("binlog_row_image") or "FULL").upper()
@@ -99,7 +99,7 @@ def row_image(probe: MySQLProbe) -> Iterator[Finding]:
         )
 
 
-@check("MY004", "binlog_row_metadata", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY004", "binlog_row_metadata", change_only=True)
 def row_metadata(probe: MySQLProbe) -> Iterator[Finding]:
     """With full metadata the log itself says what columns are called."""
     metadata = probe.variable("binlog_row_metadata")
@@ -115,7 +115,7 @@ def row_metadata(probe: MySQLProbe) -> Iterator[Finding]:
         )
 
 
-@check("MY005", "partial JSON", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY005", "partial JSON", change_only=True)
 def partial_json(probe: MySQLProbe) -> Iterator[Finding]:
     """Parts of a JSON document can be put together only with what was there before."""
     if "PARTIAL_JSON" not in (probe.variable("binlog_row_value_options") or ""):
@@ -132,7 +132,7 @@ def partial_json(probe: MySQLProbe) -> Iterator[Finding]:
     )
 
 
-@check("MY006", "gtid_mode", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY006", "gtid_mode", change_only=True)
 def gtid_mode(probe: MySQLProbe) -> Iterator[Finding]:
     """With GTIDs a pipeline survives a change of servers."""
     mode = (probe.variable("gtid_mode") or "").upper()
@@ -152,7 +152,7 @@ def gtid_mode(probe: MySQLProbe) -> Iterator[Finding]:
     )
 
 
-@check("MY007", "gtid_strict_mode", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY007", "gtid_strict_mode", change_only=True)
 def gtid_strict_mode(probe: MySQLProbe) -> Iterator[Finding]:
     """MariaDB's numbers grow within a domain only when it is told to see to it."""
     if probe.server.is_mariadb and not probe.is_on("gtid_strict_mode"):
@@ -181,7 +181,7 @@ def retention_s(probe: MySQLProbe) -> int | None:
     return probe.number("binlog_expire_logs_seconds") or int(days * 86_400)
 
 
-@check("MY008", "retention of the binlog", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY008", "retention of the binlog", change_only=True)
 def retention(probe: MySQLProbe) -> Iterator[Finding]:
     """A pipeline that stands for longer than this has to load its tables again."""
     seconds = retention_s(probe)
@@ -202,7 +202,7 @@ def retention(probe: MySQLProbe) -> Iterator[Finding]:
     )
 
 
-@check("MY011", "filters of the binlog", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY011", "filters of the binlog", change_only=True)
 def filters(probe: MySQLProbe) -> Iterator[Finding]:
     """Filters leave changes out of the log without a trace."""
     if not probe.is_on("log_bin"):
@@ -225,7 +225,7 @@ def filters(probe: MySQLProbe) -> Iterator[Finding]:
             )
 
 
-@check("MY025", "binlog_checksum", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY025", "binlog_checksum", change_only=True)
 def checksum(probe: MySQLProbe) -> Iterator[Finding]:
     """Checksums tell a damaged file from a changed one."""
     if (probe.variable("binlog_checksum") or "NONE").upper() == "NONE":
@@ -238,7 +238,7 @@ def checksum(probe: MySQLProbe) -> Iterator[Finding]:
         )
 
 
-@check("MY026", "timeouts", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY026", "timeouts", change_only=True)
 def timeouts(probe: MySQLProbe) -> Iterator[Finding]:
     """A server drops readers that do not drain; our own sessions ask for more patience."""
     short = [
@@ -256,7 +256,7 @@ def timeouts(probe: MySQLProbe) -> Iterator[Finding]:
         )
 
 
-@check("MY029", "durability", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY029", "durability", change_only=True)
 def durability(probe: MySQLProbe) -> Iterator[Finding]:
     """A crash must not unsay what was sent."""
     for name in ("sync_binlog", "innodb_flush_log_at_trx_commit"):
@@ -272,7 +272,7 @@ def durability(probe: MySQLProbe) -> Iterator[Finding]:
             )
 
 
-@check("MY035", "size of the binlog", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY035", "size of the binlog", change_only=True)
 def log_size(probe: MySQLProbe) -> Iterator[Finding]:
     """The server's disk holds what retention keeps."""
     if not probe.is_on("log_bin"):
@@ -295,7 +295,7 @@ def log_size(probe: MySQLProbe) -> Iterator[Finding]:
         )
 
 
-@check("MY036", "server version", side=Side.SOURCE)
+@SOURCE_CHECKS.check("MY036", "server version")
 def version(probe: MySQLProbe) -> Iterator[Finding]:
     """MySQL 5.7 to 9, MariaDB 10.5 to 11."""
     yield from version_findings(probe)
@@ -322,7 +322,7 @@ def version_findings(probe: MySQLProbe) -> Iterator[Finding]:
         )
 
 
-@check("MY036", "server version", side=Side.TARGET)
+@TARGET_CHECKS.check("MY036", "server version")
 def target_version(probe: MySQLProbe) -> Iterator[Finding]:
     """The same for a target."""
     yield from version_findings(probe)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.codec.mysql import mysqlwire
-from penstock.engines.mysql.checks.probe import MySQLProbe, check, names
+from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, MySQLProbe, names
 from penstock.engines.mysql.connect import quoted
 from penstock.engines.mysql.source.client import DumpOptions, open_binlog
 from penstock.engines.mysql.source.login import probe_server_id
@@ -27,7 +27,7 @@ from penstock.engines.mysql.source.status import (
 from penstock.host.errors import PrivilegeMissing
 from penstock.model import BinlogPosition, PenstockError
 from penstock.model.position import BINLOG_HEAD_BYTES
-from penstock.ports.checks import Finding, Severity, Side, mend_of
+from penstock.ports.checks import Finding, Severity, mend_of
 
 LONG_QUERY_S = 60
 
@@ -56,7 +56,7 @@ LONG_TRANSACTIONS = f"""
 """
 
 
-@check("MY009", "position still kept", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY009", "position still kept", change_only=True)
 def position_kept(probe: MySQLProbe) -> Iterator[Finding]:
     """What the change log would go on from must still be there."""
     error = _resume_error(probe)
@@ -70,7 +70,7 @@ def position_kept(probe: MySQLProbe) -> Iterator[Finding]:
         )
 
 
-@check("MY010", "same server", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY010", "same server", change_only=True)
 def same_server(probe: MySQLProbe) -> Iterator[Finding]:
     """Without GTIDs the source must be the server that the change log was filled from."""
     error = _resume_error(probe)
@@ -99,7 +99,7 @@ def _resume_error(probe: MySQLProbe) -> PenstockError | None:
     return found
 
 
-@check("MY012", "binlog of a replica", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY012", "binlog of a replica", change_only=True)
 def replica_logs(probe: MySQLProbe) -> Iterator[Finding]:
     """A replica writes what it gets from its primary into its own log only when told to."""
     if probe.is_on("log_replica_updates", "log_slave_updates"):
@@ -126,7 +126,7 @@ def _is_replica(probe: MySQLProbe) -> bool:
         return False  # told by read_only alone, then
 
 
-@check("MY013", "server id", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY013", "server id", change_only=True)
 def server_id(probe: MySQLProbe) -> Iterator[Finding]:
     """Each replica and each reader needs an id of its own."""
     ours = probe.wanted.server_id
@@ -158,7 +158,7 @@ def _host_name(host: str) -> str:
     return name if colon and port.isdigit() else host
 
 
-@check("MY014", "right to replicate", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY014", "right to replicate", change_only=True)
 def right_to_dump(probe: MySQLProbe) -> Iterator[Finding]:
     """Tried, for one event, under an id that nobody has."""
     if not probe.is_on("log_bin"):
@@ -193,7 +193,7 @@ def _any_file(probe: MySQLProbe) -> str:
         return f"{base}.000001"
 
 
-@check("MY015", "right to ask for the position", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY015", "right to ask for the position", change_only=True)
 def right_to_status(probe: MySQLProbe) -> Iterator[Finding]:
     """Where the log ends is asked at the handover and for the lag."""
     if not probe.is_on("log_bin"):
@@ -210,7 +210,7 @@ def right_to_status(probe: MySQLProbe) -> Iterator[Finding]:
         )
 
 
-@check("MY016", "right to read the tables", side=Side.SOURCE)
+@SOURCE_CHECKS.check("MY016", "right to read the tables")
 def right_to_read(probe: MySQLProbe) -> Iterator[Finding]:
     """Each captured table is read, of its rows none."""
     for table in probe.tables:
@@ -226,7 +226,7 @@ def right_to_read(probe: MySQLProbe) -> Iterator[Finding]:
             )
 
 
-@check("MY017", "right to lock", side=Side.SOURCE)
+@SOURCE_CHECKS.check("MY017", "right to lock")
 def right_to_lock(probe: MySQLProbe) -> Iterator[Finding]:
     """How the tables will be read at one point, and what rights would let it be better."""
     if not probe.wanted.has_data or not probe.tables:
@@ -264,7 +264,7 @@ def right_to_lock(probe: MySQLProbe) -> Iterator[Finding]:
         )
 
 
-@check("MY018", "right to the backup lock", side=Side.SOURCE)
+@SOURCE_CHECKS.check("MY018", "right to the backup lock")
 def right_to_backup(probe: MySQLProbe) -> Iterator[Finding]:
     """MySQL 8 can take snapshots at one point while everybody goes on writing."""
     if not probe.wanted.has_data or not probe.server.mysql(8) or not probe.tables:
@@ -280,7 +280,7 @@ def right_to_backup(probe: MySQLProbe) -> Iterator[Finding]:
         )
 
 
-@check("MY030", "statements that take long", side=Side.SOURCE)
+@SOURCE_CHECKS.check("MY030", "statements that take long")
 def long_statements(probe: MySQLProbe) -> Iterator[Finding]:
     """A lock waits for them, and others wait for the lock."""
     if not probe.wanted.has_data:
@@ -299,7 +299,7 @@ def long_statements(probe: MySQLProbe) -> Iterator[Finding]:
         )
 
 
-@check("MY034", "prepared transactions", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY034", "prepared transactions", change_only=True)
 def prepared(probe: MySQLProbe) -> Iterator[Finding]:
     """XA transactions that wait for their coordinator hold locks, and the place to go on from."""
     if probe.server.mysql(8) and not probe.rights.has("xa_recover_admin"):

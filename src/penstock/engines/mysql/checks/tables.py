@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.codec.mysql.types import parse_type
-from penstock.engines.mysql.checks.probe import MySQLProbe, check, names
+from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, MySQLProbe, names
 from penstock.engines.mysql.connect import quoted
 from penstock.engines.mysql.source.catalog import Exclusion
 from penstock.engines.mysql.source.recipes import WITH_SNAPSHOTS
 from penstock.model import Identity
-from penstock.ports.checks import Finding, Severity, Side
+from penstock.ports.checks import Finding, Severity
 
 DATES = frozenset({"date", "datetime", "timestamp"})
 FOLLOWING = frozenset({"CASCADE", "SET NULL", "SET DEFAULT"})
@@ -18,7 +18,7 @@ OLD_FORMATS = ("mariadb-5.3", "5.5 binary format")
 HIDDEN_TYPES = frozenset({"uuid", "inet4", "inet6"})
 
 
-@check("MY019", "keys", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY019", "keys", change_only=True)
 def keys(probe: MySQLProbe) -> Iterator[Finding]:
     """Rows of a table without a key are told apart by everything that is in them."""
     for table in probe.tables:
@@ -34,7 +34,7 @@ def keys(probe: MySQLProbe) -> Iterator[Finding]:
             )
 
 
-@check("MY020", "engines", side=Side.SOURCE)
+@SOURCE_CHECKS.check("MY020", "engines")
 def engines(probe: MySQLProbe) -> Iterator[Finding]:
     """Only some engines can be read as they were at one point."""
     for table in probe.tables:
@@ -49,7 +49,7 @@ def engines(probe: MySQLProbe) -> Iterator[Finding]:
             )
 
 
-@check("MY021", "cascading foreign keys", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY021", "cascading foreign keys", change_only=True)
 def cascades(probe: MySQLProbe) -> Iterator[Finding]:
     """What a foreign key does to the rows that refer is not in the binlog."""
     if probe.server.mysql(9, 6) and not probe.is_on("innodb_native_foreign_keys"):
@@ -76,7 +76,7 @@ def cascades(probe: MySQLProbe) -> Iterator[Finding]:
                 )
 
 
-@check("MY022", "old forms of times", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY022", "old forms of times", change_only=True)
 def old_times(probe: MySQLProbe) -> Iterator[Finding]:
     """Times in the form of before 2012 do not say in the log how many digits they have."""
     if probe.server.is_mariadb and not probe.is_on("mysql56_temporal_format"):
@@ -99,7 +99,7 @@ def old_times(probe: MySQLProbe) -> Iterator[Finding]:
             )
 
 
-@check("MY023", "zero dates", side=Side.SOURCE)
+@SOURCE_CHECKS.check("MY023", "zero dates")
 def zero_dates(probe: MySQLProbe) -> Iterator[Finding]:
     """Dates like 0000-00-00 are none to other engines. Reads the tables: only when asked for."""
     if not probe.wanted.search_zero_dates:
@@ -121,7 +121,7 @@ def zero_dates(probe: MySQLProbe) -> Iterator[Finding]:
                 )
 
 
-@check("MY031", "versioned tables and sequences", side=Side.SOURCE)
+@SOURCE_CHECKS.check("MY031", "versioned tables and sequences")
 def versioned(probe: MySQLProbe) -> Iterator[Finding]:
     """MariaDB keeps old rows of some tables, and numbers in sequences."""
     for table in probe.tables:
@@ -144,7 +144,7 @@ def versioned(probe: MySQLProbe) -> Iterator[Finding]:
             )
 
 
-@check("MY032", "types that the log does not name", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("MY032", "types that the log does not name", change_only=True)
 def hidden_types(probe: MySQLProbe) -> Iterator[Finding]:
     """MariaDB logs some types as others: their definitions say what they are."""
     if not probe.server.is_mariadb:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.engines.mysql.checks.probe import MySQLProbe, check
+from penstock.engines.mysql.checks.probe import TARGET_CHECKS, MySQLProbe
 from penstock.engines.mysql.connect import quoted
 from penstock.engines.mysql.source.definitions import definitions_of
 from penstock.model import TableDefinition, TableName
-from penstock.ports.checks import Finding, Severity, Side
+from penstock.ports.checks import Finding, Severity
 from penstock.ports.target import SCHEMA
 
 PACKET_BYTES_ADVISED = 2**30
@@ -49,7 +49,7 @@ def present_tables(probe: MySQLProbe) -> dict[TableName, TableDefinition]:
     return found
 
 
-@check("MY024", "collations of keys", side=Side.TARGET)
+@TARGET_CHECKS.check("MY024", "collations of keys", needs_source=True)
 def key_collations(probe: MySQLProbe) -> Iterator[Finding]:
     """A key must not find equal in the target what is different in the source."""
     present = present_tables(probe)
@@ -78,7 +78,7 @@ def key_collations(probe: MySQLProbe) -> Iterator[Finding]:
                 )
 
 
-@check("MY027", "max_allowed_packet", side=Side.TARGET)
+@TARGET_CHECKS.check("MY027", "max_allowed_packet", needs_source=True)
 def packet_size(probe: MySQLProbe) -> Iterator[Finding]:
     """The largest row that the source can log must fit a statement of the target."""
     ours = probe.number("max_allowed_packet") or 0
@@ -93,7 +93,7 @@ def packet_size(probe: MySQLProbe) -> Iterator[Finding]:
         )
 
 
-@check("MY028", "local_infile", side=Side.TARGET)
+@TARGET_CHECKS.check("MY028", "local_infile")
 def local_infile(probe: MySQLProbe) -> Iterator[Finding]:
     """Rows are brought by LOAD DATA LOCAL."""
     if not probe.is_on("local_infile"):
@@ -106,7 +106,7 @@ def local_infile(probe: MySQLProbe) -> Iterator[Finding]:
         )
 
 
-@check("MY029", "durability", side=Side.TARGET)
+@TARGET_CHECKS.check("MY029", "durability")
 def durable_commits(probe: MySQLProbe) -> Iterator[Finding]:
     """A crash must not unsay what was applied; no session can ask for more than the server does."""
     name = "innodb_flush_log_at_trx_commit"
@@ -122,7 +122,7 @@ def durable_commits(probe: MySQLProbe) -> Iterator[Finding]:
         )
 
 
-@check("MY033", "case of names", side=Side.TARGET)
+@TARGET_CHECKS.check("MY033", "case of names", needs_source=True)
 def name_case(probe: MySQLProbe) -> Iterator[Finding]:
     """Two tables whose names differ in case alone are one where case does not count."""
     folds = probe.number("lower_case_table_names") or 0
@@ -165,7 +165,7 @@ def name_case(probe: MySQLProbe) -> Iterator[Finding]:
         )
 
 
-@check("MY037", "triggers in the target", side=Side.TARGET)
+@TARGET_CHECKS.check("MY037", "triggers in the target", needs_source=True)
 def triggers(probe: MySQLProbe) -> Iterator[Finding]:
     """Triggers that fire on our writes do their work a second time."""
     wanted = {table.name for table in probe.tables}
@@ -183,7 +183,7 @@ def triggers(probe: MySQLProbe) -> Iterator[Finding]:
             )
 
 
-@check("MY038", "columns of type UUID", side=Side.TARGET)
+@TARGET_CHECKS.check("MY038", "columns of type UUID", needs_source=True)
 def uuid_columns(probe: MySQLProbe) -> Iterator[Finding]:
     """MariaDB's UUID does not take every one that PostgreSQL has."""
     if probe.source is not None:
@@ -206,7 +206,7 @@ def uuid_columns(probe: MySQLProbe) -> Iterator[Finding]:
                 )
 
 
-@check("MY039", "rights in the target", side=Side.TARGET)
+@TARGET_CHECKS.check("MY039", "rights in the target")
 def rights(probe: MySQLProbe) -> Iterator[Finding]:
     """What the load and the loader do there, by what the account was granted."""
     present = present_tables(probe)

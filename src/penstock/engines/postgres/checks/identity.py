@@ -1,6 +1,6 @@
 """Doctor's check of what updated and deleted rows are known by: the replica identity (PG12).
 
-Not here: other checks of the wanted tables (`doctor_tables.py`).
+Not here: other checks of the wanted tables (`tables.py`).
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, Probe
 from penstock.engines.postgres.checks.server import found
 from penstock.engines.postgres.connect import quoted
 from penstock.engines.postgres.source.catalog import Exclusion
-from penstock.ports.checks import Finding, Probe, Severity, Side, check
+from penstock.ports.checks import Finding, Severity
 
 # A table's columns, and the unique index that could be its replica identity, the primary key first.
 TABLE = """
@@ -87,7 +88,7 @@ GENERATED_IDENTITY = f"""
 REFUSES_GENERATED = 180000
 
 
-@check("PG12", "replica identity", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG12", "replica identity", change_only=True)
 def identity(probe: Probe) -> Iterator[Finding]:
     """A table needs a primary key or another replica identity; NOTHING will do for inserts."""
     told = set()
@@ -146,7 +147,7 @@ def _identity_sql(probe: Probe, row: dict[str, Any]) -> str:
     )
 
 
-@check("PG12", "replica identity", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG12", "replica identity", change_only=True)
 def generated_identity(probe: Probe) -> Iterator[Finding]:
     """Generated columns are not sent, so no row can be known by one."""
     refuses = probe.version >= REFUSES_GENERATED

@@ -1,15 +1,16 @@
 """Doctor's checks of the source server: versions, settings, roles, limits (PG01 to PG08, ...).
 
-Not here: slot and publication (`doctor_slot.py`), tables (`doctor_tables.py`).
+Not here: slot and publication (`slot.py`), tables (`tables.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, Probe
 from penstock.engines.postgres.connect import literal, quoted
 from penstock.engines.postgres.standby import NotAStandby, StandbyTooOld, check_standby
-from penstock.ports.checks import Finding, Probe, Severity, Side, check
+from penstock.ports.checks import Finding, Severity, Side
 from penstock.ports.config import HandoverMode
 from penstock.ports.handover import read_handover
 
@@ -46,7 +47,7 @@ def own_slot(probe: Probe) -> dict[str, object] | None:
     return slot_row
 
 
-@check("PG01", "server version", side=Side.SOURCE)
+@SOURCE_CHECKS.check("PG01", "server version")
 def server_version(probe: Probe) -> Iterator[Finding]:
     """14 to 18 are supported."""
     if probe.version < 140000:
@@ -65,7 +66,7 @@ def server_version(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@check("PG02", "wal_level", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG02", "wal_level", change_only=True)
 def wal_level(probe: Probe) -> Iterator[Finding]:
     """Logical decoding needs wal_level = logical."""
     level = probe.setting("wal_level")
@@ -79,7 +80,7 @@ def wal_level(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@check("PG03", "free replication slots", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG03", "free replication slots", change_only=True)
 def free_slots(probe: Probe) -> Iterator[Finding]:
     """A slot must be free unless ours exists; verify needs another for a moment."""
     most = int(probe.setting("max_replication_slots") or 0)
@@ -104,7 +105,7 @@ def free_slots(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@check("PG04", "free WAL senders", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG04", "free WAL senders", change_only=True)
 def free_senders(probe: Probe) -> Iterator[Finding]:
     """Two WAL senders must be free: the stream, and the one that makes a slot."""
     most = int(probe.setting("max_wal_senders") or 0)
@@ -123,7 +124,7 @@ def free_senders(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@check("PG05", "right to replicate", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG05", "right to replicate", change_only=True)
 def replication_role(probe: Probe) -> Iterator[Finding]:
     """The role needs REPLICATION, or on Amazon RDS the role rds_replication."""
     may = probe.value(
@@ -155,7 +156,7 @@ def replication_grant(probe: Probe) -> str:
     )
 
 
-@check("PG08", "standby", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG08", "standby", change_only=True)
 def standby(probe: Probe) -> Iterator[Finding]:
     """Decoding on a standby needs 16; on any version the primary is the better source."""
     if not probe.value("select pg_is_in_recovery()"):
@@ -179,7 +180,7 @@ def standby(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@check("PG35", "mode pause", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG35", "mode pause", change_only=True)
 def pausable(probe: Probe) -> Iterator[Finding]:
     """A handover in mode pause needs a standby of 16 or later, until it is made."""
     config = probe.config
@@ -192,7 +193,7 @@ def pausable(probe: Probe) -> Iterator[Finding]:
         yield found("PG35", Severity.ERROR, error.message, "the handover is refused", error.hint)
 
 
-@check("PG18", "old transactions", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG18", "old transactions", change_only=True)
 def old_transactions(probe: Probe) -> Iterator[Finding]:
     """Making a slot waits for every transaction that writes, prepared ones included."""
     if own_slot(probe) is not None:
@@ -238,7 +239,7 @@ def old_transactions(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@check("PG19", "age of slots", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG19", "age of slots", change_only=True)
 def slot_age(probe: Probe) -> Iterator[Finding]:
     """A slot left behind keeps vacuum from cleaning the catalogue, in the end up to wraparound."""
     for row in probe.rows(
@@ -260,7 +261,7 @@ def slot_age(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@check("PG23", "encoding", side=Side.SOURCE)
+@SOURCE_CHECKS.check("PG23", "encoding")
 def encoding(probe: Probe) -> Iterator[Finding]:
     """A SQL_ASCII database may hold bytes that are no text."""
     name = probe.value(
@@ -288,7 +289,7 @@ def size_bytes(text: str) -> int:
     return int(digits) if int(digits) < 0 else int(digits) * SIZE_UNITS[unit or "MB"]
 
 
-@check("PG25", "WAL kept for slots", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG25", "WAL kept for slots", change_only=True)
 def wal_keep_size(probe: Probe) -> Iterator[Finding]:
     """Without a limit a stopped pipeline fills the disk; with a small one it loses its place."""
     text = probe.setting("max_slot_wal_keep_size") or "-1"
@@ -311,7 +312,7 @@ def wal_keep_size(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@check("PG26", "timeouts of replication", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG26", "timeouts of replication", change_only=True)
 def sender_timeouts(probe: Probe) -> Iterator[Finding]:
     """A short wal_sender_timeout cuts the stream; idle_replication_slot_timeout ends the slot."""
     timeout = int(
@@ -343,7 +344,7 @@ def sender_timeouts(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@check("PG29", "settings of the role", side=Side.SOURCE)
+@SOURCE_CHECKS.check("PG29", "settings of the role")
 def role_settings(probe: Probe) -> Iterator[Finding]:
     """Settings of role or database that change the text of values: we override them."""
     for row in probe.rows(

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.control.log_facts import read_log_end
-from penstock.control.new_tables import without_new
-from penstock.control.running import processes
-from penstock.control.table_wishes import read_wishes
+from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, Probe
 from penstock.engines.postgres.checks.server import found, own_slot, replication_grant
 from penstock.engines.postgres.connect import literal, quoted
 from penstock.engines.postgres.extraction import read_identity
@@ -38,7 +35,7 @@ from penstock.engines.postgres.standby import PublicationOnPrimary, check_public
 from penstock.host import checkpoint
 from penstock.host.errors import LoginRefused, PrivilegeMissing
 from penstock.model import LOAD_AGAIN, PenstockError, TableName
-from penstock.ports.checks import Finding, Probe, Severity, Side, check, mend_of
+from penstock.ports.checks import Finding, Severity, mend_of
 from penstock.ports.config import Mode
 from penstock.ports.handover import read_handover
 from penstock.ports.identity import check_identity, stored_identity
@@ -69,7 +66,7 @@ def create_publication(probe: Probe) -> str:
     )
 
 
-@check("PG06", "replication connection", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG06", "replication connection", change_only=True)
 def replication_connection(probe: Probe) -> Iterator[Finding]:
     """Open one and ask it who it is: a pooler or pg_hba.conf may stand between."""
     try:
@@ -87,12 +84,12 @@ def replication_connection(probe: Probe) -> Iterator[Finding]:
         )
         return
     system_id = rows[0]["systemid"] if rows else None
-    if probe.source_id is not None and system_id != probe.source_id[0]:
+    if system_id != probe.database[0]:
         yield found(
             "PG06",
             Severity.ERROR,
             f"the replication connection reaches another server ({system_id}) than SQL does "
-            f"({probe.source_id[0]})",
+            f"({probe.database[0]})",
             "a balancer sends them to different servers",
             "name one server directly in source.url",
         )
@@ -110,7 +107,7 @@ def _replication_mend(probe: Probe, error: PenstockError) -> str:
     return mend_of(error, "name the server itself in source.url, not a pooler before it")
 
 
-@check("PG07", "same source as before", side=Side.SOURCE)
+@SOURCE_CHECKS.check("PG07", "same source as before")
 def same_source(probe: Probe) -> Iterator[Finding]:
     """The directory must belong to this pipeline, server, database and slot; timelines, too."""
     stored = stored_identity(probe.config)
@@ -126,9 +123,9 @@ def same_source(probe: Probe) -> Iterator[Finding]:
             mend_of(error),
         )
         return
-    log = read_log_end(probe.config)
-    if probe.config.pipeline.mode.has_change and log.end.position:
-        yield from _has_ours(probe, log.end.position)
+    position = probe.examined.log_end()
+    if probe.config.pipeline.mode.has_change and position:
+        yield from _has_ours(probe, position)
 
 
 def _has_ours(probe: Probe, position: int) -> Iterator[Finding]:
@@ -150,7 +147,7 @@ def _has_ours(probe: Probe, position: int) -> Iterator[Finding]:
         )
 
 
-@check("PG09", "slot is ours", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG09", "slot is ours", change_only=True)
 def slot_kind(probe: Probe) -> Iterator[Finding]:
     """A slot with our name must be a logical pgoutput slot of this database, and nobody else's."""
     slot = own_slot(probe)
@@ -185,12 +182,11 @@ def slot_kind(probe: Probe) -> Iterator[Finding]:
 def _slot_of_another(probe: Probe) -> Iterator[Finding]:
     """What an extraction would refuse: `ensure_slot` and the handover before it, the engine."""
     config, slot, publication = probe.config, _slot(probe), _publication(probe)
-    log = read_log_end(config, look_into_open=False)
     try:
         known = slot_owner(probe.connection, publication, slot)
-        if known is not None and known.log_id != log.log_id:
+        if known is not None and known.log_id != probe.examined.log_id():
             raise slot_of_another(known, publication, slot)
-        if not log.end.position:
+        if not probe.examined.pipeline.log_position():
             check_adoptable(probe.connection, publication, slot)
             if config.pipeline.mode is Mode.DATA_CHANGE and read_handover(config) is None:
                 raise slot_there_before(slot)
@@ -204,7 +200,7 @@ def _slot_of_another(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@check("PG10", "state of the slot", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG10", "state of the slot", change_only=True)
 def slot_state(probe: Probe) -> Iterator[Finding]:
     """The slot must still have all the WAL it needs, and nobody else may read from it."""
     slot = own_slot(probe)
@@ -248,8 +244,7 @@ def _other_reader(probe: Probe, pid: object) -> Iterator[Finding]:
         pid=pid,
     )
     name = rows[0]["application_name"] if rows else "unknown"
-    runs = any(one.pid for one in processes(probe.config) if one.name == "extract")
-    if name == APPLICATION_NAME and runs:
+    if name == APPLICATION_NAME and probe.examined.extracts():
         return
     yield found(
         "PG10",
@@ -260,7 +255,7 @@ def _other_reader(probe: Probe, pid: object) -> Iterator[Finding]:
     )
 
 
-@check("PG11", "publication", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG11", "publication", change_only=True)
 def publication(probe: Probe) -> Iterator[Finding]:
     """It must publish all four kinds of change, partitions under their root."""
     rows = probe.rows(
@@ -341,7 +336,7 @@ def _may_create_publication(probe: Probe) -> Iterator[Finding]:
     )
 
 
-@check("PG13", "tables in the publication", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG13", "tables in the publication", change_only=True)
 def published_tables(probe: Probe) -> Iterator[Finding]:
     """Each wanted table must be in the publication, once there is one."""
     if not probe.value(
@@ -355,8 +350,8 @@ def published_tables(probe: Probe) -> Iterator[Finding]:
             name=_publication(probe),
         )
     }
-    added = read_wishes(probe.config).copied()  # the extractor publishes them, or says why not
-    for table in without_new(probe.config, probe.tables):  # what is new is asked for at the start
+    added = probe.examined.copied()  # the extractor publishes them, or says why not
+    for table in probe.examined.known(probe.tables):  # what is new is asked for at the start
         if table.name not in there and table.name not in added:
             yield found(
                 "PG13",
@@ -368,7 +363,7 @@ def published_tables(probe: Probe) -> Iterator[Finding]:
             )
 
 
-@check("PG17", "row filters and column lists", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG17", "row filters and column lists", change_only=True)
 def publication_filters(probe: Probe) -> Iterator[Finding]:
     """A filter or a column list hides rows or columns from the stream."""
     if probe.version < 150000:
@@ -396,7 +391,7 @@ def publication_filters(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@check("PG20", "spilling", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG20", "spilling", change_only=True)
 def spilling(probe: Probe) -> Iterator[Finding]:
     """Large transactions that spill at the server slow it down."""
     for row in probe.rows(
@@ -414,7 +409,7 @@ def spilling(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@check("PG27", "fail-over of the slot", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG27", "fail-over of the slot", change_only=True)
 def failover(probe: Probe) -> Iterator[Finding]:
     """From 17 on a slot can follow a promotion; one that is invalidated is lost."""
     if probe.version < 170000 or own_slot(probe) is None:
@@ -445,7 +440,7 @@ def failover(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@check("PG28", "standbys wait for the slot", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG28", "standbys wait for the slot", change_only=True)
 def synchronized_standbys(probe: Probe) -> Iterator[Finding]:
     """With fail-over slots the primary should not run ahead of its standby."""
     if probe.version < 170000 or probe.setting("synchronized_standby_slots"):
@@ -465,7 +460,7 @@ def synchronized_standbys(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@check("PG31", "publication still there", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG31", "publication still there", change_only=True)
 def publication_gone(probe: Probe) -> Iterator[Finding]:
     """A slot without its publication loses rows; 18 only warns in its own log."""
     slot = own_slot(probe)

@@ -1,18 +1,18 @@
 """Doctor's checks of the wanted tables on the source (PG14 to PG16, PG21, PG22, PG24, PG30).
 
-Not here: what their rows are known by (`doctor_identity.py`), how they look in the target
-(`doctor_target.py`).
+Not here: what their rows are known by (`identity.py`), how they look in the target (`target.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, Probe
 from penstock.engines.postgres.checks.server import found
 from penstock.engines.postgres.connect import quoted, server_errors, statement
 from penstock.engines.postgres.source.catalog import Excluded, Exclusion
 from penstock.host.errors import PrivilegeMissing
-from penstock.ports.checks import Finding, Probe, Severity, Side, check
+from penstock.ports.checks import Finding, Severity
 
 NAMES_SHOWN_MAX = 10
 UNLOGGED = (Exclusion.UNLOGGED, Exclusion.PART_UNLOGGED)
@@ -21,7 +21,7 @@ TOLD_ELSEWHERE = (Exclusion.PART_IDENTITY, *UNLOGGED)
 EXPECTED = (Exclusion.VIEW, Exclusion.MATERIALIZED_VIEW, Exclusion.OWN)
 
 
-@check("PK06", "tables wanted", side=Side.SOURCE)
+@SOURCE_CHECKS.check("PK06", "tables wanted")
 def any_table(probe: Probe) -> Iterator[Finding]:
     """The patterns must match tables, each table named must be there and one to capture."""
     listing = (
@@ -71,7 +71,7 @@ def _is_expected(left_out: Excluded) -> bool:
     return left_out.reason in EXPECTED and not left_out.is_named
 
 
-@check("PK06", "tables wanted", side=Side.SOURCE)
+@SOURCE_CHECKS.check("PK06", "tables wanted")
 def left_out(probe: Probe) -> Iterator[Finding]:
     """What the patterns stand for and is not captured, told together by reason."""
     by_reason: dict[str, list[str]] = {}
@@ -86,7 +86,7 @@ def left_out(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@check("PG14", "unchanged large values", side=Side.SOURCE, change_only=True)
+@SOURCE_CHECKS.check("PG14", "unchanged large values", change_only=True)
 def toast(probe: Probe) -> Iterator[Finding]:
     """Large values that an UPDATE leaves alone are not sent; the target keeps its own."""
     rows = probe.rows(
@@ -119,7 +119,7 @@ def _names(names: list[str]) -> str:
     return ", ".join(names[:NAMES_SHOWN_MAX]) + more
 
 
-@check("PG15", "logged tables", side=Side.SOURCE)
+@SOURCE_CHECKS.check("PG15", "logged tables")
 def unlogged(probe: Probe) -> Iterator[Finding]:
     """Changes of unlogged tables are not in the server's log: they are left out, never half."""
     for left_out in probe.survey.excluded:
@@ -133,7 +133,7 @@ def unlogged(probe: Probe) -> Iterator[Finding]:
             )
 
 
-@check("PG16", "generated columns", side=Side.SOURCE)
+@SOURCE_CHECKS.check("PG16", "generated columns")
 def generated(probe: Probe) -> Iterator[Finding]:
     """Generated columns are not carried; the target computes its own."""
     for table in probe.tables:
@@ -147,7 +147,7 @@ def generated(probe: Probe) -> Iterator[Finding]:
             )
 
 
-@check("PG21", "right to read", side=Side.SOURCE)
+@SOURCE_CHECKS.check("PG21", "right to read")
 def readable(probe: Probe) -> Iterator[Finding]:
     """Read no row of each table: that takes USAGE on its schema and SELECT on its columns."""
     for table in probe.tables:
@@ -169,7 +169,7 @@ def readable(probe: Probe) -> Iterator[Finding]:
             )
 
 
-@check("PG22", "row security", side=Side.SOURCE)
+@SOURCE_CHECKS.check("PG22", "row security")
 def row_security(probe: Probe) -> Iterator[Finding]:
     """Policies hide rows from the bulk load, never from the stream."""
     for row in probe.rows(
@@ -194,7 +194,7 @@ def row_security(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@check("PG24", "types that need care", side=Side.SOURCE)
+@SOURCE_CHECKS.check("PG24", "types that need care")
 def careful_types(probe: Probe) -> Iterator[Finding]:
     """Text of money depends on the locale; reg* types are names that may mean something else."""
     for row in probe.rows(
@@ -227,7 +227,7 @@ def careful_types(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@check("PG30", "what is not replicated", side=Side.SOURCE)
+@SOURCE_CHECKS.check("PG30", "what is not replicated")
 def not_replicated(probe: Probe) -> Iterator[Finding]:
     """Large objects and the state of sequences do not come through logical replication."""
     large = probe.value("select count(*) from pg_largeobject_metadata")
@@ -268,7 +268,7 @@ CHECKS_OF_TABLES = """
 """
 
 
-@check("PG30", "what is not replicated", side=Side.SOURCE)
+@SOURCE_CHECKS.check("PG30", "what is not replicated")
 def constraints_not_made(probe: Probe) -> Iterator[Finding]:
     """CHECK and exclusion constraints stay behind: the source has checked every row that comes."""
     ids = [table.source_id for table in probe.tables]
@@ -286,7 +286,7 @@ def constraints_not_made(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@check("PG30", "what is not replicated", side=Side.SOURCE)
+@SOURCE_CHECKS.check("PG30", "what is not replicated")
 def inheritance(probe: Probe) -> Iterator[Finding]:
     """Tables that inherit from another are tables of their own in the target."""
     rows = probe.rows(

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.control.table_wishes import read_wishes
+from penstock.engines.postgres.checks.probe import TARGET_CHECKS, Probe
 from penstock.engines.postgres.connect import quoted, server_errors, statement
 from penstock.engines.postgres.target.schema import check_shape, create_tables
 from penstock.engines.postgres.target.target import read_target_tables
 from penstock.host.errors import PrivilegeMissing, StatementFailed
 from penstock.model import TableName
-from penstock.ports.checks import Finding, Probe, Severity, Side, check, mend_of
+from penstock.ports.checks import Finding, Severity, Side, mend_of
 from penstock.ports.policies import Kind, Policy
 from penstock.ports.refusals import (
     ProgressUnwritable,
@@ -83,7 +83,7 @@ def existing_ids(probe: Probe) -> list[int]:
     return ids
 
 
-@check("PK07", "target version and state", side=Side.TARGET)
+@TARGET_CHECKS.check("PK07", "target version and state")
 def writable(probe: Probe) -> Iterator[Finding]:
     """The target must be 14 or later and take writes."""
     if probe.version < 140000:
@@ -111,7 +111,7 @@ def writable(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@check("PK08", "right to keep progress", side=Side.TARGET)
+@TARGET_CHECKS.check("PK08", "right to keep progress")
 def meta_schema(probe: Probe) -> Iterator[Finding]:
     """Try to make what the loader needs in schema wirekite; all is rolled back."""
     user = quoted(probe.user)
@@ -147,7 +147,7 @@ def meta_schema(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@check("PK09", "right to make tables", side=Side.TARGET)
+@TARGET_CHECKS.check("PK09", "right to make tables", needs_source=True)
 def target_namespaces(probe: Probe) -> Iterator[Finding]:
     """Try to make a table in each schema that lacks a wanted table; all is rolled back."""
     user = quoted(probe.user)
@@ -201,7 +201,7 @@ def _tried(
                 return
 
 
-@check("PK10", "right to write tables", side=Side.TARGET)
+@TARGET_CHECKS.check("PK10", "right to write tables", needs_source=True)
 def table_rights(probe: Probe) -> Iterator[Finding]:
     """Tables that are there already must take inserts, updates, deletes and truncates."""
     for row in probe.rows(
@@ -242,7 +242,7 @@ NOT_OURS = """
 """
 
 
-@check("PK18", "right to alter tables", side=Side.TARGET, change_only=True)
+@TARGET_CHECKS.check("PK18", "right to alter tables", change_only=True, needs_source=True)
 def ownership(probe: Probe) -> Iterator[Finding]:
     """Only a table's owner may alter it, as changes of its shape at the source ask for."""
     policies = probe.config.schema_changes.policies
@@ -261,11 +261,11 @@ def ownership(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@check("PK11", "source and target apart", side=Side.TARGET)
+@TARGET_CHECKS.check("PK11", "source and target apart", needs_source=True)
 def not_the_source(probe: Probe) -> Iterator[Finding]:
     """Source and target may be one database only when the tables go to other schemas."""
     system_id = str(probe.value("select system_identifier::text from pg_control_system()"))
-    if probe.source_id != (system_id, probe.connection.info.dbname):
+    if probe.database != (system_id, probe.connection.info.dbname):
         return
     same = [t.name for t in probe.tables if mapped(probe, t.name) == t.name]
     if same:
@@ -290,13 +290,13 @@ def _following(probe: Probe) -> set[TableName]:
     return {TableName(row["source_schema"], row["source_name"]) for row in rows}
 
 
-@check("PK12", "shape of existing tables", side=Side.TARGET)
+@TARGET_CHECKS.check("PK12", "shape of existing tables", needs_source=True)
 def shapes(probe: Probe) -> Iterator[Finding]:
     """A table that the target has already must have the source's columns."""
     present = read_target_tables(
         probe.connection, [mapped(probe, table.name) for table in probe.tables]
     )
-    following = _following(probe) | read_wishes(probe.config).copied()
+    following = _following(probe) | probe.examined.copied()
     for table in probe.tables:
         target = present.get(mapped(probe, table.name))
         if target is None or table.name in following:
@@ -313,12 +313,12 @@ def shapes(probe: Probe) -> Iterator[Finding]:
             )
 
 
-@check("PK14", "tables to apply changes to", side=Side.TARGET, change_only=True)
+@TARGET_CHECKS.check("PK14", "tables to apply changes to", change_only=True, needs_source=True)
 def tables_there(probe: Probe) -> Iterator[Finding]:
     """Mode change makes no tables: each must be in the target already."""
     if probe.config.pipeline.mode.has_data:
         return
-    copied = read_wishes(probe.config).copied()  # those are made
+    copied = probe.examined.copied()  # those are made
     present = read_target_tables(
         probe.connection, [mapped(probe, table.name) for table in probe.tables]
     )
@@ -335,7 +335,7 @@ def tables_there(probe: Probe) -> Iterator[Finding]:
             )
 
 
-@check("PK13", "types the target can hold", side=Side.TARGET)
+@TARGET_CHECKS.check("PK13", "types the target can hold", needs_source=True)
 def makeable(probe: Probe) -> Iterator[Finding]:
     """Make each table that the target lacks, one at a time; each is rolled back."""
     if not probe.config.pipeline.mode.has_data:
@@ -364,7 +364,7 @@ def makeable(probe: Probe) -> Iterator[Finding]:
             return  # PK08 and PK09 say so, with the GRANT
 
 
-@check("PG32", "identity and deferrable keys", side=Side.TARGET)
+@TARGET_CHECKS.check("PG32", "identity and deferrable keys", needs_source=True)
 def identity_and_deferrable(probe: Probe) -> Iterator[Finding]:
     """GENERATED ALWAYS identities and deferrable keys need other statements: used by themselves."""
     for row in probe.rows(
@@ -412,7 +412,7 @@ def may_set_replica_role(probe: Probe) -> bool:
     return bool(probe.memo["replica"])
 
 
-@check("PG33", "triggers in the target", side=Side.TARGET)
+@TARGET_CHECKS.check("PG33", "triggers in the target", needs_source=True)
 def triggers(probe: Probe) -> Iterator[Finding]:
     """Triggers that fire on our writes do their work a second time."""
     replica = may_set_replica_role(probe)
@@ -440,7 +440,7 @@ def triggers(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@check("PG34", "right to switch off triggers", side=Side.TARGET)
+@TARGET_CHECKS.check("PG34", "right to switch off triggers")
 def replica_role(probe: Probe) -> Iterator[Finding]:
     """Without it the loader orders its statements by foreign keys, and triggers fire."""
     if may_set_replica_role(probe):

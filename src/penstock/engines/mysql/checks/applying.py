@@ -1,0 +1,72 @@
+"""Doctor's check of what the loader would refuse at a MySQL or MariaDB target (PK20).
+
+It asks what the loader itself asks of a table, by the same functions. Not here: what the server
+alone tells (`target.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+from penstock.engines.mysql.target.engine import open_target
+from penstock.engines.mysql.target.shapes import check_shape
+from penstock.model import PenstockError, TableDefinition
+from penstock.ports.checks import Checks, Examined, Finding, Severity, Side, mend_of
+from penstock.ports.refusals import (
+    TargetNotTransactional,
+    TargetShapeDiffers,
+    TargetTableMissing,
+    TriggersWouldFire,
+)
+from penstock.ports.target import target_name
+
+APPLY_CHECKS = Checks(Side.TARGET)
+
+
+@dataclass(frozen=True, slots=True)
+class Applying:
+    """What the loader is to do. tables: the captured ones, as the source has them."""
+
+    examined: Examined
+    tables: tuple[TableDefinition, ...]
+
+
+def _found(error: PenstockError, why: str) -> Finding:
+    return Finding(
+        code="PK20",
+        severity=Severity.ERROR,
+        side=Side.TARGET,
+        what=error.message,
+        why=why,
+        command=mend_of(error),
+    )
+
+
+@APPLY_CHECKS.check("PK20", "what changes are applied to", change_only=True, needs_source=True)
+def applied_to(applying: Applying) -> Iterator[Finding]:
+    """The target's tables: there in mode change, the source's shape, ours alone."""
+    examined = applying.examined
+    config = examined.config
+    ends = examined.ends()
+    assert ends is not None, "the target is MySQL or MariaDB"
+    copied = examined.copied()  # those are made
+    makes = config.pipeline.mode.has_data
+    planned = examined.pipeline.bulk().planned
+    with closing(open_target(config.target.url, config.target.map)) as target:
+        for table in applying.tables:
+            is_copied = table.name in copied
+            try:
+                found = target.needed(target_name(table.name, config.target.map))
+                if makes and not is_copied and table.name not in planned:
+                    check_shape(table, found, ends)
+            except TargetShapeDiffers as error:
+                yield _found(error, "rows of the source do not fit into it")
+            except TargetTableMissing as error:
+                if not makes and not is_copied:
+                    yield _found(
+                        error, "mode change applies changes to tables that are there; it makes none"
+                    )
+            except (TargetNotTransactional, TriggersWouldFire) as error:
+                yield _found(error, "the loader refuses the table at its first change")

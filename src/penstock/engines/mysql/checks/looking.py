@@ -1,0 +1,121 @@
+"""MySQL and MariaDB servers of a configured pipeline under doctor's eyes: source and target."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+
+from penstock.engines.mysql.checks.applying import APPLY_CHECKS, Applying
+from penstock.engines.mysql.checks.extracting import EXTRACT_CHECKS, Extracting
+from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, TARGET_CHECKS, MySQLProbe, Wanted
+from penstock.engines.mysql.connect import Connection, connect, server_errors
+from penstock.engines.mysql.resume_state import resume_point, server_id_of
+from penstock.engines.mysql.source.catalog import Survey, captured_tables, open_catalog, survey
+from penstock.model import PenstockError
+from penstock.ports.checks import Examined, Looked, Side, SourceSeen, untold
+from penstock.ports.registry import engine_at
+from penstock.ports.target import target_name
+
+APPLICATION_NAME = "penstock doctor"
+
+
+def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
+    """See EngineChecks."""
+    config = examined.config
+    with ExitStack() as stack:
+        try:
+            connection = stack.enter_context(
+                open_catalog(config.source.url, application_name=APPLICATION_NAME)
+            )
+        except PenstockError as error:
+            looked.away(error, Side.SOURCE, SOURCE_CHECKS, EXTRACT_CHECKS)
+            return SourceSeen()
+        seen = _survey(examined, connection, looked)
+        probe = MySQLProbe(
+            side=Side.SOURCE,
+            url=config.source.url,
+            connection=connection,
+            wanted=Wanted(
+                has_change=config.pipeline.mode.has_change,
+                has_data=config.pipeline.mode.has_data,
+                server_id=server_id_of(config),
+                resume=resume_point(config),
+            ),
+            tables=seen.tables if seen is not None else (),
+            survey=seen if seen is not None else Survey(tables=()),
+        )
+        looked.look(SOURCE_CHECKS, probe, typed=server_errors)
+        extracting = Extracting(examined.pipeline, connection)
+        looked.look(EXTRACT_CHECKS, extracting, typed=server_errors)
+        return SourceSeen(tables=seen.tables if seen is not None else None)
+
+
+def _survey(examined: Examined, connection: Connection, looked: Looked) -> Survey | None:
+    """What the patterns come to; None where that cannot be told."""
+    patterns = examined.config.source.tables
+    seen = None
+    try:
+        with server_errors("reading the source's catalogue"):
+            found = survey(connection, patterns)
+            tables, new = examined.judged(found.tables)
+            seen = replace(found, tables=tables)
+            looked.findings.extend(new)
+            captured_tables(connection, patterns)
+    except PenstockError as error:
+        looked.findings.append(untold(error, Side.SOURCE))
+    return seen
+
+
+def look_at_target(examined: Examined, looked: Looked, source: SourceSeen) -> bool:
+    """See EngineChecks."""
+    config = examined.config
+    with ExitStack() as stack:
+        try:
+            connection = stack.enter_context(
+                connect(config.target.url, application_name=APPLICATION_NAME)
+            )
+        except PenstockError as error:
+            looked.away(error, Side.TARGET, TARGET_CHECKS, APPLY_CHECKS)
+            return False
+        wanted = Wanted(
+            has_change=config.pipeline.mode.has_change, has_data=config.pipeline.mode.has_data
+        )
+        source_known = source.tables is not None
+        origin = None
+        if source_known and config.source.engine is engine_at(config.target.url):
+            try:
+                origin = _source(examined, source, wanted, stack)
+            except PenstockError:  # it could be asked a moment ago
+                source_known = False
+        probe = MySQLProbe(
+            side=Side.TARGET,
+            url=config.target.url,
+            connection=connection,
+            wanted=wanted,
+            # The checks look for the tables under the names that they have in the target.
+            tables=tuple(
+                replace(table, name=target_name(table.name, config.target.map))
+                for table in source.tables or ()
+            ),
+            source=origin,
+        )
+        looked.look(TARGET_CHECKS, probe, typed=server_errors, source_known=source_known)
+        looked.look(
+            APPLY_CHECKS,
+            Applying(examined, source.tables or ()),
+            typed=server_errors,
+            source_known=source_known,
+        )
+        return True
+
+
+def _source(examined: Examined, source: SourceSeen, wanted: Wanted, stack: ExitStack) -> MySQLProbe:
+    """The source's probe, to compare with."""
+    url = examined.config.source.url
+    return MySQLProbe(
+        side=Side.SOURCE,
+        url=url,
+        connection=stack.enter_context(open_catalog(url, application_name=APPLICATION_NAME)),
+        wanted=wanted,
+        tables=source.tables or (),
+    )

@@ -1,0 +1,105 @@
+"""PostgreSQL servers of a configured pipeline under doctor's eyes: source and target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+import psycopg
+
+from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, TARGET_CHECKS, Probe
+from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, server_errors
+from penstock.engines.postgres.source.catalog import Survey, open_catalog, survey
+from penstock.model import PenstockError, TableDefinition
+from penstock.ports.checks import Examined, Looked, Side, SourceSeen, untold
+from penstock.sql.read_plan import postgres_definition
+
+APPLICATION_NAME = "penstock doctor"
+
+
+def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
+    """See EngineChecks."""
+    with ExitStack() as stack:
+        try:
+            connection = stack.enter_context(
+                open_catalog(examined.config.source.url, application_name=APPLICATION_NAME)
+            )
+            system_id = _system_id(connection)
+        except PenstockError as error:
+            looked.away(error, Side.SOURCE, SOURCE_CHECKS)
+            return SourceSeen()
+        seen = _survey(examined, connection, looked)
+        probe = Probe(
+            examined=examined,
+            connection=connection,
+            version=connection.info.server_version,
+            tables=seen.tables if seen is not None else (),
+            survey=seen if seen is not None else Survey(tables=()),
+            database=(system_id, connection.info.dbname),
+        )
+        looked.look(SOURCE_CHECKS, probe, typed=server_errors)
+        tables = seen.tables if seen is not None else None
+        return SourceSeen(tables=tables, database=probe.database)
+
+
+def _system_id(connection: psycopg.Connection) -> str:
+    with server_errors("asking the source who it is"):
+        row = connection.execute(
+            "select system_identifier::text from pg_control_system()"
+        ).fetchone()
+    if row is None:
+        raise RuntimeError("pg_control_system() gave no row")
+    return str(row[0])
+
+
+def _survey(examined: Examined, connection: psycopg.Connection, looked: Looked) -> Survey | None:
+    """What the patterns come to; None where that cannot be told."""
+    try:
+        with server_errors("reading the source's catalogue"):
+            seen = survey(connection, examined.config.source.tables, dropped=examined.followed())
+        tables, new = examined.judged(seen.tables)
+    except PenstockError as error:
+        looked.findings.append(untold(error, Side.SOURCE))
+        return None
+    looked.findings.extend(new)
+    return replace(seen, tables=tables)
+
+
+def look_at_target(examined: Examined, looked: Looked, source: SourceSeen) -> bool:
+    """See EngineChecks."""
+    try:
+        connection = connect(
+            examined.config.target.url,
+            application_name=APPLICATION_NAME,
+            options=EXACT_TEXT_SETTINGS,
+        )
+    except PenstockError as error:
+        looked.away(error, Side.TARGET, TARGET_CHECKS)
+        return False
+    with connection:
+        probe = Probe(
+            examined=examined,
+            connection=connection,
+            version=connection.info.server_version,
+            tables=_as_we_have_them(examined, source.tables or ()),
+            database=source.database,
+        )
+        looked.look(
+            TARGET_CHECKS, probe, typed=server_errors, source_known=source.tables is not None
+        )
+    return True
+
+
+def _as_we_have_them(
+    examined: Examined, tables: Sequence[TableDefinition]
+) -> tuple[TableDefinition, ...]:
+    """The tables as the target would have them; those with no way into it are left out."""
+    ends = examined.ends() if tables else None
+    if ends is None:
+        return tuple(tables)
+    return tuple(
+        postgres_definition(one, ends, examined.config.target.map)
+        for one in tables
+        if not any(mapping.refused or mapping.missing for mapping in ends.mappings(one).values())
+    )

@@ -1,0 +1,20 @@
+"""Doctor's checks, all of them: of this machine, of every engine, of the load."""
+
+from __future__ import annotations
+
+from penstock.control.doctor_directory import DIRECTORY_CHECKS
+from penstock.control.doctor_host import HOST_CHECKS
+from penstock.control.doctor_load import LOAD_CHECKS
+from penstock.ports.checks import Check
+from penstock.ports.registry import engines
+
+
+def every_check() -> list[Check]:
+    """All that are registered anywhere."""
+    parts = [engine.part("checks") for engine in engines() if "checks" in engine.parts]
+    return [
+        *HOST_CHECKS,
+        *DIRECTORY_CHECKS,
+        *(check for part in parts for check in part.CHECKS),
+        *LOAD_CHECKS,
+    ]
