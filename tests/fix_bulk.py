@@ -7,12 +7,13 @@ from pathlib import Path
 import psycopg
 
 from penstock.control.bulk_load import bulk_load
-from penstock.control.compare import Side, TablePair, compare_tables
+from penstock.control.compare import TablePair, compare_tables
 from penstock.control.config import load_config
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.planner import PostgresPlanner
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.slot import ConsistentPoint
+from penstock.engines.postgres.verify.reader import PostgresVerifyReader
 from penstock.load import chunk as chunks
 from penstock.load.bulk import BulkResult
 from penstock.load.session import Session
@@ -82,8 +83,8 @@ def check_equal(config: Config) -> None:
         for t in tables
     ]
     with (
-        Side(config.source.url, snapshot_id=None, sessions=2) as source,
-        Side(config.target.url, snapshot_id=None, sessions=2) as target,
+        PostgresVerifyReader(config.source.url, snapshot_id=None, sessions=2) as source,
+        PostgresVerifyReader(config.target.url, snapshot_id=None, sessions=2) as target,
     ):
         for result in compare_tables(pairs, source, target):
             assert result.equal, result

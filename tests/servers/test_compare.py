@@ -6,10 +6,11 @@ import psycopg
 import pytest
 
 from penstock.control import compare
-from penstock.control.checksum import Hasher
-from penstock.control.compare import Side, TableGone, TablePair, TableResult, compare_tables
+from penstock.control.compare import TablePair, TableResult, compare_tables
 from penstock.engines.postgres.connect import connect
+from penstock.engines.postgres.verify.reader import PostgresVerifyReader
 from penstock.model import ColumnDefinition, TableDefinition, TableName
+from penstock.ports.verify import PART_BYTES, Hasher, TableGone, TableRewritten
 
 COLUMNS = """
     select attname, format_type(atttypid, atttypmod), atttypid::int8, atttypmod
@@ -64,13 +65,18 @@ def both(source_url: str, target_url: str) -> tuple[str, str]:
 
 
 def result_of(
-    urls: tuple[str, str], table: str = "public.t", hasher: Hasher | None = None, sessions: int = 2
+    urls: tuple[str, str],
+    table: str = "public.t",
+    hasher: Hasher | None = None,
+    sessions: int = 2,
+    part_bytes: int = PART_BYTES,
 ) -> TableResult:
     """Compare one table between the two databases."""
     pair = TablePair(source=definition(urls[0], table), target=TableName(*table.split(".")))
+    how = {"sessions": sessions, "part_bytes": part_bytes}
     with (
-        Side(urls[0], snapshot_id=None, sessions=sessions) as source,
-        Side(urls[1], snapshot_id=None, sessions=sessions) as target,
+        PostgresVerifyReader(urls[0], snapshot_id=None, **how) as source,
+        PostgresVerifyReader(urls[1], snapshot_id=None, **how) as target,
     ):
         return compare_tables([pair], source, target, hasher=hasher)[0]
 
@@ -225,13 +231,10 @@ def test_a_keyless_table_is_compared_as_a_multiset(source_url: str, target_url: 
     ]
 
 
-def test_a_large_table_is_read_in_parts(
-    both: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_table_is_read_in_parts(both: tuple[str, str]) -> None:
     """Parts of a table read by several sessions add up to the whole."""
-    monkeypatch.setattr(compare, "PART_BYTES", 4 * 8192)
     run(both[1], "update public.t set d = d", "delete from public.t where id = 3")
-    result = result_of(both, sessions=4)
+    result = result_of(both, sessions=4, part_bytes=4 * 8192)
     assert (result.source_rows, result.target_rows) == (5000, 4999)
     assert [(d.kind, d.key) for d in result.named] == [("missing", "(3)")]
 
@@ -298,8 +301,8 @@ def test_changes_after_the_snapshot_do_not_count(both: tuple[str, str]) -> None:
     """Both sides are read as of their snapshots, writers go on meanwhile."""
     pair = TablePair(source=definition(both[0], "public.t"), target=TableName("public", "t"))
     with (
-        Side(both[0], snapshot_id=None, sessions=1) as source,
-        Side(both[1], snapshot_id=None, sessions=1) as target,
+        PostgresVerifyReader(both[0], snapshot_id=None, sessions=1) as source,
+        PostgresVerifyReader(both[1], snapshot_id=None, sessions=1) as target,
     ):
         run(both[0], "update public.t set a = 'later' where id < 50")
         assert compare_tables([pair], source, target)[0].equal
@@ -311,11 +314,11 @@ def test_a_table_truncated_under_the_snapshot_is_an_error_not_a_difference(
     """TRUNCATE does not respect snapshots: the table would look empty."""
     pair = TablePair(source=definition(both[0], "public.t"), target=TableName("public", "t"))
     with (
-        Side(both[0], snapshot_id=None, sessions=1) as source,
-        Side(both[1], snapshot_id=None, sessions=1) as target,
+        PostgresVerifyReader(both[0], snapshot_id=None, sessions=1) as source,
+        PostgresVerifyReader(both[1], snapshot_id=None, sessions=1) as target,
     ):
         run(both[0], "truncate public.t")
-        with pytest.raises(compare.TableRewritten):
+        with pytest.raises(TableRewritten):
             compare_tables([pair], source, target)
 
 

@@ -11,13 +11,13 @@ import pytest
 from fix_changes import relation
 from fix_loader import LogMaker
 from fix_merge import Start, delete, insert, update
-from penstock.control.compare import _parts
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.slot import ensure_publication
 from penstock.engines.postgres.source.snapshot import lock_tables
 from penstock.engines.postgres.target.progress import ensure_tables
 from penstock.engines.postgres.target.repair import PostgresRepair
+from penstock.engines.postgres.verify.reader import read_parts
 from penstock.host.errors import StatementInterrupted
 from penstock.load.ledger import TablePlan, begin_afresh, is_empty
 from penstock.load.ledger import ensure_marks as ensure_bulk_marks
@@ -246,10 +246,10 @@ def test_a_locked_child_holds_up_nobody_who_reads_its_parent(target_url: str) ->
         altering.execute("lock table public.mid, public.part in access exclusive mode")
         lock_tables(reading, [by_name[top]], timeout_s=1)
         reading.execute("set local lock_timeout = '1s'")
-        found, _ = _parts(reading, top, "source")
+        found, _ = read_parts(reading, top, "source")
         assert [part.relation for part in found] == [top]
         with pytest.raises(StatementInterrupted), reading.transaction():
             lock_tables(reading, [by_name[parts]], timeout_s=1)
         reading.execute("set local lock_timeout = '1s'")
         with pytest.raises(StatementInterrupted):
-            _parts(reading, parts, "source")
+            read_parts(reading, parts, "source")

@@ -100,7 +100,7 @@ def test_every_kind_of_row_is_repaired(config: Config) -> None:
 
 def test_many_rows_are_repaired_by_buckets(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """More keys than are kept one by one."""
-    from penstock.engines.postgres.verify import hashed_rows
+    from penstock.control import hashed_rows
 
     monkeypatch.setattr(hashed_rows, "KEYS_MAX", 10)
     run(config.target.url, "set session_replication_role = replica",

@@ -13,16 +13,15 @@ from hypothesis import strategies as st
 from penstock.control.checksum import (
     BUCKETS_MAX,
     BUCKETS_MIN,
-    Part,
     add_sums,
-    as_source_prints,
     bucket_count,
     differing_buckets,
-    key_columns,
 )
-from penstock.control.compare import PART_BYTES, cut
-from penstock.engines.postgres.verify.hashed_rows import Hashes, merge
+from penstock.control.hashed_rows import merge
+from penstock.engines.postgres.verify.checksum import as_source_prints
+from penstock.engines.postgres.verify.reader import cut
 from penstock.model import ColumnDefinition, Identity, TableDefinition, TableName
+from penstock.ports.verify import PART_BYTES, Hashes, Part, key_columns
 
 T = TableName("public", "t")
 
@@ -72,16 +71,21 @@ def test_counts_are_exact_beyond_what_is_named() -> None:
 
 def test_parts_cover_every_block_once() -> None:
     """Ranges follow each other without gap or overlap, and the last one has an open end."""
-    parts = cut(T, 3 * PART_BYTES + 8192, 8192, whole=False)
-    assert [p.block_first for p in parts] == [None, 32768, 65536, 98304]
-    assert [p.block_end for p in parts] == [32768, 65536, 98304, None]
-    assert parts[1].condition == "ctid >= '(32768,0)' and ctid < '(65536,0)'"
+    parts = cut(T, 3 * PART_BYTES + 8192, 8192, part_bytes=PART_BYTES, whole=False)
+    assert [p.condition for p in parts] == [
+        "ctid < '(32768,0)'",
+        "ctid >= '(32768,0)' and ctid < '(65536,0)'",
+        "ctid >= '(65536,0)' and ctid < '(98304,0)'",
+        "ctid >= '(98304,0)'",
+    ]
 
 
 def test_a_small_or_blockless_relation_is_one_part() -> None:
     """A table below one part, and a foreign table of any size, are read by one query."""
-    assert cut(T, 8192, 8192, whole=False) == [Part(relation=T, size_bytes=8192)]
-    assert cut(T, 9 * PART_BYTES, 8192, whole=True)[0].condition == "true"
+    assert cut(T, 8192, 8192, part_bytes=PART_BYTES, whole=False) == [
+        Part(relation=T, size_bytes=8192)
+    ]
+    assert cut(T, 9 * PART_BYTES, 8192, part_bytes=PART_BYTES, whole=True)[0].condition == "true"
 
 
 @pytest.mark.parametrize("estimate", [-1, 0, 1, 10_000, 1_000_000, 10**12])

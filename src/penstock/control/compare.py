@@ -3,8 +3,8 @@
 First both sides are read whole, in parallel, and answer with checksums per bucket; then only the
 rows of buckets that differ are shipped, as hashes in key order, and merged. So the cost is that
 of reading both tables once, plus once more and the differences when there are any, wherever they
-are. A server is a `Reader`: here is that of PostgreSQL, that of MySQL and MariaDB in
-`compare_mysql.py`. Not here: which position the snapshots stand at (`verify.py`).
+are. Not here: reading a server (`ports.verify.VerifyReader`), and which position the snapshots
+stand at (`verify.py`).
 """
 
 from __future__ import annotations
@@ -12,96 +12,36 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Self
 
-import psycopg
-from psycopg.pq import TransactionStatus
-
-from penstock.control import checksum
-from penstock.control.checksum import (
-    PROBE,
+from penstock.control.checksum import Sums, add_sums, bucket_count, differing_buckets
+from penstock.control.hashed_rows import Kind, Tally, merge
+from penstock.control.shared_image import compared_columns, shared_images
+from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.ports.verify import (
+    Dialect,
     Hasher,
+    Hashes,
     Image,
     Part,
-    Sums,
-    add_sums,
-    bucket_count,
-    differing_buckets,
+    TableGone,
+    VerifyReader,
     key_columns,
-    source_image,
-    target_image,
 )
-from penstock.control.shared_image import compared_columns, shared_images
-from penstock.engines.postgres.connect import (
-    EXACT_TEXT_SETTINGS,
-    connect,
-    literal,
-    quoted,
-    server_errors,
-)
-from penstock.engines.postgres.verify.hashed_rows import Hashes, Kind, Tally, merge, read_hashes
-from penstock.model import PenstockError, Retry, TableDefinition, TableName
-from penstock.ports.verify import Dialect, Reader
 from penstock.sql.read_plan import Ends
 
-APPLICATION_NAME = "penstock verify"
-BLOCK_BYTES_DEFAULT = 8192
-PART_BYTES = 256 * 2**20
 NAMED_MAX = 20
-CANCEL_TIMEOUT_S = 5.0
-WORK_MEMORY = "64MB"  # for the sums of 65,536 buckets, and for sorting hashes
 QUEUED_BATCHES_MAX = 4
-
-BEGIN = "begin isolation level repeatable read read only"
-KIND = "select relkind::text from pg_class where oid = to_regclass(%(name)s)"
-LEAVES = """
-    select n.nspname, c.relname, c.relfilenode, pg_relation_filenode(c.oid),
-           pg_relation_size(c.oid), c.reltuples::bigint, c.relkind::text,
-           current_setting('block_size')::int
-      from pg_partition_tree(to_regclass(%(name)s)) as t
-      join pg_class as c on c.oid = t.relid
-      join pg_namespace as n on n.oid = c.relnamespace
-     where t.isleaf
-     order by c.oid
-"""
-PLAIN = """
-    select n.nspname, c.relname, c.relfilenode, pg_relation_filenode(c.oid),
-           pg_relation_size(c.oid), c.reltuples::bigint, c.relkind::text,
-           current_setting('block_size')::int
-      from pg_class as c
-      join pg_namespace as n on n.oid = c.relnamespace
-     where c.oid = to_regclass(%(name)s)
-"""
-COLUMN_TYPES = """
-    select attname, format_type(atttypid, atttypmod)
-      from pg_attribute
-     where attrelid = to_regclass(%(name)s)
-       and attnum > 0
-       and not attisdropped
-"""
-
-
-class TableGone(PenstockError):
-    """A table that should be compared is not there on one of the sides."""
-
-    code = "VF01"
 
 
 class ColumnGone(PenstockError):
     """The target's table lacks a column that the source's has."""
 
     code = "VF02"
-
-
-class TableRewritten(PenstockError):
-    """A table was truncated or rewritten between the snapshot and our lock on it."""
-
-    code = "VF03"
-    retry: ClassVar[Retry] = "backoff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,107 +99,6 @@ class CompareProgress:
     bytes_total: int
 
 
-class Side:
-    """A PostgreSQL server; see `Reader`.
-
-    snapshot_id: an exported snapshot to import; None makes one now. The first session (the lead)
-    also holds a lock on every compared table, so that none can be rewritten under our hands.
-    """
-
-    def __init__(self, url: str, *, snapshot_id: str | None, sessions: int) -> None:
-        """Open the sessions. Raises the typed errors of `engines.postgres.connect`."""
-        if sessions < 1:
-            raise ValueError(f"at least one session is needed, not {sessions}")
-        self._free: queue.SimpleQueue[psycopg.Connection] = queue.SimpleQueue()
-        with ExitStack() as opened:
-            self.lead = self._open(url, snapshot_id, opened)
-            with server_errors("exporting a snapshot"):
-                row = self.lead.execute("select pg_export_snapshot()").fetchone()
-            assert row is not None
-            self.snapshot_id = str(row[0])
-            self._sessions = [self._open(url, self.snapshot_id, opened) for _ in range(sessions)]
-            for session in self._sessions:
-                self._free.put(session)
-            self._opened = opened.pop_all()
-        self.executor = ThreadPoolExecutor(sessions, thread_name_prefix="verify-read")
-        self.dialect: Dialect = checksum
-
-    @staticmethod
-    def _open(url: str, snapshot_id: str | None, opened: ExitStack) -> psycopg.Connection:
-        settings = {
-            **EXACT_TEXT_SETTINGS,
-            "synchronize_seqscans": "off",
-            "jit": "off",
-            "work_mem": WORK_MEMORY,
-        }
-        connection = connect(url, application_name=APPLICATION_NAME, options=settings)
-        opened.callback(connection.close)
-        with server_errors("importing the snapshot"):
-            connection.execute(BEGIN)
-            if snapshot_id is not None:
-                connection.execute(f"set transaction snapshot {literal(snapshot_id)}")
-        return connection
-
-    def cancel(self) -> None:
-        """End the queries that run now."""
-        for session in self._sessions:
-            if session.info.transaction_status is TransactionStatus.ACTIVE:
-                session.cancel_safe(timeout=CANCEL_TIMEOUT_S)
-
-    @contextmanager
-    def _session(self) -> Iterator[psycopg.Connection]:
-        """A session for one query; waits until one is free."""
-        connection = self._free.get()
-        try:
-            yield connection
-        finally:
-            self._free.put(connection)
-
-    def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
-        """See Reader."""
-        with self._session() as connection, server_errors(doing):
-            return connection.execute(query).fetchall()
-
-    def hashes(self, query: str, doing: str) -> Iterator[Hashes]:
-        """See Reader."""
-        with self._session() as connection:
-            yield from read_hashes(connection, query, doing)
-
-    def column_types(self, table: TableName) -> dict[str, str]:
-        """See Reader."""
-        with server_errors(f"reading the columns of {table}"):
-            found = self.lead.execute(COLUMN_TYPES, {"name": quoted(*table)}).fetchall()
-        return {str(name): str(type_text) for name, type_text in found}
-
-    def column_name(self, name: str) -> str:
-        """See Reader."""
-        return name
-
-    def parts(self, table: TableName, side: str) -> tuple[tuple[Part, ...], int]:
-        """See Reader."""
-        return _parts(self.lead, table, side)
-
-    @contextmanager
-    def row_reader(self) -> Iterator[psycopg.Connection]:
-        """See Reader."""
-        yield self.lead
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.executor.shutdown(wait=False, cancel_futures=True)
-        if kind is not None:
-            self.cancel()  # a query that still runs would keep its thread, and so us, waiting
-        self.executor.shutdown(wait=True)
-        self._opened.close()
-
-
 @dataclass(slots=True)
 class _Work:
     """One table while it is compared: per side the parts, the SQL and the checksums."""
@@ -273,8 +112,8 @@ class _Work:
 
 def compare_tables(
     pairs: Sequence[TablePair],
-    source: Reader,
-    target: Reader,
+    source: VerifyReader,
+    target: VerifyReader,
     *,
     named_max: int = NAMED_MAX,
     on_progress: Callable[[CompareProgress], None] | None = None,
@@ -283,9 +122,9 @@ def compare_tables(
 ) -> list[TableResult]:
     """Compare tables row by row; the results come in the order of the pairs.
 
-    hasher: None takes what `hasher_for` says. ends: the two servers, unless both are PostgreSQL.
-    Raises TableGone, ColumnGone, TableRewritten, ColumnIncomparable, and the typed errors of
-    `engines.postgres.connect`.
+    hasher: None takes what `hasher_for` says. ends: the two servers; None: rows go between
+    them as they are. Raises TableGone, ColumnGone, TableRewritten, ColumnIncomparable, and the
+    typed errors of the servers.
     """
     return [
         work.result
@@ -322,8 +161,8 @@ class Compared:
 
 def compare(
     pairs: Sequence[TablePair],
-    source: Reader,
-    target: Reader,
+    source: VerifyReader,
+    target: VerifyReader,
     *,
     hasher: Hasher,
     named_max: int = NAMED_MAX,
@@ -347,41 +186,38 @@ def compare(
     return [_compared(work, (source, target), hasher, named_max) for work in works]
 
 
-def hasher_for(source: Reader, target: Reader) -> Hasher:
-    """What both servers can compute alike, the fastest of it."""
-    if isinstance(source, Side) and isinstance(target, Side):
-        return choose_hasher(source.lead, target.lead)
-    return Hasher.SHARED
+def hasher_for(source: VerifyReader, target: VerifyReader) -> Hasher:
+    """What both servers compute alike, the fastest of it."""
+    theirs = target.hashers()
+    return next(one for one, says in source.hashers().items() if theirs.get(one) == says)
 
 
-def choose_hasher(source: psycopg.Connection, target: psycopg.Connection) -> Hasher:
-    """FAST when both servers give the same numbers and store text alike, else SHA256."""
-    with server_errors("probing the hash functions"):
-        answers = [c.execute(PROBE).fetchone() for c in (source, target)]
-    return Hasher.FAST if answers[0] == answers[1] else Hasher.SHA256
-
-
-def _prepare(pair: TablePair, source: Reader, target: Reader, ends: Ends | None) -> _Work:
+def _prepare(
+    pair: TablePair, source: VerifyReader, target: VerifyReader, ends: Ends | None
+) -> _Work:
     definition = pair.source
     source_parts, source_rows = source.parts(definition.name, "source")
     target_parts, target_rows = target.parts(pair.target, "target")
     types = target.column_types(pair.target)
     return _Work(
         pair=pair,
-        images=_images(pair, target, types, ends),
+        images=_images(pair, (source.dialect, target.dialect), types, ends),
         parts=(source_parts, target_parts),
         buckets=bucket_count(max(source_rows, target_rows)),
     )
 
 
 def _images(
-    pair: TablePair, target: Reader, types: Mapping[str, str], ends: Ends | None
+    pair: TablePair,
+    dialects: tuple[Dialect, Dialect],
+    types: Mapping[str, str],
+    ends: Ends | None,
 ) -> tuple[Image, Image]:
-    definition = pair.source
+    definition, into = pair.source, dialects[1]
     columns = definition.columns
     if ends is not None:
-        columns = tuple(compared_columns(definition, ends, types))
-    lacking = [column.name for column in columns if target.column_name(column.name) not in types]
+        columns = tuple(compared_columns(definition, ends, dialects, present=types))
+    lacking = [column.name for column in columns if into.column_name(column.name) not in types]
     if lacking:
         raise ColumnGone(
             f"{pair.target} in the target has no column {lacking[0]}, which {definition.name} "
@@ -390,63 +226,15 @@ def _images(
             columns=lacking,
         )
     if ends is not None:
-        return shared_images(definition, pair.target, columns, ends)
-    return source_image(definition), target_image(definition, types)
-
-
-def _parts(lead: psycopg.Connection, table: TableName, side: str) -> tuple[tuple[Part, ...], int]:
-    """Lock a table and cut it into parts; also an estimate of its rows."""
-    name = {"name": quoted(*table)}
-    with server_errors(f"looking at {table} in the {side}"):
-        found = lead.execute(KIND, name).fetchone()
-        if found is None:
-            raise TableGone(
-                f"there is no table {table} in the {side}",
-                hint="See `penstock table ls`: a table that is new is added, or left out, by "
-                "newTables; a captured one comes back by `penstock table resync`. Else check "
-                "tables and [target.map].",
-            )
-        only = "" if found[0] == "p" else "only "  # tables that inherit are compared by themselves
-        lead.execute(f"lock table {only}{quoted(*table)} in access share mode")
-        leaves = lead.execute(LEAVES, name).fetchall() or lead.execute(PLAIN, name).fetchall()
-    parts: list[Part] = []
-    rows = 0
-    for schema, relation, seen_node, node, size, tuples, kind, block_bytes in leaves:
-        # pg_class is read in our snapshot, the function reads what is now.
-        if kind == "r" and seen_node != node:
-            raise TableRewritten(
-                f"{table} in the {side} was truncated or rewritten while verify began",
-                hint="Run `penstock verify` again.",
-            )
-        rows += tuples if tuples >= 0 else size // 64
-        parts += cut(TableName(schema, relation), size, block_bytes, whole=kind != "r")
-    return tuple(parts), rows
-
-
-def cut(relation: TableName, size_bytes: int, block_bytes: int, *, whole: bool) -> list[Part]:
-    """Cut a relation into parts of about PART_BYTES; the last one has an open end.
-
-    whole: do not cut (foreign tables have no blocks).
-    """
-    blocks = PART_BYTES // block_bytes
-    starts = [None, *range(blocks, size_bytes // block_bytes, blocks)]
-    if whole or len(starts) == 1:
-        return [Part(relation=relation, size_bytes=size_bytes)]
-    ends: list[int | None] = [*starts[1:], None]
-    return [
-        Part(
-            relation=relation,
-            size_bytes=size_bytes // len(starts),
-            block_first=first,
-            block_end=end,
-        )
-        for first, end in zip(starts, ends, strict=True)
-    ]
+        return shared_images(definition, pair.target, columns, ends, dialects)
+    printed = into.printed_images(definition, types)
+    assert printed is not None, "rows that go as they are, are printed alike"
+    return printed
 
 
 def _read_sums(
     works: Sequence[_Work],
-    sides: tuple[Reader, Reader],
+    sides: tuple[VerifyReader, VerifyReader],
     hasher: Hasher,
     on_progress: Callable[[CompareProgress], None] | None,
 ) -> None:
@@ -470,13 +258,13 @@ def _read_sums(
             )
 
 
-def _sums(side: Reader, query: str, doing: str) -> Sums:
+def _sums(side: VerifyReader, query: str, doing: str) -> Sums:
     rows = side.fetch(query, doing)
     return {int(b): (int(count), int(one), int(two)) for b, count, one, two in rows}
 
 
 def _compared(
-    work: _Work, sides: tuple[Reader, Reader], hasher: Hasher, named_max: int
+    work: _Work, sides: tuple[VerifyReader, VerifyReader], hasher: Hasher, named_max: int
 ) -> Compared:
     source_rows, target_rows = (sum(s[0] for s in sums.values()) for sums in work.sums)
     differing = differing_buckets(*work.sums)
@@ -505,7 +293,11 @@ def _compared(
 
 
 def _merge(
-    work: _Work, sides: tuple[Reader, Reader], hasher: Hasher, differing: list[int], named_max: int
+    work: _Work,
+    sides: tuple[VerifyReader, VerifyReader],
+    hasher: Hasher,
+    differing: list[int],
+    named_max: int,
 ) -> Tally:
     with ExitStack() as stack:
         streams = []
@@ -519,7 +311,7 @@ def _merge(
 
 
 def _names(
-    work: _Work, sides: tuple[Reader, Reader], hasher: Hasher, tally: Tally
+    work: _Work, sides: tuple[VerifyReader, VerifyReader], hasher: Hasher, tally: Tally
 ) -> tuple[Difference, ...]:
     """The keys of the named differences as text, read from a side that has the row."""
     named = tally.named or []
@@ -537,7 +329,7 @@ def _names(
 class _Stream:
     """Rows of a query, fetched by a thread of their own so that both servers work at once."""
 
-    def __init__(self, side: Reader, query: str, doing: str) -> None:
+    def __init__(self, side: VerifyReader, query: str, doing: str) -> None:
         self._side = side
         self._query = query
         self._doing = doing

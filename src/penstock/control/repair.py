@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import structlog
 
 from penstock.codec.mysql.mysqltext import CellUnfit
-from penstock.control.checksum import Hasher, Sums, add_sums, differing_buckets
+from penstock.control.checksum import Sums, add_sums, differing_buckets
 from penstock.control.compare import Compared
-from penstock.engines.postgres.connect import quoted
 from penstock.host.faults import declare, point
 from penstock.load.chunk import ChunkTask, named
 from penstock.load.chunk import Reader as RowReader
@@ -27,8 +26,8 @@ from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.config import Config
 from penstock.ports.repair import RepairTable, RepairTarget, open_repair
 from penstock.ports.target import Applied
-from penstock.ports.verify import Reader
-from penstock.sql.read_plan import Ends, Way, is_mysql, way_of
+from penstock.ports.verify import Hasher, VerifyReader
+from penstock.sql.read_plan import Ends, way_of
 
 logger = structlog.get_logger()
 declare("verify.repair.deleted", "verify.repair.written", "verify.repair.committed")
@@ -55,8 +54,8 @@ class Repair:
     """What a repair works with. applied: how far the target was when it was compared."""
 
     config: Config
-    source: Reader
-    target: Reader
+    source: VerifyReader
+    target: VerifyReader
     hasher: Hasher
     ends: Ends | None
     applied: Applied
@@ -105,6 +104,7 @@ class Repair:
         definition = one.pair.source
         way = way_of(definition, self.ends) if self.ends is not None else None
         columns = way.columns if way is not None else _stored(definition)
+        expressions = way.expressions if way is not None else ()
         return ChunkTask(
             source_url=self.config.source.url,
             target_url=self.config.target.url,
@@ -113,7 +113,7 @@ class Repair:
             chunk=Chunk(
                 number=0,
                 relation=definition.name,
-                copy_out=_select(definition, columns, way, where, self.config.source.url),
+                copy_out=self.source.dialect.select_rows(definition, columns, expressions, where),
             ),
             columns=columns,
             binary=False,
@@ -142,23 +142,3 @@ class Repair:
 def _stored(definition: TableDefinition) -> tuple[str, ...]:
     """The columns whose values are not computed."""
     return tuple(column.name for column in definition.columns if not column.generated)
-
-
-def _select(
-    definition: TableDefinition,
-    columns: Sequence[str],
-    way: Way | None,
-    where: str,
-    source_url: str,
-) -> str:
-    """The statement that reads the rows at the source, as the bulk load's do."""
-    if is_mysql(source_url):
-        from penstock.engines.mysql.connect import quoted as mysql_quoted
-
-        assert way is not None, "a table of MySQL goes some way"
-        table = mysql_quoted(*definition.name)
-        return f"select {', '.join(way.expressions)} from {table} where {where}"
-    names = ", ".join(quoted(column) for column in columns)
-    only = "" if definition.is_partitioned else "only "
-    table = f"{only}{quoted(*definition.name)}"
-    return f"copy (select {names} from {table} where {where}) to stdout"

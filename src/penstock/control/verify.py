@@ -19,24 +19,18 @@ import structlog
 from penstock.control.compare import (
     NAMED_MAX,
     CompareProgress,
-    Side,
     TablePair,
     TableResult,
     compare,
     hasher_for,
 )
 from penstock.control.ends import ends_of, source_tables
+from penstock.control.lag import log_begin
 from penstock.control.log_facts import read_log_end
 from penstock.control.new_tables import without_new
 from penstock.control.repair import Repair, Repaired
 from penstock.control.running import processes
 from penstock.control.table_list import apart_tables, columns_left_out
-from penstock.control.verify_source import (
-    SourcePoint,
-    nudge,
-    open_source_side,
-    unread_changes,
-)
 from penstock.host import files
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import DirectoryLock
@@ -54,11 +48,9 @@ from penstock.ports.config import Config, Mode
 from penstock.ports.positions import positions_of
 from penstock.ports.progress import open_progress
 from penstock.ports.target import Applied, target_name
-from penstock.ports.verify import Reader
-from penstock.sql.read_plan import is_mysql
+from penstock.ports.verify import APPLICATION_NAME, SourcePoint, VerifyReader, verifier_of
 
 logger = structlog.get_logger()
-APPLICATION_NAME = "penstock verify"
 POLL_INTERVAL_S = 0.05
 NOT_CAPTURED = "it is new and not captured yet"
 TIMEOUT_S = 300.0
@@ -170,7 +162,7 @@ def verify(
     timeout_s: for the loader to come to the position. sessions: readers per side. repair: write the
     rows that differ anew, while the loader stands still; see `repair.py` for what that raises.
     Raises NotLoadedYet, ChangesUnapplied, ExtractorMissing, HoldNotReached, VerifyStopped, the
-    errors of `compare.py`, of the catalogue and of `engines.postgres.connect`.
+    errors of `compare.py`, of the catalogue and of the servers.
     """
     began_s = REAL_CLOCK.monotonic_s()
     check_loaded(config)
@@ -279,8 +271,8 @@ class _Opened:
     held_from_s: since when it stands, monotonic; 0 where it does no more. applied: of the target.
     """
 
-    source: Reader
-    target: Reader
+    source: VerifyReader
+    target: VerifyReader
     point: SourcePoint
     applied: Applied
     hold_s: float = 0.0
@@ -325,8 +317,8 @@ def _sides_while_running(
             lambda: read_held(state, nonce) is not None or not _runs(config, "load"),
             lambda: _not_reached(config, read_held(state, nonce)),
         )
-        source, point = open_source_side(config, sessions, stack, waiting.tell)
-        nudge(config)
+        source, point = _source_side(config, waiting, sessions, stack)
+        verifier_of(config.source.url).nudge(config.source.url)
         write_hold(state, Hold(nonce=nonce, until=point.position))
 
         def reached() -> bool:
@@ -383,13 +375,21 @@ def _not_reached(config: Config, held: Held | None) -> HoldNotReached:
     )
 
 
-def _target_side(config: Config, sessions: int, stack: ExitStack) -> Reader:
-    """The target as it is now."""
-    if is_mysql(config.target.url):
-        from penstock.engines.mysql.verify.compare import open_target_side
+def _source_side(
+    config: Config, waiting: _Waiting, sessions: int, stack: ExitStack
+) -> tuple[VerifyReader, SourcePoint]:
+    """The source at a new consistent point."""
+    return stack.enter_context(
+        verifier_of(config.source.url).open_source(
+            config, lambda: source_tables(config), waiting.tell, sessions=sessions
+        )
+    )
 
-        return stack.enter_context(open_target_side(config.target.url, sessions=sessions))
-    return stack.enter_context(Side(config.target.url, snapshot_id=None, sessions=sessions))
+
+def _target_side(config: Config, sessions: int, stack: ExitStack) -> VerifyReader:
+    """The target as it is now."""
+    url = config.target.url
+    return stack.enter_context(verifier_of(url).open_target(url, sessions=sessions))
 
 
 # --- at rest --------------------------------------------------------------------------------------
@@ -404,7 +404,7 @@ def _sides_at_rest(
     """
     if keep and config.pipeline.mode.has_change:
         stack.enter_context(_hold(config))
-    source, point = open_source_side(config, sessions, stack, waiting.tell)
+    source, point = _source_side(config, waiting, sessions, stack)
     if config.pipeline.mode.has_change:
         _check_all_applied(config, waiting, point)
     target = _target_side(config, sessions, stack)
@@ -424,18 +424,28 @@ def _applied(config: Config) -> Applied:
 def _check_all_applied(config: Config, waiting: _Waiting, point: SourcePoint) -> None:
     """Raise ChangesUnapplied when a captured change before the position is not in the target."""
     if _runs(config, "extract"):
-        nudge(config)
+        verifier_of(config.source.url).nudge(config.source.url)
         waiting.until(
             f"waiting for the extractor to reach {point.text}",
             lambda: read_log_end(config).end.position >= point.position,
             lambda: _unapplied(config, "the extractor is behind"),
         )
-    elif unread := unread_changes(config, point):
+    elif unread := _unread(config, point):
         raise _unapplied(config, unread)
     end = read_log_end(config).end
     applied = _applied(config)
     if applied.gsn < end.gsn:
         raise _unapplied(config, f"{end.gsn - applied.gsn} changes in the log are not applied")
+
+
+def _unread(config: Config, point: SourcePoint) -> str:
+    """What of ours lies between our log and the point, for people; empty for nothing."""
+    return verifier_of(config.source.url).unread(
+        config,
+        point,
+        lambda: source_tables(config),
+        since=read_log_end(config).end.position or log_begin(config),
+    )
 
 
 def _unapplied(config: Config, what: str) -> ChangesUnapplied:

@@ -1,23 +1,161 @@
-"""What comparing tables asks of a server, whichever engine it is: the port of `compare.py`."""
+"""What comparing and repairing tables asks of an engine: readers at one point, and their SQL.
+
+`verifier_of` finds an engine by its URL. Not here: comparing (`control.compare`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar, Protocol
 
-from penstock.control.checksum import Hasher, Image, Part
-from penstock.engines.postgres.verify.hashed_rows import Hashes
-from penstock.load import chunk
-from penstock.model import TableName
+import numpy as np
+import numpy.typing as npt
+
+from penstock.load.chunk import Reader as RowReader
+from penstock.model import PenstockError, Retry, TableDefinition, TableName
+from penstock.ports.config import Config
+from penstock.ports.registry import part
+
+APPLICATION_NAME = "penstock verify"
+PART_BYTES = 256 * 2**20
+ARRAY_ROWS = 50_000
+KEY_TEXT_LENGTH_MAX = 200  # characters of a key that a result names
+
+Hashes = npt.NDArray[np.int64]
+"""Rows as numbers, shape (rows, 4): key hash 1, key hash 2, row hash 1, row hash 2."""
+
+
+class TableGone(PenstockError):
+    """A table that should be compared is not there on one of the sides."""
+
+    code = "VF01"
+
+
+class TableRewritten(PenstockError):
+    """A table was truncated or rewritten between the snapshot and our lock on it."""
+
+    code = "VF03"
+    retry: ClassVar[Retry] = "backoff"
+
+
+def table_gone(table: TableName, side: str) -> TableGone:
+    """The error for a table that is not there. side: source or target."""
+    return TableGone(
+        f"there is no table {table} in the {side}",
+        hint="See `penstock table ls`: a table that is new is added, or left out, by "
+        "newTables; a captured one comes back by `penstock table resync`. Else check "
+        "tables and [target.map].",
+    )
+
+
+class Hasher(StrEnum):
+    """How images become numbers.
+
+    FAST: the server's own 64-bit hash of text; the same on servers of one byte order and one
+    encoding, which is probed. SHA256: the same on all servers of PostgreSQL, at about twice the
+    time. SHARED: the same on every engine, for images of `control.shared_image`; one sum per bucket
+    in place of two, as some servers would compute the image anew for the second one.
+    """
+
+    FAST = "fast"
+    SHA256 = "sha256"
+    SHARED = "shared"
+
+    @property
+    def way(self) -> str:
+        """How tables are compared by it, for people."""
+        return {
+            Hasher.FAST: "checksums computed by each server, with its own hash",
+            Hasher.SHA256: "checksums computed by each server, with SHA-256",
+            Hasher.SHARED: "checksums computed by each server, with SHA-256 over the texts by "
+            "which the table of types compares",
+        }[self]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A piece of a table that one query reads. where: a range as SQL; empty: the whole relation."""
+
+    relation: TableName
+    size_bytes: int = 0
+    where: str = ""
+
+    @property
+    def condition(self) -> str:
+        """The range as SQL; `true` for the whole relation."""
+        return self.where or "true"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """One side's SQL for a table's rows: the text of the key and of the whole row.
+
+    key is the row itself for a table without a key. name: how people are told a key; the key
+    itself when empty.
+    """
+
+    key: str
+    row: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A column on one side. text: template of the text that it is compared by.
+
+    is_any: the text can hold anything. is_long: it enters as a digest; of its bytes as they are
+    with is_bytes.
+    """
+
+    name: str
+    text: str
+    is_any: bool
+    is_long: bool
+    is_bytes: bool
+
+
+def key_columns(table: TableDefinition) -> tuple[str, ...]:
+    """The columns that name a row: primary key, else replica identity index, else none."""
+    if table.primary_key:
+        return table.primary_key
+    names = {column.name for column in table.columns if not column.generated}
+    return table.identity_columns if set(table.identity_columns) != names else ()
 
 
 class Dialect(Protocol):
-    """The SQL of checksums in one engine's words; the modules `checksum`, `checksum_mysql`."""
+    """The SQL of images and checksums in one engine's words. Two readers of one engine share it."""
+
+    def column_name(self, name: str, /) -> str:
+        """A column's name as `VerifyReader.column_types` has it, where case may not count."""
+        ...
+
+    def image(self, cells: Sequence[Cell], key: Sequence[Cell], /) -> Image:
+        """SQL for rows that every engine prints alike. key: empty for a table without one."""
+        ...
+
+    def is_long(self, type_text: str, /) -> bool:
+        """Whether values of a type of this engine enter an image as digests."""
+        ...
+
+    def printed_images(
+        self, table: TableDefinition, target_types: Mapping[str, str], /
+    ) -> tuple[Image, Image] | None:
+        """Images of source and target for two servers of this engine, as it prints rows itself.
+
+        target_types: type by column name; must name every column. None for an engine whose
+        servers do not print all values alike.
+        """
+        ...
 
     def bucket_query(self, image: Image, part: Part, buckets: int, hasher: Hasher, /) -> str:
-        """See `checksum.bucket_query`."""
+        """SQL for the checksums of one part.
+
+        Rows `(bucket, rows, sum of hash 1, sum of hash 2)`; the last is 0 with Hasher.SHARED.
+        """
         ...
 
     def rows_query(
@@ -29,13 +167,19 @@ class Dialect(Protocol):
         hasher: Hasher,
         /,
     ) -> str:
-        """See `checksum.rows_query`."""
+        """SQL for the rows of the differing buckets as `Hashes`, ordered by key hash 1.
+
+        differing: bucket numbers, all of them ours, hence safe as literals.
+        """
         ...
 
     def names_query(
         self, image: Image, parts: Sequence[Part], hashes: Sequence[int], hasher: Hasher, /
     ) -> str:
-        """See `checksum.names_query`."""
+        """SQL for keys as text: rows `(key hash 1, key hash 2, text cut to KEY_TEXT_LENGTH_MAX)`.
+
+        hashes: first hashes of the keys that are wanted.
+        """
         ...
 
     def chosen_rows(
@@ -47,11 +191,28 @@ class Dialect(Protocol):
         hasher: Hasher,
         /,
     ) -> str:
-        """See `checksum.chosen_rows`."""
+        """The condition that a row's key has one of these first hashes.
+
+        keys: None: that it is in one of the differing buckets.
+        """
+        ...
+
+    def select_rows(
+        self,
+        table: TableDefinition,
+        columns: Sequence[str],
+        expressions: Sequence[str],
+        where: str,
+        /,
+    ) -> str:
+        """The statement that reads whole rows, as those of the bulk load do.
+
+        expressions: what `ReadPlan` says for this engine, in place of the columns; may be empty.
+        """
         ...
 
 
-class Reader(Protocol):
+class VerifyReader(Protocol):
     """One server: several sessions that see the same snapshot. Errors come out typed."""
 
     @property
@@ -62,6 +223,13 @@ class Reader(Protocol):
     @property
     def executor(self) -> ThreadPoolExecutor:
         """A thread for each session."""
+        ...
+
+    def hashers(self) -> Mapping[Hasher, str]:
+        """The hash functions that it can compute, the fastest first; SHARED is one of them.
+
+        Two servers compute the same numbers by one for which both give the same text here.
+        """
         ...
 
     def parts(self, table: TableName, side: str) -> tuple[tuple[Part, ...], int]:
@@ -75,22 +243,79 @@ class Reader(Protocol):
         """Types by column name."""
         ...
 
-    def column_name(self, name: str) -> str:
-        """A column's name as `column_types` has it, where case may not count."""
-        ...
-
     def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
-        """All rows of a query; waits for a session that is free."""
+        """All rows of a query; waits for a session that is free. May raise TableRewritten."""
         ...
 
     def hashes(self, query: str, doing: str) -> Iterator[Hashes]:
         """The rows of a query of four numbers, as arrays."""
         ...
 
-    def row_reader(self) -> AbstractContextManager[chunk.Reader]:
+    def row_reader(self) -> AbstractContextManager[RowReader]:
         """A session of the same snapshot, as the bulk load reads from it; ends all comparing."""
         ...
 
     def cancel(self) -> None:
         """End the queries that run now."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePoint:
+    """Where the source's rows are read. position: as the change log counts; text: as people do."""
+
+    position: int
+    text: str
+
+
+class Verifier(Protocol):
+    """What an engine does for `penstock verify`: its part `verify`."""
+
+    def open_source(
+        self,
+        config: Config,
+        tables: Callable[[], Sequence[TableDefinition]],
+        tell: Callable[[str], None],
+        /,
+        *,
+        sessions: int,
+        part_bytes: int = PART_BYTES,
+    ) -> AbstractContextManager[tuple[VerifyReader, SourcePoint]]:
+        """The source at a new consistent point.
+
+        tables: asked for those that are taken in, where the point depends on them. tell: told how
+        the point is taken, where others may have to wait for it. sessions: how many read at once.
+        Queries that still run at an exception's way out are ended.
+        """
+        ...
+
+    def open_target(
+        self, url: str, *, sessions: int, part_bytes: int = PART_BYTES
+    ) -> AbstractContextManager[VerifyReader]:
+        """A target as it is now, which nobody writes while this begins."""
+        ...
+
+    def nudge(self, url: str) -> None:
+        """Have an idle source's log go beyond the point, where its end is not told as it is."""
+        ...
+
+    def unread(
+        self,
+        config: Config,
+        point: SourcePoint,
+        tables: Callable[[], Sequence[TableDefinition]],
+        /,
+        *,
+        since: int,
+    ) -> str:
+        """What of ours lies between our log and the point, for people; empty for nothing.
+
+        since: the position of the log's end, or where it begins while nothing is in it; 0: neither.
+        """
+        ...
+
+
+def verifier_of(url: str) -> Verifier:
+    """The engine that a URL names. Raises EngineUnknown, PartMissing."""
+    found: Verifier = part(url, "verify")
+    return found

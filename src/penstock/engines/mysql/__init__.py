@@ -26,6 +26,7 @@ DESCRIPTOR = Descriptor(
         "tables": f"{_HERE}.tables",
         "target_state": f"{_HERE}.target_state:MySQLReader",
         "target": f"{_HERE}.target.engine",
+        "verify": f"{_HERE}.verify.verifier:VERIFIER",
         "server": f"{_HERE}.server.embedded:EmbeddedMySQL",
     },
 )

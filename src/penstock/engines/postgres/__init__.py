@@ -27,5 +27,6 @@ DESCRIPTOR = Descriptor(
         "tables": f"{_HERE}.tables",
         "target_state": f"{_HERE}.target_state:PostgresReader",
         "target": f"{_HERE}.target.engine",
+        "verify": f"{_HERE}.verify.verifier:VERIFIER",
     },
 )

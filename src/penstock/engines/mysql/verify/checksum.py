@@ -1,18 +1,71 @@
-"""The SQL of `checksum.py` for MySQL and MariaDB: the same numbers for the same images.
+"""The SQL of images and checksums of MySQL and MariaDB: `Dialect` of `ports/verify.py`.
 
-SHA-256 is what all three engines have. A derived table would be put on disk whole to be read once,
-so an expression is repeated where it is needed twice. Not here: running the queries
-(`compare_mysql.py`).
+The numbers are those of every other engine for the same images: SHA-256 is what all have. A derived
+table would be put on disk whole to be read once, so an expression is repeated where it is needed
+twice. Not here: running the queries (`reader.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from penstock.control.checksum import KEY_TEXT_LENGTH_MAX, Hasher, Image, Part
+from penstock.codec.types import filled
 from penstock.engines.mysql.connect import quoted
+from penstock.model import TableDefinition
+from penstock.ports.verify import KEY_TEXT_LENGTH_MAX, Cell, Hasher, Image, Part
 
 HASH_DIGITS = 16  # of 64 bits
+_SHOWN = 200  # characters of one column that name a row
+_LONG = frozenset(
+    {
+        "tinytext", "text", "mediumtext", "longtext", "tinyblob", "blob", "mediumblob", "longblob",
+        "json", "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring",
+        "multipolygon", "geometrycollection", "geomcollection",
+    }
+)  # fmt: skip
+
+
+def column_name(name: str) -> str:
+    """See Dialect."""
+    return name.lower()
+
+
+def image(cells: Sequence[Cell], key: Sequence[Cell]) -> Image:
+    """See Dialect."""
+    row = _joined(cells)
+    named = ", ".join(f"coalesce(left({_text(cell)}, {_SHOWN}), '')" for cell in key or cells)
+    return Image(
+        key=_joined(key) if key else row, row=row, name=f"concat('(', concat_ws(',', {named}), ')')"
+    )
+
+
+def _joined(cells: Sequence[Cell]) -> str:
+    listed = ", '|', ".join(map(_marked, cells))
+    return f"concat({listed})"
+
+
+def _text(cell: Cell) -> str:
+    return f"({filled(cell.text, quoted(cell.name))})"
+
+
+def _marked(cell: Cell) -> str:
+    """A column as it enters the image."""
+    text = _text(cell)
+    if cell.is_long:
+        digested = quoted(cell.name) if cell.is_bytes else text
+        text = f"sha2({digested}, 256)"
+    elif cell.is_any:
+        text = f"concat(char_length({text}), ':', {text})"
+    return f"coalesce({text}, 'N')"
+
+
+def is_long(type_text: str) -> bool:
+    """See Dialect. Beyond max_allowed_packet concat() would be NULL."""
+    return type_text.partition("(")[0].partition(" ")[0].lower() in _LONG
+
+
+def printed_images(_: TableDefinition, _types: Mapping[str, str]) -> None:
+    """See Dialect. MySQL and MariaDB print JSON, for one, each in its own way."""
 
 
 def hash_of(text: str, which: int) -> str:
@@ -22,7 +75,7 @@ def hash_of(text: str, which: int) -> str:
 
 
 def bucket_query(image: Image, part: Part, buckets: int, _hasher: Hasher) -> str:
-    """As `checksum.bucket_query`, with 0 for the second sum."""
+    """See Dialect."""
     return f"""
         select {_bucket(image, buckets)} as bucket,
                count(*),
@@ -37,7 +90,7 @@ def bucket_query(image: Image, part: Part, buckets: int, _hasher: Hasher) -> str
 def rows_query(
     image: Image, parts: Sequence[Part], buckets: int, differing: Sequence[int], _hasher: Hasher
 ) -> str:
-    """As `checksum.rows_query`. The parts are of one table, which is read as a whole."""
+    """See Dialect. The parts are of one table, which is read as a whole."""
     wanted = "true"
     if len(differing) < buckets:
         wanted = f"{_bucket(image, buckets)} in ({_numbers(differing)})"
@@ -53,7 +106,7 @@ def rows_query(
 
 
 def names_query(image: Image, parts: Sequence[Part], hashes: Sequence[int], _hasher: Hasher) -> str:
-    """As `checksum.names_query`."""
+    """See Dialect."""
     return f"""
         select {hash_of(image.key, 1)},
                {hash_of(image.key, 2)},
@@ -66,10 +119,17 @@ def names_query(image: Image, parts: Sequence[Part], hashes: Sequence[int], _has
 def chosen_rows(
     image: Image, buckets: int, differing: Sequence[int], keys: Sequence[int] | None, _: Hasher
 ) -> str:
-    """As `checksum.chosen_rows`."""
+    """See Dialect."""
     if keys is None:
         return f"{_bucket(image, buckets)} in ({_numbers(differing)})"
     return f"{hash_of(image.key, 1)} in ({_numbers(keys)})"
+
+
+def select_rows(
+    table: TableDefinition, _: Sequence[str], expressions: Sequence[str], where: str
+) -> str:
+    """See Dialect."""
+    return f"select {', '.join(expressions)} from {quoted(*table.name)} where {where}"
 
 
 def _bucket(image: Image, buckets: int) -> str:

@@ -1,16 +1,16 @@
-"""A MySQL or MariaDB server whose tables are compared; see `compare.Reader`.
+"""A MySQL or MariaDB server whose tables are compared; `VerifyReader` of `ports/verify.py`.
 
 Its sessions are in transactions with consistent snapshots: at the source those of
 `engines.mysql.source.snapshot`, in the target ones that are begun while the loader stands still.
-Not here: what is asked (`checksum_mysql.py`).
+Not here: what is asked (`checksum.py`).
 """
 
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,8 +18,6 @@ import numpy as np
 import pymysql
 from pymysql.cursors import SSCursor
 
-from penstock.control.checksum import Part
-from penstock.control.compare import APPLICATION_NAME, TableGone, TableRewritten
 from penstock.engines.mysql.connect import Connection, connect, rows, run, server_errors
 from penstock.engines.mysql.source.borrowing import BorrowedSession, borrow
 from penstock.engines.mysql.source.catalog import CANDIDATES
@@ -28,39 +26,48 @@ from penstock.engines.mysql.source.definitions import definitions_of
 from penstock.engines.mysql.source.lending import Lender
 from penstock.engines.mysql.target.target import read_target_tables
 from penstock.engines.mysql.url import MySQLUrl
-from penstock.engines.mysql.verify import checksum as checksum_mysql
-from penstock.engines.postgres.verify.hashed_rows import ARRAY_ROWS, Hashes
+from penstock.engines.mysql.verify import checksum
 from penstock.host.errors import StatementFailed, StatementInterrupted
 from penstock.model import TableDefinition, TableName
-from penstock.ports.verify import Dialect
+from penstock.ports.verify import (
+    APPLICATION_NAME,
+    ARRAY_ROWS,
+    PART_BYTES,
+    Dialect,
+    Hasher,
+    Hashes,
+    Part,
+    TableRewritten,
+    table_gone,
+)
 
-ISOLATION = "set session transaction isolation level repeatable read"
-BEGIN = "start transaction with consistent snapshot, read only"
-PART_BYTES = 256 * 2**20
 _DEFINITION_CHANGED = 1412  # the table is younger than the snapshot
 
 
-class MySQLSide:
-    """See `Reader`. sessions: in snapshots of one moment; all but the first read rows."""
+class MySQLVerifyReader:
+    """See `VerifyReader`. sessions: in snapshots of one moment; all but the first read rows."""
 
-    def __init__(self, url: str, sessions: Sequence[Connection]) -> None:
+    def __init__(
+        self, url: str, sessions: Sequence[Connection], *, part_bytes: int = PART_BYTES
+    ) -> None:
         """url: of the same server, to end queries. The sessions stay the caller's."""
         if len(sessions) < 2:
             raise ValueError(f"at least two sessions are needed, not {len(sessions)}")
         self._url = url
+        self._part_bytes = part_bytes
         self._lead, *self._readers = sessions
         self._free: queue.SimpleQueue[Connection] = queue.SimpleQueue()
         for session in self._readers:
             self._free.put(session)
         self._busy: set[int] = set()
         self.executor = ThreadPoolExecutor(len(self._readers), thread_name_prefix="verify-read")
-        self.dialect: Dialect = checksum_mysql
+        self.dialect: Dialect = checksum
 
     def parts(self, table: TableName, side: str) -> tuple[tuple[Part, ...], int]:
-        """See Reader. By ranges of the key. DDL that comes later shows when the rows are read."""
+        """See VerifyReader. By ranges of the key. Later DDL shows when the rows are read."""
         definition = self._definition(table, side)
         row_bytes = definition.size_bytes / max(definition.row_estimate, 1)
-        target = rows_per_chunk(definition, PART_BYTES)
+        target = rows_per_chunk(definition, self._part_bytes)
         with self._redefined(table, side):
             chunks = plan_chunks(self._lead, definition, row_count_target=target)
         parts = tuple(
@@ -85,21 +92,16 @@ class MySQLSide:
             definitions = definitions_of(self._lead, {found.name: row})
             if found.name in definitions:
                 return definitions[found.name]
-        raise TableGone(
-            f"there is no table {table} in the {side}",
-            hint="See `penstock table ls`: a table that is new is added, or left out, by "
-            "newTables; a captured one comes back by `penstock table resync`. Else check "
-            "tables and [target.map].",
-        )
+        raise table_gone(table, side)
+
+    def hashers(self) -> Mapping[Hasher, str]:
+        """See VerifyReader."""
+        return {Hasher.SHARED: ""}
 
     def column_types(self, table: TableName) -> dict[str, str]:
-        """See Reader; names in lower case."""
+        """See VerifyReader; names in lower case."""
         found = read_target_tables(self._lead, [table])[table]
         return {column.name.lower(): column.type_text for column in found.columns}
-
-    def column_name(self, name: str) -> str:
-        """See Reader."""
-        return name.lower()
 
     @contextmanager
     def _redefined(self, table: object, side: str = "") -> Iterator[None]:
@@ -126,7 +128,7 @@ class MySQLSide:
             self._free.put(connection)
 
     def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
-        """See Reader."""
+        """See VerifyReader."""
         with (
             self._redefined(f"a table ({doing})"),
             self._session() as connection,
@@ -137,7 +139,7 @@ class MySQLSide:
             return list(cursor.fetchall())
 
     def hashes(self, query: str, doing: str) -> Iterator[Hashes]:
-        """See Reader."""
+        """See VerifyReader."""
         with self._session() as connection, server_errors(doing):
             cursor = connection.cursor(SSCursor)
             try:
@@ -150,7 +152,7 @@ class MySQLSide:
 
     @contextmanager
     def row_reader(self) -> Iterator[BorrowedSession]:
-        """See Reader. The first session is lent, in this process, and is no connection any more."""
+        """See VerifyReader. The first session is lent, in this process: no connection any more."""
         place = MySQLUrl.parse(self._url).place
         with (
             Lender([self._lead], place=place, snapshot_text=place) as lender,
@@ -159,7 +161,7 @@ class MySQLSide:
             yield session
 
     def cancel(self) -> None:
-        """See Reader."""
+        """See VerifyReader."""
         with closing(connect(self._url, application_name=APPLICATION_NAME)) as control:
             for thread in tuple(self._busy):
                 with suppress(StatementFailed):  # it has just ended by itself
@@ -180,19 +182,3 @@ class MySQLSide:
         if kind is not None:
             self.cancel()
         self.executor.shutdown(wait=True)
-
-
-@contextmanager
-def open_target_side(url: str, *, sessions: int) -> Iterator[MySQLSide]:
-    """A target that nobody writes while this begins: its sessions then see the same."""
-    with ExitStack() as stack:
-        opened = []
-        for _ in range(sessions + 1):
-            connection = stack.enter_context(
-                closing(connect(url, application_name=APPLICATION_NAME))
-            )
-            run(connection, ISOLATION, doing="preparing a snapshot")
-            opened.append(connection)
-        for connection in opened:
-            run(connection, BEGIN, doing="taking a snapshot")
-        yield stack.enter_context(MySQLSide(url, opened))

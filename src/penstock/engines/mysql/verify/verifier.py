@@ -1,0 +1,122 @@
+"""What MySQL and MariaDB do for `penstock verify`; see `Verifier` of `ports/verify.py`.
+
+The sessions are in transactions with consistent snapshots: at the source those of
+`engines.mysql.source.snapshot`, in the target ones that are begun while the loader stands still.
+Not here: reading (`reader.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+
+from penstock.engines.mysql.connect import connect, run
+from penstock.engines.mysql.resume_state import stored_standing
+from penstock.engines.mysql.source.recipes import NoConsistentPoint, Recipe
+from penstock.engines.mysql.source.snapshot import APPLICATION_NAME as SNAPSHOT_NAME
+from penstock.engines.mysql.source.snapshot import open_snapshots, read_choices
+from penstock.engines.mysql.source.unread import has_changes
+from penstock.engines.mysql.verify.reader import MySQLVerifyReader
+from penstock.model import BinlogPosition, TableDefinition
+from penstock.model.patterns import Selection
+from penstock.model.position import BINLOG_OFFSET_BITS
+from penstock.ports.config import Config
+from penstock.ports.verify import APPLICATION_NAME, PART_BYTES, SourcePoint, Verifier, VerifyReader
+
+ISOLATION = "set session transaction isolation level repeatable read"
+BEGIN = "start transaction with consistent snapshot, read only"
+
+
+class MySQLVerifier:
+    """See Verifier."""
+
+    @contextmanager
+    def open_source(
+        self,
+        config: Config,
+        tables: Callable[[], Sequence[TableDefinition]],
+        tell: Callable[[str], None],
+        /,
+        *,
+        sessions: int,
+        part_bytes: int = PART_BYTES,
+    ) -> Iterator[tuple[VerifyReader, SourcePoint]]:
+        """See Verifier. All sessions are in snapshots at one place of the binlog.
+
+        Raises NoConsistentPoint where the account may take none of the ways to exactly one place,
+        and what taking snapshots does.
+        """
+        url, found = config.source.url, tables()
+        with connect(url, application_name=SNAPSHOT_NAME) as connection:
+            among = [
+                choice
+                for choice in read_choices(connection, found)
+                if choice.recipe is not Recipe.LOCK_FREE
+            ]
+        if not among:
+            raise NoConsistentPoint(
+                "the tables cannot be compared at one point: the account may not lock for a moment",
+                hint="Run at the server: grant reload on *.* to 'USER'@'HOST'; or lock tables on "
+                "them.",
+            )
+        with (
+            open_snapshots(
+                url, found, count=sessions + 1, among=among, on_choice=lambda one: tell(str(one))
+            ) as taken,
+            MySQLVerifyReader(url, taken.connections, part_bytes=part_bytes) as reader,
+        ):
+            position = taken.status.position
+            ordinal = position.ordinal + (_shift(config) << BINLOG_OFFSET_BITS)
+            yield reader, SourcePoint(position=ordinal, text=str(position))
+
+    @contextmanager
+    def open_target(
+        self, url: str, *, sessions: int, part_bytes: int = PART_BYTES
+    ) -> Iterator[VerifyReader]:
+        """See Verifier. Nobody writes while this begins: the sessions then see the same."""
+        with ExitStack() as stack:
+            opened = []
+            for _ in range(sessions + 1):
+                connection = stack.enter_context(
+                    closing(connect(url, application_name=APPLICATION_NAME))
+                )
+                run(connection, ISOLATION, doing="preparing a snapshot")
+                opened.append(connection)
+            for connection in opened:
+                run(connection, BEGIN, doing="taking a snapshot")
+            yield stack.enter_context(MySQLVerifyReader(url, opened, part_bytes=part_bytes))
+
+    def nudge(self, url: str) -> None:
+        """See Verifier. A binlog's end is told as it is."""
+
+    def unread(
+        self,
+        config: Config,
+        point: SourcePoint,
+        tables: Callable[[], Sequence[TableDefinition]],
+        /,
+        *,
+        since: int,
+    ) -> str:
+        """See Verifier."""
+        standing = stored_standing(config)
+        if standing is None or not since:
+            return ""
+        shift = standing.mark.shift << BINLOG_OFFSET_BITS
+        found = has_changes(
+            config.source.url,
+            start=BinlogPosition(since - shift, standing.mark.base),
+            until=BinlogPosition(point.position - shift, standing.mark.base),
+            takes=Selection.parse(config.source.tables).takes,
+            names=[table.name.name for table in tables()],
+        )
+        return "changes are in the binlog that nobody has read" if found else ""
+
+
+VERIFIER: Verifier = MySQLVerifier()
+
+
+def _shift(config: Config) -> int:
+    """By how much our log counts files further than the server that is there now."""
+    standing = stored_standing(config)
+    return standing.mark.shift if standing is not None else 0

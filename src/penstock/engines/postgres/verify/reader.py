@@ -1,0 +1,226 @@
+"""A PostgreSQL server whose tables are compared: `VerifyReader` of `ports/verify.py`.
+
+Not here: what is asked (`checksum.py`), which position the snapshot stands at (`verifier.py`).
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from penstock.engines.postgres.connect import (
+    EXACT_TEXT_SETTINGS,
+    connect,
+    literal,
+    quoted,
+    server_errors,
+)
+from penstock.engines.postgres.verify import checksum
+from penstock.engines.postgres.verify.hash_stream import read_hashes
+from penstock.model import TableName
+from penstock.ports.verify import (
+    APPLICATION_NAME,
+    PART_BYTES,
+    Dialect,
+    Hasher,
+    Hashes,
+    Part,
+    TableRewritten,
+    table_gone,
+)
+
+CANCEL_TIMEOUT_S = 5.0
+WORK_MEMORY = "64MB"  # for the sums of 65,536 buckets, and for sorting hashes
+
+BEGIN = "begin isolation level repeatable read read only"
+KIND = "select relkind::text from pg_class where oid = to_regclass(%(name)s)"
+LEAVES = """
+    select n.nspname, c.relname, c.relfilenode, pg_relation_filenode(c.oid),
+           pg_relation_size(c.oid), c.reltuples::bigint, c.relkind::text,
+           current_setting('block_size')::int
+      from pg_partition_tree(to_regclass(%(name)s)) as t
+      join pg_class as c on c.oid = t.relid
+      join pg_namespace as n on n.oid = c.relnamespace
+     where t.isleaf
+     order by c.oid
+"""
+PLAIN = """
+    select n.nspname, c.relname, c.relfilenode, pg_relation_filenode(c.oid),
+           pg_relation_size(c.oid), c.reltuples::bigint, c.relkind::text,
+           current_setting('block_size')::int
+      from pg_class as c
+      join pg_namespace as n on n.oid = c.relnamespace
+     where c.oid = to_regclass(%(name)s)
+"""
+COLUMN_TYPES = """
+    select attname, format_type(atttypid, atttypmod)
+      from pg_attribute
+     where attrelid = to_regclass(%(name)s)
+       and attnum > 0
+       and not attisdropped
+"""
+
+
+class PostgresVerifyReader:
+    """See `VerifyReader`.
+
+    snapshot_id: an exported snapshot to import; None makes one now. The first session (the lead)
+    also holds a lock on every compared table, so that none can be rewritten under our hands.
+    """
+
+    def __init__(
+        self, url: str, *, snapshot_id: str | None, sessions: int, part_bytes: int = PART_BYTES
+    ) -> None:
+        """Open the sessions. Raises the typed errors of `engines.postgres.connect`."""
+        if sessions < 1:
+            raise ValueError(f"at least one session is needed, not {sessions}")
+        self._part_bytes = part_bytes
+        self._free: queue.SimpleQueue[psycopg.Connection] = queue.SimpleQueue()
+        with ExitStack() as opened:
+            self.lead = self._open(url, snapshot_id, opened)
+            with server_errors("exporting a snapshot"):
+                row = self.lead.execute("select pg_export_snapshot()").fetchone()
+            assert row is not None
+            self.snapshot_id = str(row[0])
+            self._sessions = [self._open(url, self.snapshot_id, opened) for _ in range(sessions)]
+            for session in self._sessions:
+                self._free.put(session)
+            self._opened = opened.pop_all()
+        self.executor = ThreadPoolExecutor(sessions, thread_name_prefix="verify-read")
+        self.dialect: Dialect = checksum
+
+    @staticmethod
+    def _open(url: str, snapshot_id: str | None, opened: ExitStack) -> psycopg.Connection:
+        settings = {
+            **EXACT_TEXT_SETTINGS,
+            "synchronize_seqscans": "off",
+            "jit": "off",
+            "work_mem": WORK_MEMORY,
+        }
+        connection = connect(url, application_name=APPLICATION_NAME, options=settings)
+        opened.callback(connection.close)
+        with server_errors("importing the snapshot"):
+            connection.execute(BEGIN)
+            if snapshot_id is not None:
+                connection.execute(f"set transaction snapshot {literal(snapshot_id)}")
+        return connection
+
+    def cancel(self) -> None:
+        """End the queries that run now."""
+        for session in self._sessions:
+            if session.info.transaction_status is TransactionStatus.ACTIVE:
+                session.cancel_safe(timeout=CANCEL_TIMEOUT_S)
+
+    @contextmanager
+    def _session(self) -> Iterator[psycopg.Connection]:
+        """A session for one query; waits until one is free."""
+        connection = self._free.get()
+        try:
+            yield connection
+        finally:
+            self._free.put(connection)
+
+    def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
+        """See VerifyReader."""
+        with self._session() as connection, server_errors(doing):
+            return connection.execute(query).fetchall()
+
+    def hashes(self, query: str, doing: str) -> Iterator[Hashes]:
+        """See VerifyReader."""
+        with self._session() as connection:
+            yield from read_hashes(connection, query, doing)
+
+    def hashers(self) -> Mapping[Hasher, str]:
+        """See VerifyReader."""
+        with server_errors("probing the hash functions"):
+            probed = self.lead.execute(checksum.PROBE).fetchone()
+        return {Hasher.FAST: str(probed), Hasher.SHA256: "postgres", Hasher.SHARED: ""}
+
+    def column_types(self, table: TableName) -> dict[str, str]:
+        """See VerifyReader."""
+        with server_errors(f"reading the columns of {table}"):
+            found = self.lead.execute(COLUMN_TYPES, {"name": quoted(*table)}).fetchall()
+        return {str(name): str(type_text) for name, type_text in found}
+
+    def parts(self, table: TableName, side: str) -> tuple[tuple[Part, ...], int]:
+        """See VerifyReader."""
+        return read_parts(self.lead, table, side, part_bytes=self._part_bytes)
+
+    @contextmanager
+    def row_reader(self) -> Iterator[psycopg.Connection]:
+        """See VerifyReader."""
+        yield self.lead
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.executor.shutdown(wait=False, cancel_futures=True)
+        if kind is not None:
+            self.cancel()  # a query that still runs would keep its thread, and so us, waiting
+        self.executor.shutdown(wait=True)
+        self._opened.close()
+
+
+def read_parts(
+    lead: psycopg.Connection, table: TableName, side: str, *, part_bytes: int = PART_BYTES
+) -> tuple[tuple[Part, ...], int]:
+    """Lock a table and cut it into parts; also an estimate of its rows."""
+    name = {"name": quoted(*table)}
+    with server_errors(f"looking at {table} in the {side}"):
+        found = lead.execute(KIND, name).fetchone()
+        if found is None:
+            raise table_gone(table, side)
+        only = "" if found[0] == "p" else "only "  # tables that inherit are compared by themselves
+        lead.execute(f"lock table {only}{quoted(*table)} in access share mode")
+        leaves = lead.execute(LEAVES, name).fetchall() or lead.execute(PLAIN, name).fetchall()
+    parts: list[Part] = []
+    rows = 0
+    for schema, relation, seen_node, node, size, tuples, kind, block_bytes in leaves:
+        # pg_class is read in our snapshot, the function reads what is now.
+        if kind == "r" and seen_node != node:
+            raise TableRewritten(
+                f"{table} in the {side} was truncated or rewritten while verify began",
+                hint="Run `penstock verify` again.",
+            )
+        rows += tuples if tuples >= 0 else size // 64
+        name_of = TableName(schema, relation)
+        parts += cut(name_of, size, block_bytes, part_bytes=part_bytes, whole=kind != "r")
+    return tuple(parts), rows
+
+
+def cut(
+    relation: TableName, size_bytes: int, block_bytes: int, *, part_bytes: int, whole: bool
+) -> list[Part]:
+    """Cut a relation into ranges of its blocks; the last one has an open end.
+
+    whole: do not cut (foreign tables have no blocks).
+    """
+    blocks = max(part_bytes // block_bytes, 1)
+    starts = list(range(0, size_bytes // block_bytes, blocks))
+    if whole or len(starts) <= 1:
+        return [Part(relation=relation, size_bytes=size_bytes)]
+    ends = [*starts[1:], None]
+    return [
+        Part(
+            relation=relation,
+            size_bytes=size_bytes // len(starts),
+            where=" and ".join(
+                [f"ctid >= '({first},0)'"] * (first > 0)
+                + [f"ctid < '({end},0)'"] * (end is not None)
+            ),
+        )
+        for first, end in zip(starts, ends, strict=True)
+    ]

@@ -1,0 +1,120 @@
+"""What PostgreSQL does for `penstock verify`; see `Verifier` of `ports/verify.py`.
+
+Not here: reading (`reader.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import psycopg
+
+from penstock.engines.postgres.connect import connect, server_errors
+from penstock.engines.postgres.source.snapshot import temporary_consistent_point
+from penstock.engines.postgres.verify.reader import PostgresVerifyReader
+from penstock.model import Lsn, TableDefinition
+from penstock.ports.config import Config
+from penstock.ports.verify import APPLICATION_NAME, PART_BYTES, SourcePoint, Verifier, VerifyReader
+
+# Row messages (tags I, U, D, T) of transactions that end behind the log. A transaction's last
+# message has the position of its end; the slot may stand before the log's end after a crash.
+UNREAD_ROWS = """
+    select coalesce(sum(row_count), 0)::int8
+      from (select count(*) filter (where get_byte(data, 0) in (73, 85, 68, 84)) as row_count,
+                   max(lsn) as end_lsn
+              from pg_logical_slot_peek_binary_changes(
+                       %(slot)s, %(until)s::pg_lsn, null,
+                       'proto_version', '1', 'publication_names', %(publications)s)
+             group by xid) as transactions
+     where end_lsn > %(log_end)s::pg_lsn
+"""
+SLOT_EXISTS = """
+    select exists (select from pg_replication_slots where slot_name = %(slot)s)
+"""
+# Makes the server's log reach beyond the position, so that an idle source is passed at once.
+NUDGE = """
+    select case when not pg_is_in_recovery()
+                then pg_logical_emit_message(true, 'penstock', 'verify')
+           end
+"""
+
+
+class PostgresVerifier:
+    """See Verifier."""
+
+    @contextmanager
+    def open_source(
+        self,
+        config: Config,
+        _tables: Callable[[], Sequence[TableDefinition]],
+        _tell: Callable[[str], None],
+        /,
+        *,
+        sessions: int,
+        part_bytes: int = PART_BYTES,
+    ) -> Iterator[tuple[VerifyReader, SourcePoint]]:
+        """See Verifier. Nobody has to wait for the point, so nothing is told."""
+        url = config.source.url
+        with ExitStack() as stack:
+            # Its slot is gone as soon as the reader has taken over.
+            with temporary_consistent_point(url) as point:
+                reader = stack.enter_context(
+                    PostgresVerifyReader(
+                        url,
+                        snapshot_id=point.snapshot_id,
+                        sessions=sessions,
+                        part_bytes=part_bytes,
+                    )
+                )
+            yield reader, SourcePoint(position=point.position, text=str(Lsn(point.position)))
+
+    def open_target(
+        self, url: str, *, sessions: int, part_bytes: int = PART_BYTES
+    ) -> PostgresVerifyReader:
+        """See Verifier."""
+        return PostgresVerifyReader(url, snapshot_id=None, sessions=sessions, part_bytes=part_bytes)
+
+    def nudge(self, url: str) -> None:
+        """See Verifier. The server's log is made to reach beyond the point."""
+        with (
+            connect(url, application_name=APPLICATION_NAME) as connection,
+            server_errors("writing a mark into the source's log"),
+        ):
+            connection.execute(NUDGE)
+
+    def unread(
+        self,
+        config: Config,
+        point: SourcePoint,
+        _tables: Callable[[], Sequence[TableDefinition]],
+        /,
+        *,
+        since: int,
+    ) -> str:
+        """See Verifier. A slot that is not there yet holds nothing: nothing was captured so far."""
+        section = config.change_extractor
+        names = '"' + section.publication.replace('"', '""') + '"'
+        parameters = {
+            "slot": section.replication_slot,
+            "until": str(Lsn(point.position)),
+            "publications": names,
+            "log_end": str(Lsn(since)),
+        }
+        with (
+            connect(config.source.url, application_name=APPLICATION_NAME) as connection,
+            server_errors("looking into the replication slot"),
+        ):
+            if not _first(connection, SLOT_EXISTS, parameters):
+                return ""
+            unread = int(_first(connection, UNREAD_ROWS, parameters))
+        return f"{unread} changes are still in the replication slot" if unread else ""
+
+
+VERIFIER: Verifier = PostgresVerifier()
+
+
+def _first(connection: psycopg.Connection, query: str, parameters: dict[str, str]) -> Any:
+    row: Sequence[Any] | None = connection.execute(query, parameters).fetchone()
+    return None if row is None else row[0]
