@@ -1,0 +1,348 @@
+"""What `penstock verify` relies on, of every engine: as the source's side, and as the target's.
+
+A new engine's part `verify` is done when these pass. Not here: values of every type, which are the
+table of types' business (`test_types_across.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_engines import ENGINES, FIRST, Place, insert, name_in, new_place
+from fix_shared import SharedServers
+from penstock.control.compare import TablePair, TableResult, compare_tables, hasher_for
+from penstock.control.config import load_config
+from penstock.control.ends import ends_of, source_tables
+from penstock.model import PenstockError
+from penstock.ports.config import Config
+from penstock.ports.target import target_name
+from penstock.ports.verify import (
+    Hasher,
+    Part,
+    TableGone,
+    TableRewritten,
+    VerifyReader,
+    verifier_of,
+)
+
+SESSIONS = 2
+ROWS = 5000
+SMALL_PART_BYTES = 4 * 8192  # so that a table of ROWS rows has several parts
+KEYED = "create table t (id int primary key, v varchar(40))"
+# Long enough to be ended by us, short enough not to stop a run of tests where it is not.
+SLOW = "select count(*) /* slow */ from {0} as a, {0} as b, {0} as c where c.id <= 40"
+STARTED_TIMEOUT_S = 30.0
+
+Open = Callable[..., AbstractContextManager[VerifyReader]]
+
+
+def pipeline(directory: Path, source: Place, target: Place) -> Config:
+    """A pipeline between two databases."""
+    file = directory / "p.toml"
+    file.write_text(
+        f"""
+        [pipeline]
+        name = "conform"
+        mode = "data+change"
+        directory = "p"
+        [source]
+        url = "{source.url}"
+        tables = ["{source.namespace}.*"]
+        [target]
+        url = "{target.url}"
+        map = {{ {source.namespace} = "{target.namespace}" }}
+        """
+    )
+    return load_config(file)
+
+
+def open_source(config: Config, **how: Any) -> AbstractContextManager[Any]:
+    """The source's side of a pipeline, and its point."""
+    return verifier_of(config.source.url).open_source(
+        config, lambda: source_tables(config), lambda _text: None, sessions=SESSIONS, **how
+    )
+
+
+@dataclass(frozen=True)
+class OneSide:
+    """A database, and how a reader of it is opened. config: of a pipeline that it is the source of.
+
+    role: source or target.
+    """
+
+    place: Place
+    config: Config
+    role: str
+
+    @contextmanager
+    def open(self, **how: Any) -> Iterator[VerifyReader]:
+        """A reader, for a with block."""
+        if self.role == "source":
+            with open_source(self.config, **how) as (reader, _):
+                yield reader
+        else:
+            verifier = verifier_of(self.place.url)
+            with verifier.open_target(self.place.url, sessions=SESSIONS, **how) as reader:
+                yield reader
+
+    def parts(self, reader: VerifyReader, table: str = "t") -> tuple[Part, ...]:
+        """The parts of a table."""
+        parts, _ = reader.parts(name_in(self.place, table), self.role)
+        return parts
+
+
+def fetch_part(reader: VerifyReader, part: Part, columns: str) -> list[tuple[Any, ...]]:
+    """Columns of a part's rows."""
+    table = ".".join(part.relation)
+    return reader.fetch(f"select {columns} from {table} where {part.condition}", "reading a part")
+
+
+@pytest.fixture(params=[(engine, role) for engine in ENGINES for role in ("source", "target")],
+                ids="-".join)  # fmt: skip
+def side(
+    request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
+) -> Iterator[OneSide]:
+    """An engine as one of the sides."""
+    engine, role = request.param
+    with new_place(shared_servers, engine) as place:
+        yield OneSide(place, pipeline(tmp_path, place, place), role)
+
+
+@dataclass(frozen=True)
+class BothSides:
+    """A source and a target."""
+
+    source: Place
+    target: Place
+    directory: Path
+
+    def make(self, ddl: str, rows: Sequence[tuple[int | str | None, ...]]) -> None:
+        """The same table with the same rows on both sides."""
+        for place in (self.source, self.target):
+            place.run(ddl)
+            insert(place, "t", rows)
+            place.count_rows("t")
+
+    def compare(self) -> TableResult:
+        """Compare all of the tables, of which there is one."""
+        config = pipeline(self.directory, self.source, self.target)
+        pairs = [
+            TablePair(source=table, target=target_name(table.name, config.target.map))
+            for table in source_tables(config)
+        ]
+        verifier = verifier_of(config.target.url)
+        with (
+            open_source(config, part_bytes=SMALL_PART_BYTES) as (source, _),
+            verifier.open_target(
+                config.target.url, sessions=SESSIONS, part_bytes=SMALL_PART_BYTES
+            ) as target,
+        ):
+            [result] = compare_tables(pairs, source, target, ends=ends_of(config))
+        return result
+
+
+PAIRS = sorted({pair for engine in ENGINES
+                for pair in ((engine, engine), (engine, FIRST), (FIRST, engine))})  # fmt: skip
+
+
+@pytest.fixture(params=PAIRS, ids="-to-".join)
+def both(
+    request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
+) -> Iterator[BothSides]:
+    """Every engine with itself, and with the first one in both directions."""
+    with ExitStack() as stack:
+        source, target = (
+            stack.enter_context(new_place(shared_servers, engine)) for engine in request.param
+        )
+        yield BothSides(source, target, tmp_path)
+
+
+# --- one side -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["id int", "id varchar(40)"])
+def test_parts_cover_every_row_once(side: OneSide, key: str) -> None:
+    """Whatever the key is: no row is left out, and none is read twice."""
+    side.place.run(f"create table t ({key} primary key, v varchar(40))")
+    ids = [i if key == "id int" else f"{i % 7}k{i}" for i in range(ROWS)]
+    insert(side.place, "t", [(one, "x" * 30) for one in ids])
+    side.place.count_rows("t")
+    with side.open(part_bytes=SMALL_PART_BYTES) as reader:
+        parts = side.parts(reader)
+        assert len(parts) > 1
+        found = Counter(one for part in parts for (one,) in fetch_part(reader, part, "id"))
+    assert found == Counter(ids)
+
+
+def test_what_is_written_later_is_not_seen(side: OneSide) -> None:
+    """By any of the sessions: they all see the moment at which the reader was opened."""
+    side.place.run(KEYED)
+    insert(side.place, "t", [(1, "a")])
+    with side.open() as reader:
+        insert(side.place, "t", [(2, "b")])
+        side.place.run("update t set v = 'c' where id = 1")
+        [part] = side.parts(reader)
+        waiting = [reader.executor.submit(fetch_part, reader, part, "id, v") for _ in range(4)]
+        assert [one.result() for one in waiting] == [[(1, "a")]] * 4
+
+
+def test_a_dropped_table_is_gone(side: OneSide) -> None:
+    """Dropped under the snapshot, or never there: an error that names the table and the side."""
+    side.place.run(KEYED)
+    with side.open() as reader:
+        side.place.run("drop table t")
+        for table in ("t", "nothing"):
+            name = name_in(side.place, table)
+            with pytest.raises(TableGone, match=rf"no table {name} in the {side.role}"):
+                side.parts(reader, table)
+
+
+@pytest.mark.parametrize("is_keyed", [True, False], ids=["keyed", "keyless"])
+def test_a_truncated_table_is_rewritten(side: OneSide, is_keyed: bool) -> None:
+    """An error, not a difference: to the snapshot it would look empty."""
+    if is_keyed:
+        side.place.run(KEYED)
+    else:
+        side.place.make_keyless("t", "id int, v varchar(40)")
+    insert(side.place, "t", [(i, "x") for i in range(10)])
+    with side.open() as reader:
+        side.place.run("truncate table t")
+        with pytest.raises(TableRewritten, match=r"was (altered or )?truncated"):
+            [fetch_part(reader, part, "id") for part in side.parts(reader)]
+
+
+def test_columns_are_found_by_their_names(side: OneSide) -> None:
+    """As the engine's own spelling has them, each with a type."""
+    side.place.run(KEYED)
+    with side.open() as reader:
+        types = reader.column_types(name_in(side.place, "t"))
+        assert set(types) == {reader.dialect.column_name(name) for name in ("id", "v")}
+        assert all(types.values())
+
+
+def test_readers_of_one_server_share_the_fastest_hash(side: OneSide) -> None:
+    """And every reader has the one that all share."""
+    side.place.run(KEYED)
+    with side.open() as one, side.open() as other:
+        assert Hasher.SHARED in one.hashers()
+        assert hasher_for(one, other) is next(iter(one.hashers()))
+
+
+def begun(side: OneSide, reader: VerifyReader) -> Future[list[tuple[Any, ...]]]:
+    """A query that runs, and would for long."""
+    query = SLOW.format(name_in(side.place, "t"))
+    waiting = reader.executor.submit(reader.fetch, query, "waiting")
+    deadline = time.monotonic() + STARTED_TIMEOUT_S
+    while not side.place.is_running("/* slow */"):
+        assert time.monotonic() < deadline, "the query did not begin"
+        time.sleep(0.01)
+    return waiting
+
+
+def fill_slow(side: OneSide) -> None:
+    """The table that SLOW reads."""
+    side.place.run(KEYED)
+    insert(side.place, "t", [(i, None) for i in range(ROWS)])
+
+
+def test_cancel_ends_queries(side: OneSide) -> None:
+    """Those that run now."""
+    fill_slow(side)
+    with side.open() as reader:
+        waiting = begun(side, reader)
+        reader.cancel()
+        with pytest.raises(PenstockError):
+            waiting.result()
+        assert not side.place.is_running("/* slow */")
+
+
+def test_an_exception_ends_queries(side: OneSide) -> None:
+    """Ctrl-C does not wait for a table to be read to its end."""
+    fill_slow(side)
+    with ExitStack() as opened:
+        waiting = begun(side, opened.enter_context(side.open()))
+        opened.pop_all().__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    with pytest.raises(PenstockError):
+        waiting.result()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nothing_is_unread_before_anything_was_captured(
+    engine: str, shared_servers: SharedServers, tmp_path: Path
+) -> None:
+    """And an idle source may be nudged."""
+    with new_place(shared_servers, engine) as place:
+        place.run(KEYED)
+        config = pipeline(tmp_path, place, place)
+        verifier = verifier_of(place.url)
+        with open_source(config) as (_, point):
+            assert point.position
+            assert point.text
+            verifier.nudge(place.url)
+            assert verifier.unread(config, point, lambda: source_tables(config), since=0) == ""
+
+
+# --- both sides -----------------------------------------------------------------------------------
+
+
+def test_equal_tables_are_equal(both: BothSides) -> None:
+    """However they were written, and with NULL, empty and long texts in them."""
+    texts = (None, "", "x", "a|b", "é", "N")
+    both.make(KEYED, [(i, texts[i % len(texts)]) for i in range(ROWS)])
+    both.target.run("delete from t where id < 900")
+    insert(both.target, "t", [(i, texts[i % len(texts)]) for i in reversed(range(900))])
+    result = both.compare()
+    assert result.equal
+    assert (result.source_rows, result.target_rows) == (ROWS, ROWS)
+
+
+@pytest.mark.parametrize("place", [0, ROWS // 2, ROWS - 1], ids=["first", "middle", "last"])
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ("update t set v = 'y' where id = {}", "different"),
+        ("delete from t where id = {}", "missing"),
+        ("insert into t values ({} + 100000, 'x')", "surplus"),
+    ],
+)
+def test_one_row_is_found_and_named(both: BothSides, change: str, kind: str, place: int) -> None:
+    """Wherever it is."""
+    both.make(KEYED, [(i, "x") for i in range(ROWS)])
+    both.target.run(change.format(place))
+    result = both.compare()
+    key = place + 100_000 if kind == "surplus" else place
+    assert [(one.kind, one.key) for one in result.named] == [(kind, f"({key})")]
+    assert result.missing + result.surplus + result.different == 1
+
+
+def test_null_and_empty_differ(both: BothSides) -> None:
+    """In both directions, and from the text that stands for NULL in an image."""
+    both.make(KEYED, [(1, None), (2, ""), (3, "N"), (4, None), (5, "")])
+    for key, value in ((1, "''"), (2, "null"), (3, "null"), (4, "'N'")):
+        both.target.run(f"update t set v = {value} where id = {key}")
+    result = both.compare()
+    assert {(one.kind, one.key) for one in result.named} == {
+        ("different", f"({key})") for key in (1, 2, 3, 4)
+    }
+
+
+def test_duplicates_without_a_key_are_counted(both: BothSides) -> None:
+    """Two equal rows too few are two missing rows: a pair does not cancel itself out."""
+    rows = [(1, None)] * 5 + [(2, "x"), (2, "y")]
+    for place, lacking in ((both.source, 0), (both.target, 2)):
+        place.make_keyless("t", "a int, v varchar(40)")
+        insert(place, "t", rows[lacking:])
+    insert(both.target, "t", [(3, "")])
+    result = both.compare()
+    assert (result.missing, result.surplus, result.different) == (2, 1, 0)
+    assert not result.has_key
+    assert Counter(one.kind for one in result.named) == {"missing": 2, "surplus": 1}
