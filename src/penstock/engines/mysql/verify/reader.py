@@ -18,7 +18,7 @@ import numpy as np
 import pymysql
 from pymysql.cursors import SSCursor
 
-from penstock.engines.mysql.connect import Connection, connect, rows, run, server_errors
+from penstock.engines.mysql.connect import Connection, connect, quoted, rows, run, server_errors
 from penstock.engines.mysql.source.borrowing import BorrowedSession, borrow
 from penstock.engines.mysql.source.catalog import CANDIDATES
 from penstock.engines.mysql.source.chunks import plan_chunks, rows_per_chunk
@@ -41,6 +41,7 @@ from penstock.ports.verify import (
     table_gone,
 )
 
+_NO_SUCH_TABLE = 1146
 _DEFINITION_CHANGED = 1412  # the table is younger than the snapshot
 
 
@@ -64,8 +65,13 @@ class MySQLVerifyReader:
         self.dialect: Dialect = checksum
 
     def parts(self, table: TableName, side: str) -> tuple[tuple[Part, ...], int]:
-        """See VerifyReader. By ranges of the key. Later DDL shows when the rows are read."""
+        """See VerifyReader. By ranges of the key.
+
+        The server keeps DDL off a table that a transaction has touched; what DDL did before shows
+        here, or when the rows are read.
+        """
         definition = self._definition(table, side)
+        self._touch(definition.name, side)
         row_bytes = definition.size_bytes / max(definition.row_estimate, 1)
         target = rows_per_chunk(definition, self._part_bytes)
         with self._redefined(table, side):
@@ -79,6 +85,16 @@ class MySQLVerifyReader:
             for chunk in chunks
         )
         return parts, definition.row_estimate
+
+    def _touch(self, table: TableName, side: str) -> None:
+        doing = f"looking at {table} in the {side}"
+        try:
+            rows(self._lead, f"select 1 from {quoted(*table)} limit 0", doing=doing)
+        except StatementFailed as error:
+            if error.fields.get("errno") != _NO_SUCH_TABLE:
+                raise
+            # MySQL's catalogue is as old as the snapshot: the table has been dropped since.
+            raise table_gone(table, side) from error
 
     def _definition(self, table: TableName, side: str) -> TableDefinition:
         doing = f"looking at {table} in the {side}"
