@@ -25,7 +25,6 @@ from penstock.control.compare import (
     hasher_for,
 )
 from penstock.control.ends import ends_of, source_tables
-from penstock.control.lag import log_begin
 from penstock.control.log_facts import read_log_end
 from penstock.control.new_tables import without_new
 from penstock.control.repair import Repair, Repaired
@@ -45,6 +44,7 @@ from penstock.load.hold import (
 from penstock.load.ledger import read_ledger
 from penstock.model import Lsn, PenstockError, Retry, TableName
 from penstock.ports.config import Config, Mode
+from penstock.ports.handover import log_begin
 from penstock.ports.positions import positions_of
 from penstock.ports.progress import open_progress
 from penstock.ports.target import Applied, target_name

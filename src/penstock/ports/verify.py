@@ -146,8 +146,8 @@ class Dialect(Protocol):
     ) -> tuple[Image, Image] | None:
         """Images of source and target for two servers of this engine, as it prints rows itself.
 
-        target_types: type by column name; must name every column. None for an engine whose
-        servers do not print all values alike.
+        target_types: type by column name; must name every column. None for an engine without
+        `Descriptor.has_same_types`.
         """
         ...
 
