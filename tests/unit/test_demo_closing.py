@@ -12,7 +12,7 @@ def outcome(**differences: int) -> DemoOutcome:
     """A demo of one table that ended with these differences."""
     name = TableName("public", "purchase")
     table = TableResult(table=name, target=name, source_rows=7, target_rows=7, **differences)
-    compared = VerifyResult(position=256, tables=(table,), seconds=1.0)
+    compared = VerifyResult(position=256, at="0/100", tables=(table,), seconds=1.0)
     return DemoOutcome(transactions=3, rows_changed=5, seconds=61.0, compared=compared)
 
 

@@ -18,7 +18,7 @@ def test_a_table_that_has_another_name_now_leaves_the_page() -> None:
 def test_what_verify_has_not_compared_is_on_the_page() -> None:
     """With the reason; equal or not, the rest has its lines."""
     result = VerifyResult(
-        position=5, tables=(), seconds=1.0, not_compared={HOSTILE: "it is <new>"}
+        position=5, at="0/5", tables=(), seconds=1.0, not_compared={HOSTILE: "it is <new>"}
     ).as_dict()
     view = TaskView(stage=Stage.DONE, result=result)
     context = {"verify": view, "secret": "", "name": "shop", "file": "shop.toml"}

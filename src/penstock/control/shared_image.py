@@ -2,9 +2,8 @@
 
 Each column is the text by which the table of types compares it (`codec.types`), so what a
 pipeline holds to be equal is equal here. Texts are given their length, NULL is told from every
-text, and long values enter as a digest: an image must stay below max_allowed_packet, beyond which
-MySQL's concat() is NULL. Not here: the SQL of images and of hashing
-them (`ports.verify.Dialect`).
+text, and long values enter as a digest where an engine cannot make texts of any length. Not here:
+the SQL of images and of hashing them (`ports.verify.Dialect`).
 """
 
 from __future__ import annotations

@@ -290,7 +290,7 @@ def show_verify(result: VerifyResult, out: Console | None = None) -> None:
             out.print(f"  and {human_count(hidden)} more")
     _show_not_compared(result, out)
     rows = sum(table.source_rows for table in result.tables)
-    facts = f"{len(result.tables)} tables, {human_count(rows)} rows, at {result.place}"
+    facts = f"{len(result.tables)} tables, {human_count(rows)} rows, at {result.at}"
     taken = f"in {human_seconds(result.seconds)}"
     if result.way:
         out.print(Text(f"compared by {result.way}", style="dim"))

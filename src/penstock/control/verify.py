@@ -42,7 +42,7 @@ from penstock.load.hold import (
     write_hold,
 )
 from penstock.load.ledger import read_ledger
-from penstock.model import Lsn, PenstockError, Retry, TableName
+from penstock.model import PenstockError, Retry, TableName
 from penstock.ports.config import Config, Mode
 from penstock.ports.handover import log_begin
 from penstock.ports.positions import positions_of
@@ -102,10 +102,10 @@ class VerifyResult:
     """
 
     position: int
+    at: str
     tables: tuple[TableResult, ...]
     seconds: float
     hold_seconds: float = 0.0
-    at: str = ""
     way: str = ""
     repaired: tuple[Repaired, ...] = ()
     left_out: Mapping[TableName, str] = field(default_factory=dict)
@@ -117,16 +117,11 @@ class VerifyResult:
         """Whether every table is equal, row by row."""
         return all(table.equal for table in self.tables) and not self.not_compared
 
-    @property
-    def place(self) -> str:
-        """The position, as the source writes it."""
-        return self.at or str(Lsn(self.position))
-
     def as_dict(self) -> dict[str, Any]:
         """As `penstock verify --json` prints it."""
         return {
             "equal": self.equal,
-            "position": self.place,
+            "position": self.at,
             "way": self.way,
             "seconds": round(self.seconds, 3),
             "hold_seconds": round(self.hold_seconds, 3),
