@@ -25,7 +25,7 @@ from fix_shared import SharedServers
 from penstock.engines.mysql.server.embedded import EmbeddedMariaDB, EmbeddedMySQL
 from penstock.engines.mysql.source.status import status_statement
 from penstock.engines.mysql.version import ServerVersion
-from penstock.engines.postgres.server.embedded import TlsFiles
+from penstock.host.server_process import TlsFiles
 
 KINDS = {"mysql": EmbeddedMySQL, "mariadb": EmbeddedMariaDB}
 GTID_SETTINGS: dict[str, dict[str, str]] = {

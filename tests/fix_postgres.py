@@ -22,7 +22,8 @@ import trustme
 from psycopg import sql
 
 from fix_shared import SharedServers
-from penstock.engines.postgres.server.embedded import EmbeddedPostgres, StopMode, TlsFiles
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres, StopMode
+from penstock.host.server_process import TlsFiles
 
 TLS_VERSION = 15  # Debian's build; the wheel's servers are built without TLS
 SLOT_RELEASE_TIMEOUT_S = 30.0

@@ -14,8 +14,8 @@ from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.extract.extractor import Extractor
 from penstock.host import checkpoint
-from penstock.log.layout import PipelineLayout
 from penstock.model import TableName
+from penstock.model.layout import PipelineLayout
 from penstock.model.wishes import (
     CAPTURED_FILE,
     WISHES_FILE,

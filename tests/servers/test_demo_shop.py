@@ -5,8 +5,9 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from penstock.control.demo_workload import Workload, WorkloadOptions, open_shop
+from penstock.engines.postgres.server.shop import Workload, open_shop
 from penstock.host.errors import StatementFailed
+from penstock.ports.demo import WorkloadOptions
 
 CONTENT = """
     select count(*), md5(string_agg(row_text, '' order by row_text))

@@ -10,8 +10,7 @@ import pytest
 from fix_policies import BASE, BIG, ID, MORE, NAME, SMALL, TABLE, N, shaped
 from penstock.control.config import ConfigKeyUnknown, ConfigValueInvalid, load_config
 from penstock.engines.postgres.target.reshape import TYPES
-from penstock.load import LOAD_AFRESH
-from penstock.model import Relation
+from penstock.model import LOAD_AFRESH, Relation
 from penstock.ports.policies import Kind, Policies, Policy, SchemaChangeRefused
 from penstock.ports.target import TableRecord
 from penstock.sql.record_text import shape_fields, shape_text

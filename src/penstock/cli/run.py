@@ -144,9 +144,9 @@ def demo(seconds: float, as_json: bool, verbose: bool) -> None:
                       130 ended by Ctrl-C
     """  # noqa: D301 - click wants the character
     from penstock.control.demo import closing_lines, run_demo
-    from penstock.control.demo_workload import WorkloadOptions
     from penstock.control.live import event, make_view
     from penstock.host.clock import REAL_CLOCK
+    from penstock.ports.demo import WorkloadOptions
 
     def tell(text: str) -> None:
         if as_json:

@@ -1,9 +1,9 @@
 """`penstock demo`: the main job from start to end, on two throw-away servers.
 
-A shop is filled on one embedded PostgreSQL and customers keep it busy while a pipeline copies it
+A shop is filled on one server of our own and customers keep it busy while a pipeline copies it
 to the other, takes over at the exact position and follows; when the customers have gone home,
 both sides are compared. Everything lives in temporary folders and is gone afterwards. Not here:
-the shop and its customers (`demo_shop.sql`, `demo_workload.py`).
+the shop and its customers (`penstock.ports.demo`).
 """
 
 from __future__ import annotations
@@ -18,20 +18,17 @@ from types import FrameType
 from typing import Any
 
 from penstock.control.config import load_config
-from penstock.control.demo_workload import Workload, WorkloadOptions, open_shop
 from penstock.control.display import human_count, human_seconds
 from penstock.control.live import View
 from penstock.control.supervisor import run_pipeline
 from penstock.control.verify import VerifyResult, verify
-from penstock.engines.postgres.connect import connect, quoted, server_errors, statement
-from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.process import JAVA_VERSIONS, java_version
 from penstock.log.layout import DONE_NAME
-from penstock.model import Lsn, PenstockError
+from penstock.model import PenstockError
 from penstock.ports.config import Config
+from penstock.ports.demo import WorkloadOptions, demo_engine
 
-DATABASE = "shop"
 PIPELINE = """\
 [pipeline]
 name = "shop"
@@ -94,17 +91,16 @@ def run_demo(
     with ExitStack() as stack:
         stack.enter_context(_terminated_as_interrupted())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-")))
-        say("starting two PostgreSQL servers of our own")
-        source, target = (stack.enter_context(EmbeddedPostgres()) for _ in range(2))
-        for server in (source, target):
-            _make_database(server)
+        demo = demo_engine()
+        say("starting two servers of our own")
+        source, target = (stack.enter_context(demo.demo_server()) for _ in range(2))
         say(
-            f"PostgreSQL {source.version} on ports {source.port} (source) and {target.port} "
+            f"{source.shown} on ports {source.port} (source) and {target.port} "
             "(target); filling the shop"
         )
-        open_shop(source.url(DATABASE))
-        config = write_pipeline(folder, source.url(DATABASE), target.url(DATABASE))
-        workload = stack.enter_context(Workload(source.url(DATABASE), options))
+        demo.open_shop(source.url)
+        config = write_pipeline(folder, source.url, target.url)
+        workload = stack.enter_context(demo.Workload(source.url, options))
         say(
             f"customers are at work for {options.duration_s:.0f} s, while the pipeline copies the "
             "shop and follows them"
@@ -141,7 +137,7 @@ def closing_lines(outcome: DemoOutcome) -> list[str]:
     if result.equal:
         lines.append(
             f"source and target are equal: {len(result.tables)} tables, {human_count(rows)} rows, "
-            f"compared row by row at position {Lsn(result.position)}"
+            f"compared row by row at position {result.place}"
         )
     else:
         lines.append("SOURCE AND TARGET DIFFER: this is a bug in penstock, please report it")
@@ -166,14 +162,6 @@ def write_pipeline(folder: Path, source_url: str, target_url: str) -> Config:
     path.write_text(PIPELINE.format(source=source_url, target=target_url))
     path.chmod(0o600)
     return load_config(path)
-
-
-def _make_database(server: EmbeddedPostgres) -> None:
-    with (
-        connect(server.url(), application_name="penstock demo") as connection,
-        server_errors("making the demo's database"),
-    ):
-        connection.execute(statement(f"create database {quoted(DATABASE)}"))
 
 
 @contextmanager

@@ -13,11 +13,7 @@ from typing import Any
 
 from penstock.host.files import FileMissing
 from penstock.log import check, list_segments, open_segment
-from penstock.log.layout import (
-    EXTENSION_DEFAULT,
-    SegmentFile,
-    SegmentMissing,
-)
+from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, SegmentMissing
 from penstock.log.reader import Finding
 from penstock.log.segment import list_begun_segments
 from penstock.log.text import NULL, lines

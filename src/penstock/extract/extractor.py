@@ -23,8 +23,9 @@ from penstock.host import checkpoint
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
-from penstock.log import ClosedSegment, PipelineLayout, Writer, WriterOptions
+from penstock.log import ClosedSegment, Writer, WriterOptions
 from penstock.model import FlushPoint, PenstockError, Run
+from penstock.model.layout import PipelineLayout
 from penstock.ports.extract_options import (
     ControlGate,
     Ended,

@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -51,6 +52,14 @@ class EmbeddedDirectoryUnusable(PenstockError):
 
     code: ClassVar[str] = "HS42"
     retry = "operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """A server certificate and its private key, PEM; both are copied into the server's folder."""
+
+    certificate: Path
+    key: Path
 
 
 class ServerFolder:

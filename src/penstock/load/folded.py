@@ -16,9 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.engines.postgres.target.merge_rows import GONE, NEW, UPSERT
-from penstock.load import LOAD_AFRESH
 from penstock.load.keys import KeyCodes
-from penstock.model import PenstockError, Relation
+from penstock.model import LOAD_AFRESH, PenstockError, Relation
 from penstock.ports.target import Layout
 
 Ints = npt.NDArray[np.int64]

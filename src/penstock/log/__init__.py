@@ -5,13 +5,7 @@ directory. The file format is in `penstock.codec.ckt`, byte by byte in docs/ckt-
 """
 
 from penstock.log.frames import SegmentCorrupt
-from penstock.log.layout import (
-    PipelineLayout,
-    SegmentFile,
-    SegmentMissing,
-    list_segments,
-    next_segments,
-)
+from penstock.log.layout import SegmentFile, SegmentMissing, list_segments, next_segments
 from penstock.log.reader import Finding, check, open_chain
 from penstock.log.recovery import ChainBroken, LogForeign
 from penstock.log.segment import ClosedSegment, Segment, SegmentMisnamed, open_segment
@@ -33,7 +27,6 @@ __all__ = [
     "LogForeign",
     "LogLocked",
     "LogState",
-    "PipelineLayout",
     "Segment",
     "SegmentCorrupt",
     "SegmentFile",

@@ -29,43 +29,6 @@ class SegmentMissing(PenstockError):
     retry = "operator"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineLayout:
-    """The directories of one pipeline, below `[pipeline].directory`."""
-
-    root: Path
-
-    @property
-    def log(self) -> Path:
-        """Segments, the log's own state, its lock and CHANGE.DONE."""
-        return self.root / "log"
-
-    @property
-    def state(self) -> Path:
-        """Small files replaced whole: handover, bulk ledger, holds."""
-        return self.root / "state"
-
-    @property
-    def copies(self) -> Path:
-        """Ledgers of tables that are copied while the others are followed, by number."""
-        return self.state / "copies"
-
-    @property
-    def spill(self) -> Path:
-        """Side files of transactions in progress; emptied at every connect."""
-        return self.root / "spill"
-
-    @property
-    def run(self) -> Path:
-        """Process ids, diagnostics, and rows that wait for their batch: nothing that must last."""
-        return self.root / "run"
-
-    @property
-    def consumers(self) -> Path:
-        """One directory of hard links per consumer."""
-        return self.root / "cdc"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class SegmentFile:
     """One segment by name; closed ones never change."""

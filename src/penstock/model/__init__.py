@@ -4,7 +4,7 @@ Standard library only. No I/O, no drivers, no columns: rows as Arrow live in `pe
 """
 
 from penstock.model.change import FlushPoint, Marker, MarkerKind, Op, Rows, Run
-from penstock.model.errors import LOAD_AGAIN, PenstockError, Retry
+from penstock.model.errors import LOAD_AFRESH, LOAD_AGAIN, PenstockError, Retry
 from penstock.model.position import BinlogPosition, Lsn
 from penstock.model.relation import Column, Identity, Relation
 from penstock.model.table import (
@@ -17,6 +17,7 @@ from penstock.model.table import (
 )
 
 __all__ = [
+    "LOAD_AFRESH",
     "LOAD_AGAIN",
     "BinlogPosition",
     "Column",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.host.errors import mask
-from penstock.log.layout import PipelineLayout
+from penstock.model.layout import PipelineLayout
 from penstock.ports.policies import Kind, Policies, Policy
 from penstock.ports.registry import Descriptor, engine_at
 

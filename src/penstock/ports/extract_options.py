@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from penstock.engines.postgres.source.catchup import RANGE_BYTES
-from penstock.engines.postgres.source.ddl_watch import POLL_INTERVAL_S
 from penstock.model import FlushPoint
+
+TABLE_INTERVAL_S = 10.0
+RANGE_BYTES = 64 * 1024 * 1024
 
 
 class ControlGate(Protocol):
@@ -55,7 +56,7 @@ class ExtractOptions:
     operation_count_max: int = 150_000
     extension: str = "ckt"
     slot_wait_s: float = 90.0
-    table_interval_s: float = POLL_INTERVAL_S
+    table_interval_s: float = TABLE_INTERVAL_S
     catch_up_bytes: int = 64 * 1024 * 1024
     catch_up_range_bytes: int = RANGE_BYTES
     server_id: int = 0

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from penstock.load import LOAD_AFRESH
-from penstock.model import Column, Relation
+from penstock.model import LOAD_AFRESH, Column, Relation
 from penstock.ports.policies import Kind
 from penstock.ports.refusals import RelationNotCarried
 from penstock.ports.target import TableRecord

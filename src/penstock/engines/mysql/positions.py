@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from penstock.engines.mysql.source.standing import STANDING_FILE, Standing, position_text
 from penstock.host import checkpoint
-from penstock.log import PipelineLayout
 from penstock.model import BinlogPosition
+from penstock.model.layout import PipelineLayout
 from penstock.ports.config import Config
 
 

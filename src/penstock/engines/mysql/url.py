@@ -29,12 +29,12 @@ from types import MappingProxyType
 from typing import Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from penstock.engines.postgres.connect import CONNECT_TIMEOUT_S
 from penstock.host.errors import TlsFailed, UrlInvalid, mask
 
 SCHEMES = ("mysql", "mariadb")
 PORT_DEFAULT = 3306
 SSL_MODES = ("disable", "prefer", "require", "verify-ca", "verify-full")
+CONNECT_TIMEOUT_S = 10
 EXAMPLE = "mysql://user:password@host:3306/database"
 _MODE_NAMES = {
     "disabled": "disable",

@@ -19,6 +19,7 @@ DESCRIPTOR = Descriptor(
         "lag": f"{_HERE}.lag:PostgresReader",
         "options": f"{_HERE}.options",
         "checks": f"{_HERE}.checks",
+        "demo": f"{_HERE}.server.shop",
         "extraction": f"{_HERE}.extraction",
         "plan": f"{_HERE}.plan",
         "planner": f"{_HERE}.planner:make_planner",

@@ -10,8 +10,8 @@ from penstock.engines.postgres.source.ddl_watch import WatchState
 from penstock.engines.postgres.source.engine import WATCH_FILE
 from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES, Files
-from penstock.log import PipelineLayout
 from penstock.model import TableDefinition, TableName
+from penstock.model.layout import PipelineLayout
 from penstock.ports.config import Config
 from penstock.ports.tables import Followed, Present
 

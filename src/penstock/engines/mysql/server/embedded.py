@@ -20,10 +20,10 @@ from urllib.parse import quote
 
 from penstock.engines.mysql.server.binaries import MySQLInstallation, find_mysql_installation
 from penstock.engines.mysql.version import Flavour, ServerVersion
-from penstock.engines.postgres.server.embedded import TlsFiles
 from penstock.host.server_process import (
     EmbeddedServerFailed,
     ServerFolder,
+    TlsFiles,
     Watcher,
     end_process,
     free_port,

@@ -14,12 +14,12 @@ from collections.abc import Callable
 
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.table_book import TableBook
-from penstock.extract.wish_files import WishFiles
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import as_pattern
 from penstock.model.wishes import Capture, TableWish
 from penstock.ports.source import StateFiles
+from penstock.ports.wish_files import WishFiles
 
 LOOK_INTERVAL_S = 0.5
 

@@ -15,8 +15,7 @@ from penstock.codec.types import Engine, Mapping, Server, filled
 from penstock.engines.mysql.connect import quoted
 from penstock.engines.mysql.target.target import TargetColumn, TargetTable
 from penstock.engines.mysql.target.types import default_of, same_type
-from penstock.load import LOAD_AFRESH
-from penstock.model import Column, Relation
+from penstock.model import LOAD_AFRESH, Column, Relation
 from penstock.ports.policies import Kind
 from penstock.ports.refusals import RelationNotCarried
 from penstock.ports.target import TableRecord

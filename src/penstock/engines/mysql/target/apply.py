@@ -40,9 +40,8 @@ from penstock.engines.mysql.target.target import TargetTable, read_target_tables
 from penstock.engines.mysql.target.types import mapping_of, target_server
 from penstock.host import faults
 from penstock.host.errors import StatementFailed
-from penstock.load import LOAD_AFRESH
 from penstock.load.rows_files import pieces_of
-from penstock.model import Column, PenstockError, Relation, TableName
+from penstock.model import LOAD_AFRESH, Column, PenstockError, Relation, TableName
 from penstock.ports.policies import EVOLVE_ALL, Kind, Policies
 from penstock.ports.refusals import (
     StagingChanged,

@@ -23,8 +23,7 @@ from penstock.engines.mysql.connect import rows as rows_of
 from penstock.engines.mysql.target.layout import MergeLayout
 from penstock.engines.mysql.target.rows import FIELDS, lines, tuples
 from penstock.host.errors import ConnectionLost, ServerBusy, StatementInterrupted
-from penstock.load import LOAD_AFRESH
-from penstock.model import PenstockError
+from penstock.model import LOAD_AFRESH, PenstockError
 from penstock.ports.refusals import StagingChanged, StagingFailed, StagingLost, ValueRefused
 from penstock.ports.target import SCHEMA, Outgoing
 

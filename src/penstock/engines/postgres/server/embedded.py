@@ -14,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import quote
@@ -29,6 +28,7 @@ from penstock.host.server_process import (
     EmbeddedDirectoryUnusable,
     EmbeddedServerFailed,
     ServerFolder,
+    TlsFiles,
     Watcher,
     end_process,
     free_port,
@@ -44,7 +44,6 @@ __all__ = [
     "EmbeddedPostgres",
     "EmbeddedServerFailed",
     "StopMode",
-    "TlsFiles",
 ]
 
 START_TIMEOUT_S = 60.0
@@ -75,14 +74,6 @@ BASE_SETTINGS: dict[str, str] = {
     "log_min_messages": "warning",
     "timezone": "UTC",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsFiles:
-    """A server certificate and its private key, PEM; both are copied into the server's folder."""
-
-    certificate: Path
-    key: Path
 
 
 class EmbeddedPostgres:

@@ -35,7 +35,6 @@ from penstock.engines.postgres.source.relations import RelationResolver
 from penstock.engines.postgres.source.slot import PUBLISHED, published
 from penstock.engines.postgres.source.stream import PostgresSource
 from penstock.engines.postgres.source.table_actions import TableActions
-from penstock.extract.wish_files import WishFiles
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import PrivilegeMissing, StatementInterrupted
@@ -43,6 +42,7 @@ from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.patterns import as_pattern
 from penstock.model.wishes import Capture, TableWish
 from penstock.ports.source import StateFiles
+from penstock.ports.wish_files import WishFiles
 
 logger = structlog.get_logger()
 faults.declare("extract.capture.before", "extract.capture.bound", "extract.capture.after")

@@ -42,9 +42,9 @@ from penstock.engines.postgres.source.stream import (
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
 from penstock.model import FlushPoint, Lsn, Run
+from penstock.ports.extract_options import RANGE_BYTES
 
 logger = structlog.get_logger()
-RANGE_BYTES = 64 * 1024 * 1024  # of WAL in one answer, RANGE_GROWTH times as much at most
 RANGE_GROWTH = 8
 FIRST_PART = 4  # the first range is shorter, lest those who wait for rows do so for long
 REDECODED_PART = 1  # a range is at least so many times as long as what is decoded again before it

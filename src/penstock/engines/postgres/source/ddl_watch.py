@@ -39,7 +39,6 @@ from penstock.engines.postgres.source.type_shape import TypeShape
 from penstock.model import Lsn, PenstockError, TableDefinition, TableName
 
 logger = structlog.get_logger()
-POLL_INTERVAL_S = 10.0
 ATTEMPTS_MAX = 5
 LOCK_TIMEOUT_MS = 2000
 UNKNOWN_ID = 0  # no table has this oid

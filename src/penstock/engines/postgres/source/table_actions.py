@@ -15,7 +15,6 @@ import structlog
 from penstock.engines.postgres.source.assemble import Assembler
 from penstock.engines.postgres.source.assembly import Visit
 from penstock.engines.postgres.source.ddl_watch import (
-    POLL_INTERVAL_S,
     Action,
     DdlWatch,
     Gone,
@@ -31,6 +30,7 @@ from penstock.engines.postgres.source.stream import PostgresSource
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectionLost
 from penstock.model import FlushPoint, MarkerKind, Relation, Run, TableName
+from penstock.ports.extract_options import TABLE_INTERVAL_S
 
 logger = structlog.get_logger()
 LOOK_PAUSE_S_MIN = 1.0
@@ -51,7 +51,7 @@ class TableActions:
         resolver: RelationResolver,
         *,
         save: Callable[[WatchState], None],
-        interval_s: float = POLL_INTERVAL_S,
+        interval_s: float = TABLE_INTERVAL_S,
         clock: Clock = REAL_CLOCK,
     ) -> None:
         """Take the watch and the resolver of the log's relations."""

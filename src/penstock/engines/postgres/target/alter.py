@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from penstock.engines.postgres.connect import literal, quoted
 from penstock.engines.postgres.target.target import TargetColumn, TargetIndex, TargetTable
 from penstock.engines.postgres.target.types import map_namespaces, same_type
-from penstock.load import LOAD_AFRESH
-from penstock.model import Column, Relation
+from penstock.model import LOAD_AFRESH, Column, Relation
 from penstock.ports.policies import Kind
 from penstock.ports.refusals import RelationNotCarried
 from penstock.ports.target import TableRecord

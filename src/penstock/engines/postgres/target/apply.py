@@ -25,8 +25,7 @@ from penstock.engines.postgres.target.records import Records
 from penstock.engines.postgres.target.refusals import apply_error, grant_replica, naming_objects
 from penstock.engines.postgres.target.reshape import Reshaping
 from penstock.engines.postgres.target.target import TargetTable, read_target_tables, require
-from penstock.load import LOAD_AFRESH
-from penstock.model import PenstockError, Relation, TableName
+from penstock.model import LOAD_AFRESH, PenstockError, Relation, TableName
 from penstock.ports.policies import EVOLVE_ALL, Kind, Policies, Policy
 from penstock.ports.refusals import (
     TargetRowMissing,

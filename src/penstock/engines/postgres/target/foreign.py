@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 from penstock.codec import types as typemap
 from penstock.codec.types import NO_CHOICES, Choices, Engine, Server
-from penstock.load import LOAD_AFRESH
-from penstock.model import Column, Relation, TableName
+from penstock.model import LOAD_AFRESH, Column, Relation, TableName
 from penstock.ports.refusals import RelationNotCarried
 
 AS_IS = "{}"

@@ -11,8 +11,7 @@ from adbc_driver_postgresql import dbapi
 from psycopg import conninfo
 
 from penstock.engines.postgres.connect import connect_error, literal, quoted
-from penstock.load import LOAD_AFRESH
-from penstock.model import PenstockError
+from penstock.model import LOAD_AFRESH, PenstockError
 from penstock.ports.refusals import StagingChanged, StagingFailed, StagingLost
 from penstock.ports.target import SCHEMA, Outgoing
 

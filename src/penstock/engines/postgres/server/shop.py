@@ -1,7 +1,7 @@
 """The demo's shop and its customers: a seeded stream of transactions on the source.
 
 The same seed gives the same transactions in the same order; only how many of them fit into the
-time given depends on the machine. Not here: servers and the pipeline (`demo.py`).
+time given depends on the machine. Not here: the pipeline (`penstock.control.demo`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from importlib import resources
@@ -17,8 +18,11 @@ from typing import Any
 
 import psycopg
 
-from penstock.engines.postgres.connect import connect, server_errors, statement
+from penstock.engines.postgres.connect import connect, quoted, server_errors, statement
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres
+from penstock.ports.demo import DemoServer, WorkloadCounts, WorkloadOptions
 
+DATABASE = "shop"
 SEED = 20_240_229
 FIRST_PURCHASE = 1_000_000
 PRODUCT_COUNT = 400
@@ -82,14 +86,6 @@ IMPORT_VIEWS = """
       from generate_series(1, %(count)s) n
 """
 ADD_POINTS = "alter table customer add column points integer not null default 100"
-
-
-@dataclass(slots=True)
-class WorkloadCounts:
-    """What the workload has done so far; read by others while it runs."""
-
-    transactions: int = 0
-    rows: int = 0
 
 
 @dataclass(slots=True)
@@ -258,24 +254,25 @@ ACTIONS: dict[Action, int] = {
 RATES_EVERY = 400  # transactions from one TRUNCATE to the next
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadOptions:
-    """How long and how fast. The two big moments come at these shares of the time.
-
-    transaction_count_max: stop after as many, should that come before duration_s; None: no such
-    bound.
-    """
-
-    duration_s: float = 60.0
-    transaction_count_max: int | None = None
-    transactions_per_s_max: int = 120
-    column_added_at: float = 0.55
-    large_transaction_at: float = 0.75
+@contextmanager
+def demo_server() -> Iterator[DemoServer]:
+    """See `ports.demo.Demo`."""
+    with EmbeddedPostgres() as server:
+        with (
+            connect(server.url(), application_name="penstock demo") as connection,
+            server_errors("making the demo's database"),
+        ):
+            connection.execute(statement(f"create database {quoted(DATABASE)}"))
+        yield DemoServer(
+            url=server.url(DATABASE), port=server.port, shown=f"PostgreSQL {server.version}"
+        )
 
 
 def open_shop(url: str) -> None:
     """Make the shop's tables and fill them, in one transaction. Raises what the server raises."""
-    script = resources.files("penstock.control").joinpath("demo_shop.sql").read_text("utf-8")
+    script = (
+        resources.files("penstock.engines.postgres.server").joinpath("shop.sql").read_text("utf-8")
+    )
     with connect(url, application_name="penstock demo", autocommit=False) as connection:
         with server_errors("filling the demo's shop"):
             connection.execute(statement(script))
