@@ -137,7 +137,7 @@ def closing_lines(outcome: DemoOutcome) -> list[str]:
     if result.equal:
         lines.append(
             f"source and target are equal: {len(result.tables)} tables, {human_count(rows)} rows, "
-            f"compared row by row at position {result.place}"
+            f"compared row by row at position {result.at}"
         )
     else:
         lines.append("SOURCE AND TARGET DIFFER: this is a bug in penstock, please report it")
