@@ -17,7 +17,7 @@ from fix_end_to_end import Process
 from fix_mysql import MySQLServer, database_of
 from fix_pipeline import penstock, write_pipeline
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 ITEM = "create table {name} (id int primary key, n int not null, t int)"
 FILL = "insert into {name} values " + ", ".join(f"({n}, 0, {n})" for n in range(500))
