@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import fix_mysql
 import fix_postgres
 from fix_shared import SharedServers
-from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.model import TableName
 
 LOCK_WAIT_S = 20  # DDL that has to wait this long would wait for ever
@@ -156,8 +155,7 @@ def new_place(servers: SharedServers, engine: str) -> Iterator[Place]:
     kind = _KINDS[engine]
     place: Place
     if isinstance(kind, int):
-        embedded = servers.get(("first", kind), lambda: EmbeddedPostgres(major=kind))
-        place = PostgresPlace(fix_postgres.Server(embedded=embedded))
+        place = PostgresPlace(fix_postgres.first_server(servers, kind))
     else:
         place = MySQLPlace(servers.get(kind, lambda: fix_mysql.running(kind)))
     try:

@@ -188,10 +188,15 @@ def postgres_version(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="session")
 def postgres(postgres_version: int, shared_servers: SharedServers) -> Server:
     """A running server, shared by the tests of one process: leave it as you found it."""
+    return first_server(shared_servers, postgres_version)
+
+
+def first_server(servers: SharedServers, version: int) -> Server:
+    """The running server of this version, or the one that a DSN names."""
     dsn = os.environ.get("PENSTOCK_TEST_POSTGRES_DSN", "")
     if dsn:
         return Server(dsn=dsn)
-    return _shared(shared_servers, "first", postgres_version)
+    return _shared(servers, "first", version)
 
 
 @pytest.fixture(scope="session")

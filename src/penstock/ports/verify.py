@@ -56,7 +56,7 @@ class Hasher(StrEnum):
     """How images become numbers.
 
     FAST: the server's own 64-bit hash of text; the same on servers of one byte order and one
-    encoding, which is probed. SHA256: the same on all servers of PostgreSQL, at about twice the
+    encoding, which is probed. SHA256: the same on all servers of an engine, at about twice the
     time. SHARED: the same on every engine, for images of `control.shared_image`; one sum per bucket
     in place of two, as some servers would compute the image anew for the second one.
     """
