@@ -11,10 +11,10 @@ from penstock.control.compare import TablePair, compare_tables
 from penstock.control.config import load_config
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.planner import PostgresPlanner
+from penstock.engines.postgres.source.bulk_reader import snapshot_text
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.slot import ConsistentPoint
 from penstock.engines.postgres.verify.reader import PostgresVerifyReader
-from penstock.load import chunk as chunks
 from penstock.load.bulk import BulkResult
 from penstock.load.session import Session
 from penstock.model import Lsn, TableName
@@ -69,7 +69,7 @@ def point_of(config: Config, point: ConsistentPoint) -> Point:
     return Point(
         position=Lsn(point.position),
         snapshot_id=point.snapshot_id,
-        snapshot_text=chunks.snapshot_text(config.source.url, point.snapshot_id),
+        snapshot_text=snapshot_text(config.source.url, point.snapshot_id),
     )
 
 

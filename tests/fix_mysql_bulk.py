@@ -15,17 +15,19 @@ from penstock.codec.mysql.mysqltext import Dialect
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import load_config
 from penstock.engines.mysql.source.borrowing import BorrowedSession, borrow
+from penstock.engines.mysql.source.bulk_reader import RowsOfChunk
 from penstock.engines.mysql.source.chunks import KeyChunk
 from penstock.engines.mysql.source.lending import Lender
 from penstock.engines.mysql.source.snapshot import open_snapshots
 from penstock.engines.postgres.connect import quoted
+from penstock.engines.postgres.target.chunk import into_postgres
 from penstock.load.bulk import BulkResult
-from penstock.load.bulk_mysql import RowsOfChunk, into_postgres
 from penstock.load.session import Session
 from penstock.model import TableDefinition
 from penstock.ports.config import Config
 from penstock.ports.planner import open_planner
-from penstock.sql.read_plan import Ends, way_of
+from penstock.ports.server_pair import Ends
+from penstock.sql.read_plan import way_of
 
 
 class Here(LocalSession):

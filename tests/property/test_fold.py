@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fix_changes import Change, batch, relation
-from penstock.engines.postgres.target.merge_rows import GONE, NEW, UPSERT
+from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.load.fold import Fold
 from penstock.model import Identity, Relation
+from penstock.ports.target import GONE, NEW, UPSERT
 
 WIDTH = 4  # columns of the test table, the key first
 KEYS = st.integers(0, 6)
@@ -113,7 +114,7 @@ def apply_folded(
         at += size
     rows: list[dict[str, Any]] = []
     for bucket in range(buckets):
-        fold = Fold(shape, overlaps=overlaps)
+        fold = Fold(shape, MergeLayout(shape), overlaps=overlaps)
         for frame in frames:
             fold.add(frame)
         folded = fold.finish()
@@ -210,7 +211,7 @@ def test_table_without_a_key_folds_to_counts(steps: Any, buckets: int) -> None:
                 before=old if op != "I" else None,
             )
         )
-    fold = Fold(shape)
+    fold = Fold(shape, MergeLayout(shape))
     if changes:
         fold.add(batch(shape, changes))
     folded = fold.finish()

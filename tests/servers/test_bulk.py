@@ -16,12 +16,12 @@ from penstock.control.bulk_load import bulk_load
 from penstock.control.config import load_config
 from penstock.engines.postgres.planner import PostgresPlanner
 from penstock.engines.postgres.source.snapshot import temporary_consistent_point
-from penstock.engines.postgres.target.bulk_checks import TargetFires
 from penstock.load.bulk import finish_foreign_keys
 from penstock.load.bulk_progress import BulkProgress, stored_progress
 from penstock.load.ledger import TargetHoldsRows, read_ledger, start_positions, write_ledger
 from penstock.load.session import Session
 from penstock.model import TableName
+from penstock.ports.bulk import TargetFires
 from penstock.ports.config import Config
 
 pytestmark = pytest.mark.spark

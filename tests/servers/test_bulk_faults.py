@@ -23,12 +23,14 @@ from penstock.control.bulk_load import bulk_load
 from penstock.control.live import bulk_line
 from penstock.control.target_state import read_target_state
 from penstock.engines.postgres.planner import PostgresPlanner
+from penstock.engines.postgres.source.bulk_reader import snapshot_text
 from penstock.engines.postgres.source.snapshot import temporary_consistent_point
 from penstock.load import chunk as chunks
 from penstock.load.bulk import BulkStopped
 from penstock.load.bulk_progress import BulkProgress
 from penstock.load.ledger import read_ledger, start_positions
 from penstock.load.session import Session
+from penstock.ports.bulk import ChunkTask, Status
 from penstock.ports.config import Config
 from penstock.ports.target_state import open_target_reader
 
@@ -184,7 +186,7 @@ def test_a_worker_left_over_can_not_add_rows_of_an_old_plan(config: Config, spar
     load(config, spark)
     plan = read_ledger(config.layout.state).plans[0]
     with temporary_consistent_point(config.source.url) as point:
-        task = chunks.ChunkTask(
+        task = ChunkTask(
             source_url=config.source.url,
             target_url=config.target.url,
             table=plan.source,
@@ -193,12 +195,12 @@ def test_a_worker_left_over_can_not_add_rows_of_an_old_plan(config: Config, spar
             columns=plan.columns,
             binary=plan.binary,
             snapshot_id=point.snapshot_id,
-            snapshot_text=chunks.snapshot_text(config.source.url, point.snapshot_id),
+            snapshot_text=snapshot_text(config.source.url, point.snapshot_id),
             plan="given up",
             replica_role=True,
         )
         with chunks.Workplace() as workplace:
-            assert workplace.copy(task).status is chunks.Status.PLAN_GONE
+            assert workplace.copy(task).status is Status.PLAN_GONE
     check_equal(config)
 
 
@@ -224,7 +226,7 @@ def test_a_chunk_copied_by_two_processes_is_there_once(config: Config, spark: Se
     plan = read_ledger(config.layout.state).plans[0]
     run(config.target.url, "update wirekite.bulk_table set finish_time = null")
     with temporary_consistent_point(config.source.url) as point, ExitStack() as stack:
-        task = chunks.ChunkTask(
+        task = ChunkTask(
             source_url=config.source.url,
             target_url=config.target.url,
             table=plan.source,
@@ -233,13 +235,13 @@ def test_a_chunk_copied_by_two_processes_is_there_once(config: Config, spark: Se
             columns=plan.columns,
             binary=plan.binary,
             snapshot_id=point.snapshot_id,
-            snapshot_text=chunks.snapshot_text(config.source.url, point.snapshot_id),
+            snapshot_text=snapshot_text(config.source.url, point.snapshot_id),
             plan=plan.name,
             replica_role=True,
         )
         workplace = stack.enter_context(chunks.Workplace())
         outcome = workplace.copy(task)
-        assert (outcome.status, outcome.rows) == (chunks.Status.DONE_BEFORE, 1000)
+        assert (outcome.status, outcome.rows) == (Status.DONE_BEFORE, 1000)
     check_equal(config)
 
 

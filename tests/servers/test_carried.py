@@ -14,7 +14,7 @@ from penstock.engines.mysql.source import catalog as mysql_catalog
 from penstock.engines.postgres.source import catalog as postgres_catalog
 from penstock.model import TableDefinition
 from penstock.ports.bulk import open_bulk_target
-from penstock.sql.read_plan import Ends
+from penstock.ports.server_pair import Ends
 
 FROM_POSTGRES = """
 create table public.parent (id serial primary key, code varchar(10) unique not null);

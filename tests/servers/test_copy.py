@@ -16,7 +16,7 @@ from fix_proxy import Link, Proxy
 from penstock.codec.postgres import pgwire
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.target import relay
-from penstock.engines.postgres.target.pipe import CopyCountsDiffer, copy_rows, through_libpq
+from penstock.engines.postgres.target.pipe import copy_rows, through_libpq
 from penstock.engines.postgres.target.relay import CopyConnectionLost
 from penstock.host.errors import (
     ConnectionLost,
@@ -25,6 +25,7 @@ from penstock.host.errors import (
     StatementInterrupted,
 )
 from penstock.model import PenstockError
+from penstock.ports.bulk import CopyCountsDiffer
 
 COPY_IN = "copy public.t from stdin (format binary)"
 # Rows of every length up to two blocks of a server, and one far beyond a block of ours.

@@ -14,8 +14,8 @@ from fix_pipeline import pipeline
 from fix_postgres import Server
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import Exclusion
+from penstock.engines.postgres.target.bulk_marks import ensure_marks
 from penstock.engines.postgres.target.schema import create_tables
-from penstock.load.ledger import ensure_marks
 from penstock.ports.checks import Severity
 from penstock.ports.config import Config
 

@@ -8,11 +8,11 @@ import psycopg
 import pytest
 
 from penstock.engines.postgres.connect import connect
-from penstock.engines.postgres.target.bulk_checks import TargetFires
+from penstock.engines.postgres.target.bulk_marks import begin_afresh
+from penstock.engines.postgres.target.bulk_marks import ensure_marks as ensure_bulk_marks
 from penstock.engines.postgres.target.progress import ensure_tables
-from penstock.load.ledger import TablePlan, begin_afresh
-from penstock.load.ledger import ensure_marks as ensure_bulk_marks
 from penstock.model import TableName
+from penstock.ports.bulk import TablePlan, TargetFires
 
 PARENT = TableName("public", "parent")
 SETUP = """

@@ -15,13 +15,14 @@ from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.slot import ensure_publication
 from penstock.engines.postgres.source.snapshot import lock_tables
+from penstock.engines.postgres.target.bulk_marks import begin_afresh, is_empty
+from penstock.engines.postgres.target.bulk_marks import ensure_marks as ensure_bulk_marks
 from penstock.engines.postgres.target.progress import ensure_tables
 from penstock.engines.postgres.target.repair import PostgresRepair
 from penstock.engines.postgres.verify.reader import read_parts
 from penstock.host.errors import StatementInterrupted
-from penstock.load.ledger import TablePlan, begin_afresh, is_empty
-from penstock.load.ledger import ensure_marks as ensure_bulk_marks
 from penstock.model import Identity, MarkerKind, Relation, TableName
+from penstock.ports.bulk import TablePlan
 from penstock.ports.policies import Kind, Policies, Policy
 from penstock.ports.refusals import RelationNotCarried
 

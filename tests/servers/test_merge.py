@@ -16,10 +16,9 @@ from penstock.engines.postgres.target.enums import EnumLabelMissing
 from penstock.engines.postgres.target.merge import Merge, MergeSql, Way
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.send import send
-from penstock.load.folded import Counts
 from penstock.model import Identity, MarkerKind, PenstockError, Relation, TableName
 from penstock.ports.refusals import StagingChanged, StagingFailed, TargetRowMissing, ValueRefused
-from penstock.ports.target import Outgoing
+from penstock.ports.target import Counts, Outgoing
 
 pytestmark = pytest.mark.usefixtures("rows_at_once")
 

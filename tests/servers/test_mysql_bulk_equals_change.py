@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from penstock.engines.postgres.target.shaped import postgres_definition
 
 from fix_extract import segments_of
 from fix_loader import Applying
@@ -20,7 +21,7 @@ from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quoted
 from penstock.engines.postgres.target.schema import create_tables
 from penstock.model import TableDefinition
-from penstock.sql.read_plan import Ends, postgres_definition
+from penstock.ports.server_pair import Ends
 
 CHOICES = {"zero dates": "text", "nul characters": "remove", "loose json": "text"}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from penstock.engines.postgres.target.shaped import postgres_definition
 
 from fix_binlog import DECODERS, Recorded, Replica, shown
 from fix_binlog_record import (
@@ -28,14 +29,15 @@ from penstock.codec.mysql.mysqltext import Dialect, Form, TextCell
 from penstock.codec.types import Engine, parse_choices
 from penstock.codec.types import Server as TypedServer
 from penstock.control.ends import server_of
+from penstock.engines.mysql.source.bulk_reader import RowsOfChunk
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.chunks import KeyChunk
 from penstock.engines.mysql.source.relations import relation_of_definition
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quoted
 from penstock.engines.postgres.target.schema import create_tables
-from penstock.load.bulk_mysql import RowsOfChunk
 from penstock.model import Relation, TableDefinition
-from penstock.sql.read_plan import Ends, postgres_definition, way_of
+from penstock.ports.server_pair import Ends
+from penstock.sql.read_plan import way_of
 
 LOSSY = {"zero dates": "text", "nul characters": "remove"}
 

@@ -25,11 +25,11 @@ from penstock.control.late_keys import LateKeyMaker
 from penstock.control.table_copy import TableCopier
 from penstock.engines.mysql.planner import MySQLPlanner
 from penstock.extract.extractor import Ended
-from penstock.load.late_keys import LateKey, LateTable, put_late_keys, read_late_keys
-from penstock.load.late_tables import add_late_keys
+from penstock.load.late_keys import put_late_keys, read_late_keys
 from penstock.load.ledger import read_ledger
 from penstock.load.session import Session
 from penstock.model import BinlogPosition, TableName
+from penstock.ports.deferred_keys import LateKey, LateTable, add_late_keys
 from penstock.ports.handover import read_handover
 from penstock.ports.refusals import TargetDdlFailed
 

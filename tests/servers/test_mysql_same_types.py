@@ -15,7 +15,7 @@ from penstock.control.ends import server_of
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.target.shapes import create_sql
 from penstock.model import TableName
-from penstock.sql.read_plan import Ends
+from penstock.ports.server_pair import Ends
 
 WHOLE = {"year(2)": "year(4)"}  # which holds what the other one prints two digits of
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from penstock.load import chunk
 from penstock.load.bulk_tasks import partitions, partitions_beside, streams_per_task
-from penstock.load.chunk import ChunkOutcome, ChunkTask, Status
-from penstock.load.ledger import Chunk
 from penstock.model import TableName
+from penstock.ports.bulk import Chunk, ChunkOutcome, ChunkTask, Status
 
 MIB = 2**20
 

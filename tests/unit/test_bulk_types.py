@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from penstock.engines.postgres.target.shaped import postgres_definition
 
 from penstock.codec.mysql.mysqltext import Form
 from penstock.codec.postgres.copytext import LineForm
 from penstock.codec.types import Choices, Engine, Server, parse_choices
 from penstock.engines.mysql.target.chunk import load_sql
 from penstock.engines.mysql.target.shapes import create_sql, key_statements
-from penstock.load.chunk import ChunkTask
-from penstock.load.ledger import Chunk
 from penstock.model import ColumnDefinition, TableDefinition, TableName, UniqueKey
-from penstock.sql.read_plan import AS_IS, Ends, postgres_definition, way_of
+from penstock.ports.bulk import Chunk, ChunkTask
+from penstock.ports.server_pair import Ends
+from penstock.sql.read_plan import AS_IS, way_of
 
 POSTGRES = Server(engine=Engine.POSTGRESQL, version=(18,))
 MYSQL = Server(engine=Engine.MYSQL, version=(8, 0, 15))

@@ -22,7 +22,6 @@ from penstock.engines.mysql.source.unfollowed import ChangesMissing, Transaction
 from penstock.engines.postgres.source.source_identity import ServerTooOld, identify
 from penstock.engines.postgres.target import schema
 from penstock.engines.postgres.target import send as sending
-from penstock.engines.postgres.target.bulk_checks import NamesCollide, check_names
 from penstock.engines.postgres.target.target import require
 from penstock.host import server_account, server_process
 from penstock.host.files import REAL_FILES, DirectoryLock
@@ -30,6 +29,7 @@ from penstock.host.process import Child, ProcessNotStarted
 from penstock.load.ledger import STATE_FILE, LedgerUnreadable, read_ledger
 from penstock.load.stage import BatchOptions, LogForeign, LogGap, Stager
 from penstock.model import TableDefinition, TableName
+from penstock.ports.bulk import NamesCollide, check_names
 from penstock.ports.config import Config
 from penstock.ports.identity import (
     DirectoryOfOtherPipeline,

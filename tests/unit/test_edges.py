@@ -21,13 +21,13 @@ from penstock.codec.mysql.values import ewkb_hex, uncompressed
 from penstock.codec.postgres import pgwire
 from penstock.codec.postgres.copytext import LineCell, LineForm, LoadLines
 from penstock.engines.mysql.source.prepared import PreparedFiles, StreamUnexpected
+from penstock.engines.mysql.target.rows_file import pieces_of
 from penstock.engines.mysql.version import ServerVersion
 from penstock.host import socket as sockets
 from penstock.host.errors import ConnectionLost
 from penstock.host.files import REAL_FILES
 from penstock.host.retry import Backoff
 from penstock.load.keys import encode
-from penstock.load.rows_files import pieces_of
 from penstock.log.layout import checked_extension, next_segments
 from penstock.model import Lsn
 from penstock.model.position import LSN_MAX, PositionInvalid

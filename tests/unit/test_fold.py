@@ -12,10 +12,11 @@ import pytest
 from fix_changes import Change, batch, relation
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.load.fold import Fold
-from penstock.load.folded import Counts, LogInconsistent
+from penstock.load.folded import LogInconsistent
 from penstock.load.job import cut
 from penstock.load.keys import encode
 from penstock.model import Identity, Relation
+from penstock.ports.target import Counts
 
 TWO = relation(("id", "integer", "int32"), ("v", "text", "string"))
 
@@ -25,7 +26,7 @@ def folded(
 ) -> tuple[list[dict[str, Any]], Counts]:
     """The merge rows and counts of these changes in one frame."""
     frame = batch(shape, changes)
-    fold = Fold(shape)
+    fold = Fold(shape, MergeLayout(shape))
     fold.add(frame)
     result = fold.finish()
     parts = result.merge_rows([frame], in_key_order=in_key_order)
@@ -199,7 +200,7 @@ def test_table_without_a_key_needs_whole_images() -> None:
 def test_frames_must_be_the_same_at_the_second_reading() -> None:
     """A frame left out would lose rows without a word."""
     frames = [batch(TWO, [change("I", gsn, after=(gsn, "x"))]) for gsn in (1, 2)]
-    fold = Fold(TWO)
+    fold = Fold(TWO, MergeLayout(TWO))
     for frame in frames:
         fold.add(frame)
     with pytest.raises(LogInconsistent):

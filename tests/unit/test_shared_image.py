@@ -11,8 +11,8 @@ from penstock.control.shared_image import ColumnIncomparable, compared_columns, 
 from penstock.engines.mysql.verify import checksum as checksum_mysql
 from penstock.engines.postgres.verify import checksum
 from penstock.model import ColumnDefinition, TableDefinition, TableName
+from penstock.ports.server_pair import Ends
 from penstock.ports.verify import Dialect, Hasher, Part
-from penstock.sql.read_plan import Ends
 
 MYSQL = Server(engine=Engine.MYSQL, version=(8, 0, 36))
 MARIADB = Server(engine=Engine.MARIADB, version=(10, 11, 8))

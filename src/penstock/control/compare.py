@@ -22,6 +22,7 @@ from penstock.control.checksum import Sums, add_sums, bucket_count, differing_bu
 from penstock.control.hashed_rows import Kind, Tally, merge
 from penstock.control.shared_image import compared_columns, shared_images
 from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.ports.server_pair import Ends
 from penstock.ports.verify import (
     Dialect,
     Hasher,
@@ -32,7 +33,6 @@ from penstock.ports.verify import (
     VerifyReader,
     key_columns,
 )
-from penstock.sql.read_plan import Ends
 
 NAMED_MAX = 20
 QUEUED_BATCHES_MAX = 4

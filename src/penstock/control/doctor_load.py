@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from penstock.control.ends import ends_of
 from penstock.control.plan import is_planned, make_plan
 from penstock.control.table_wishes import read_wishes
-from penstock.engines.postgres.target.bulk_checks import NamesCollide, check_names
 from penstock.load.ledger import Step, next_step, read_ledger, refused
 from penstock.log.state import load_state
 from penstock.model import PenstockError, TableDefinition
-from penstock.ports.bulk import open_bulk_target
+from penstock.ports.bulk import NamesCollide, check_names, open_bulk_target
 from penstock.ports.checks import Checks, Finding, Severity, Side, checks_of, mend_of
 from penstock.ports.config import Config
 from penstock.ports.target import SCHEMA, target_name

@@ -10,8 +10,8 @@ from penstock.control.followed import followed_names
 from penstock.model import TableDefinition
 from penstock.ports.config import Config
 from penstock.ports.registry import same_types
+from penstock.ports.server_pair import Ends
 from penstock.ports.tables import tables_at
-from penstock.sql.read_plan import Ends
 
 
 def server_of(url: str) -> Server:

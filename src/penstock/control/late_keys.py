@@ -15,12 +15,12 @@ from penstock.control.bulk_load import bulk_options
 from penstock.control.ends import source_tables
 from penstock.control.table_wishes import read_wishes
 from penstock.host import faults
-from penstock.load.late_keys import LateTable, put_late_keys, read_late_keys
-from penstock.load.late_tables import add_late_keys
+from penstock.load.late_keys import put_late_keys, read_late_keys
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import as_pattern
 from penstock.model.wishes import Capture
 from penstock.ports.config import Config
+from penstock.ports.deferred_keys import LateTable, add_late_keys
 
 logger = structlog.get_logger()
 

@@ -19,15 +19,15 @@ from penstock.codec.mysql.mysqltext import CellUnfit
 from penstock.control.checksum import Sums, add_sums, differing_buckets
 from penstock.control.compare import Compared
 from penstock.host.faults import declare, point
-from penstock.load.chunk import ChunkTask, named
-from penstock.load.chunk import Reader as RowReader
-from penstock.load.ledger import Chunk
+from penstock.load.chunk import named
 from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.ports.bulk import BulkReader, Chunk, ChunkTask
 from penstock.ports.config import Config
 from penstock.ports.repair import RepairTable, RepairTarget, open_repair
+from penstock.ports.server_pair import Ends
 from penstock.ports.target import Applied
 from penstock.ports.verify import Hasher, VerifyReader
-from penstock.sql.read_plan import Ends, way_of
+from penstock.sql.read_plan import way_of
 
 logger = structlog.get_logger()
 declare("verify.repair.deleted", "verify.repair.written", "verify.repair.committed")
@@ -83,7 +83,7 @@ class Repair:
             logger.info("table repaired", table=str(each.table), written=each.written)
         return done
 
-    def _mend(self, one: Compared, target: RepairTarget, reader: RowReader) -> Repaired:
+    def _mend(self, one: Compared, target: RepairTarget, reader: BulkReader) -> Repaired:
         """Delete what differs in one table, bring it anew, and see that the table is equal."""
         name = one.pair.target
         self.tell(f"repairing {name}")

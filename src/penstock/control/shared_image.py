@@ -14,8 +14,9 @@ from dataclasses import replace
 from penstock.codec.types import Mapping
 from penstock.codec.types.forms import Form, Kind
 from penstock.model import ColumnDefinition, PenstockError, TableDefinition, TableName
+from penstock.ports.server_pair import Ends
 from penstock.ports.verify import Cell, Dialect, Image, key_columns
-from penstock.sql.read_plan import Ends, carried
+from penstock.sql.read_plan import carried
 
 # Kinds whose text can hold anything; of all others it is digits, letters and signs.
 _ANY_TEXT = frozenset({Kind.TEXT, Kind.PADDED, Kind.PRINTED})

@@ -17,24 +17,15 @@ from pathlib import Path
 
 import structlog
 
-from penstock.engines.postgres.target.bulk_checks import check_names, goes_binary
 from penstock.host.clock import REAL_CLOCK
 from penstock.load.bulk_progress import OnProgress, Teller, Watch
 from penstock.load.bulk_tasks import partitions, partitions_beside, streams_per_task
-from penstock.load.chunk import (
-    ChunkOutcome,
-    ChunkTask,
-    Status,
-    copy_chunks,
-    snapshot_alive,
-)
-from penstock.load.late_keys import LateTable, early_and_late, put_late_keys
+from penstock.load.chunk import copy_chunks
+from penstock.load.late_keys import put_late_keys
 from penstock.load.late_tables import drop_late_keys, late_tables
 from penstock.load.ledger import (
-    Chunk,
     Ledger,
     Step,
-    TablePlan,
     next_step,
     position_of,
     read_ledger,
@@ -43,11 +34,23 @@ from penstock.load.ledger import (
 )
 from penstock.load.session import Session
 from penstock.model import PenstockError, TableDefinition, TableName
-from penstock.ports.bulk import BulkTarget, open_bulk_target
+from penstock.ports.bulk import (
+    BulkTarget,
+    Chunk,
+    ChunkOutcome,
+    ChunkTask,
+    Status,
+    TablePlan,
+    bulk_source,
+    check_names,
+    open_bulk_target,
+)
+from penstock.ports.deferred_keys import LateTable, early_and_late
 from penstock.ports.planner import Planner, Point, PointUnfit
 from penstock.ports.refusals import TargetShapeDiffers
+from penstock.ports.server_pair import Ends
 from penstock.ports.target import target_name
-from penstock.sql.read_plan import Ends, way_of
+from penstock.sql.read_plan import way_of
 
 logger = structlog.get_logger(__name__)
 
@@ -334,7 +337,8 @@ class _Load:
             )
 
     def is_alive(self, it: TablePlan | Point) -> bool:
-        return snapshot_alive(self.options.source_url, it.snapshot_id, it.snapshot_text)
+        url = self.options.source_url
+        return bulk_source(url).snapshot_alive(url, it.snapshot_id, it.snapshot_text)
 
     def plan_afresh(self, tables: Sequence[TableName], *, fresh: bool) -> None:
         """Plan tables at a consistent point: first bulk.json, then the target."""
@@ -386,7 +390,7 @@ class _Load:
     def plan_one(self, point: Point, definition: TableDefinition) -> TablePlan:
         way, ends = None, self.options.ends
         columns = tuple(c.name for c in definition.columns if not c.generated)
-        binary = ends is None and goes_binary(definition)
+        binary = self.target.takes_binary(definition)
         listed = columns
         if ends is not None:
             way = way_of(definition, ends)

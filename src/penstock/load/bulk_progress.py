@@ -18,9 +18,8 @@ import structlog
 
 from penstock.host import files
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.load.ledger import TablePlan
 from penstock.model import PenstockError, TableName
-from penstock.ports.bulk import BulkTarget, ChunkCounts
+from penstock.ports.bulk import BulkTarget, ChunkCounts, TablePlan
 
 logger = structlog.get_logger(__name__)
 

@@ -9,8 +9,8 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 
-from penstock.load.chunk import ChunkTask
 from penstock.model import TableName
+from penstock.ports.bulk import ChunkTask
 
 # Small chunks share a task: a task has its price, new connections too.
 SMALL_TASK_BYTES = 16 * 2**20

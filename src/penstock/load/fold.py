@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.load.folded import Folded, LogInconsistent, Net, inconsistent
 from penstock.load.keys import KeyCodes, encode
 from penstock.model import Op, Relation
@@ -35,17 +34,15 @@ Bools = npt.NDArray[np.bool_]
 class Fold:
     """Folds the changes of one relation version."""
 
-    def __init__(
-        self, relation: Relation, layout: Layout | None = None, *, overlaps: bool = False
-    ) -> None:
-        """layout: how the merge rows shall lie; PostgreSQL's when none is given.
+    def __init__(self, relation: Relation, layout: Layout, *, overlaps: bool = False) -> None:
+        """layout: how the merge rows shall lie.
 
         overlaps: the target may have some of these changes already. A row that they make and take
         away again may be there then, copied in between: its key is deleted as well.
         """
         self._overlaps = overlaps
         self.relation = relation
-        self.layout: Layout = layout or MergeLayout(relation)
+        self.layout = layout
         self._key = relation.key or tuple(range(len(relation.columns)))
         self._after: list[list[Any]] = [[] for _ in self._key]
         self._before: list[list[Any]] = [[] for _ in self._key]

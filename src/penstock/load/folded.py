@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.engines.postgres.target.merge_rows import GONE, NEW, UPSERT
 from penstock.load.keys import KeyCodes
 from penstock.model import LOAD_AFRESH, PenstockError, Relation
-from penstock.ports.target import Layout
+from penstock.ports.target import GONE, NEW, UPSERT, Counts, Layout
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -40,30 +39,6 @@ def inconsistent(relation: Relation, what: str) -> LogInconsistent:
         hint=f"Please report it with the output of `penstock log cat`. {LOAD_AFRESH}",
         table=relation.full_name,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """What a fold found. absent: upserts with columns to be filled from the target.
-
-    new: upserts of keys that the table did not have before.
-    """
-
-    changes: int = 0
-    upserts: int = 0
-    deletes: int = 0
-    absent: int = 0
-    new: int = 0
-
-    def __add__(self, other: Counts) -> Counts:
-        """The sum, field by field."""
-        return Counts(
-            changes=self.changes + other.changes,
-            upserts=self.upserts + other.upserts,
-            deletes=self.deletes + other.deletes,
-            absent=self.absent + other.absent,
-            new=self.new + other.new,
-        )
 
 
 @dataclass(slots=True)

@@ -18,12 +18,12 @@ import pyarrow as pa
 
 from penstock.host import faults
 from penstock.load.fold import Fold
-from penstock.load.folded import Counts, Folded
+from penstock.load.folded import Folded
 from penstock.load.plan import FrameRef, Task
 from penstock.load.prepare import prepared_batch
 from penstock.log.segment import Segment, open_segment
 from penstock.model import PenstockError
-from penstock.ports.target import Outgoing, RowsFile, engine_of
+from penstock.ports.target import Counts, Outgoing, RowsFile, engine_of
 
 faults.declare("load.copy.before", "load.copy.after")
 

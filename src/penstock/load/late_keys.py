@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -21,38 +20,13 @@ import msgspec
 from penstock.host import checkpoint, faults
 from penstock.host.files import REAL_FILES, Files
 from penstock.load.following import Follower
-from penstock.model import TableDefinition, TableName, UniqueKey
-from penstock.ports.refusals import TargetDdlFailed
+from penstock.model import TableName
+from penstock.ports.deferred_keys import LateTable
 
 LATE_KEYS_FILE = "late_keys.json"
 faults.declare("load.keys.before", "load.keys.made")
 
 _turn = threading.Lock()  # the loader and copies of single tables, each with a thread of its own
-
-
-class LateKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A unique key that waits. name, columns: in the target; columns are empty for expressions.
-
-    statement: makes it. plain: makes an index of this name that is not unique.
-    """
-
-    name: str
-    columns: tuple[str, ...]
-    statement: str
-    plain: str
-
-
-class LateTable(msgspec.Struct, frozen=True, kw_only=True):
-    """A table whose keys wait. settled: the position from which on its rows are of one moment.
-
-    with_foreign_keys: its foreign keys are made with them, and not with those of all tables.
-    """
-
-    source: TableName
-    target: TableName
-    settled: int
-    keys: tuple[LateKey, ...]
-    with_foreign_keys: bool = False
 
 
 class LateKeys(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,38 +99,3 @@ def put_late_keys(
         if after != before:
             REAL_FILES.make_directory(state_directory)
             checkpoint.save(state_directory / LATE_KEYS_FILE, LateKeys(tables=after))
-
-
-def early_and_late(definition: TableDefinition) -> tuple[TableDefinition, TableDefinition]:
-    """The table with the keys that hold at any moment and all indexes; and with the other keys.
-
-    What tells its rows apart is what it is read by, piece by piece, and so is never there twice.
-    """
-    early = tuple(key for key in definition.unique_keys if _is_identity(key, definition))
-    late = tuple(key for key in definition.unique_keys if key not in early)
-    plain = tuple(text for text in definition.indexes if not is_unique(text))
-    other = tuple(text for text in definition.indexes if is_unique(text))
-    return (
-        replace(definition, unique_keys=early, indexes=plain),
-        replace(definition, unique_keys=late, indexes=other),
-    )
-
-
-def is_unique(index: str) -> bool:
-    """Whether an index of MySQL that is listed with those that are no keys is a unique one."""
-    return index.startswith("unique ")
-
-
-def _is_identity(key: UniqueKey, definition: TableDefinition) -> bool:
-    return not any(key.prefixes) and set(key.columns) == set(definition.identity_columns)
-
-
-def key_refused(key: LateKey, table: TableName, said: str) -> TargetDdlFailed:
-    """The error for a key that the target refuses to make. said: the server's words, no values."""
-    return TargetDdlFailed(
-        f"adding unique key {key.name} of {table}: {said}",
-        hint="The target takes values for equal that the source tells apart, or has rows of its "
-        "own. Give the columns the source's collation, or take those rows away, or do without the "
-        f"key: {key.plain}; then run the same command again.",
-        table=str(table),
-    )

@@ -20,7 +20,6 @@ from penstock.codec.types import Engine as TypedEngine
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.alteration_cut import cut_at_alteration
-from penstock.load.folded import Counts
 from penstock.load.job import Outcome, Work, run_tasks
 from penstock.load.plan import (
     POSITION_MAX,
@@ -43,6 +42,7 @@ from penstock.ports.policies import EVOLVE_ALL, Policies
 from penstock.ports.registry import types_at
 from penstock.ports.target import (
     Applied,
+    Counts,
     Engine,
     FileProgress,
     MergeSpec,

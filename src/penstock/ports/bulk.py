@@ -1,19 +1,238 @@
-"""What the bulk load asks of a target, whichever engine it is: its ledger, tables and keys.
+"""What the bulk load asks of a source and a target, whichever engines they are; and its nouns.
 
-`open_bulk_target` picks the engine by the URL. Not here: the rows (`chunk.py`), and how an engine
-does it (`postgres/bulk.py`, `mysql/bulk.py`).
+Rows: a worker's `BulkReader` gives them, its `BulkWriter` takes them. The driver asks a
+`BulkTarget` for tables, keys and what is loaded. The engines are found by their URLs. Not here:
+consistent points and chunks (`ports/planner.py`), in which order it goes (`penstock.load`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
-from penstock.load.late_keys import LateKey
-from penstock.load.ledger import Mark, TablePlan
+import msgspec
+
+from penstock.codec.mysql.mysqltext import Dialect
+from penstock.host import faults
 from penstock.model import PenstockError, TableDefinition, TableName
-from penstock.sql.read_plan import Ends, is_mysql
+from penstock.ports.deferred_keys import LateKey
+from penstock.ports.registry import part
+from penstock.ports.server_pair import Ends, Way
+from penstock.ports.target import target_name
+
+APPLICATION_NAME = "penstock bulk"  # of the workers' sessions
+faults.declare("bulk.chunk.copied", "bulk.chunk.committed")
+
+
+class Chunk(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of a source table that is copied at once.
+
+    relation: the storage relation it is read from, a leaf for a partitioned table. copy_out: the
+    COPY TO STDOUT of its rows, with the columns of its plan in order and in the plan's format.
+    size_bytes, row_count: estimates.
+    """
+
+    number: int
+    relation: TableName
+    copy_out: str
+    size_bytes: int = 0
+    row_count: int = 0
+
+
+class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How one table is loaded. Also what bulk.json holds of it.
+
+    name: of the plan, random. given_up: names of earlier plans whose rows the target may hold.
+    position: the consistent point as text; the rows are the state before it, unless `settled` says
+    up to where changes have to be applied until they are some one state. snapshot_id: an
+    exported snapshot of the source at that point; snapshot_text: what it holds. columns: those
+    that are copied, in order; binary: in COPY's binary format; way: how rows go between
+    engines. has_keys: its keys, indexes and statistics were made by an earlier load.
+    """
+
+    source: TableName
+    target: TableName
+    columns: tuple[str, ...]
+    binary: bool
+    position: str
+    snapshot_id: str
+    snapshot_text: str
+    chunks: tuple[Chunk, ...]
+    name: str = ""
+    given_up: tuple[str, ...] = ()
+    way: Way | None = None
+    settled: str = ""
+    has_keys: bool = False
+
+    def renamed(self, earlier: TablePlan | None) -> TablePlan:
+        """This plan under a new name, remembering those that it replaces."""
+        given_up = () if earlier is None else (*earlier.given_up, earlier.name)
+        return msgspec.structs.replace(self, name=secrets.token_hex(8), given_up=given_up)
+
+    def at(self, snapshot_id: str, snapshot_text: str, settled: str) -> TablePlan:
+        """The same plan, read from another snapshot of the same point."""
+        return msgspec.structs.replace(
+            self, snapshot_id=snapshot_id, snapshot_text=snapshot_text, settled=settled
+        )
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether rows of several moments may be in the table, until changes are applied."""
+        return self.settled not in ("", self.position)
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """What the target says of a table: the plan its rows came from, and how far it got.
+
+    done: chunk number to rows, of the chunks whose rows are in the table.
+    """
+
+    plan: str
+    position: str
+    finished: bool
+    row_count: int | None
+    done: dict[int, int]
+
+
+class ChunksMissing(PenstockError):
+    """A table cannot be called finished: chunks of its plan are not recorded in the target."""
+
+    code = "LD44"
+
+
+def chunks_missing(plan: TablePlan, missing: Sequence[int], *, is_marked: bool) -> ChunksMissing:
+    """The error for a table that is not complete. is_marked: the target holds this plan of it."""
+    return ChunksMissing(
+        f"{len(missing)} of {len(plan.chunks)} chunks of {plan.source} are not recorded "
+        f"in the target{'' if is_marked else ', which holds another plan of it'}",
+        hint="Run the same command again: it goes on with the chunks that are missing.",
+        table=str(plan.source),
+    )
+
+
+class Status(StrEnum):
+    """How a chunk's task ended. HELD: not begun, because wirekite_action says PAUSE or STOP."""
+
+    DONE = "done"
+    DONE_BEFORE = "done before"
+    SNAPSHOT_GONE = "snapshot gone"
+    REWRITTEN = "rewritten"
+    PLAN_GONE = "plan gone"
+    HELD = "held"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkTask:
+    """What a worker needs to copy one chunk. plan: the name that the target's mark must have.
+
+    way: how rows go between engines.
+    """
+
+    source_url: str
+    target_url: str
+    table: TableName
+    target: TableName
+    chunk: Chunk
+    columns: tuple[str, ...]
+    binary: bool
+    snapshot_id: str
+    snapshot_text: str
+    plan: str
+    replica_role: bool
+    way: Way | None = None
+
+    @property
+    def doing(self) -> str:
+        """What is done, for errors."""
+        return f"copying chunk {self.chunk.number} of {self.table}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkOutcome:
+    """How one chunk ended. rows: committed; error: set when FAILED."""
+
+    table: TableName
+    number: int
+    status: Status
+    rows: int = 0
+    error: PenstockError | None = None
+
+
+class CopyCountsDiffer(PenstockError):
+    """The target took in another number of rows than the source sent."""
+
+    code = "LD40"
+
+
+class Lines(Protocol):
+    """The rows of a chunk as lines of text, each whole; they can be read once."""
+
+    @property
+    def row_count(self) -> int:
+        """Rows so far; final at the end."""
+        ...
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Blocks of whole lines. Errors of the source come out typed."""
+        ...
+
+
+class BulkReader(Protocol):
+    """A worker's session at the source, in the snapshot of a plan.
+
+    A writer of the same engine may recognise it and take the rows in a shorter way.
+    """
+
+    def was_rewritten(self, task: ChunkTask) -> bool:
+        """Keep the chunk's relation from being rewritten while the session reads it.
+
+        True when it was, after the snapshot: then the snapshot does not see its rows any more.
+        """
+        ...
+
+    def lines(self, task: ChunkTask, dialect: Dialect) -> Lines:
+        """The chunk's rows as lines that the target's engine reads, by the task's `way`."""
+        ...
+
+    def tells_rewritten(self, error: PenstockError) -> bool:
+        """Whether an error while reading means what `was_rewritten` does."""
+        ...
+
+    def close(self) -> None:
+        """Give the session up."""
+        ...
+
+
+class BulkSource(Protocol):
+    """What an engine has for reading in bulk: its part `bulk_reader`."""
+
+    def open_reader(self, url: str, snapshot_id: str, snapshot_text: str) -> BulkReader | None:
+        """A session that sees this snapshot; None when that is gone."""
+        ...
+
+    def snapshot_alive(self, url: str, snapshot_id: str, snapshot_text: str) -> bool:
+        """Whether the snapshot can still be read, and is the one it was."""
+        ...
+
+
+class BulkWriter(Protocol):
+    """A worker's connection to the target."""
+
+    def read_action(self) -> str:
+        """The word in wirekite_action."""
+        ...
+
+    def write(self, task: ChunkTask, reader: BulkReader) -> tuple[Status, int]:
+        """Copy the rows and write the DL row, in one target transaction: how it ended, and rows."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection; what is not committed is rolled back."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +280,10 @@ class BulkTarget(ChunkCounts, Protocol):
         """The marks of all tables, by source name."""
         ...
 
+    def takes_binary(self, definition: TableDefinition) -> bool:
+        """Whether the table's rows come in the binary form that both servers have in common."""
+        ...
+
     def begin_afresh(self, plans: Iterable[TablePlan]) -> None:
         """Empty the target tables of these plans and put them under their new plans."""
         ...
@@ -103,12 +326,42 @@ class BulkTarget(ChunkCounts, Protocol):
 def open_bulk_target(
     url: str, namespaces: Mapping[str, str], *, application_name: str, ends: Ends | None
 ) -> BulkTarget:
-    """Connect to a target. ends: the two servers where not both are PostgreSQL."""
-    if is_mysql(url):
-        from penstock.engines.mysql.target.bulk import MySQLBulk
+    """Connect to a target. ends: the two servers, unless both are PostgreSQL."""
+    make = part(url, "bulk_target")
+    target: BulkTarget = make(url, namespaces, application_name=application_name, ends=ends)
+    return target
 
-        assert ends is not None, "one end is MySQL"
-        return MySQLBulk(url, namespaces, application_name=application_name, ends=ends)
-    from penstock.engines.postgres.target.bulk import PostgresBulk
 
-    return PostgresBulk(url, namespaces, application_name=application_name, ends=ends)
+def bulk_source(url: str) -> BulkSource:
+    """What reads in bulk at a source. Raises EngineUnknown, PartMissing."""
+    source: BulkSource = part(url, "bulk_reader")
+    return source
+
+
+def open_writer(task: ChunkTask) -> BulkWriter:
+    """Connect to the target that a task names."""
+    make = part(task.target_url, "bulk_writer")
+    writer: BulkWriter = make(task.target_url, replica_role=task.replica_role)
+    return writer
+
+
+class NamesCollide(PenstockError):
+    """Two tables cannot be told apart in wirekite_progress, or land on one target table."""
+
+    code = "LD45"
+
+
+def check_names(definitions: Sequence[TableDefinition], namespaces: Mapping[str, str]) -> None:
+    """Refuse tables whose progress rows or target tables would be the same."""
+    for what, names in (
+        ("in wirekite_progress", [str(d.name) for d in definitions]),
+        ("in the target", [str(target_name(d.name, namespaces)) for d in definitions]),
+    ):
+        double = next((name for name in names if names.count(name) > 1), None)
+        if double is not None:
+            raise NamesCollide(
+                f"two source tables would both be {double} {what}",
+                hint="Rename one, map the schemas apart in [target.map], or leave one out of "
+                "[source] tables.",
+                table=double,
+            )

@@ -20,7 +20,7 @@ from penstock.ports.pipeline import Pipeline
 from penstock.ports.registry import part
 
 if TYPE_CHECKING:
-    from penstock.sql.read_plan import Ends
+    from penstock.ports.server_pair import Ends
 
 # Doctor says this very error: it needs the same thing for its first question.
 ITSELF = "itself"

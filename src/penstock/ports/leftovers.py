@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from penstock.model import TableName
 from penstock.model.removal import Removal
-from penstock.sql.read_plan import is_mysql
+from penstock.ports.registry import part
 
 APPLICATION_NAME = "penstock reset"
 TABLES_MAX = 12  # that a line names
@@ -37,22 +37,10 @@ def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
     Those that penstock made are dropped: the next load makes them in the source's present shape.
     None: its tables stay as they are.
     """
-    if is_mysql(url):
-        from penstock.engines.mysql.target import leftovers as mysql_leftovers
-
-        return mysql_leftovers.leftovers(url, tables=tables)
-    from penstock.engines.postgres.target import leftovers as postgres_leftovers
-
-    return postgres_leftovers.leftovers(url, tables=tables)
+    found: Leftovers = part(url, "leftovers").leftovers(url, tables=tables)
+    return found
 
 
 def remove(url: str, removal: Removal) -> None:
     """Carry one out. Raises PrivilegeMissing and what else `server_errors` does."""
-    if is_mysql(url):
-        from penstock.engines.mysql.target import leftovers as mysql_leftovers
-
-        mysql_leftovers.remove(url, removal)
-        return
-    from penstock.engines.postgres.target import leftovers as postgres_leftovers
-
-    postgres_leftovers.remove(url, removal)
+    part(url, "leftovers").remove(url, removal)

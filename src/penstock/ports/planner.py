@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
-from penstock.load.ledger import Chunk
 from penstock.model import BinlogPosition, Lsn, PenstockError, TableDefinition, TableName
+from penstock.ports.bulk import Chunk
 from penstock.ports.config import Config
 from penstock.ports.registry import part
 

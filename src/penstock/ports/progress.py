@@ -1,7 +1,7 @@
 """The tables of database or schema `wirekite` of any target: the door for the other processes.
 
-The loader itself goes through `ports/target.py`. Not here: the tables (`postgres/progress.py`,
-`mysql/progress.py`).
+The loader itself goes through `ports/target.py`. Not here: the tables (`target/progress.py`
+of each engine).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from penstock.model import TableName
+from penstock.ports.registry import part
 from penstock.ports.table_sync import Apart
 from penstock.ports.target import Applied
 
@@ -64,10 +65,5 @@ class Progress(Protocol):
 
 def open_progress(url: str, *, application_name: str) -> Progress:
     """Connect to a target, whichever engine its URL names."""
-    if url.partition("://")[0] in ("mysql", "mariadb"):
-        from penstock.engines.mysql.target.progress_session import MySQLProgress
-
-        return MySQLProgress(url, application_name)
-    from penstock.engines.postgres.target.progress_session import PostgresProgress
-
-    return PostgresProgress(url, application_name)
+    progress: Progress = part(url, "progress")(url, application_name)
+    return progress

@@ -11,10 +11,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from penstock.load.chunk import ChunkTask, Reader
 from penstock.model import PenstockError, Retry, TableDefinition, TableName
+from penstock.ports.bulk import BulkReader, ChunkTask
+from penstock.ports.registry import part
+from penstock.ports.server_pair import Ends
 from penstock.ports.target import Applied
-from penstock.sql.read_plan import Ends, is_mysql
 
 
 class RepairRefused(PenstockError):
@@ -62,7 +63,7 @@ class RepairTarget(Protocol):
         """Delete rows; how many."""
         ...
 
-    def copy(self, task: ChunkTask, reader: Reader) -> int:
+    def copy(self, task: ChunkTask, reader: BulkReader) -> int:
         """Bring rows; how many."""
         ...
 
@@ -77,14 +78,8 @@ class RepairTarget(Protocol):
 
 def open_repair(url: str, ends: Ends | None, namespaces: dict[str, str]) -> RepairTarget:
     """Connect to a target, whichever engine its URL names. ends: None between PostgreSQL."""
-    if is_mysql(url):
-        from penstock.engines.mysql.target.repair import MySQLRepair
-
-        assert ends is not None, "a pair with MySQL has ends"
-        return MySQLRepair(url, ends)
-    from penstock.engines.postgres.target.repair import PostgresRepair
-
-    return PostgresRepair(url, ends, namespaces)
+    target: RepairTarget = part(url, "repair")(url, ends, namespaces)
+    return target
 
 
 def own_columns(table: TableName, own: list[str]) -> RepairRefused:

@@ -24,10 +24,13 @@ from penstock.ports.policies import EVOLVE_ALL, Policies
 from penstock.ports.registry import part
 
 if TYPE_CHECKING:
-    from penstock.load.folded import Counts
     from penstock.ports.table_sync import Apart
 
 SCHEMA = "wirekite"
+# What the count column of a table with a key says.
+GONE = -1  # delete this key
+UPSERT = 1  # the row's key was there before, as the log has it
+NEW = 2  # the row's key was not there before
 
 
 def target_name(name: TableName, namespaces: Mapping[str, str]) -> TableName:
@@ -95,6 +98,30 @@ def left_out_columns(records: Mapping[TableName, TableRecord]) -> dict[TableName
     return {
         source: frozenset(record.left_out) for source, record in records.items() if record.left_out
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What a fold found. absent: upserts with columns to be filled from the target.
+
+    new: upserts of keys that the table did not have before.
+    """
+
+    changes: int = 0
+    upserts: int = 0
+    deletes: int = 0
+    absent: int = 0
+    new: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        """The sum, field by field."""
+        return Counts(
+            changes=self.changes + other.changes,
+            upserts=self.upserts + other.upserts,
+            deletes=self.deletes + other.deletes,
+            absent=self.absent + other.absent,
+            new=self.new + other.new,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from penstock.load.chunk import Reader as RowReader
 from penstock.model import PenstockError, Retry, TableDefinition, TableName
+from penstock.ports.bulk import BulkReader
 from penstock.ports.config import Config
 from penstock.ports.registry import part
 
@@ -251,7 +251,7 @@ class VerifyReader(Protocol):
         """The rows of a query of four numbers, as arrays."""
         ...
 
-    def row_reader(self) -> AbstractContextManager[RowReader]:
+    def row_reader(self) -> AbstractContextManager[BulkReader]:
         """A session of the same snapshot, as the bulk load reads from it; ends all comparing."""
         ...
 

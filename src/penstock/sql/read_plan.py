@@ -13,25 +13,24 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping as Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
-import msgspec
+from dataclasses import replace
 
 from penstock.codec import types as typemap
 from penstock.codec.mysql.charsets import charset_named, label_charset
 from penstock.codec.mysql.mysqltext import Form, TextCell
 from penstock.codec.mysql.types import parse_type
 from penstock.codec.postgres.copytext import LineCell, LineForm
-from penstock.codec.types import FULL_YEAR, Choices, Mapping, Server, SourceType, filled
+from penstock.codec.types import FULL_YEAR, Mapping, SourceType, filled
 from penstock.engines.mysql.url import SCHEMES as MYSQL_SCHEMES
 from penstock.engines.postgres.connect import quoted as postgres_quoted
-from penstock.model import ColumnDefinition, TableDefinition, UniqueKey
-from penstock.sql.schema_translation import (
-    extras_of,
+from penstock.engines.postgres.target.shaped import (
     postgres_foreign_key,
     postgres_index,
     postgres_name,
 )
+from penstock.model import ColumnDefinition, TableDefinition, UniqueKey
+from penstock.ports.server_pair import Ends, Way
+from penstock.sql.schema_translation import extras_of
 
 AS_IS = "{}"  # the value as text in utf8mb4, where anything is computed of it
 _DATES = frozenset({"date", "datetime", "timestamp"})
@@ -60,35 +59,6 @@ _EWKB = (
 def is_mysql(url: str) -> bool:
     """Whether a URL is one of MySQL or MariaDB."""
     return url.partition("://")[0] in MYSQL_SCHEMES
-
-
-class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """How a table's rows go. Also what bulk.json holds of it. columns: their names, in order.
-
-    expressions: what a SELECT of MySQL lists. cells: how those are written; lines: how the columns
-    of a COPY are. templates: what LOAD DATA computes of each value, `{}` for the value itself.
-    enums: columns of MySQL's in which an empty text is the value 0 of an ENUM, and no label.
-    """
-
-    columns: tuple[str, ...]
-    expressions: tuple[str, ...] = ()
-    cells: tuple[TextCell, ...] = ()
-    lines: tuple[LineCell, ...] = ()
-    templates: tuple[str, ...] = ()
-    enums: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ends:
-    """The two servers of a load, and what the user has chosen for what may get lost."""
-
-    source: Server
-    target: Server
-    choices: Choices = typemap.NO_CHOICES
-
-    def mappings(self, definition: TableDefinition) -> dict[str, Mapping]:
-        """How each column is held in the target."""
-        return typemap.map_table(definition, self.source, self.target, choices=self.choices)
 
 
 def way_of(definition: TableDefinition, ends: Ends) -> Way:

@@ -27,6 +27,13 @@ DESCRIPTOR = Descriptor(
         "target_state": f"{_HERE}.target_state:MySQLReader",
         "target": f"{_HERE}.target.engine",
         "verify": f"{_HERE}.verify.verifier:VERIFIER",
+        "bulk_reader": f"{_HERE}.source.bulk_reader",
+        "bulk_writer": f"{_HERE}.target.chunk:MySQLWriter",
+        "bulk_target": f"{_HERE}.target.bulk:MySQLBulk",
+        "deferred_keys": f"{_HERE}.target.late_keys",
+        "progress": f"{_HERE}.target.progress_session:MySQLProgress",
+        "repair": f"{_HERE}.target.repair:MySQLRepair",
+        "leftovers": f"{_HERE}.target.leftovers",
         "server": f"{_HERE}.server.embedded:EmbeddedMySQL",
     },
 )

@@ -22,8 +22,8 @@ from penstock.engines.mysql.source.lending import Lender
 from penstock.engines.mysql.source.recipes import Choice
 from penstock.engines.mysql.source.snapshot import Snapshots, open_snapshots
 from penstock.engines.mysql.url import MySQLUrl
-from penstock.load.ledger import Chunk
 from penstock.model import TableDefinition, TableName
+from penstock.ports.bulk import Chunk
 from penstock.ports.config import Config
 from penstock.ports.planner import Point, PointUnfit
 

@@ -8,9 +8,8 @@ from typing import Any
 from penstock.engines.mysql.connect import Connection, connect, rows
 from penstock.engines.mysql.target import progress
 from penstock.engines.mysql.target.apart_rows import read_apart
-from penstock.load.ledger import TablePlan
 from penstock.model import TableName
-from penstock.ports.bulk import ChunkCounts
+from penstock.ports.bulk import ChunkCounts, TablePlan
 from penstock.ports.table_sync import Apart
 from penstock.ports.target import SCHEMA, Applied
 

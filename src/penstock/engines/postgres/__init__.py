@@ -29,5 +29,12 @@ DESCRIPTOR = Descriptor(
         "target_state": f"{_HERE}.target_state:PostgresReader",
         "target": f"{_HERE}.target.engine",
         "verify": f"{_HERE}.verify.verifier:VERIFIER",
+        "bulk_reader": f"{_HERE}.source.bulk_reader",
+        "bulk_writer": f"{_HERE}.target.chunk:PostgresWriter",
+        "bulk_target": f"{_HERE}.target.bulk:PostgresBulk",
+        "deferred_keys": f"{_HERE}.target.late_keys",
+        "progress": f"{_HERE}.target.progress_session:PostgresProgress",
+        "repair": f"{_HERE}.target.repair:PostgresRepair",
+        "leftovers": f"{_HERE}.target.leftovers",
     },
 )

@@ -20,6 +20,7 @@ import structlog
 from penstock.engines.postgres.connect import connect, server_errors
 from penstock.engines.postgres.planner import tell_blockers
 from penstock.engines.postgres.source import slot as slots
+from penstock.engines.postgres.source.bulk_reader import snapshot_text
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.slot import ConsistentPoint, consistent_point
 from penstock.engines.postgres.source.slot_owner import (
@@ -38,7 +39,6 @@ from penstock.engines.postgres.standby import (
 )
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
-from penstock.load.chunk import snapshot_text
 from penstock.model import Lsn, PenstockError, TableDefinition
 from penstock.ports.config import HandoverMode
 from penstock.ports.handover import (

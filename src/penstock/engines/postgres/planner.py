@@ -12,6 +12,7 @@ from typing import Self
 
 import structlog
 
+from penstock.engines.postgres.source.bulk_reader import snapshot_text
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.slot import Blocker, Watch
 from penstock.engines.postgres.source.snapshot import (
@@ -25,9 +26,8 @@ from penstock.engines.postgres.source.snapshot import (
     temporary_consistent_point,
 )
 from penstock.engines.postgres.standby import paused_point
-from penstock.load.chunk import snapshot_text
-from penstock.load.ledger import Chunk
 from penstock.model import Lsn, TableDefinition, TableName
+from penstock.ports.bulk import Chunk
 from penstock.ports.config import Config, HandoverMode
 from penstock.ports.planner import HeldPoint, Point, PointUnfit
 

@@ -34,13 +34,13 @@ from penstock.engines.mysql.target.progress import Records, read_applied, transa
 from penstock.engines.mysql.target.refusals import HARMLESS, apply_error, refused
 from penstock.engines.mysql.target.replay import begin_replaying, event_table, replay, replays
 from penstock.engines.mysql.target.reshape import Changes, Reshaping, may_keep, types_of
+from penstock.engines.mysql.target.rows_file import pieces_of
 from penstock.engines.mysql.target.send import PACKET_BYTES, load_local
 from penstock.engines.mysql.target.staging import check_staged, drop_merge_tables
 from penstock.engines.mysql.target.target import TargetTable, read_target_tables, require
 from penstock.engines.mysql.target.types import mapping_of, target_server
 from penstock.host import faults
 from penstock.host.errors import StatementFailed
-from penstock.load.rows_files import pieces_of
 from penstock.model import LOAD_AFRESH, Column, PenstockError, Relation, TableName
 from penstock.ports.policies import EVOLVE_ALL, Kind, Policies
 from penstock.ports.refusals import (

@@ -27,14 +27,12 @@ from penstock.engines.mysql.target.shapes import (
     late_keys,
 )
 from penstock.engines.mysql.target.target import TargetTable, read_target_tables
-from penstock.engines.postgres.target.bulk_checks import TargetFires
 from penstock.host.errors import StatementFailed
-from penstock.load.late_keys import LateKey
-from penstock.load.ledger import Mark, TablePlan, chunks_missing
 from penstock.model import ForeignKey, PenstockError, TableDefinition, TableName
-from penstock.ports.bulk import Found
+from penstock.ports.bulk import Found, Mark, TablePlan, TargetFires, chunks_missing
+from penstock.ports.deferred_keys import LateKey
+from penstock.ports.server_pair import Ends
 from penstock.ports.target import SCHEMA, TableRecord, target_name
-from penstock.sql.read_plan import Ends
 
 logger = structlog.get_logger(__name__)
 _NO_SUCH_COLUMN = 1072  # of a key
@@ -79,9 +77,10 @@ class MySQLBulk:
     """The driver's connection; see `BulkTarget`."""
 
     def __init__(
-        self, url: str, namespaces: Mapping[str, str], *, application_name: str, ends: Ends
+        self, url: str, namespaces: Mapping[str, str], *, application_name: str, ends: Ends | None
     ) -> None:
         self._namespaces = namespaces
+        assert ends is not None, "one end is MySQL"
         self._ends = ends
         self._connection: Connection = connect(
             url, application_name=application_name, options=SETTINGS
@@ -199,6 +198,11 @@ class MySQLBulk:
     def under_way(self) -> Mapping[TableName, int]:
         """See ChunkCounts. These servers do not tell."""
         return {}
+
+    def takes_binary(self, definition: TableDefinition) -> bool:
+        """See BulkTarget."""
+        del definition
+        return False
 
     def begin_afresh(self, plans: Iterable[TablePlan]) -> None:
         """See BulkTarget."""

@@ -3,17 +3,16 @@
 The rows go by LOAD DATA LOCAL from memory, which only warns of what it could not store; so a
 single warning is an error, but for those of the 0 of an ENUM, which are counted. Where the server
 takes none (`local_infile = 0`) they go by INSERT of many rows a statement, with warnings alike.
-Not here: where lines come from (`load/bulk_mysql.py`, `load/bulk_postgres.py`), trying again
-(`load/chunk.py`).
+Not here: where lines come from (the source's `BulkReader`), trying again
+(`penstock.load.chunk`).
 """
 
 from __future__ import annotations
 
-import psycopg
 import pymysql
 import structlog
 
-from penstock.codec.mysql.mysqltext import Dialect, Form, TextCell
+from penstock.codec.mysql.mysqltext import Dialect
 from penstock.engines.mysql.connect import (
     AGAIN,
     Connection,
@@ -23,7 +22,7 @@ from penstock.engines.mysql.connect import (
     server_errors,
     value,
 )
-from penstock.engines.mysql.source.borrowing import BorrowedSession
+from penstock.engines.mysql.source.bulk_reader import MySQLBulkReader
 from penstock.engines.mysql.target import progress
 from penstock.engines.mysql.target.bulk import SETTINGS
 from penstock.engines.mysql.target.inserts import insert_statements
@@ -39,13 +38,17 @@ from penstock.engines.mysql.target.send import (
     not_of_labels,
     warnings_said,
 )
-from penstock.engines.postgres.target.pipe import CopyCountsDiffer
 from penstock.host import faults
 from penstock.host.errors import ConnectionLost
-from penstock.load.bulk_mysql import RowsOfChunk
-from penstock.load.bulk_postgres import LinesOfCopy
-from penstock.load.chunk import APPLICATION_NAME, ChunkTask, Reader, Status
 from penstock.model import PenstockError
+from penstock.ports.bulk import (
+    APPLICATION_NAME,
+    BulkReader,
+    ChunkTask,
+    CopyCountsDiffer,
+    Lines,
+    Status,
+)
 from penstock.ports.refusals import ValueRefused
 from penstock.ports.target import SCHEMA
 from penstock.sql.read_plan import AS_IS
@@ -72,9 +75,11 @@ FINISHED = f"""
 
 
 class MySQLWriter:
-    """A worker's connection to the target; see `chunk.Writer`."""
+    """A worker's connection to the target; see `BulkWriter`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, replica_role: bool = True) -> None:
+        """replica_role: foreign keys are off in our sessions in any case."""
+        del replica_role
         self._connection: Connection = connect(
             url,
             application_name=APPLICATION_NAME,
@@ -101,10 +106,10 @@ class MySQLWriter:
         """The word in wirekite_action."""
         return progress.read_action(self._connection)
 
-    def write(self, task: ChunkTask, reader: Reader) -> tuple[Status, int]:
+    def write(self, task: ChunkTask, reader: BulkReader) -> tuple[Status, int]:
         """Copy the rows and write the DL row, in one transaction."""
         connection, number = self._connection, task.chunk.number
-        doing = f"copying chunk {number} of {task.table}"
+        doing = task.doing
         try:
             with server_errors(doing), transaction(connection):
                 if not rows(connection, CHECK_PLAN, (*task.table, task.plan), doing=doing):
@@ -122,8 +127,8 @@ class MySQLWriter:
         faults.point("bulk.chunk.committed")
         return Status.DONE, count
 
-    def _load(self, task: ChunkTask, reader: Reader) -> int:
-        lines = _lines(task, reader)
+    def _load(self, task: ChunkTask, reader: BulkReader) -> int:
+        lines = reader.lines(task, Dialect.LOAD_DATA)
         self._said = self._other = None
         if self._takes_files:
             taken, warnings = load_local(self._connection, load_sql(task), iter(lines))
@@ -152,7 +157,7 @@ class MySQLWriter:
         self._other = self._other or next(iter(not_of_labels(said, task.way.enums)), None)
         return count
 
-    def _insert(self, task: ChunkTask, lines: RowsOfChunk | LinesOfCopy) -> tuple[int, int]:
+    def _insert(self, task: ChunkTask, lines: Lines) -> tuple[int, int]:
         """Send the rows as statements; rows taken, and warnings."""
         assert task.way is not None, "the plan of a table that goes into MySQL has one"
         names = ", ".join(quoted(name) for name in task.way.columns)
@@ -187,26 +192,17 @@ def _refused(task: ChunkTask, number: int, text: str) -> PenstockError:
     )
 
 
-def _lines(task: ChunkTask, reader: Reader) -> RowsOfChunk | LinesOfCopy:
-    assert task.way is not None, "the plan of a table that goes into MySQL has one"
-    if isinstance(reader, BorrowedSession):
-        return RowsOfChunk(reader, task.chunk.copy_out, task.way.cells, Dialect.LOAD_DATA)
-    assert isinstance(reader, psycopg.Connection)
-    return LinesOfCopy(reader, task.chunk.copy_out, task.way.lines)
-
-
-def _without_label(task: ChunkTask, reader: Reader) -> int:
+def _without_label(task: ChunkTask, reader: BulkReader) -> int:
     """How many values of a chunk are the 0 of an ENUM: each is stored, with one warning.
 
     Asked of the source, in the snapshot of the chunk itself.
     """
     assert task.way is not None, "the plan of a table that goes into MySQL has one"
-    if not task.way.enums or not isinstance(reader, BorrowedSession):
+    if not task.way.enums or not isinstance(reader, MySQLBulkReader):
         return 0
     empty = " + ".join(f"coalesce(sum(length(c.{quoted(name)}) = 0), 0)" for name in task.way.enums)
     counted = f"select {empty} from ({task.chunk.copy_out}) as c"
-    cells = [TextCell(form=Form.PLAIN)]
-    return int(b"".join(RowsOfChunk(reader, counted, cells, Dialect.LOAD_DATA)))
+    return reader.number(counted)
 
 
 def load_sql(task: ChunkTask) -> str:

@@ -41,10 +41,9 @@ from penstock.engines.mysql.target.target import (
 )
 from penstock.engines.mysql.target.types import mapping_of, target_server
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.load.folded import Counts
 from penstock.model import Column, Relation, TableName
 from penstock.ports.refusals import StagingChanged
-from penstock.ports.target import RowsFile
+from penstock.ports.target import Counts, RowsFile
 from penstock.sql.shape_changes import is_applied
 
 logger = structlog.get_logger(__name__)

@@ -1,14 +1,16 @@
 """Unique keys made late, and taken away before a table is copied again, in MySQL and MariaDB.
 
-Each is safe to repeat. Not here: when (`load/late_keys.py`), and the statements (`shapes.py`).
+Each is safe to repeat. Not here: when (`penstock.load.late_keys`), the statements (`shapes.py`).
 """
 
 from __future__ import annotations
 
-from penstock.engines.mysql.connect import Connection, quoted, run
+from contextlib import closing
+
+from penstock.engines.mysql.connect import Connection, connect, quoted, run
 from penstock.engines.mysql.target.target import read_target_tables
 from penstock.host.errors import StatementFailed
-from penstock.load.late_keys import LateTable, key_refused
+from penstock.ports.deferred_keys import APPLICATION_NAME, LateTable, key_refused
 
 _DUPLICATE_NAME = frozenset({1061, 1022, 1068, 1826, 121})  # a key of that name is there already
 _SAME_VALUES = frozenset({1062, 1169, 1586})
@@ -25,12 +27,13 @@ def run_unless_there(connection: Connection, statement: str, *, doing: str) -> N
             raise
 
 
-def add_late_keys(connection: Connection, table: LateTable) -> list[str]:
-    """Make unique keys that have waited; what is there already is left alone.
+def add_late_keys(url: str, table: LateTable) -> list[str]:
+    """See `ports.deferred_keys`. A key over an expression that the target refuses is a sentence."""
+    with closing(connect(url, application_name=APPLICATION_NAME)) as connection:
+        return _add(connection, table)
 
-    Returns a sentence for each that cannot be had any more, or is over an expression that the
-    target refuses. Raises TargetDdlFailed.
-    """
+
+def _add(connection: Connection, table: LateTable) -> list[str]:
     there = read_target_tables(connection, [table.target]).get(table.target)
     notes = []
     for key in table.keys:
@@ -52,11 +55,13 @@ def add_late_keys(connection: Connection, table: LateTable) -> list[str]:
     return notes
 
 
-def drop_late_keys(connection: Connection, table: LateTable) -> list[str]:
-    """Take unique keys away that an earlier load of the table has made.
+def drop_late_keys(url: str, table: LateTable) -> list[str]:
+    """See `ports.deferred_keys`."""
+    with closing(connect(url, application_name=APPLICATION_NAME)) as connection:
+        return _drop(connection, table)
 
-    Returns a sentence for each that has to stay.
-    """
+
+def _drop(connection: Connection, table: LateTable) -> list[str]:
     notes = []
     for key in table.keys:
         statement = f"alter table {quoted(*table.target)} drop key {quoted(key.name)}"

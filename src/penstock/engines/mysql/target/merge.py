@@ -26,10 +26,9 @@ from penstock.engines.mysql.connect import quoted
 from penstock.engines.mysql.target.layout import ENUM, SHORT_TEXT, TEXT, MergeLayout
 from penstock.engines.mysql.target.target import BYTES, TargetColumn, TargetIndex, TargetTable
 from penstock.engines.mysql.target.types import template_for
-from penstock.load.folded import Counts
 from penstock.model import Column, Relation
 from penstock.ports.refusals import KeyNotInTarget
-from penstock.ports.target import SCHEMA, RowsFile
+from penstock.ports.target import SCHEMA, Counts, RowsFile
 
 _SIGNED = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year"})
 _MOMENTS = frozenset({"date", "datetime", "timestamp"})

@@ -11,11 +11,11 @@ from penstock.engines.mysql.target.chunk import MySQLWriter
 from penstock.engines.mysql.target.progress import transaction
 from penstock.engines.mysql.target.shapes import check_shape
 from penstock.engines.mysql.target.target import read_target_tables, require
-from penstock.load.chunk import ChunkTask, Reader
 from penstock.model import TableName
+from penstock.ports.bulk import BulkReader, ChunkTask
 from penstock.ports.repair import RepairRefused, RepairTable, moved, own_columns
+from penstock.ports.server_pair import Ends
 from penstock.ports.target import SCHEMA, Applied
-from penstock.sql.read_plan import Ends
 
 TRANSACTIONAL = frozenset({"INNODB", "ROCKSDB", "TOKUDB"})
 PRESENT = """
@@ -31,9 +31,11 @@ APPLIED = f"select applied_gsn from {SCHEMA}.wirekite_log for update"
 class MySQLRepair(MySQLWriter):
     """See `RepairTarget`."""
 
-    def __init__(self, url: str, ends: Ends) -> None:
+    def __init__(self, url: str, ends: Ends | None, namespaces: dict[str, str]) -> None:
         """Connect. Foreign keys are off in this session; triggers cannot be, and are refused."""
         super().__init__(url)
+        del namespaces
+        assert ends is not None, "a pair with MySQL has ends"
         self._ends = ends
         self.replica = True
         doing = "setting up the session"
@@ -82,7 +84,7 @@ class MySQLRepair(MySQLWriter):
         statement = f"delete from {quoted(*table)} where {condition}"
         return run(self._connection, statement, doing=f"deleting rows of {table}")
 
-    def copy(self, task: ChunkTask, reader: Reader) -> int:
+    def copy(self, task: ChunkTask, reader: BulkReader) -> int:
         """See RepairTarget."""
         return self._load(task, reader)
 

@@ -32,9 +32,9 @@ from penstock.engines.mysql.target.row_events import (
     format_statement,
     statements,
 )
+from penstock.engines.mysql.target.rows_file import pieces_of
 from penstock.engines.mysql.target.target import BYTES, CHARACTER
 from penstock.host.errors import StatementFailed
-from penstock.load.rows_files import pieces_of
 from penstock.model import Column
 from penstock.ports.refusals import RowsUnexpected, StagingChanged
 from penstock.ports.target import RowsFile

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from penstock.codec.mysql.binlog_events import HEAD_BYTES, EventKind
 from penstock.codec.mysql.types import parse_type
 from penstock.engines.mysql.target.rows import as_bytes, joined, text_of
-from penstock.engines.postgres.target.merge_rows import GONE, NEW, UPSERT
+from penstock.ports.target import GONE, NEW, UPSERT
 
 Bytes = npt.NDArray[np.uint8]
 Part: TypeAlias = Any  # Bytes, or an array of Arrow's

@@ -12,12 +12,14 @@ from dataclasses import replace
 from penstock.codec.mysql.charsets import charset_named
 from penstock.codec.types import Mapping
 from penstock.engines.mysql.connect import quoted
+from penstock.engines.mysql.source.read_plan import target_charset
 from penstock.engines.mysql.target.target import TargetTable
 from penstock.engines.mysql.target.types import same_type
-from penstock.load.late_keys import LateKey
 from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableName, UniqueKey
+from penstock.ports.deferred_keys import LateKey
 from penstock.ports.refusals import TargetShapeDiffers, TargetTypeMissing
-from penstock.sql.read_plan import Ends, carried, target_charset
+from penstock.ports.server_pair import Ends
+from penstock.sql.read_plan import carried
 from penstock.sql.schema_translation import Extras, extras_of, mysql_foreign_key, mysql_index
 
 _INDEX_NAME = re.compile("key `((?:[^`]|``)+)` ")

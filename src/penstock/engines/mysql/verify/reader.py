@@ -19,7 +19,8 @@ import pymysql
 from pymysql.cursors import SSCursor
 
 from penstock.engines.mysql.connect import Connection, connect, quoted, rows, run, server_errors
-from penstock.engines.mysql.source.borrowing import BorrowedSession, borrow
+from penstock.engines.mysql.source.borrowing import borrow
+from penstock.engines.mysql.source.bulk_reader import MySQLBulkReader
 from penstock.engines.mysql.source.catalog import CANDIDATES
 from penstock.engines.mysql.source.chunks import plan_chunks, rows_per_chunk
 from penstock.engines.mysql.source.definitions import definitions_of
@@ -167,14 +168,14 @@ class MySQLVerifyReader:
                     cursor.close()
 
     @contextmanager
-    def row_reader(self) -> Iterator[BorrowedSession]:
+    def row_reader(self) -> Iterator[MySQLBulkReader]:
         """See VerifyReader. The first session is lent, in this process: no connection any more."""
         place = MySQLUrl.parse(self._url).place
         with (
             Lender([self._lead], place=place, snapshot_text=place) as lender,
             borrow(lender.snapshot_id, lender.snapshot_text) as session,
         ):
-            yield session
+            yield MySQLBulkReader(session)
 
     def cancel(self) -> None:
         """See VerifyReader."""

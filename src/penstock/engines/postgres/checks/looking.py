@@ -11,9 +11,9 @@ import psycopg
 from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, TARGET_CHECKS, Probe
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, server_errors
 from penstock.engines.postgres.source.catalog import Survey, open_catalog, survey
+from penstock.engines.postgres.target.shaped import postgres_definition
 from penstock.model import PenstockError, TableDefinition
 from penstock.ports.checks import Examined, Looked, Side, SourceSeen, untold
-from penstock.sql.read_plan import postgres_definition
 
 APPLICATION_NAME = "penstock doctor"
 

@@ -14,20 +14,19 @@ from penstock.engines.postgres.connect import (
     quoted,
     server_errors,
 )
-from penstock.engines.postgres.target import bulk_keys, progress
-from penstock.engines.postgres.target.bulk_checks import TargetFires, check_quiet, may_be_replica
+from penstock.engines.postgres.target import bulk_keys, bulk_marks, progress
+from penstock.engines.postgres.target.bulk_checks import check_quiet, goes_binary, may_be_replica
 from penstock.engines.postgres.target.schema import create_tables, late_keys, made_tables
+from penstock.engines.postgres.target.shaped import postgres_definition, referable
 from penstock.engines.postgres.target.target import read_target_tables
-from penstock.load import ledger
-from penstock.load.chunk import APPLICATION_NAME as COPIER
-from penstock.load.late_keys import LateKey
-from penstock.load.ledger import Mark, TablePlan
 from penstock.model import PenstockError, TableDefinition, TableName
-from penstock.ports.bulk import Found
+from penstock.ports.bulk import APPLICATION_NAME as COPIER
+from penstock.ports.bulk import Found, Mark, TablePlan, TargetFires
+from penstock.ports.deferred_keys import LateKey
 from penstock.ports.refusals import TargetDdlFailed
+from penstock.ports.server_pair import Ends
 from penstock.ports.target import target_name
-from penstock.sql.read_plan import Ends, postgres_definition
-from penstock.sql.schema_translation import referable, tables_by_name
+from penstock.sql.schema_translation import tables_by_name
 
 UNDER_WAY = """
     select n.nspname, c.relname, sum(p.tuples_processed)::int8
@@ -92,8 +91,8 @@ class PostgresBulk(PostgresCounts):
         connection = self._connection
         with server_errors("looking at the target tables"):
             present = read_target_tables(connection, targets)
-            marks = ledger.read_marks(connection) if self._has_marks() else {}
-            empty = {table: ledger.is_empty(connection, table) for table in present}
+            marks = bulk_marks.read_marks(connection) if self._has_marks() else {}
+            empty = {table: bulk_marks.is_empty(connection, table) for table in present}
             is_replica = may_be_replica(connection)
         refusals: dict[TableName, PenstockError] = {}
         for name, table in present.items():
@@ -119,23 +118,27 @@ class PostgresBulk(PostgresCounts):
     def create(self, definitions: Sequence[TableDefinition]) -> list[str]:
         """See BulkTarget. Raises the errors of `create_tables`."""
         notes = create_tables(self._connection, self._shaped(definitions), self._namespaces).notes
-        ledger.ensure_marks(self._connection)
+        bulk_marks.ensure_marks(self._connection)
         return notes
 
     def marks(self) -> dict[TableName, Mark]:
         """See BulkTarget."""
         with server_errors("reading what is loaded"):
-            return ledger.read_marks(self._connection)
+            return bulk_marks.read_marks(self._connection)
+
+    def takes_binary(self, definition: TableDefinition) -> bool:
+        """See BulkTarget."""
+        return self._ends is None and goes_binary(definition)
 
     def begin_afresh(self, plans: Iterable[TablePlan]) -> None:
         """See BulkTarget."""
         with server_errors("emptying the target tables"):
-            ledger.begin_afresh(self._connection, plans)
+            bulk_marks.begin_afresh(self._connection, plans)
 
     def finish_table(self, plan: TablePlan) -> int:
         """See BulkTarget."""
         with server_errors(f"finishing {plan.target}"):
-            return ledger.finish_table(self._connection, plan)
+            return bulk_marks.finish_table(self._connection, plan)
 
     def drop_if_made(self, target: TableName) -> None:
         """See BulkTarget."""

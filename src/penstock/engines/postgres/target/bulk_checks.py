@@ -5,14 +5,13 @@ Reads the target at most. Not here: whose rows a table holds (`ledger.next_step`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import psycopg
 
 from penstock.engines.postgres.connect import quoted
 from penstock.engines.postgres.target.target import TargetTable
 from penstock.model import PenstockError, TableDefinition, TableName
-from penstock.ports.target import target_name
 
 # Types whose binary form is the same in every version and says everything; others go as text.
 # Not interval: what is the largest one up to 16 means infinity from 17 on.
@@ -27,12 +26,6 @@ BINARY_TYPES = frozenset(
         "int4range", "int8range", "numrange", "tsrange", "tstzrange", "daterange",
     }
 )  # fmt: skip
-
-
-class NamesCollide(PenstockError):
-    """Two tables cannot be told apart in wirekite_progress, or land on one target table."""
-
-    code = "LD45"
 
 
 # Foreign keys of other tables to these that do something when a row goes.
@@ -52,22 +45,6 @@ class TargetFires(PenstockError):
     """A target table that was there already would run triggers or check foreign keys."""
 
     code = "LD46"
-
-
-def check_names(definitions: Sequence[TableDefinition], namespaces: Mapping[str, str]) -> None:
-    """Refuse tables whose progress rows or target tables would be the same."""
-    for what, names in (
-        ("in wirekite_progress", [str(d.name) for d in definitions]),
-        ("in the target", [str(target_name(d.name, namespaces)) for d in definitions]),
-    ):
-        double = next((name for name in names if names.count(name) > 1), None)
-        if double is not None:
-            raise NamesCollide(
-                f"two source tables would both be {double} {what}",
-                hint="Rename one, map the schemas apart in [target.map], or leave one out of "
-                "[source] tables.",
-                table=double,
-            )
 
 
 def may_be_replica(connection: psycopg.Connection) -> bool:

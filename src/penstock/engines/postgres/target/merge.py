@@ -23,13 +23,13 @@ from enum import Enum
 
 from penstock.engines.postgres.connect import quoted
 from penstock.engines.postgres.target.foreign import written
-from penstock.engines.postgres.target.merge_rows import DONE, NEW, UPSERT, MergeLayout
+from penstock.engines.postgres.target.merge_rows import DONE, MergeLayout
 from penstock.engines.postgres.target.progress import SCHEMA
 from penstock.engines.postgres.target.target import TargetColumn, TargetIndex, TargetTable
 from penstock.engines.postgres.target.types import staged
-from penstock.load.folded import Counts
 from penstock.model import Column, Relation
 from penstock.ports.refusals import KeyNotInTarget
+from penstock.ports.target import NEW, UPSERT, Counts
 
 
 class Way(Enum):

@@ -22,10 +22,6 @@ from penstock.engines.postgres.connect import quoted
 from penstock.engines.postgres.target.types import AS_TEXT, Staged, staged
 from penstock.model import Column, Relation
 
-# What the count column of a table with a key says.
-GONE = -1  # delete this key
-UPSERT = 1  # the row's key was there before, as the log has it
-NEW = 2  # the row's key was not there before
 DONE = 3  # never staged: a row that one of several statements has brought in
 
 COLUMNS_MAX = 1_600  # of a table in PostgreSQL

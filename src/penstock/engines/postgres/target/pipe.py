@@ -17,15 +17,10 @@ from psycopg.pq.abc import PGconn, PGresult
 from penstock.engines.postgres.connect import statement_error
 from penstock.engines.postgres.target.relay import CopyConnectionLost, plain, relay
 from penstock.model import PenstockError
+from penstock.ports.bulk import CopyCountsDiffer
 
 BUFFER_BYTES = 256 * 1024
 WAIT_S_MAX = 60.0  # only so that a broken poll is noticed; TCP keepalives find dead peers
-
-
-class CopyCountsDiffer(PenstockError):
-    """The target took in another number of rows than the source sent."""
-
-    code = "LD40"
 
 
 def copy_rows(

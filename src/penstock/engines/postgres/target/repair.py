@@ -13,14 +13,16 @@ from penstock.engines.postgres.connect import (
     server_errors,
 )
 from penstock.engines.postgres.target.bulk_checks import may_be_replica
+from penstock.engines.postgres.target.chunk import PostgresWriter
 from penstock.engines.postgres.target.schema import check_shape
+from penstock.engines.postgres.target.shaped import postgres_definition
 from penstock.engines.postgres.target.target import read_own_rows, read_target_tables
-from penstock.load.chunk import ChunkTask, PostgresWriter, Reader
 from penstock.model import TableName
+from penstock.ports.bulk import BulkReader, ChunkTask
 from penstock.ports.refusals import TargetTableMissing
 from penstock.ports.repair import RepairRefused, RepairTable, moved, own_columns
+from penstock.ports.server_pair import Ends
 from penstock.ports.target import Applied
-from penstock.sql.read_plan import Ends, postgres_definition
 
 PRESENT = "select to_regclass('wirekite.wirekite_log') is not null"
 APPLIED = "select applied_gsn from wirekite.wirekite_log for update"
@@ -104,7 +106,7 @@ class PostgresRepair(PostgresWriter):
             done = self._connection.execute(f"delete from {own} where {condition}")
         return done.rowcount
 
-    def copy(self, task: ChunkTask, reader: Reader) -> int:
+    def copy(self, task: ChunkTask, reader: BulkReader) -> int:
         """See RepairTarget."""
         return self._copy(task, reader)
 

@@ -20,7 +20,6 @@ from penstock.engines.postgres.connect import literal, quoted
 from penstock.engines.postgres.target import progress
 from penstock.engines.postgres.target.target import TargetTable, read_target_tables
 from penstock.engines.postgres.target.types import map_namespaces, same_type
-from penstock.load.late_keys import LateKey, LateTable, key_refused
 from penstock.model import (
     ColumnDefinition,
     TableDefinition,
@@ -28,6 +27,7 @@ from penstock.model import (
     TypeDefinition,
     UniqueKey,
 )
+from penstock.ports.deferred_keys import LateKey, LateTable, key_refused
 from penstock.ports.refusals import (
     TargetDdlFailed,
     TargetSchemaMissing,

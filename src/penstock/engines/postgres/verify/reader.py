@@ -22,6 +22,7 @@ from penstock.engines.postgres.connect import (
     quoted,
     server_errors,
 )
+from penstock.engines.postgres.source.bulk_reader import PostgresBulkReader
 from penstock.engines.postgres.verify import checksum
 from penstock.engines.postgres.verify.hash_stream import read_hashes
 from penstock.model import TableName
@@ -154,9 +155,9 @@ class PostgresVerifyReader:
         return read_parts(self.lead, table, side, part_bytes=self._part_bytes)
 
     @contextmanager
-    def row_reader(self) -> Iterator[psycopg.Connection]:
+    def row_reader(self) -> Iterator[PostgresBulkReader]:
         """See VerifyReader."""
-        yield self.lead
+        yield PostgresBulkReader(self.lead)
 
     def __enter__(self) -> Self:
         return self

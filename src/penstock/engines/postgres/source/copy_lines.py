@@ -16,8 +16,9 @@ from psycopg import sql
 
 from penstock.codec.postgres import pgwire
 from penstock.codec.postgres.copytext import LineCell, make_load_lines
-from penstock.engines.postgres.target.pipe import CopyCountsDiffer
+from penstock.engines.postgres.connect import server_errors
 from penstock.engines.postgres.target.relay import BLOCK_BYTES, _Side, plain
+from penstock.ports.bulk import CopyCountsDiffer
 
 READ = "reading at the source"
 GATHER_BYTES = 256 * 1024
@@ -30,10 +31,17 @@ class LinesOfCopy:
     """The lines of one COPY, in blocks; row_count is final at the end."""
 
     def __init__(
-        self, connection: psycopg.Connection, copy_out: str, cells: Sequence[LineCell]
+        self,
+        connection: psycopg.Connection,
+        copy_out: str,
+        cells: Sequence[LineCell],
+        *,
+        doing: str = READ,
     ) -> None:
+        """doing: the work, for errors."""
         self._connection = connection
         self._copy_out = copy_out
+        self._doing = doing
         self._lines = make_load_lines(cells)
 
     @property
@@ -47,7 +55,8 @@ class LinesOfCopy:
         The connection must be closed unless the end was reached: it is in the middle of a copy.
         """
         source = self._by_blocks() if plain(self._connection) else self._through_libpq()
-        yield from source
+        with server_errors(self._doing):
+            yield from source
 
     def _by_blocks(self) -> Iterator[bytes]:
         lines, pgconn = self._lines, self._connection.pgconn

@@ -1,0 +1,101 @@
+"""A chunk's rows out of MySQL or MariaDB: the packets of a SELECT, line by line.
+
+One thread: blocks are read from a lent session, become lines in one walk without the GIL, and go
+to the target, while both servers work. No row becomes an object of Python or of Arrow. Not here:
+what the SELECT says (`read_plan.py`), and who lends sessions (`lending.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from penstock.codec.mysql.mysqltext import Dialect, Form, Stop, TextCell, make_row_lines
+from penstock.engines.mysql.loans import SnapshotGone, is_alive
+from penstock.engines.mysql.source.borrowing import BorrowedSession, borrow
+from penstock.model import PenstockError
+from penstock.ports.bulk import ChunkTask
+
+READ = "reading at the source"
+_DEFINITION_CHANGED = 1412  # ER_TABLE_DEF_CHANGED: the table is younger than the snapshot
+
+
+class MySQLBulkReader:
+    """See `BulkReader`. session: lent, of the snapshot."""
+
+    def __init__(self, session: BorrowedSession) -> None:
+        self._session = session
+
+    def was_rewritten(self, task: ChunkTask) -> bool:
+        """See BulkReader. Reading tells."""
+        del task
+        return False
+
+    def tells_rewritten(self, error: PenstockError) -> bool:
+        """See BulkReader."""
+        return error.fields.get("errno") == _DEFINITION_CHANGED
+
+    def lines(self, task: ChunkTask, dialect: Dialect) -> RowsOfChunk:
+        """See BulkReader."""
+        assert task.way is not None, "the plan of a table of MySQL has one"
+        return RowsOfChunk(self._session, task.chunk.copy_out, task.way.cells, dialect)
+
+    def number(self, select: str) -> int:
+        """What a SELECT of one whole number gives."""
+        cells = [TextCell(form=Form.PLAIN)]
+        return int(b"".join(RowsOfChunk(self._session, select, cells, Dialect.LOAD_DATA)))
+
+    def close(self) -> None:
+        """See BulkReader."""
+        self._session.close()
+
+
+def open_reader(url: str, snapshot_id: str, snapshot_text: str) -> MySQLBulkReader | None:
+    """See BulkSource. Who lends the sessions is known from the snapshot's name."""
+    del url
+    try:
+        return MySQLBulkReader(borrow(snapshot_id, snapshot_text))
+    except SnapshotGone:
+        return None
+
+
+def snapshot_alive(url: str, snapshot_id: str, snapshot_text: str) -> bool:
+    """See BulkSource."""
+    del url
+    return is_alive(snapshot_id, snapshot_text)
+
+
+class RowsOfChunk:
+    """The lines of one SELECT, in blocks; row_count is final at the end."""
+
+    def __init__(
+        self, session: BorrowedSession, select: str, cells: Sequence[TextCell], dialect: Dialect
+    ) -> None:
+        self._session = session
+        self._select = select
+        self._lines = make_row_lines(cells, dialect)
+
+    @property
+    def row_count(self) -> int:
+        """Rows so far."""
+        return self._lines.row_count
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Blocks of whole lines. Raises the typed errors of `engines.mysql.connect`."""
+        session, lines = self._session, self._lines
+        session.select(self._select, doing=READ)
+        ended = False
+        while not ended:
+            session.start = lines.feed(session.block, session.start, session.end)
+            # What ends a result is noted before its last rows are given away: who cannot use
+            # them gives the session back, and must not wait for the end a second time.
+            if ended := lines.stop is Stop.END:
+                session.finished()
+            is_error = lines.stop is Stop.ERROR
+            failed = session.failed(lines.message, doing=READ) if is_error else None
+            if block := lines.take():
+                yield block
+            if failed is not None:
+                raise failed
+            if not ended:
+                session.receive()
+        session.let_go()

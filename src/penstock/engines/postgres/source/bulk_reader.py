@@ -1,0 +1,129 @@
+"""PostgreSQL as a source of the bulk load: a worker's session in an exported snapshot.
+
+Not here: exporting one (`slot.py`), cutting tables into chunks (`snapshot.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import psycopg
+
+from penstock.codec.mysql.mysqltext import Dialect
+from penstock.engines.postgres.connect import (
+    EXACT_TEXT_SETTINGS,
+    connect,
+    literal,
+    quoted,
+    server_errors,
+)
+from penstock.engines.postgres.source.copy_lines import LinesOfCopy
+from penstock.model import PenstockError, TableName
+from penstock.ports.bulk import APPLICATION_NAME, ChunkTask
+
+SOURCE_SETTINGS: Mapping[str, str] = {
+    **EXACT_TEXT_SETTINGS,
+    "synchronize_seqscans": "off",
+    "jit": "off",
+}
+BEGIN_READ = "begin isolation level repeatable read read only"
+# pg_class answers from the snapshot, the function from what is there now.
+FILENODES = """
+    select c.relfilenode::int8, pg_relation_filenode(c.oid)::int8
+      from pg_class as c
+     where c.oid = to_regclass(%(name)s)
+"""
+
+
+class PostgresBulkReader:
+    """See `BulkReader`. connection: its transaction sees the snapshot."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self.connection = connection
+
+    def was_rewritten(self, task: ChunkTask) -> bool:
+        """See BulkReader."""
+        with server_errors(task.doing):
+            return was_rewritten(self.connection, task.chunk.relation)
+
+    def lines(self, task: ChunkTask, dialect: Dialect) -> LinesOfCopy:
+        """See BulkReader. Lines of COPY are for PostgreSQL, which takes them by `connection`."""
+        assert dialect is Dialect.LOAD_DATA, "a target of PostgreSQL copies by itself"
+        assert task.way is not None, "the plan of a table that goes to another engine has one"
+        copy_out = task.chunk.copy_out
+        return LinesOfCopy(self.connection, copy_out, task.way.lines, doing=task.doing)
+
+    def tells_rewritten(self, error: PenstockError) -> bool:
+        """See BulkReader. `was_rewritten` has told before."""
+        del error
+        return False
+
+    def close(self) -> None:
+        """See BulkReader."""
+        self.connection.close()
+
+
+def open_reader(url: str, snapshot_id: str, snapshot_text: str) -> PostgresBulkReader | None:
+    """See BulkSource."""
+    connection = connect(url, application_name=APPLICATION_NAME, options=SOURCE_SETTINGS)
+    try:
+        if import_snapshot(connection, snapshot_id, snapshot_text):
+            return PostgresBulkReader(connection)
+    except BaseException:
+        connection.close()
+        raise
+    connection.close()
+    return None
+
+
+def import_snapshot(connection: psycopg.Connection, snapshot_id: str, text: str) -> bool:
+    """Begin a read-only transaction that sees an exported snapshot; False when it is gone.
+
+    text: what the snapshot holds (`snapshot_text`): the names of snapshots come again when the
+    server has restarted, and another one must not be taken for ours. A connection that got False
+    is in a transaction that is of no use: close it.
+    """
+    with server_errors("importing the snapshot"):
+        connection.execute(BEGIN_READ)
+        try:
+            connection.execute(f"set transaction snapshot {literal(snapshot_id)}")
+        except (
+            psycopg.errors.InvalidParameterValue,  # 22023, up to 17: no such file
+            psycopg.errors.UndefinedObject,  # 42704, from 18
+            psycopg.errors.ObjectNotInPrerequisiteState,  # 55000: its transaction has ended
+        ):
+            return False
+        row = connection.execute("select pg_current_snapshot()::text").fetchone()
+    return row is not None and row[0] == text
+
+
+def snapshot_alive(url: str, snapshot_id: str, snapshot_text: str) -> bool:
+    """See BulkSource."""
+    with connect(url, application_name=APPLICATION_NAME) as connection:
+        alive = import_snapshot(connection, snapshot_id, snapshot_text)
+        connection.rollback()
+    return alive
+
+
+def snapshot_text(source_url: str, snapshot_id: str) -> str:
+    """What a living exported snapshot holds, as pg_current_snapshot() prints it."""
+    with (
+        connect(source_url, application_name=APPLICATION_NAME) as connection,
+        server_errors("looking at the snapshot"),
+    ):
+        connection.execute(BEGIN_READ)
+        connection.execute(f"set transaction snapshot {literal(snapshot_id)}")
+        row = connection.execute("select pg_current_snapshot()::text").fetchone()
+        assert row is not None
+        return str(row[0])
+
+
+def was_rewritten(connection: psycopg.Connection, relation: TableName) -> bool:
+    """Lock a relation for the transaction, and tell whether its snapshot's rows are still there.
+
+    TRUNCATE and a rewriting ALTER that committed after the snapshot leave nothing for it to see;
+    with the lock held none can come any more.
+    """
+    connection.execute(f"lock table only {quoted(*relation)} in access share mode")
+    row = connection.execute(FILENODES, {"name": quoted(*relation)}).fetchone()
+    return row is None or row[0] != row[1]

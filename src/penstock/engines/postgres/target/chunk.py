@@ -1,0 +1,114 @@
+"""A chunk's rows into PostgreSQL: they and their DL row, in one transaction.
+
+Rows of another PostgreSQL go from socket to socket as they are; those of other engines come as
+lines of COPY. Not here: what is passed on how (`pipe.py`), trying again (`penstock.load.chunk`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import psycopg
+from psycopg import sql
+
+from penstock.codec.mysql.mysqltext import Dialect
+from penstock.engines.postgres.connect import (
+    EXACT_TEXT_SETTINGS,
+    connect,
+    quoted,
+    server_errors,
+)
+from penstock.engines.postgres.source.bulk_reader import PostgresBulkReader
+from penstock.engines.postgres.target import progress
+from penstock.engines.postgres.target.bulk_marks import holds_plan
+from penstock.engines.postgres.target.pipe import copy_rows
+from penstock.host import faults
+from penstock.ports.bulk import (
+    APPLICATION_NAME,
+    BulkReader,
+    ChunkTask,
+    CopyCountsDiffer,
+    Lines,
+    Status,
+)
+
+# Losing a commit in a crash is no harm: its DL row is lost with it, and the chunk is done again.
+TARGET_SETTINGS: Mapping[str, str] = {**EXACT_TEXT_SETTINGS, "synchronous_commit": "off"}
+FINISHED = """
+    select mark
+      from wirekite.wirekite_progress
+     where source = %(source)s
+       and target = 'DL'
+       and finish_time is not null
+"""
+
+
+class PostgresWriter:
+    """A worker's connection to the target; see `BulkWriter`."""
+
+    def __init__(
+        self, url: str, *, replica_role: bool, settings: Mapping[str, str] = TARGET_SETTINGS
+    ) -> None:
+        """replica_role: keep triggers and foreign keys from acting on our rows."""
+        self._connection = connect(url, application_name=APPLICATION_NAME, options=settings)
+        if replica_role:
+            with server_errors("preparing a session"):
+                self._connection.execute("set session_replication_role = replica")
+
+    def close(self) -> None:
+        """See BulkWriter."""
+        self._connection.close()
+
+    def read_action(self) -> str:
+        """See BulkWriter."""
+        with server_errors("reading the action"):
+            return progress.read_action(self._connection)
+
+    def write(self, task: ChunkTask, reader: BulkReader) -> tuple[Status, int]:
+        """See BulkWriter."""
+        writer, number = self._connection, task.chunk.number
+        with server_errors(task.doing), writer.transaction():
+            if not holds_plan(writer, task.table, task.plan):
+                return Status.PLAN_GONE, 0
+            # Waits for a copy of the same chunk that another process has not committed yet.
+            progress.begin_chunk(writer, table=task.table, number=number)
+            before = writer.execute(FINISHED, {"source": f"{task.table}.{number}"}).fetchone()
+            if before is not None:
+                return Status.DONE_BEFORE, int(before[0])
+            rows = self._copy(task, reader)
+            faults.point("bulk.chunk.copied")
+            progress.end_chunk(writer, table=task.table, number=number, row_count=rows)
+        faults.point("bulk.chunk.committed")
+        return Status.DONE, rows
+
+    def _copy(self, task: ChunkTask, reader: BulkReader) -> int:
+        if isinstance(reader, PostgresBulkReader):
+            copy_out = task.chunk.copy_out
+            return copy_rows(reader.connection, copy_out, self._connection, copy_in(task))
+        return into_postgres(reader.lines(task, Dialect.COPY), self._connection, copy_in(task))
+
+
+def copy_in(task: ChunkTask) -> str:
+    """The statement; without a list COPY takes all columns that are not generated."""
+    names = ", ".join(quoted(column) for column in task.columns)
+    columns = f" ({names})" if names else ""
+    form = " (format binary)" if task.binary else ""
+    return f"copy {quoted(*task.target)}{columns} from stdin{form}"
+
+
+def into_postgres(rows: Lines, target: psycopg.Connection, statement: str) -> int:
+    """Write lines through `copy ... from stdin`; the number of rows. Raises CopyCountsDiffer."""
+    with target.cursor() as cursor:
+        with cursor.copy(sql.SQL(statement)) as copy:
+            for block in rows:
+                copy.write(block)
+        taken = cursor.rowcount
+    if taken != rows.row_count:
+        raise CopyCountsDiffer(
+            f"the source sent {rows.row_count} rows and the target took in {taken}",
+            hint="Look for triggers and rules on the target table that drop or add rows, and "
+            "disable them: alter table ... disable trigger ...;",
+            sent=rows.row_count,
+            taken=taken,
+        )
+    return rows.row_count

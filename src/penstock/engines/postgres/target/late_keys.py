@@ -1,0 +1,36 @@
+"""Unique keys made late, and taken away before a table is copied again, in PostgreSQL.
+
+Not here: when (`penstock.load.late_keys`), and the statements (`schema.py`).
+"""
+
+from __future__ import annotations
+
+from penstock.engines.postgres.connect import (
+    EXACT_TEXT_SETTINGS,
+    commit_durably,
+    connect,
+    server_errors,
+)
+from penstock.engines.postgres.target import schema
+from penstock.engines.postgres.target.bulk_keys import INDEX_MEMORY
+from penstock.ports.deferred_keys import APPLICATION_NAME, LateTable
+
+
+def add_late_keys(url: str, table: LateTable) -> list[str]:
+    """See `ports.deferred_keys`."""
+    settings = {**EXACT_TEXT_SETTINGS, "maintenance_work_mem": INDEX_MEMORY}
+    with (
+        connect(url, application_name=APPLICATION_NAME, options=settings) as target,
+        server_errors(f"adding keys of {table.target}"),
+    ):
+        commit_durably(target)  # they are forgotten behind it
+        return schema.add_late_keys(target, table)
+
+
+def drop_late_keys(url: str, table: LateTable) -> list[str]:
+    """See `ports.deferred_keys`."""
+    with (
+        connect(url, application_name=APPLICATION_NAME) as target,
+        server_errors(f"dropping keys of {table.target}"),
+    ):
+        return schema.drop_late_keys(target, table)

@@ -1,0 +1,96 @@
+"""Unique keys that wait until a table's rows are of one moment: which, and who makes them.
+
+Not here: the file of those that wait (`penstock.load.late_keys`), and the statements (`late_keys`
+of each engine's target).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from penstock.model import TableDefinition, TableName, UniqueKey
+from penstock.ports.refusals import TargetDdlFailed
+from penstock.ports.registry import part
+
+APPLICATION_NAME = "penstock late keys"
+
+
+class LateKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A unique key that waits. name, columns: in the target; columns are empty for expressions.
+
+    statement: makes it. plain: makes an index of this name that is not unique.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    statement: str
+    plain: str
+
+
+class LateTable(msgspec.Struct, frozen=True, kw_only=True):
+    """A table whose keys wait. settled: the position from which on its rows are of one moment.
+
+    with_foreign_keys: its foreign keys are made with them, and not with those of all tables.
+    """
+
+    source: TableName
+    target: TableName
+    settled: int
+    keys: tuple[LateKey, ...]
+    with_foreign_keys: bool = False
+
+
+def early_and_late(definition: TableDefinition) -> tuple[TableDefinition, TableDefinition]:
+    """The table with the keys that hold at any moment and all indexes; and with the other keys.
+
+    What tells its rows apart is what it is read by, piece by piece, and so is never there twice.
+    """
+    early = tuple(key for key in definition.unique_keys if _is_identity(key, definition))
+    late = tuple(key for key in definition.unique_keys if key not in early)
+    plain = tuple(text for text in definition.indexes if not is_unique(text))
+    other = tuple(text for text in definition.indexes if is_unique(text))
+    return (
+        replace(definition, unique_keys=early, indexes=plain),
+        replace(definition, unique_keys=late, indexes=other),
+    )
+
+
+def is_unique(index: str) -> bool:
+    """Whether an index of MySQL that is listed with those that are no keys is a unique one."""
+    return index.startswith("unique ")
+
+
+def _is_identity(key: UniqueKey, definition: TableDefinition) -> bool:
+    return not any(key.prefixes) and set(key.columns) == set(definition.identity_columns)
+
+
+def key_refused(key: LateKey, table: TableName, said: str) -> TargetDdlFailed:
+    """The error for a key that the target refuses to make. said: the server's words, no values."""
+    return TargetDdlFailed(
+        f"adding unique key {key.name} of {table}: {said}",
+        hint="The target takes values for equal that the source tells apart, or has rows of its "
+        "own. Give the columns the source's collation, or take those rows away, or do without the "
+        f"key: {key.plain}; then run the same command again.",
+        table=str(table),
+    )
+
+
+def add_late_keys(url: str, table: LateTable) -> list[str]:
+    """Make the unique keys of a table that have waited; what is there already is left alone.
+
+    Returns a sentence for each that cannot be had any more. Raises TargetDdlFailed for one that
+    the target refuses, and what a connection does.
+    """
+    notes: list[str] = part(url, "deferred_keys").add_late_keys(url, table)
+    return notes
+
+
+def drop_late_keys(url: str, table: LateTable) -> list[str]:
+    """Take unique keys away that an earlier load of the table has made.
+
+    Returns a sentence for each that has to stay.
+    """
+    notes: list[str] = part(url, "deferred_keys").drop_late_keys(url, table)
+    return notes

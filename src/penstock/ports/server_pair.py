@@ -1,0 +1,44 @@
+"""The two servers of a pipeline, and how a table's rows are read at one so that they fit the other.
+
+Not here: how that is found out (`penstock.sql.read_plan`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from penstock.codec.mysql.mysqltext import TextCell
+from penstock.codec.postgres.copytext import LineCell
+from penstock.codec.types import NO_CHOICES, Choices, Mapping, Server, map_table
+from penstock.model import TableDefinition
+
+
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """How a table's rows go. Also what bulk.json holds of it. columns: their names, in order.
+
+    expressions: what a SELECT of MySQL lists. cells: how those are written; lines: how the columns
+    of a COPY are. templates: what LOAD DATA computes of each value, `{}` for the value itself.
+    enums: columns of MySQL's in which an empty text is the value 0 of an ENUM, and no label.
+    """
+
+    columns: tuple[str, ...]
+    expressions: tuple[str, ...] = ()
+    cells: tuple[TextCell, ...] = ()
+    lines: tuple[LineCell, ...] = ()
+    templates: tuple[str, ...] = ()
+    enums: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """The two servers of a load, and what the user has chosen for what may get lost."""
+
+    source: Server
+    target: Server
+    choices: Choices = NO_CHOICES
+
+    def mappings(self, definition: TableDefinition) -> dict[str, Mapping]:
+        """How each column is held in the target."""
+        return map_table(definition, self.source, self.target, choices=self.choices)
