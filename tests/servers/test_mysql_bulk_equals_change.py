@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.engines.postgres.target.shaped import postgres_definition
 
 from fix_extract import segments_of
 from fix_loader import Applying
@@ -20,6 +19,7 @@ from penstock.control.ends import server_of
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quoted
 from penstock.engines.postgres.target.schema import create_tables
+from penstock.engines.postgres.target.shaped import postgres_definition
 from penstock.model import TableDefinition
 from penstock.ports.server_pair import Ends
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.engines.postgres.target.shaped import postgres_definition
 
 from fix_binlog import DECODERS, Recorded, Replica, shown
 from fix_binlog_record import (
@@ -35,6 +34,7 @@ from penstock.engines.mysql.source.chunks import KeyChunk
 from penstock.engines.mysql.source.relations import relation_of_definition
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quoted
 from penstock.engines.postgres.target.schema import create_tables
+from penstock.engines.postgres.target.shaped import postgres_definition
 from penstock.model import Relation, TableDefinition
 from penstock.ports.server_pair import Ends
 from penstock.sql.read_plan import way_of

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from penstock.engines.postgres.target.shaped import postgres_definition
 
 from penstock.codec.mysql.mysqltext import Form
 from penstock.codec.postgres.copytext import LineForm
 from penstock.codec.types import Choices, Engine, Server, parse_choices
 from penstock.engines.mysql.target.chunk import load_sql
 from penstock.engines.mysql.target.shapes import create_sql, key_statements
+from penstock.engines.postgres.target.shaped import postgres_definition
 from penstock.model import ColumnDefinition, TableDefinition, TableName, UniqueKey
 from penstock.ports.bulk import Chunk, ChunkTask
 from penstock.ports.server_pair import Ends

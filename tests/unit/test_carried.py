@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
+from penstock.codec.types import Engine, Server, map_table
+from penstock.engines.mysql.target.shapes import mysql_name
 from penstock.engines.postgres.target.shaped import (
     postgres_foreign_key,
     postgres_index,
     postgres_name,
     referable,
 )
-
-from penstock.codec.types import Engine, Server, map_table
 from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableName, UniqueKey
-from penstock.sql.schema_translation import Extras, extras_of, mysql_name
+from penstock.sql.schema_translation import Extras, extras_of
 
 PG, MY = Server(engine=Engine.POSTGRESQL, version=(18,)), Server(engine=Engine.MYSQL, version=(8,))
 NAME = TableName("shop", "t")

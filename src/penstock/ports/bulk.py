@@ -162,6 +162,12 @@ class ChunkOutcome:
     error: PenstockError | None = None
 
 
+class TargetFires(PenstockError):
+    """A target table that was there already would run triggers or check foreign keys."""
+
+    code = "LD46"
+
+
 class CopyCountsDiffer(PenstockError):
     """The target took in another number of rows than the source sent."""
 

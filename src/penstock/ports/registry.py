@@ -116,6 +116,11 @@ def part(url: str, name: str) -> Any:
     return engine_at(url).part(name)
 
 
+def engine_with_types(types: str) -> Descriptor:
+    """The engine that has this name in the table of types."""
+    return next(engine for engine in engines() if types in engine.schemes.values())
+
+
 def types_at(url: str) -> str:
     """The name that the table of types has for the engine of a URL. Raises EngineUnknown."""
     scheme = url.partition("://")[0].lower()

@@ -2,7 +2,7 @@
 
 Defaults, numbers that the server gives, indexes, foreign keys. None of it touches a row that is
 loaded: what has no equal in the target is left out, with a sentence that `penstock plan` prints.
-Pure. Not here: the statements that make tables (`postgres/schema.py`, `mysql/shapes.py`), and what
+Pure. Not here: the statements that make tables (`schema.py`, `shapes.py` of the targets), and what
 goes between servers of one engine, where everything has an equal.
 """
 
@@ -15,12 +15,9 @@ from dataclasses import dataclass, field
 
 from penstock.codec.types import Engine, Server, filled
 from penstock.codec.types import Mapping as TypeMapping
-from penstock.engines.postgres.connect import literal as postgres_literal
-from penstock.engines.postgres.connect import quoted as postgres_quoted
 from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableName
+from penstock.ports.registry import engine_with_types
 
-POSTGRES_NAME_BYTES_MAX = 63
-MYSQL_NAME_CHARACTERS_MAX = 64
 # Of an index: what InnoDB allows, and what fits a page of PostgreSQL's whatever the values are.
 MYSQL_INDEX_BYTES_MAX = 3072
 POSTGRES_INDEX_BYTES_MAX = 2600
@@ -202,13 +199,12 @@ def _written(
     if column.neutral == "binary" or "\0" in value:
         return None
     kind = mapping.target_type
+    literal = engine_with_types(target.engine).part("literal")
     if not target.engine.is_mysql:
-        return f"{postgres_literal(value)}::{kind}"
-    from penstock.engines.mysql.connect import literal  # with the driver: not all have it
-
+        return f"{literal(value)}::{kind}"
     if column.neutral in ("timestamptz", "bool"):
         return None
-    text = literal(value)
+    text: str = literal(value)
     base = kind.partition("(")[0].partition(" ")[0].lower()
     if not base.endswith(("text", "json")):
         return text
@@ -355,18 +351,6 @@ def _foreign_key(extras: Extras, key: ForeignKey, source: Server, target: Server
     )
 
 
-def referable(key: ForeignKey, tables: Mapping[TableName, TableDefinition]) -> str:
-    """Why a foreign key cannot be made in PostgreSQL; empty when it can."""
-    parent = tables.get(key.target)
-    if parent is None:
-        return f"{key.target} is not captured"
-    unique = [parent.primary_key] if not any(parent.primary_key_prefixes) else []
-    unique += [one.columns for one in parent.unique_keys if not any(one.prefixes)]
-    if not any(set(one) == set(key.target_columns) for one in unique):
-        return f"{', '.join(key.target_columns)} of {key.target} are no key"
-    return ""
-
-
 # --- as SQL ---------------------------------------------------------------------------------------
 
 
@@ -379,62 +363,6 @@ def short_name(name: str, fits: Callable[[str], bool]) -> str:
     while not fits(f"{kept}_{digest}"):
         kept = kept[:-1]
     return f"{kept}_{digest}"
-
-
-def postgres_name(name: str) -> str:
-    """The name of an index or a constraint, cut as PostgreSQL would not: no two become one."""
-    return short_name(name, lambda text: len(text.encode()) <= POSTGRES_NAME_BYTES_MAX)
-
-
-def mysql_name(name: str) -> str:
-    """The same for MySQL and MariaDB."""
-    return short_name(name, lambda text: len(text) <= MYSQL_NAME_CHARACTERS_MAX)
-
-
-def postgres_index(index: Index, table: TableName) -> str:
-    """CREATE INDEX, whose names are unique in a schema. table: the source's, mapped later."""
-    parts = ", ".join(
-        postgres_quoted(name) + (" desc" if is_down else "") for name, _, is_down in index.parts
-    )
-    name = postgres_quoted(postgres_name(f"{table.name}_{index.name}"))
-    return f"CREATE INDEX {name} ON {postgres_quoted(*table)} ({parts})"
-
-
-def postgres_foreign_key(key: ForeignKey) -> ForeignKey:
-    """A foreign key with its definition in PostgreSQL's words; schemas are the source's."""
-    columns = ", ".join(map(postgres_quoted, key.columns))
-    referred = ", ".join(map(postgres_quoted, key.target_columns))
-    return ForeignKey(
-        name=postgres_name(key.name),
-        columns=key.columns,
-        target=key.target,
-        target_columns=key.target_columns,
-        definition=f"FOREIGN KEY ({columns}) REFERENCES {postgres_quoted(*key.target)} "
-        f"({referred}) ON DELETE {key.on_delete} ON UPDATE {key.on_update}",
-        deferrable=True,
-        on_update=key.on_update,
-        on_delete=key.on_delete,
-    )
-
-
-def mysql_index(index: Index, quoted: Callable[..., str]) -> str:
-    """The clause of an ALTER TABLE that makes an index."""
-    parts = ", ".join(
-        quoted(name) + (f"({prefix})" if prefix else "") + (" desc" if is_down else "")
-        for name, prefix, is_down in index.parts
-    )
-    return f"add key {quoted(mysql_name(index.name))} ({parts})"
-
-
-def mysql_foreign_key(key: ForeignKey, target: TableName, quoted: Callable[..., str]) -> str:
-    """The clause of an ALTER TABLE that makes a foreign key. target: its name there."""
-    columns = ", ".join(map(quoted, key.columns))
-    referred = ", ".join(map(quoted, key.target_columns))
-    return (
-        f"add constraint {quoted(mysql_name(key.name))} foreign key ({columns}) references "
-        f"{quoted(*target)} ({referred}) on delete {key.on_delete.lower()} "
-        f"on update {key.on_update.lower()}"
-    )
 
 
 def tables_by_name(definitions: Sequence[TableDefinition]) -> dict[TableName, TableDefinition]:

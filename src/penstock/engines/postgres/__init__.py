@@ -29,6 +29,8 @@ DESCRIPTOR = Descriptor(
         "target_state": f"{_HERE}.target_state:PostgresReader",
         "target": f"{_HERE}.target.engine",
         "verify": f"{_HERE}.verify.verifier:VERIFIER",
+        "literal": f"{_HERE}.connect:literal",
+        "read_plan": f"{_HERE}.source.read_plan:read_plan",
         "bulk_reader": f"{_HERE}.source.bulk_reader",
         "bulk_writer": f"{_HERE}.target.chunk:PostgresWriter",
         "bulk_target": f"{_HERE}.target.bulk:PostgresBulk",

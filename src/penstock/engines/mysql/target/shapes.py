@@ -20,8 +20,9 @@ from penstock.ports.deferred_keys import LateKey
 from penstock.ports.refusals import TargetShapeDiffers, TargetTypeMissing
 from penstock.ports.server_pair import Ends
 from penstock.sql.read_plan import carried
-from penstock.sql.schema_translation import Extras, extras_of, mysql_foreign_key, mysql_index
+from penstock.sql.schema_translation import Extras, Index, extras_of, short_name
 
+MYSQL_NAME_CHARACTERS_MAX = 64
 _INDEX_NAME = re.compile("key `((?:[^`]|``)+)` ")
 _UTF8 = frozenset({"utf8mb3", "utf8mb4"})  # what only the greater one holds is refused by itself
 # What MariaDB computes where it keeps old rows; those of the source are its own history.
@@ -170,7 +171,7 @@ def index_statements(definition: TableDefinition, name: TableName, ends: Ends) -
     if ends.source.engine.is_mysql:
         return {text: f"alter table {quoted(*name)} add {text}" for text in definition.indexes}
     return {
-        f"index {index.name}": f"alter table {quoted(*name)} {mysql_index(index, quoted)}"
+        f"index {index.name}": f"alter table {quoted(*name)} {mysql_index(index)}"
         for index in extras_in_mysql(definition, ends).indexes
     }
 
@@ -179,7 +180,7 @@ def foreign_key_statement(key: ForeignKey, name: TableName, parent: TableName, e
     """The statement that makes a foreign key. Their names are unique in a database here."""
     if not ends.source.engine.is_mysql:
         key = replace(key, name=f"{name.name}_{key.name}")
-    return f"alter table {quoted(*name)} {mysql_foreign_key(key, parent, quoted)}"
+    return f"alter table {quoted(*name)} {mysql_foreign_key(key, parent)}"
 
 
 def _takes(charset: str, written: str) -> bool:
@@ -232,3 +233,28 @@ def check_shape(definition: TableDefinition, table: TargetTable, ends: Ends) -> 
             f"{table.sql_name} to {quoted(table.name.schema, table.name.name + '_before')};",
             table=str(table.name),
         )
+
+
+def mysql_name(name: str) -> str:
+    """The name of a key or a constraint, cut so that no two become one."""
+    return short_name(name, lambda text: len(text) <= MYSQL_NAME_CHARACTERS_MAX)
+
+
+def mysql_index(index: Index) -> str:
+    """The clause of an ALTER TABLE that makes an index."""
+    parts = ", ".join(
+        quoted(name) + (f"({prefix})" if prefix else "") + (" desc" if is_down else "")
+        for name, prefix, is_down in index.parts
+    )
+    return f"add key {quoted(mysql_name(index.name))} ({parts})"
+
+
+def mysql_foreign_key(key: ForeignKey, target: TableName) -> str:
+    """The clause of an ALTER TABLE that makes a foreign key. target: its name there."""
+    columns = ", ".join(map(quoted, key.columns))
+    referred = ", ".join(map(quoted, key.target_columns))
+    return (
+        f"add constraint {quoted(mysql_name(key.name))} foreign key ({columns}) references "
+        f"{quoted(*target)} ({referred}) on delete {key.on_delete.lower()} "
+        f"on update {key.on_update.lower()}"
+    )

@@ -11,7 +11,8 @@ import psycopg
 
 from penstock.engines.postgres.connect import quoted
 from penstock.engines.postgres.target.target import TargetTable
-from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.model import TableDefinition, TableName
+from penstock.ports.bulk import TargetFires
 
 # Types whose binary form is the same in every version and says everything; others go as text.
 # Not interval: what is the largest one up to 16 means infinity from 17 on.
@@ -39,12 +40,6 @@ CASCADES = """
      order by 1, 3
      limit 1
 """
-
-
-class TargetFires(PenstockError):
-    """A target table that was there already would run triggers or check foreign keys."""
-
-    code = "LD46"
 
 
 def may_be_replica(connection: psycopg.Connection) -> bool:

@@ -1,0 +1,57 @@
+"""What the columns of a COPY become in lines for another engine; see `sql/read_plan.py`.
+
+Not here: the walk over the lines (`codec.postgres.copytext`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as Namespace
+from collections.abc import Sequence
+
+from penstock.codec.postgres.copytext import LineCell, LineForm
+from penstock.codec.types import Engine, Mapping, SourceType
+from penstock.model import ColumnDefinition
+from penstock.ports.server_pair import Ends, Way
+from penstock.sql.read_plan import AS_IS
+
+_LINE_FORMS = {
+    "boolean": LineForm.BOOL, "bytea": LineForm.BYTES, "date": LineForm.DATE,
+    "timestamp": LineForm.DATE, "timestamptz": LineForm.ZONED, "numeric": LineForm.NUMBER,
+    "real": LineForm.NUMBER, "double precision": LineForm.NUMBER, "smallint": LineForm.PLAIN,
+    "integer": LineForm.PLAIN, "bigint": LineForm.PLAIN, "oid": LineForm.PLAIN,
+    "uuid": LineForm.PLAIN, "time": LineForm.PLAIN, "bit": LineForm.PLAIN,
+}  # fmt: skip
+_REFUSED_HERE = {
+    LineForm.DATE: "dates out of range",
+    LineForm.ZONED: "dates out of range",
+    LineForm.NUMBER: "not a number",
+}
+
+
+def read_plan(
+    columns: Sequence[ColumnDefinition], mappings: Namespace[str, Mapping], ends: Ends
+) -> Way:
+    """How these columns are read; the templates as each column alone has them."""
+    found = [_from_postgres(column, mappings[column.name], ends) for column in columns]
+    return Way(
+        columns=tuple(column.name for column in columns),
+        lines=tuple(cell for cell, _ in found),
+        templates=tuple(template for _, template in found),
+    )
+
+
+def _from_postgres(column: ColumnDefinition, mapping: Mapping, ends: Ends) -> tuple[LineCell, str]:
+    kind = SourceType.of(column, ends.source.engine)
+    form = LineForm.TEXT if kind.is_array else _LINE_FORMS.get(kind.base, LineForm.TEXT)
+    if kind.base == "char" and not kind.is_array:
+        return LineCell(form=LineForm.TEXT), mapping.write.sql
+    if form is LineForm.TEXT or mapping.target_type.startswith(("longtext", "varchar")):
+        return LineCell(form=LineForm.TEXT), AS_IS
+    loss = _REFUSED_HERE.get(form, "")
+    cell = LineCell(form=form, unfit_is_null=mapping.chosen.get(loss) == "null")
+    # What LOAD DATA need not compute is refused by the walk or, with a warning, by the server.
+    is_computed = kind.base in ("real", "bit") or "digits" in mapping.chosen
+    if kind.base == "uuid" and ends.target.engine is Engine.MARIADB:
+        # A column that is there already may be a UUID: 36 bytes are none, 36 characters are.
+        return cell, "convert({} using utf8mb4)"
+    return cell, mapping.write.sql if is_computed else AS_IS

@@ -1,0 +1,114 @@
+"""A table of another engine as PostgreSQL has it: columns, keys, indexes, foreign keys.
+
+Not here: what has an equal at all (`penstock.sql.schema_translation`), the statements that make
+tables (`schema.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from penstock.engines.postgres.connect import quoted
+from penstock.model import ForeignKey, TableDefinition, TableName, UniqueKey
+from penstock.ports.server_pair import Ends
+from penstock.sql.read_plan import carried
+from penstock.sql.schema_translation import Index, extras_of, short_name
+
+
+def postgres_definition(
+    definition: TableDefinition, ends: Ends, namespaces: Mapping[str, str]
+) -> TableDefinition:
+    """A table of MySQL or MariaDB as a table of PostgreSQL, with what has an equal there.
+
+    Left out: keys over parts of a text, and what `extras_of` says.
+    """
+    mappings = ends.mappings(definition)
+    extras = extras_of(definition, ends.source, ends.target, mappings)
+    columns = tuple(
+        replace(
+            column,
+            type_text=mappings[column.name].target_type,
+            base_type=mappings[column.name].target_type,
+            default=extras.defaults.get(column.name),
+            not_null=column.not_null and not mappings[column.name].may_be_null,
+            generated="",
+            identity_kind="d" if column.name in extras.counted else "",
+            collation=None,
+            charset="",
+        )
+        for column in carried(definition, ends)
+    )
+    schema, table = definition.name
+    name = quoted(namespaces.get(schema, schema), table)
+    unique = tuple(
+        _unique_index(key, postgres_name(f"{table}_{key.name}"), name)
+        for key in definition.unique_keys
+        if not any(key.prefixes)
+    )
+    return replace(
+        definition,
+        columns=columns,
+        unique_keys=unique,
+        indexes=tuple(postgres_index(index, definition.name) for index in extras.indexes),
+        foreign_keys=tuple(map(postgres_foreign_key, extras.foreign_keys)),
+        types=(),
+        primary_key=() if any(definition.primary_key_prefixes) else definition.primary_key,
+        primary_key_prefixes=(),
+    )
+
+
+def _unique_index(key: UniqueKey, name: str, table: str) -> UniqueKey:
+    columns = ", ".join(map(quoted, key.columns))
+    return UniqueKey(
+        name=name,
+        columns=key.columns,
+        definition=f"create unique index {quoted(name)} on {table} ({columns})",
+        is_constraint=False,
+    )
+
+
+POSTGRES_NAME_BYTES_MAX = 63
+
+
+def postgres_name(name: str) -> str:
+    """The name of an index or a constraint, cut as PostgreSQL would not: no two become one."""
+    return short_name(name, lambda text: len(text.encode()) <= POSTGRES_NAME_BYTES_MAX)
+
+
+def postgres_index(index: Index, table: TableName) -> str:
+    """CREATE INDEX, whose names are unique in a schema. table: the source's, mapped later."""
+    parts = ", ".join(
+        quoted(name) + (" desc" if is_down else "") for name, _, is_down in index.parts
+    )
+    name = quoted(postgres_name(f"{table.name}_{index.name}"))
+    return f"CREATE INDEX {name} ON {quoted(*table)} ({parts})"
+
+
+def postgres_foreign_key(key: ForeignKey) -> ForeignKey:
+    """A foreign key with its definition in PostgreSQL's words; schemas are the source's."""
+    columns = ", ".join(map(quoted, key.columns))
+    referred = ", ".join(map(quoted, key.target_columns))
+    return ForeignKey(
+        name=postgres_name(key.name),
+        columns=key.columns,
+        target=key.target,
+        target_columns=key.target_columns,
+        definition=f"FOREIGN KEY ({columns}) REFERENCES {quoted(*key.target)} "
+        f"({referred}) ON DELETE {key.on_delete} ON UPDATE {key.on_update}",
+        deferrable=True,
+        on_update=key.on_update,
+        on_delete=key.on_delete,
+    )
+
+
+def referable(key: ForeignKey, tables: Mapping[TableName, TableDefinition]) -> str:
+    """Why a foreign key cannot be made in PostgreSQL; empty when it can."""
+    parent = tables.get(key.target)
+    if parent is None:
+        return f"{key.target} is not captured"
+    unique = [parent.primary_key] if not any(parent.primary_key_prefixes) else []
+    unique += [one.columns for one in parent.unique_keys if not any(one.prefixes)]
+    if not any(set(one) == set(key.target_columns) for one in unique):
+        return f"{', '.join(key.target_columns)} of {key.target} are no key"
+    return ""
