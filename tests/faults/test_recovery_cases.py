@@ -16,7 +16,7 @@ import pytest
 
 from fix_bank_engines import NothingThere, ServerGone, session
 from fix_kills import POSTGRES, BankPipeline
-from penstock.load.ledger import position_of
+from penstock.ports.bulk import position_of
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -23,15 +23,7 @@ from penstock.load.bulk_tasks import partitions, partitions_beside, streams_per_
 from penstock.load.chunk import copy_chunks
 from penstock.load.late_keys import put_late_keys
 from penstock.load.late_tables import drop_late_keys, late_tables
-from penstock.load.ledger import (
-    Ledger,
-    Step,
-    next_step,
-    position_of,
-    read_ledger,
-    refused,
-    write_ledger,
-)
+from penstock.load.ledger import Ledger, Step, next_step, read_ledger, refused, write_ledger
 from penstock.load.session import Session
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import (
@@ -44,6 +36,7 @@ from penstock.ports.bulk import (
     bulk_source,
     check_names,
     open_bulk_target,
+    position_of,
 )
 from penstock.ports.deferred_keys import LateTable, early_and_late
 from penstock.ports.planner import Planner, Point, PointUnfit

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 
 import structlog
 
-from penstock.load.ledger import position_of
 from penstock.model import TableDefinition, TableName
 from penstock.ports import deferred_keys
-from penstock.ports.bulk import BulkTarget, TablePlan
+from penstock.ports.bulk import BulkTarget, TablePlan, position_of
 from penstock.ports.deferred_keys import LateTable, early_and_late
 
 logger = structlog.get_logger(__name__)

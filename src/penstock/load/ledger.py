@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from penstock.host import files
-from penstock.model import LOAD_AGAIN, BinlogPosition, Lsn, PenstockError, TableName
-from penstock.ports.bulk import Mark, TablePlan
+from penstock.model import LOAD_AGAIN, PenstockError, TableName
+from penstock.ports.bulk import Mark, TablePlan, position_of
 
 STATE_FILE = "bulk.json"
 FORMAT_VERSION = 1
@@ -106,11 +106,6 @@ def start_positions(state_directory: Path) -> dict[TableName, int]:
     """
     plans = read_ledger(state_directory).plans
     return {plan.source: position_of(plan.position).ordinal for plan in plans}
-
-
-def position_of(text: str) -> Lsn | BinlogPosition:
-    """A position as a plan has it: of PostgreSQL's log, or of a binlog."""
-    return BinlogPosition.parse(text) if ":" in text else Lsn.parse(text)
 
 
 # --- what to do with a table ----------------------------------------------------------------------

@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.codec.mysql.mysqltext import Dialect
 from penstock.host import faults
-from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.model import BinlogPosition, Lsn, PenstockError, TableDefinition, TableName
 from penstock.ports.deferred_keys import LateKey
 from penstock.ports.registry import part
 from penstock.ports.server_pair import Ends, Way
@@ -166,6 +166,11 @@ class TargetFires(PenstockError):
     """A target table that was there already would run triggers or check foreign keys."""
 
     code = "LD46"
+
+
+def position_of(text: str) -> Lsn | BinlogPosition:
+    """A position as a plan has it: of PostgreSQL's log, or of a binlog."""
+    return BinlogPosition.parse(text) if ":" in text else Lsn.parse(text)
 
 
 class CopyCountsDiffer(PenstockError):

@@ -13,8 +13,8 @@ import msgspec
 
 from penstock.host import checkpoint, files
 from penstock.host.clock import REAL_CLOCK
-from penstock.load.ledger import position_of
 from penstock.model import PenstockError
+from penstock.ports.bulk import position_of
 from penstock.ports.config import Config, HandoverMode
 from penstock.ports.planner import Point
 from penstock.ports.positions import positions_of
