@@ -210,11 +210,3 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsFiles:
-    """A server certificate and its private key, PEM; both are copied into the server's folder."""
-
-    certificate: Path
-    key: Path
