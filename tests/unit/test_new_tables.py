@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from fix_pipeline import pipeline
-from penstock.control import new_tables, table_wishes
+from penstock.control import new_table_watch, table_wishes
 from penstock.control.config import load_config
-from penstock.control.new_tables import NewTable, NewTableWatch
+from penstock.control.new_table_watch import NewTableWatch
+from penstock.control.new_tables import NewTable
+from penstock.control.table_commands import TableNotTaken
 from penstock.control.table_list import line_of
-from penstock.control.table_wishes import TableNotTaken, read_wishes, wished_patterns
+from penstock.control.table_wishes import read_wishes, wished_patterns
 from penstock.model import TableName
 from penstock.model.patterns import Selection
 from penstock.model.wishes import Capture, CaptureAnswers, TableWish, TableWishes
@@ -33,11 +35,11 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[TableName]]:
             raise TableNotTaken("bag has no key", hint="give it one")
 
     monkeypatch.setattr(
-        new_tables,
+        new_table_watch,
         "_look",
-        lambda _: new_tables._Seen(new=frozenset(found["new"]), gone=frozenset(found["gone"])),
+        lambda _: new_table_watch._Seen(new=frozenset(found["new"]), gone=frozenset(found["gone"])),
     )
-    monkeypatch.setattr(new_tables, "check_capturable", check)
+    monkeypatch.setattr(new_table_watch, "check_capturable", check)
     return found
 
 
@@ -52,7 +54,7 @@ def test_one_that_cannot_be_followed_keeps_no_other_from_being_added(
     """The one is copied, the other left out with its reason, and out of what a start looks at."""
     config = make(tmp_path, "add")
     seen["new"] = {ITEM, BAG}
-    after = new_tables.settle_new_tables(config)
+    after = new_table_watch.settle_new_tables(config)
     wish = read_wishes(config).of(ITEM)
     assert wish.capture is Capture.ADDED
     assert wish.capture_id == wish.copy_id > 0
@@ -62,7 +64,7 @@ def test_one_that_cannot_be_followed_keeps_no_other_from_being_added(
     line = line_of(None, read_wishes(config).of(BAG), CaptureAnswers())
     assert (line.state, line.code, line.hint) == ("left out", "CT60", "give it one")
     seen["new"], seen["gone"] = set(), {BAG}
-    new_tables.settle_new_tables(after)
+    new_table_watch.settle_new_tables(after)
     assert read_wishes(config).of(BAG) == TableWish(table=BAG)
 
 
@@ -71,11 +73,11 @@ def test_leave_and_stop(seen: dict[str, set[TableName]], tmp_path: Path) -> None
     config = make(tmp_path, "leave", ("public.*", "public.item"))
     other = TableName("public", "other")
     seen["new"] = {ITEM, other}
-    new_tables.settle_new_tables(config)
+    new_table_watch.settle_new_tables(config)
     assert read_wishes(config).of(ITEM).capture is Capture.ADDED
     assert read_wishes(config).of(other).code == "CT69"
     with pytest.raises(NewTable, match=r"public\.other"):
-        new_tables.settle_new_tables(make(tmp_path, "stop", ("public.*", "public.item")))
+        new_table_watch.settle_new_tables(make(tmp_path, "stop", ("public.*", "public.item")))
 
 
 def test_only_what_stays_is_taken_in(seen: dict[str, set[TableName]], tmp_path: Path) -> None:
@@ -100,7 +102,7 @@ def test_a_removed_table_is_not_new(seen: dict[str, set[TableName]], tmp_path: P
         config, ITEM, lambda last, number: replace(last, capture=Capture.REMOVED, capture_id=number)
     )
     seen["new"] = {ITEM}
-    new_tables.settle_new_tables(load_config(config.path))
+    new_table_watch.settle_new_tables(load_config(config.path))
     assert read_wishes(config).of(ITEM).capture is Capture.REMOVED
 
 

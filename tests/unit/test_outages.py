@@ -26,8 +26,8 @@ from penstock.control.outages import Outage, Retry, read_retries
 from penstock.control.running import ProcessState
 from penstock.control.show import show_status
 from penstock.control.status import Status, StatusReader
+from penstock.control.table_commands import pause
 from penstock.control.table_states import table_facts
-from penstock.control.table_wishes import pause
 from penstock.control.target_state import TargetState
 from penstock.extract.extractor import BACKOFF_S
 from penstock.host.errors import ConnectionLost, LoginRefused, ServerUnreachable

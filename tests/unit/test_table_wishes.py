@@ -9,16 +9,12 @@ import pytest
 
 from fix_followed import follows
 from fix_pipeline import pipeline
-from penstock.control import ends, table_wishes
+from penstock.control import table_commands, table_wishes
 from penstock.control.config import load_config
 from penstock.control.followed import is_followed
+from penstock.control.table_commands import TableNotTaken, WishRefused
 from penstock.control.table_list import line_of, lines_from
-from penstock.control.table_wishes import (
-    TableNotTaken,
-    WishRefused,
-    read_wishes,
-    wished_patterns,
-)
+from penstock.control.table_wishes import read_wishes, wished_patterns
 from penstock.engines.mysql.source.engine import NOTES_FILE
 from penstock.engines.mysql.source.table_notes import AllNotes
 from penstock.host import checkpoint
@@ -64,7 +60,7 @@ def test_the_configuration_has_the_wishes_in_it(tmp_path: Path) -> None:
     """Every command that reads the file sees the tables as they are wished."""
     config = pipeline(tmp_path, *URLS, tables=["public.*"])
     follows(config, ITEM)
-    table_wishes.remove(config, ITEM)
+    table_commands.remove(config, ITEM)
     again = load_config(config.path)
     assert again.source.tables == ("public.*", "!public.item")
     assert not Selection.parse(again.source.tables).takes(ITEM)
@@ -74,14 +70,14 @@ def test_wishes_are_kept_and_numbered(tmp_path: Path) -> None:
     """Pausing twice is one wish; each copy is another one."""
     config = pipeline(tmp_path, *URLS)
     follows(config, ITEM)
-    table_wishes.pause(config, ITEM)
-    table_wishes.pause(config, ITEM)
+    table_commands.pause(config, ITEM)
+    table_commands.pause(config, ITEM)
     assert read_wishes(config).of(ITEM) == TableWish(table=ITEM, paused=True)
-    first = table_wishes.resync(config, ITEM)
-    second = table_wishes.resync(config, ITEM)
+    first = table_commands.resync(config, ITEM)
+    second = table_commands.resync(config, ITEM)
     assert first.paused
     assert second.copy_id > first.copy_id > 0
-    table_wishes.resume(config, ITEM)
+    table_commands.resume(config, ITEM)
     assert not read_wishes(config).of(ITEM).paused
     assert read_wishes(config).copied() == {ITEM}
 
@@ -90,17 +86,17 @@ def test_what_can_not_be_wished(tmp_path: Path) -> None:
     """Tables of others, the last table, a pipeline without changes; nothing is written then."""
     config = pipeline(tmp_path, *URLS, tables=["public.item"])
     follows(config, ITEM)
-    for command in (table_wishes.pause, table_wishes.resume, table_wishes.resync):
+    for command in (table_commands.pause, table_commands.resume, table_commands.resync):
         with pytest.raises(TableNotTaken):
             command(config, ODD)
     with pytest.raises(WishRefused):
-        table_wishes.remove(config, ITEM)
+        table_commands.remove(config, ITEM)
     data = pipeline(tmp_path, *URLS, mode="data", file="data.toml")
     with pytest.raises(WishRefused):
-        table_wishes.pause(data, ITEM)
+        table_commands.pause(data, ITEM)
     globbed = pipeline(tmp_path, *URLS, tables=["public.x", "!public.it*"], file="glob.toml")
     with pytest.raises(WishRefused):
-        table_wishes.add(globbed, ITEM)
+        table_commands.add(globbed, ITEM)
     assert read_wishes(config) == TableWishes()
 
 
@@ -109,12 +105,12 @@ def test_a_name_that_is_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     config = pipeline(tmp_path, *URLS, tables=["public.*"])
     nowhere = TableName("public", "itme")
     follows(config, ITEM)
-    monkeypatch.setattr(ends, "source_tables", lambda _: [])
-    for command in (table_wishes.pause, table_wishes.resync, table_wishes.remove):
+    monkeypatch.setattr(table_commands, "source_tables", lambda _: [])
+    for command in (table_commands.pause, table_commands.resync, table_commands.remove):
         with pytest.raises(TableNotTaken):
             command(config, nowhere)
     table_wishes.put_wish(config, nowhere, lambda last, _: replace(last, paused=True))
-    table_wishes.resume(config, nowhere)
+    table_commands.resume(config, nowhere)
     assert read_wishes(config).tables == ()
     left = Apart(table=nowhere, state=ApartState.FOLLOWING)
     assert lines_from(config, {nowhere: left}, applied_gsn=0) == []

@@ -81,7 +81,7 @@ def table_add(file: Path, names: tuple[str, ...], as_json: bool, verbose: bool) 
     Example:     penstock table add shop.toml public.coupon
     Exit codes:  0 asked for, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.table_wishes import add
+    from penstock.control.table_commands import add
 
     _wish(file, names, as_json, verbose, add, "is being added")
 
@@ -97,7 +97,7 @@ def table_remove(file: Path, names: tuple[str, ...], as_json: bool, verbose: boo
     Example:     penstock table remove shop.toml public.audit
     Exit codes:  0 asked for, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.table_wishes import remove
+    from penstock.control.table_commands import remove
 
     _wish(file, names, as_json, verbose, remove, "is being removed")
 
@@ -113,7 +113,7 @@ def table_pause(file: Path, names: tuple[str, ...], as_json: bool, verbose: bool
     Example:     penstock table pause shop.toml public.item
     Exit codes:  0 asked for, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.table_wishes import pause
+    from penstock.control.table_commands import pause
 
     _wish(file, names, as_json, verbose, pause, "is being paused")
 
@@ -127,7 +127,7 @@ def table_resume(file: Path, names: tuple[str, ...], as_json: bool, verbose: boo
     Example:     penstock table resume shop.toml public.item
     Exit codes:  0 asked for, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.table_wishes import resume
+    from penstock.control.table_commands import resume
 
     _wish(file, names, as_json, verbose, resume, "goes on")
 
@@ -144,7 +144,7 @@ def table_resync(file: Path, names: tuple[str, ...], as_json: bool, verbose: boo
     Example:     penstock table resync shop.toml public.item
     Exit codes:  0 asked for, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.table_wishes import resync
+    from penstock.control.table_commands import resync
 
     _wish(file, names, as_json, verbose, resync, "is being copied again")
 

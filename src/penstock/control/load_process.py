@@ -24,7 +24,8 @@ from penstock.control.ends import source_tables
 from penstock.control.handover import bulk_planner, wait_for_point
 from penstock.control.late_keys import LateKeyMaker, unique_keys_wait
 from penstock.control.log_facts import read_log_end
-from penstock.control.new_tables import settle_new_tables, without_new
+from penstock.control.new_table_watch import settle_new_tables
+from penstock.control.new_tables import without_new
 from penstock.control.past_errors import keep_error
 from penstock.control.plan import check as check_plan
 from penstock.control.running import LOAD_LOCK, check_not_running, take_lock

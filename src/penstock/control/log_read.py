@@ -13,6 +13,7 @@ from penstock.control.log_view import LogNotFound, LogPlace, find_log, segments_
 from penstock.log.changes import ChangeLog, Wanted
 from penstock.log.layout import STATE_NAME
 from penstock.model import PenstockError, TableName
+from penstock.model.patterns import Selection
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
@@ -62,8 +63,6 @@ def read_log(
 def _selection(tables: str | Sequence[str]) -> Callable[[TableName], bool]:
     if not tables:
         return lambda _: True
-    from penstock.model.patterns import Selection
-
     return Selection.parse((tables,) if isinstance(tables, str) else tuple(tables)).takes
 
 

@@ -1,46 +1,21 @@
-"""New tables that a pattern takes in: added, left out or refused, as `[source] newTables` says.
+"""Which tables are new: a pattern takes them in, and the pipeline does not follow them yet.
 
-The catalogue is compared with what the pipeline follows: at every start, and again and again while
-changes are extracted. A new table is then asked for as `penstock table add` does it, so that the
-others flow on; one that cannot be followed is left out with the reason, and stops nobody. Not
-here: carrying it out (the engines' `captures.py`, `penstock.ports.table_sync`).
+Not here: adding them or leaving them out (`new_table_watch.py`).
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Self
-
-import structlog
+from collections.abc import Collection, Iterable, Sequence
 
 from penstock.control.followed import followed_tables
 from penstock.control.table_wishes import (
-    check_capturable,
-    forget_wish,
-    put_wish,
-    read_answers,
     read_wishes,
-    wished_patterns,
-    with_wishes,
 )
-from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.load.ledger import read_ledger
 from penstock.model import PenstockError, TableDefinition, TableName
-from penstock.model.patterns import Selection, as_pattern, parse_pattern
-from penstock.model.wishes import Capture, TableWish, TableWishes
+from penstock.model.patterns import as_pattern, parse_pattern
+from penstock.model.wishes import Capture
 from penstock.ports.checks import Finding, Severity, Side
 from penstock.ports.config import Config, NewTables
-from penstock.ports.tables import tables_at
-
-logger = structlog.get_logger()
-
-LOOK_INTERVAL_S = 2.0
-LOOK_INTERVAL_S_MAX = 60.0
-LOOK_SHARE = 0.01  # of the time may be spent on looking, where the catalogue is large
-JUDGE_INTERVAL_S = 60.0  # a table that cannot be followed is looked at so often
 
 
 class NewTable(PenstockError):
@@ -55,34 +30,6 @@ class LeftOut(PenstockError):
 
     code = "CT69"
     retry = "operator"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    """What the catalogue has. new: tables that are taken in and not followed. gone: asked for by
-    us, not captured yet, and dropped again.
-    """
-
-    new: frozenset[TableName] = frozenset()
-    gone: frozenset[TableName] = frozenset()
-
-
-def settle_new_tables(config: Config) -> Config:
-    """Before a start: ask for what is new, or leave it out; the configuration with that in it.
-
-    Raises NewTable where newTables is "stop".
-    """
-    if not config.pipeline.mode.has_change:
-        return config
-    try:
-        seen = _look(config)
-        _settle(config, seen, seen.new)
-    except NewTable:
-        raise
-    except PenstockError as error:
-        # The checks that follow ask the same servers, and say what is wrong with them.
-        logger.warning("new tables cannot be looked for", error=error.message)
-    return with_wishes(config)
 
 
 def without_new(config: Config, tables: Iterable[TableDefinition]) -> list[TableDefinition]:
@@ -104,13 +51,13 @@ def new_findings(
 ) -> tuple[tuple[TableDefinition, ...], list[Finding]]:
     """For doctor: the tables that concern a start, and what is said of the new ones."""
     kept = {table.name for table in without_new(config, tables)}
-    kept |= _named_alone(config.source.tables, [table.name for table in tables])
+    kept |= named_alone(config.source.tables, [table.name for table in tables])
     names = [table.name for table in tables if table.name not in kept]
     shown = tuple(table for table in tables if table.name in kept)
     if not names or config.source.new_tables is NewTables.ADD:
         return shown, []
     is_error = config.source.new_tables is NewTables.STOP
-    error = _stopped(config, names) if is_error else _left(config, names[0])
+    error = stopped(config, names) if is_error else left_out(config, names[0])
     severity = Severity.ERROR if is_error else Severity.WARNING
     why = "the pipeline would not start" if is_error else "its changes do not arrive"
     finding = Finding(
@@ -124,62 +71,14 @@ def new_findings(
     return shown, [finding]
 
 
-def _look(config: Config) -> _Seen:
-    """Compare the catalogue with what is followed. Raises what asking the source does."""
-    known = followed_tables(config)
-    if known is None:
-        return _Seen()
-    wishes, answers = read_wishes(config), read_answers(config)
-    chosen = [one for one in wishes.tables if one.capture is not Capture.LEFT]
-    patterns = wished_patterns(config.file_tables, TableWishes(tables=tuple(chosen)))
-    present = tables_at(config.source.url).present(config, patterns, known)
-    if present is None:
-        return _Seen()
-    decided = {
-        one.table for one in wishes.tables if one.capture in (Capture.ADDED, Capture.REMOVED)
-    }
-    takes = Selection.parse(config.file_tables).takes
-    gone = {
-        one.table
-        for one in wishes.tables
-        if one.table not in present.names
-        and (
-            one.capture is Capture.LEFT
-            or (one.capture is Capture.ADDED and not answers.is_done(one) and takes(one.table))
-        )
-    }
-    return _Seen(new=frozenset(present.new - decided), gone=frozenset(gone))
-
-
-def _settle(config: Config, seen: _Seen, tables: Collection[TableName]) -> None:
-    """Ask for these new tables, or leave them out. Raises NewTable."""
-    for table in sorted(seen.gone):
-        logger.info("new table is gone again", table=str(table))
-        forget_wish(config, table)
-    named = _named_alone(config.file_tables, tables)
-    policy = config.source.new_tables
-    other = sorted(set(tables) - named)
-    if policy is NewTables.STOP and other:
-        raise _stopped(config, other)
-    wanted = sorted(named if policy is NewTables.LEAVE else tables)
-    refused = _refused(config, wanted)
-    for table in wanted:
-        if table in refused:
-            _leave(config, table, refused[table])
-        else:
-            _add(config, table)
-    if policy is NewTables.LEAVE:
-        for table in other:
-            _leave(config, table, _left(config, table))
-
-
-def _named_alone(patterns: Sequence[str], tables: Collection[TableName]) -> set[TableName]:
+def named_alone(patterns: Sequence[str], tables: Collection[TableName]) -> set[TableName]:
     """Those of these tables that a pattern without wildcards names: they are wanted for sure."""
     exact = [one for one in map(parse_pattern, patterns) if one.exact and not one.excludes]
     return {table for table in tables if any(one.matches(table) for one in exact)}
 
 
-def _stopped(config: Config, tables: Sequence[TableName]) -> NewTable:
+def stopped(config: Config, tables: Sequence[TableName]) -> NewTable:
+    """The error that newTables = "stop" asks for."""
     first = tables[0]
     return NewTable(
         f"new at the source, and a pattern takes it in: {', '.join(map(str, tables))}",
@@ -190,127 +89,9 @@ def _stopped(config: Config, tables: Sequence[TableName]) -> NewTable:
     )
 
 
-def _left(config: Config, table: TableName) -> LeftOut:
+def left_out(config: Config, table: TableName) -> LeftOut:
+    """The reason that newTables = "leave" gives."""
     return LeftOut(
         f'{table} is new at the source and left out: newTables is "leave"',
         hint=f"Add it: penstock table add {config.path.name} {table}",
     )
-
-
-def _refused(config: Config, tables: Sequence[TableName]) -> dict[TableName, PenstockError]:
-    """Why tables cannot be followed: asked for all at once, and one by one where that fails."""
-    if not tables:
-        return {}
-    try:
-        check_capturable(config, tables)
-    except PenstockError as error:
-        if error.retry == "backoff":
-            raise
-        if len(tables) == 1:
-            return {tables[0]: error}
-        found: dict[TableName, PenstockError] = {}
-        for table in tables:
-            found |= _refused(config, [table])
-        return found
-    return {}
-
-
-def _add(config: Config, table: TableName) -> None:
-    # What the bulk load has brought of it before anybody captured it may go.
-    loaded = read_ledger(config.layout.state).plan_of(table) is not None
-
-    def change(last: TableWish, number: int) -> TableWish:
-        if last.capture in (Capture.ADDED, Capture.REMOVED):
-            return last  # somebody was quicker
-        return TableWish(
-            table=table,
-            capture=Capture.ADDED,
-            capture_id=number,
-            copy_id=number,
-            replaces=loaded,
-            paused=last.paused,
-        )
-
-    put_wish(config, table, change)
-    logger.info("new table is added", table=str(table))
-
-
-def _leave(config: Config, table: TableName, error: PenstockError) -> None:
-    def change(last: TableWish, _: int) -> TableWish:
-        if last.capture in (Capture.ADDED, Capture.REMOVED):
-            return last
-        code = str(error.as_dict()["code"])
-        return replace(last, capture=Capture.LEFT, code=code, error=error.message, hint=error.hint)
-
-    before = read_wishes(config).of(table)
-    if put_wish(config, table, change) != before:
-        logger.warning("new table is left out", table=str(table), error=error.message)
-
-
-class NewTableWatch:
-    """Looks for new tables beside the extraction, on a thread of its own.
-
-    error: why the extraction has to end; None as long as it need not.
-    """
-
-    def __init__(
-        self, config: Config, stop: Callable[[], None], *, clock: Clock = REAL_CLOCK
-    ) -> None:
-        """stop: called when the extraction has to end."""
-        self.error: PenstockError | None = None
-        self._config = config
-        self._stop = stop
-        self._clock = clock
-        self._before: frozenset[TableName] = frozenset()
-        self._judged_s: dict[TableName, float] = {}
-        self._trouble = ""
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="new tables", daemon=True)
-
-    def __enter__(self) -> Self:
-        """Begin to look."""
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End; a server that hangs is not waited for."""
-        self._ended.set()
-        self._thread.join(timeout=2.0)
-
-    def _run(self) -> None:
-        pause_s = LOOK_INTERVAL_S
-        while not self._ended.wait(pause_s):
-            began_s = self._clock.monotonic_s()
-            try:
-                self.look()
-                self._trouble = ""
-            except NewTable as error:
-                self.error = error
-                self._stop()
-                return
-            except PenstockError as error:
-                if error.message != self._trouble:
-                    logger.warning("new tables cannot be looked for", error=error.message)
-                self._trouble = error.message
-            cost_s = self._clock.monotonic_s() - began_s
-            pause_s = min(max(LOOK_INTERVAL_S, cost_s / LOOK_SHARE), LOOK_INTERVAL_S_MAX)
-
-    def look(self) -> None:
-        """Look once. What was there at the last look already is settled, so that tables which
-        live for a moment are left alone. Raises NewTable, and what asking the source does.
-        """
-        seen = _look(self._config)
-        now_s = self._clock.monotonic_s()
-        due = {
-            table
-            for table in seen.new & self._before
-            if now_s - self._judged_s.get(table, float("-inf")) >= JUDGE_INTERVAL_S
-        }
-        self._before = seen.new
-        _settle(self._config, seen, due)
-        self._judged_s |= dict.fromkeys(due, now_s)

@@ -21,7 +21,7 @@ import structlog
 from penstock.control.diagnostics import diagnostics_to, open_diagnostics
 from penstock.control.doctor import examine
 from penstock.control.live import View
-from penstock.control.new_tables import settle_new_tables
+from penstock.control.new_table_watch import settle_new_tables
 from penstock.control.outages import Outage
 from penstock.control.plan import check as check_plan
 from penstock.control.running import RUN_LOCK, check_not_running, take_lock

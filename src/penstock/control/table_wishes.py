@@ -1,23 +1,22 @@
-"""`penstock table add | remove | pause | resume | resync`: what is wished for single tables.
+"""What is asked for single tables: `state/wishes.json`, and the extractor's answers beside it.
 
-A wish is written into state/wishes.json, which is replaced whole, under a lock, and is carried out
-by the extract and the load process within a second, or when they are next started. Not here: what
-they make of it (`engines.postgres.source.captures`, `penstock.ports.table_sync`), and showing it
-(`table_list.py`).
+A request is written under a lock into the file, which is replaced whole, and is carried out by the
+extract and the load process within a second, or when they are next started. Not here: the commands
+that ask (`table_commands.py`), and what the processes make of it (the engines' `captures.py`,
+`penstock.ports.table_sync`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES, DirectoryLock, DirectoryLocked, Files
-from penstock.model import PenstockError, TableDefinition, TableName
-from penstock.model.patterns import Selection, as_pattern, parse_pattern
+from penstock.model import PenstockError, TableName
+from penstock.model.patterns import as_pattern, parse_pattern
 from penstock.model.wishes import (
     CAPTURED_FILE,
     WISHES_FILE,
@@ -26,34 +25,11 @@ from penstock.model.wishes import (
     TableWish,
     TableWishes,
 )
-
-if TYPE_CHECKING:
-    from penstock.ports.config import Config
+from penstock.ports.config import Config
 
 LOCK = "WISHES.LOCK"
 LOCK_WAIT_S = 10.0
 LOCK_CHECK_S = 0.05
-
-
-class TableNotTaken(PenstockError):
-    """A wish for a table that the pipeline does not have."""
-
-    code = "CT60"
-    retry = "never"
-
-
-class TableTaken(PenstockError):
-    """A table to be added is one of the pipeline's already."""
-
-    code = "CT61"
-    retry = "never"
-
-
-class WishRefused(PenstockError):
-    """A table request that cannot be carried out as things are."""
-
-    code = "CT62"
-    retry = "never"
 
 
 class WishesBusy(PenstockError):
@@ -61,9 +37,6 @@ class WishesBusy(PenstockError):
 
     code = "CT63"
     retry = "backoff"
-
-
-# --- the files ------------------------------------------------------------------------------------
 
 
 def read_wishes(config: Config, files: Files = REAL_FILES) -> TableWishes:
@@ -125,9 +98,6 @@ def _locked(config: Config) -> Iterator[None]:
         lock.release()
 
 
-# --- which tables a pipeline takes ----------------------------------------------------------------
-
-
 def wished_patterns(patterns: tuple[str, ...], wishes: TableWishes) -> tuple[str, ...]:
     """The patterns of the pipeline file, with the tables that were added and removed since."""
     for wish in sorted(wishes.tables, key=lambda one: one.table):
@@ -158,165 +128,3 @@ def with_wishes(config: Config) -> Config:
         return config
     tables = wished_patterns(config.source.tables, wishes)
     return replace(config, source=replace(config.source, tables=tables))
-
-
-# --- the commands ---------------------------------------------------------------------------------
-
-
-def add(config: Config, table: TableName) -> TableWish:
-    """Have a table captured, its rows copied, and its changes followed.
-
-    Raises TableTaken, WishRefused, PreflightFailed, PlanRefused, and what reading the source's
-    catalogue does.
-    """
-    _check_mode(config)
-    selection = Selection.parse(_patterns(config))
-    is_refused = read_answers(config).refuses(read_wishes(config).of(table))
-    if selection.takes(table) and not is_refused and _is_captured(config, table):
-        raise TableTaken(
-            f"{table} is one of this pipeline's tables already",
-            hint=f"To copy its rows again: penstock table resync {config.path.name} {table}",
-        )
-    out = selection.excluded_by(table)
-    if out is not None and not out.exact:
-        raise WishRefused(
-            f"the pattern {out.text!r} of the pipeline file takes {table} out",
-            hint="Take the pattern out of [source] tables; the other tables stay as they are.",
-        )
-    [definition] = check_capturable(config, [table])
-
-    def change(last: TableWish, number: int) -> TableWish:
-        return TableWish(
-            table=definition.name,
-            capture=Capture.ADDED,
-            capture_id=number,
-            copy_id=number,
-            replaces=last.capture is Capture.REMOVED,
-        )
-
-    return put_wish(config, table, change)
-
-
-def remove(config: Config, table: TableName) -> TableWish:
-    """Have a table captured and applied no more; the target's table stays as it is then.
-
-    Raises TableNotTaken, WishRefused.
-    """
-    _check_mode(config)
-    if read_wishes(config).of(table) == TableWish(table=table):
-        _check_there(config, table)
-    patterns = wished_patterns(
-        _patterns(config),
-        TableWishes(tables=(TableWish(table=table, capture=Capture.REMOVED),)),
-    )
-    if all(parse_pattern(text).excludes for text in patterns):
-        raise WishRefused(
-            f"{table} is the last table of this pipeline",
-            hint="Add another one first, or stop the pipeline.",
-        )
-    return put_wish(
-        config,
-        table,
-        lambda _, number: TableWish(table=table, capture=Capture.REMOVED, capture_id=number),
-    )
-
-
-def pause(config: Config, table: TableName) -> TableWish:
-    """Have a table's changes wait in the log. Raises TableNotTaken."""
-    _check_mode(config)
-    _check_there(config, table)
-    return put_wish(config, table, lambda last, _: replace(last, paused=True))
-
-
-def resume(config: Config, table: TableName) -> TableWish:
-    """Have them applied, in their order; forgets what was asked for a name that is no table.
-
-    Raises TableNotTaken.
-    """
-    _check_mode(config)
-    if not read_wishes(config).of(table).paused:
-        _check_there(config, table)
-    return put_wish(config, table, lambda last, _: replace(last, paused=False))
-
-
-def resync(config: Config, table: TableName) -> TableWish:
-    """Have a table's rows copied again, whatever the target holds. Raises TableNotTaken."""
-    _check_mode(config)
-    _check_there(config, table)
-    if not _is_captured(config, table) and not _is_asked(config, table):
-        raise TableNotTaken(
-            f"{table} is not captured yet",
-            hint=f"Add it: penstock table add {config.path.name} {table}",
-        )
-    return put_wish(
-        config, table, lambda last, number: replace(last, copy_id=number, replaces=True)
-    )
-
-
-def _check_mode(config: Config) -> None:
-    if not config.pipeline.mode.has_change:
-        raise WishRefused(
-            "this pipeline is of mode data: it follows no table",
-            hint="Change [source] tables, and run it again.",
-        )
-
-
-def _patterns(config: Config) -> tuple[str, ...]:
-    """The patterns as they are wished now: a web server's configuration may be older."""
-    return wished_patterns(config.source.tables, read_wishes(config))
-
-
-def _check_there(config: Config, table: TableName) -> None:
-    """Raise TableNotTaken where the patterns do not take a table in, or there is none."""
-    from penstock.control.followed import followed_tables
-
-    hint = f"See which there are: penstock plan {config.path.name}"
-    if not Selection.parse(_patterns(config)).takes(table):
-        raise TableNotTaken(f"{table} is not one of this pipeline's tables", hint=hint)
-    known = followed_tables(config)
-    if (known is None or not known.has(table)) and not _is_asked(config, table):
-        from penstock.control.ends import source_tables
-
-        # A pattern may stand for the name, and the table be new; or it is written wrongly.
-        if table not in {one.name for one in source_tables(config)}:
-            raise TableNotTaken(f"there is no table {table} at the source", hint=hint)
-
-
-def _is_asked(config: Config, table: TableName) -> bool:
-    return read_wishes(config).of(table).capture is Capture.ADDED
-
-
-def _is_captured(config: Config, table: TableName) -> bool:
-    """Whether the pipeline has begun with a table, rather than just standing for its name."""
-    from penstock.control.followed import is_followed
-
-    return is_followed(config, table)
-
-
-def check_capturable(config: Config, tables: Sequence[TableName]) -> list[TableDefinition]:
-    """The definitions of tables that can be followed.
-
-    Raises TableNotTaken, PreflightFailed, PlanRefused, and what reading the source's catalogue
-    does.
-    """
-    from penstock.control.doctor import examine
-    from penstock.control.ends import source_tables
-    from penstock.control.plan import check as check_plan
-    from penstock.ports.checks import Side, checks_of
-
-    names = tuple(as_pattern(table) for table in tables)
-    only = replace(config, source=replace(config.source, tables=names))
-    found = source_tables(only)
-    missing = sorted(set(tables) - {table.name for table in found})
-    if missing:
-        raise TableNotTaken(
-            f"there is no table {missing[0]} at the source",
-            hint="Write names as the catalogue has them: case counts.",
-        )
-    # What its binlog would not tell, as the cascades of a foreign key, is refused here; and what
-    # the source could not update any more once it is published; and types that nobody has chosen
-    # a form for, with which the pipeline would not start again.
-    checks = checks_of(config.source.url).CHECKS_OF_A_NEW_TABLE
-    examine(only, only=checks, sides=(Side.SOURCE,)).require()
-    check_plan(only, whole=False)
-    return found

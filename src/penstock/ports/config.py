@@ -75,11 +75,6 @@ class SourceSection:
         """The engine that the URL names."""
         return engine_at(self.url)
 
-    @property
-    def is_mysql(self) -> bool:
-        """Whether the source is MySQL or MariaDB."""
-        return self.engine.name == "mysql"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSection:

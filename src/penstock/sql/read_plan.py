@@ -21,11 +21,6 @@ from penstock.ports.server_pair import Ends, Way
 AS_IS = "{}"  # the value as text in utf8mb4, where anything is computed of it
 
 
-def is_mysql(url: str) -> bool:
-    """Whether a URL is one of MySQL or MariaDB."""
-    return url.partition("://")[0] in ("mysql", "mariadb")
-
-
 def way_of(definition: TableDefinition, ends: Ends) -> Way:
     """How a table's rows are read and written. Not for PostgreSQL at both ends."""
     columns = carried(definition, ends)

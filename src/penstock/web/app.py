@@ -24,7 +24,7 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
-from penstock.control import table_wishes
+from penstock.control import table_commands
 from penstock.control.actions import give_action
 from penstock.model import PenstockError, TableName
 from penstock.web.access import Access, Hosts, same_origin
@@ -47,11 +47,11 @@ FRESH_WAIT_MAX_S = 2.0  # a server that hangs shows on the page, not as a page t
 FRESH_POLL_S = 0.02
 ACTIONS = {"pause": "PAUSE", "resume": "RUN"}
 TABLE_ACTIONS = {
-    "add": (table_wishes.add, "is being added"),
-    "remove": (table_wishes.remove, "is being removed"),
-    "pause": (table_wishes.pause, "is being paused"),
-    "resume": (table_wishes.resume, "goes on"),
-    "resync": (table_wishes.resync, "is being copied again"),
+    "add": (table_commands.add, "is being added"),
+    "remove": (table_commands.remove, "is being removed"),
+    "pause": (table_commands.pause, "is being paused"),
+    "resume": (table_commands.resume, "goes on"),
+    "resync": (table_commands.resync, "is being copied again"),
 }
 STATIC = {
     "penstock.css": "text/css; charset=utf-8",
