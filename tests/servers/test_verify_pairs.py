@@ -130,7 +130,7 @@ def change(loaded: Loaded) -> None:
 
 def has_x(loaded: Loaded) -> bool:
     """Whether the tables are those of a source of MySQL's family."""
-    return loaded.config.source.is_mysql
+    return loaded.config.source.engine.name == "mysql"
 
 
 def change_bag(loaded: Loaded, *, is_postgres: bool) -> None:

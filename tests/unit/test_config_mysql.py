@@ -45,7 +45,7 @@ def config_of(folder: Path, more: str = "", *, mode: str = "change", url: str = 
 )
 def test_urls_of_these_servers_are_taken(tmp_path: Path, url: str) -> None:
     """A database need not be named: `tables` names databases."""
-    assert config_of(tmp_path, url=url).source.is_mysql
+    assert config_of(tmp_path, url=url).source.engine.name == "mysql"
 
 
 @pytest.mark.parametrize(
