@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from bench.harness import Comparison, Contender, Measurement, arguments, describe_machine
-from penstock.codec.columns import after_type, batch_schema, before_type
+from penstock.codec.columns import after_type, batch_schema, before_type, transactions_batch
 from penstock.log import Writer, WriterOptions, list_segments, open_segment
 from penstock.model import Column, FlushPoint, Relation, Rows, Run
 
@@ -81,8 +81,6 @@ def runs(row_count: int, batch_rows: int) -> list[Run]:
         columns = [
             pa.array(range(start + 1, start + count + 1), pa.int64()),
             pa.array([trx] * count, pa.int64()),
-            pa.array([trx * 100] * count, pa.uint64()),
-            pa.array([1_700_000_000_000_000 + trx] * count, schema.field(3).type),
             pa.array([ord("I")] * count, pa.uint8()),
             pa.nulls(count, pa.binary()),
             images.slice(start, count),
@@ -90,7 +88,9 @@ def runs(row_count: int, batch_rows: int) -> list[Run]:
         ]
         batch = pa.RecordBatch.from_arrays(columns, schema=schema)
         end = FlushPoint(position=trx * 100 + 50, gsn=start + count, trx=trx)
-        made.append(Run(rows=(Rows(relation=RELATION, batch=batch),), end=end))
+        told = transactions_batch([(trx * 100, trx * 100 + 50, 1_700_000_000_000_000 + trx, trx)])
+        rows = (Rows(relation=RELATION, batch=batch),)
+        made.append(Run(rows=rows, transactions=told, end=end))
     return made
 
 

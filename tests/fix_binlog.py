@@ -137,7 +137,6 @@ class Replica:
         self.widened: dict[tuple[str, str], set[str]] = {}
         self.queries: list[str] = []
         self.kinds: list[int] = []
-        self.positions: list[tuple[int, int]] = []
         self.gtids: list[str] = []
         self.operations: list[Row] = []
         self.parked: dict[tuple[int, bytes, bytes], bytes] = {}
@@ -295,7 +294,6 @@ class Replica:
         """One row change."""
         self.operations.append(row | {"table": relation.name})
         content = self.contents.setdefault(relation.name, [])
-        self.positions.append((row["trx"], row["position"]))
         if row["op"] != ord("I"):
             identity = row["before"] or {
                 relation.columns[index].name: row["after"][relation.columns[index].name]

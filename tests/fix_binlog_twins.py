@@ -90,7 +90,6 @@ class Driver:
     def __init__(self, kind: type[Decoder], case: Case) -> None:
         self.case = case
         self.decoder = kind(
-            record_transactions=True,
             byte_limit=case.byte_limit,
             partial_inserts=case.partial_inserts,
             statements=case.statements,

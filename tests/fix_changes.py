@@ -25,7 +25,6 @@ class Change:
     before: tuple[Any, ...] | None = None
     absent: frozenset[int] = frozenset()
     trx: int = 1
-    position: int = 100
 
 
 def relation(
@@ -71,8 +70,6 @@ def batch(shape: Relation, changes: Iterable[Change]) -> pa.RecordBatch:
             (
                 change.gsn,
                 change.trx,
-                change.position,
-                EPOCH + dt.timedelta(seconds=change.trx),
                 ord(change.op),
                 bytes(bits) if change.absent else None,
                 after,

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from fix_changes import Change, batch
+from penstock.codec.columns import transactions_batch
 from penstock.codec.types import NO_CHOICES
 from penstock.engines.postgres.target.progress import read_applied
 from penstock.load.batch import apply_batch
 from penstock.load.job import run_tasks
-from penstock.load.plan import POSITION_MAX
 from penstock.load.stage import BatchOptions, Staged, Stager, open_stager
 from penstock.log.layout import next_segments
 from penstock.log.writer import Writer, WriterOptions
 from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Rows, Run, TableName
+from penstock.model.position import POSITION_MAX
 from penstock.ports.policies import EVOLVE_ALL
 from penstock.ports.target import Applied, engine_of
 
@@ -59,7 +60,7 @@ class LogMaker:
                 continue
             assert isinstance(content, Change)
             self.gsn += 1
-            change = replace(content, gsn=self.gsn, trx=self.trx, position=self.position)
+            change = replace(content, gsn=self.gsn, trx=self.trx)
             rows[id(kind)] = (kind, [*rows[id(kind)][1], change])
         self.writer.write(
             Run(
@@ -68,6 +69,9 @@ class LogMaker:
                 ),
                 markers=tuple(markers),
                 relations=tuple(relations),
+                transactions=transactions_batch(
+                    [(self.position, self.position + 50, self.trx, self.trx)]
+                ),
                 end=FlushPoint(
                     position=self.position + 50,
                     gsn=self.gsn,

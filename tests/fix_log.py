@@ -10,11 +10,20 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from penstock.codec.columns import TRANSACTIONS_SCHEMA, after_type, batch_schema, before_type
+from penstock.codec.ckt import FLUSH_POINT_SIZE, HEAD
+from penstock.codec.columns import (
+    after_type,
+    batch_schema,
+    before_type,
+    transactions_batch,
+)
+from penstock.log.change_tables import dated
 from penstock.log.segment import Segment
 from penstock.model import Column, FlushPoint, Identity, Marker, MarkerKind, Op, Relation, Rows, Run
+from penstock.model.position import to_ordinal
 
 SOURCE = {"engine": "postgresql", "system_id": "7000000000000000001", "slot": "s"}
+FLUSH_FRAME_BYTES = HEAD.size + FLUSH_POINT_SIZE
 COMMIT_TIME_US = 1_700_000_000_000_000
 
 
@@ -166,8 +175,6 @@ def batch_of(relation: Relation, rows: Sequence[Row]) -> Rows:
     columns = [
         pa.array([row.gsn for row in rows], pa.int64()),
         pa.array([row.trx for row in rows], pa.int64()),
-        pa.array([row.position for row in rows], pa.uint64()),
-        pa.array([COMMIT_TIME_US + row.trx for row in rows], schema.field(3).type),
         pa.array([int(row.change.op) for row in rows], pa.uint8()),
         pa.array([row.change.absent for row in rows], pa.binary()),
         _images([row.change.after for row in rows], after_type(relation)),
@@ -186,9 +193,29 @@ def _images(images: list[tuple[Any, ...] | None], kind: pa.StructType) -> pa.Arr
 
 
 def run_of(rows: Sequence[Row], *, ended: bool = True, markers: Sequence[Marker] = ()) -> Run:
-    """Rows as one run; ended: it ends where its last transaction ends."""
+    """Rows as one run; ended: it ends where its last transaction ends.
+
+    An open one before it ends with the first row of this run, if that is of another.
+    """
     end = end_point(rows[-1].trx, rows[-1].gsn) if ended and rows else None
-    return Run(rows=rows_of(rows), markers=tuple(markers), end=end)
+    numbers = dict.fromkeys(row.trx for row in rows)
+    told = list(numbers) if ended else list(numbers)[:-1]
+    return Run(rows=rows_of(rows), markers=tuple(markers), transactions=told_batch(told), end=end)
+
+
+def told_batch(numbers: Iterable[int]) -> pa.RecordBatch | None:
+    """What a run tells of these transactions; None for none."""
+    return transactions_batch(
+        [
+            (
+                commit_position(number),
+                commit_position(number) + 50,
+                COMMIT_TIME_US + number,
+                700 + number,
+            )
+            for number in numbers
+        ]
+    )
 
 
 def truncate(gsn: int, trx: int, *names: str) -> Marker:
@@ -203,36 +230,18 @@ def truncate(gsn: int, trx: int, *names: str) -> Marker:
     )
 
 
-def transactions_batch(committed: Sequence[Sequence[Row]]) -> pa.RecordBatch:
-    """The batch that processCommits adds to a run."""
-    return pa.RecordBatch.from_pylist(
-        [
-            {
-                "trx": rows[0].trx,
-                "source_xid": 700 + rows[0].trx,
-                "gsn_first": rows[0].gsn,
-                "gsn_last": rows[-1].gsn,
-                "position": rows[0].position,
-                "end_position": rows[0].position + 50,
-                "commit_time": COMMIT_TIME_US + rows[0].trx,
-            }
-            for rows in committed
-        ],
-        schema=TRANSACTIONS_SCHEMA,
-    )
-
-
 Plain = tuple[Any, ...]
 
 
 def plain_batches(batches: Iterable[Rows]) -> list[Plain]:
-    """Rows as comparable tuples, by gsn."""
+    """Rows that are dated as comparable tuples, by gsn."""
     found = []
     for rows in batches:
         relation = rows.relation
-        head = rows.batch.select([0, 1, 2, 4, 5]).to_pylist()
-        after, before = (_plain_images(rows.batch.column(at)) for at in (6, 7))
+        head = rows.batch.select(["gsn", "trx", "position", "op", "absent"]).to_pylist()
+        after, before = (_plain_images(rows.batch.column(at)) for at in ("after", "before"))
         for number, row in enumerate(head):
+            row["position"] = to_ordinal(row["position"])
             found.append(
                 (*row.values(), relation.full_name, relation.version, after[number], before[number])
             )
@@ -274,4 +283,4 @@ def plain_rows(rows: Iterable[Row]) -> list[Plain]:
 
 def plain_segment(segment: Segment) -> list[Plain]:
     """All rows of a segment, by gsn."""
-    return plain_batches(segment.rows())
+    return plain_batches(dated(segment, rows) for rows in segment.rows())

@@ -11,6 +11,7 @@ from penstock.codec.columns import batch_schema
 from penstock.codec.postgres import pgoutput
 from penstock.codec.postgres.pgoutput_outcome import POSTGRES_EPOCH_US
 from penstock.model import Column, Identity, Relation
+from penstock.model.position import to_ordinal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -174,3 +175,9 @@ def rows_of(decoder: pgoutput.Decoder) -> list[dict[str, Any]]:
         rows.batch.validate(full=True)
         assert rows.batch.schema.equals(batch_schema(rows.relation))
     return sorted((row for rows in taken for row in rows.batch.to_pylist()), key=lambda r: r["gsn"])
+
+
+def positions_of(decoder: Any) -> list[int]:
+    """Take the transactions that have ended; where each was committed."""
+    taken = decoder.take_transactions()
+    return [] if taken is None else [to_ordinal(one) for one in taken.column(0).to_pylist()]

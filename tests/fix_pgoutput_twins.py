@@ -125,7 +125,7 @@ def state(decoder: Decoder) -> tuple[Any, ...]:
 
 def run(kind: type[Decoder], case: Case) -> tuple[list[Any], list[Any]]:
     """Decode a case to its end or first error; returns events and batches."""
-    decoder = kind(record_transactions=True, byte_limit=case.byte_limit)
+    decoder = kind(byte_limit=case.byte_limit)
     for source_id, shape in case.relations.items():
         decoder.bind(source_id, shape)
     for source_id in case.ignored:

@@ -21,16 +21,17 @@ from fix_log import (
     numbered,
     plain_batches,
     plain_rows,
+    plain_segment,
     run_of,
     transactions,
-    transactions_batch,
     truncate,
 )
 from penstock.codec.ckt import FormatUnknown
 from penstock.log import SegmentCorrupt, check, list_segments, open_chain, open_segment
+from penstock.log.change_tables import dated
 from penstock.log.text import lines
 from penstock.log.writer import Writer, WriterOptions
-from penstock.model import Marker, Rows, Run, TableName
+from penstock.model import Marker, Rows, TableName
 
 COMPRESSIONS = ("lz4", "zstd", None)
 
@@ -75,18 +76,20 @@ def test_what_is_written_is_read(
         write_log(directory, groups, actions, options)
         assert not check(directory)
         segments = open_chain(list_segments(directory), gsn_applied=0)
-        batches = [rows for segment in segments for rows in segment.rows()]
+        batches = [dated(segment, rows) for segment in segments for rows in segment.rows()]
         assert plain_batches(batches) == expected
-        ordered = [item for segment in segments for item in segment.in_order()]
-        assert plain_batches(_single(item) for item in ordered) == expected
-        assert [_single(item).batch.column(0)[0].as_py() for item in ordered] == [
-            row[0] for row in expected
+        ordered = [
+            dated(segment, _single(item)) for segment in segments for item in segment.in_order()
         ]
+        assert plain_batches(ordered) == expected
+        assert [one.batch.column(0)[0].as_py() for one in ordered] == [row[0] for row in expected]
         for relation in RELATIONS:
             table = TableName(relation.schema, relation.name)
             after = len(expected) // 2
             found = [
-                rows for segment in segments for rows in segment.rows(table=table, gsn_after=after)
+                dated(segment, rows)
+                for segment in segments
+                for rows in segment.rows(table=table, gsn_after=after)
             ]
             assert plain_batches(found) == [
                 row for row in expected if row[0] > after and row[5] == relation.full_name
@@ -145,14 +148,7 @@ def small_segment(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list
     with Writer.open(directory, log_id=None, source=SOURCE) as log:
         for group in groups:
             run = run_of(group, markers=[truncate(group[-1].gsn, group[0].trx, "item")])
-            log.write(
-                Run(
-                    rows=run.rows,
-                    markers=run.markers,
-                    end=run.end,
-                    transactions=transactions_batch([group]),
-                )
-            )
+            log.write(run)
             log.flush()
         log.rotate()
     return (directory / "0.ckt").read_bytes(), plain_rows(row for g in groups for row in g)
@@ -172,8 +168,8 @@ def test_no_flipped_bit_of_a_closed_segment_becomes_rows(
         disk.flip(path, bit)
         try:
             with open_segment(path, files=disk) as segment:
-                assert plain_batches(segment.rows()) == expected
-            # What rows() does not touch (markers, flush points, transactions) it cannot notice.
+                assert plain_segment(segment) == expected
+            # What rows do not touch (markers, flush points) they cannot notice.
             findings = check(path.parent, files=disk)
             assert [f for f in findings if f.severity == "error"], f"bit {bit} is harmless"
             unnoticed += 1
@@ -220,7 +216,7 @@ def test_any_other_bytes_are_refused_with_a_typed_error(
         fields = {"path": str(path), "offset_bytes": 0}
         try:
             with open_segment(path) as segment:
-                assert plain_batches(segment.rows()) == small_segment[1]
+                assert plain_segment(segment) == small_segment[1]
         except SegmentCorrupt as error:
             fields = error.fields
     assert fields["path"] == str(path)

@@ -90,7 +90,7 @@ def filled(tuned_mysql: MySQLServer) -> Iterator[tuple[MySQLServer, Replica]]:
         )
         for table in tables
     }
-    kernel = DECODERS["kernel"](record_transactions=True)
+    kernel = DECODERS["kernel"]()
     replica = Replica(kernel, described)
     replica.follow_file(name, (tuned_mysql.embedded.directory / name).read_bytes())
     yield tuned_mysql, replica

@@ -16,7 +16,7 @@ import pytest
 from fix_hands import Hands
 from fix_pipeline import pipeline
 from fix_postgres import Server
-from penstock.codec.columns import batch_schema
+from penstock.codec.columns import batch_schema, transactions_batch
 from penstock.control.actions import ActionWatch
 from penstock.control.lag import read_lag
 from penstock.control.log_facts import outstanding_commit_us, read_log_end
@@ -84,8 +84,6 @@ class Log:
             [
                 pa.array([number], pa.int64()),
                 pa.array([number], pa.int64()),
-                pa.array([position], pa.uint64()),
-                pa.array([commit_us], pa.timestamp("us", "UTC")),
                 pa.array([int(Op.INSERT)], pa.uint8()),
                 pa.array([None], pa.binary()),
                 pa.array([{"id": number}], batch_schema(RELATION).field("after").type),
@@ -94,7 +92,9 @@ class Log:
             schema=batch_schema(RELATION),
         )
         end = FlushPoint(position=position + 8, gsn=number, trx=number, commit_time_us=commit_us)
-        self.writer.write(Run(rows=(Rows(relation=RELATION, batch=batch),), end=end))
+        rows = (Rows(relation=RELATION, batch=batch),)
+        told = transactions_batch([(position, position + 8, commit_us, number)])
+        self.writer.write(Run(rows=rows, transactions=told, end=end))
 
     def close_segment(self, position: int) -> Any:
         """A segment with one row."""

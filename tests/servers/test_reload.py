@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from fix_peek import Capture, capturing
-from fix_pgoutput import xlog
+from fix_pgoutput import positions_of, xlog
 from fix_writer import Writer
 from penstock.codec.postgres.pgoutput import Decoder, Stop, make_decoder
 from penstock.codec.postgres.pgoutput_messages import relation_message
@@ -173,8 +173,9 @@ def test_a_reload_is_the_table_at_its_position(
         (marker,) = (marker for run in runs for marker in run.markers)
         assert (marker.kind, marker.tables) == (MarkerKind.RELOAD, (("public", "t"),))
         assert runs[-1].end == FlushPoint(position=job.position)
-        batches = [part.batch for run in runs for part in run.rows]
-        assert {p for b in batches for p in b["position"].to_pylist()} == {job.position - 1}
+        numbers = {n for run in runs for part in run.rows for n in part.batch["trx"].to_pylist()}
+        assert numbers == {reader.decoder.trx}
+        assert positions_of(reader.decoder)[-1] == job.position - 1
         reader.stream(behind)
     assert reader.table == _contents(catalog)
 

@@ -34,6 +34,7 @@ from penstock.codec.mysql import binlog
 from penstock.codec.mysql.binlog_events import EventKind
 from penstock.codec.mysql.binlog_outcome import BYTE_LIMIT_MAX, OFFSET_BITS
 from penstock.codec.mysql.binlog_tables import table_map
+from penstock.model.position import to_ordinal
 
 Decoder, BinlogBroken, Stop = binlog.Decoder, binlog.BinlogBroken, binlog.Stop
 
@@ -85,14 +86,13 @@ def test_insert_update_delete_become_rows(kind: type[Decoder]) -> None:
     update = row(TWO, 1, "ä") + row(TWO, 1, "b")
     log.add(UPDATE, rows_body(TWO, UPDATE, update))
     log.add(DELETE, rows_body(TWO, DELETE, row(TWO, 2, None))).commit(77)
-    decoder = kind(gsn=10, trx=3, record_transactions=True)
+    decoder = kind(gsn=10, trx=3)
     block = packet(b"\0" + fake_rotate("bin.000012")) + log.packets()
     assert feed(decoder, block) == len(block)
     assert decoder.stop is Stop.MORE
     rows = rows_of(decoder)
     assert [one["gsn"] for one in rows] == [11, 12, 13, 14]
     assert {one["trx"] for one in rows} == {4}
-    assert {one["position"] for one in rows} == {12 << OFFSET_BITS | start}
     assert bytes(one["op"] for one in rows) == b"IIUD"
     assert [one["after"] for one in rows] == [
         {"c0": 1, "c1": "ä"}, {"c0": 2, "c1": None}, {"c0": 1, "c1": "b"}, None,
@@ -104,7 +104,10 @@ def test_insert_update_delete_become_rows(kind: type[Decoder]) -> None:
     transactions = decoder.take_transactions()
     assert transactions is not None
     assert transactions.schema == TRANSACTIONS_SCHEMA
-    assert transactions.to_pylist()[0]["gsn_last"] == 14
+    (one,) = transactions.to_pylist()
+    assert to_ordinal(one["position"]) == 12 << OFFSET_BITS | start
+    assert to_ordinal(one["end_position"]) == decoder.end_position
+    assert (one["source_id"], one["origin"]) == (77, 0)
 
 
 def test_a_set_is_printed_as_the_server_does(decoder: Decoder) -> None:

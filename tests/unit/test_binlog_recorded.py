@@ -21,9 +21,7 @@ NAMES = sorted({path.name.removesuffix(".jsonl.xz") for path in DATA.glob("*.jso
 
 def follow(kind: str, name: str, tables: dict[str, Recorded], **more: bool) -> Replica:
     """All files of a recording through one decoder."""
-    replica = Replica(
-        DECODERS[kind](record_transactions=True, partial_inserts=True), tables, **more
-    )
+    replica = Replica(DECODERS[kind](partial_inserts=True), tables, **more)
     for file_name, data in recorded_files(name):
         replica.follow_file(file_name, data)
     return replica

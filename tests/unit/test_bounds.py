@@ -9,6 +9,7 @@ import pytest
 
 from fix_disk import Disk
 from fix_log import SOURCE, commit_position, inserts, numbered, run_of
+from penstock.load.job import cut
 from penstock.load.plan import Window, plan_batch
 from penstock.load.stage import _end, view
 from penstock.log import Segment, Writer, open_segment
@@ -56,25 +57,27 @@ def test_a_hold_takes_what_was_committed_before_its_position(
     tasks = plan_batch([view(segment)], window, buckets_max=1).tasks
     taken = {ref.entry.gsn_first for task in tasks for ref in task.frames}
     assert taken == {
-        entry.gsn_first for entry in segment.row_frames() if entry.position_first < before
+        entry.gsn_first
+        for entry in segment.row_frames()
+        if commit_position(entry.trx_first) < before
     }
 
 
 @pytest.mark.parametrize("trx", [1, 2, 3])
 def test_frames_that_reach_a_tables_start_are_read(segment: Segment, trx: int) -> None:
-    """Also one that began before it: each row's own position decides then."""
+    """Also one that began before it: each row's transaction decides then."""
     start = commit_position(trx)
     window = Window(gsn_after=0, gsn_upto=6, starts={ITEM: start})
     [task] = plan_batch([view(segment)], window, buckets_max=1).tasks
-    assert task.position_from == start
-    rows = [
-        row
+    assert task.trx_from == trx
+    kept = [
+        cut(segment.read_rows(ref.entry).batch, gsn_after=0, gsn_upto=6, trx_from=task.trx_from)
         for ref in task.frames
-        for row in segment.read_rows(ref.entry).batch.column("position").to_pylist()
     ]
-    assert [row for row in rows if row >= start] == [
-        commit_position(number) for number in range(trx, 4) for _ in range(2)
-    ]
+    # A row exactly at the start is taken, one before it is not, and each once.
+    assert [gsn for batch in kept for gsn in batch.column("gsn").to_pylist()] == list(
+        range(2 * trx - 1, 7)
+    )
 
 
 def test_frames_before_a_tables_start_are_not_read(segment: Segment) -> None:
@@ -83,8 +86,8 @@ def test_frames_before_a_tables_start_are_not_read(segment: Segment) -> None:
     assert plan_batch([view(segment)], window, buckets_max=1).tasks == ()
 
 
-def test_the_index_tells_the_lowest_and_the_highest_position(segment: Segment) -> None:
+def test_the_index_tells_the_first_and_the_last_transaction(segment: Segment) -> None:
     """Of a frame of several transactions, too."""
     for entry in segment.row_frames():
-        positions = segment.read_rows(entry).batch.column("position").to_pylist()
-        assert (entry.position_first, entry.position_last) == (min(positions), max(positions))
+        numbers = segment.read_rows(entry).batch.column("trx").to_pylist()
+        assert (entry.trx_first, entry.trx_last) == (min(numbers), max(numbers))

@@ -23,13 +23,19 @@ from fix_log import (
     inserts,
     numbered,
     run_of,
-    transactions_batch,
+    told_batch,
     truncate,
 )
 from penstock.codec import ckt
-from penstock.codec.columns import TRANSACTIONS_SCHEMA, batch_schema
-from penstock.log import Writer, open_segment
+from penstock.codec.columns import (
+    NAMED_TRANSACTIONS_SCHEMA,
+    POSITION,
+    TRANSACTIONS_SCHEMA,
+    batch_schema,
+)
+from penstock.log import Writer, check, load_done, open_segment
 from penstock.model import FlushPoint, Marker, MarkerKind
+from penstock.model.position import POSITION_MAX, to_bytes
 
 FILE_ID = "00112233-4455-6677-8899-aabbccddeeff"
 SALT = ckt.checksum_salt(FILE_ID)
@@ -76,8 +82,45 @@ def test_an_unknown_kind_or_version_is_never_skipped() -> None:
     data = struct.pack("<BBHIQ", 99, 0, 0, google_crc32c.extend(SALT, head), 0)
     with pytest.raises(ckt.FormatUnknown, match="unknown frame kind 99"):
         ckt.verify_frame(data, SALT, 4096)
-    with pytest.raises(ckt.FormatUnknown, match="format version 2"):
-        ckt.decode_header(pa.py_buffer(b'{"format":2}'))
+    with pytest.raises(ckt.FormatUnknown, match="format version 3") as caught:
+        ckt.decode_header(pa.py_buffer(b'{"format":3}'))
+    assert "a later one" in caught.value.hint
+
+
+# The header of a file that format version 1 wrote.
+HEADER_1 = (
+    b'{"format":1,"log_id":"00112233-4455-6677-8899-aabbccddeeff","file_id":"00112233-4455-6677-'
+    b'8899-aabbccddeeff","number":7,"start":{"position":23820000,"gsn":9,"trx":3,"commit_time_us":'
+    b'1},"previous_file_id":"","source":{"engine":"postgresql"},"created_us":1}'
+)
+
+
+def test_format_version_1_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    """The header alone, a whole file, and a log that has none left but its state."""
+    text = HEADER_1.ljust(4096 - 24)
+    with pytest.raises(ckt.FormatUnknown, match="format version 1") as caught:
+        ckt.decode_header(pa.py_buffer(text))
+    assert caught.value.code == "DC41"
+    assert "penstock reset" in caught.value.hint
+    parts = ckt.frame(ckt.FrameKind.HEADER, ckt.HEADER_SALT, 8, [text])
+    (tmp_path / "7.ckt").write_bytes(b"".join([ckt.MAGIC, *map(bytes, parts)]))
+    with pytest.raises(ckt.FormatUnknown, match=r"7.ckt: format version 1"):
+        open_segment(tmp_path / "7.ckt")
+    raw = b'{"log_id":"a","source":{},"number_next":8,"end":{"position":5,"gsn":9,"trx":3,'
+    raw += b'"commit_time_us":1},"last_file_id":"","number_linked":-1,"format":1}'
+    crc = google_crc32c.value(raw)
+    (tmp_path / "LOG.json").write_bytes(b'{"crc32c":"%08x","state":%b}\n' % (crc, raw))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ckt.FormatUnknown, match="format version 1"):
+        Writer.open(tmp_path, log_id=None, source=SOURCE)
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+    assert {finding.code for finding in check(tmp_path)} == {"DC41"}
+    done = b'{"number_last":7,"end":{"position":5,"gsn":9,"trx":3,"commit_time_us":1}}'
+    (tmp_path / "CHANGE.DONE").write_bytes(
+        b'{"crc32c":"%08x","state":%b}\n' % (google_crc32c.value(done), done)
+    )
+    with pytest.raises(ckt.FormatUnknown, match="format version 1"):
+        load_done(tmp_path)
 
 
 @given(data=st.binary(max_size=200))
@@ -105,11 +148,11 @@ def test_any_bytes_give_a_typed_error_or_a_value(data: bytes) -> None:
 def test_payloads_come_back_as_they_were() -> None:
     """Each kind of frame."""
     header = ckt.SegmentHeader(
-        format=1,
+        format=2,
         log_id=FILE_ID,
         file_id=FILE_ID,
         number=7,
-        start=FlushPoint(position=2**64 - 1, gsn=2**62, trx=3, commit_time_us=-5),
+        start=FlushPoint(position=POSITION_MAX, gsn=2**62, trx=3, commit_time_us=-5),
         previous_file_id="",
         source=SOURCE,
         created_us=1,
@@ -122,7 +165,7 @@ def test_payloads_come_back_as_they_were() -> None:
         kind=MarkerKind.DDL,
         gsn=1,
         trx=2,
-        position=2**64 - 1,
+        position=2**100 + 1,
         commit_time_us=4,
         tables=(("ä", "t\n"),),
         data={"sql": "alter", "n": [1, None, {"x": 0.5}]},
@@ -132,14 +175,74 @@ def test_payloads_come_back_as_they_were() -> None:
         point=end_point(4, 9), durable_bytes=5, row_count=6, marker_count=7, written_us=8
     )
     assert ckt.decode_flush_point(payload(ckt.encode_flush_point(flush))) == flush
-    batch = transactions_batch(numbered([inserts(2), inserts(1)]))
-    assert ckt.decode_transactions(payload(ckt.encode_transactions(batch))).equals(batch)
+    totals = ckt.Totals(
+        end=FlushPoint(position=2**127),
+        rows=0,
+        markers=0,
+        transactions=0,
+        flush_points=1,
+        closed_us=5,
+    )
+    assert ckt.decode_footer(payload(ckt.encode_footer([], totals))) == ((), totals)
+    batch = told_batch([4, 5])
+    assert batch is not None
+    entry = transactions_entry(2, first=4)
+    parts = [ckt.encode_transactions_prefix(entry), batch.serialize()]
+    assert ckt.decode_transactions_prefix(payload(parts), 0) == entry._replace(
+        length_bytes=payload(parts).size
+    )
+    assert ckt.decode_transactions(payload(parts)).equals(batch)
+
+
+def transactions_entry(count: int, *, first: int, flags: int = 0) -> ckt.FrameEntry:
+    """What the fixed part of a transactions frame tells."""
+    kind = ckt.FrameKind.TRANSACTIONS
+    return ckt.FrameEntry(kind, 0, flags, 0, 0, 0, count, 0, 0, 0, first, first + count - 1)
+
+
+def test_a_transactions_frame_is_laid_out_as_documented() -> None:
+    """24 bytes, then the batch; a source's ids may be text."""
+    prefix = ckt.encode_transactions_prefix(transactions_entry(2, first=7, flags=2))
+    assert prefix == struct.pack("<IIqq", 2, 2, 7, 8)
+    names = pa.array(["0000:000003f2", "å"])
+    positions = pa.array([to_bytes(2**79), to_bytes(2**80)], POSITION)
+    named = pa.RecordBatch.from_arrays(
+        [
+            positions,
+            positions,
+            pa.array([1, 2], TRANSACTIONS_SCHEMA.field(2).type),
+            names,
+            pa.array([0, 9], pa.uint16()),
+        ],
+        schema=NAMED_TRANSACTIONS_SCHEMA,
+    )
+    found = ckt.decode_transactions(payload([prefix, named.serialize()]))
+    assert found.equals(named)
+    wrong = struct.pack("<IIqq", 2, 0, 7, 9)
+    with pytest.raises(ckt.FrameInvalid, match="bad transactions frame"):
+        ckt.decode_transactions_prefix(payload([wrong]), 0)
+
+
+@given(position=st.integers(0, POSITION_MAX), other=st.integers(0, POSITION_MAX))
+def test_positions_are_ordered_as_their_bytes_and_their_texts(position: int, other: int) -> None:
+    """In frames as 16 bytes, in JSON as 32 hex digits; a short number fills the last bytes."""
+    point, more = FlushPoint(position=position), FlushPoint(position=other)
+    frames = [
+        ckt.FlushFrame(point=one, durable_bytes=0, row_count=0, marker_count=0, written_us=0)
+        for one in (point, more)
+    ]
+    first, second = (payload(ckt.encode_flush_point(frame)).to_pybytes() for frame in frames)
+    assert (first[:16] < second[:16]) == (position < other)
+    assert first[:16] == position.to_bytes(16, "big")
+    texts = [ckt.plain(frame, "point")["point"]["position"] for frame in frames]
+    assert (texts[0] < texts[1]) == (position < other)
+    assert ckt.placed(ckt.plain(frames[0], "point"), ckt.FlushFrame, "point") == frames[0]
 
 
 def test_a_source_identity_that_does_not_fit_the_header_is_refused() -> None:
     """The header frame ends at byte 4096, always."""
     header = ckt.SegmentHeader(
-        format=1,
+        format=2,
         log_id=FILE_ID,
         file_id=FILE_ID,
         number=0,
@@ -195,16 +298,22 @@ def test_the_file_is_laid_out_as_documented(segment_path: Path) -> None:
         kind, _, _, _, length = struct.unpack_from("<BBHIQ", data, offset)
         kinds.append((offset, kind))
         offset += 16 + length
-    assert [kind for _, kind in kinds] == [1, 2, 3, 4, 6, 7]
+    assert [kind for _, kind in kinds] == [1, 2, 3, 4, 5, 6, 7]
     assert kinds[1][0] == 4096
     footer, size, zero, _, magic = struct.unpack("<QQII8s", data[-32:])
     assert (footer, size, zero, magic) == (kinds[-1][0], len(data), 0, b"CKT-END\n")
     count, _ = struct.unpack_from("<II", data, footer + 16)
-    entry = struct.unpack_from("<BBHIQQIIqqQQ", data, footer + 24 + 2 * 64)
-    assert count == 5
+    entry = struct.unpack_from("<BBHIQQIIqqqq", data, footer + 24 + 2 * 64)
+    assert count == 6
     assert entry[:2] + entry[3:5] == (3, 0, 1, kinds[2][0])
+    assert entry[-2:] == (1, 1)
+    rows, transactions, point = kinds[2][0] + 16, kinds[4][0] + 16, kinds[5][0] + 16
+    assert struct.unpack_from("<IIIIqqqq", data, rows) == (1, 1000, 2, 0, 1, 1000, 1, 1)
+    assert struct.unpack_from("<IIqq", data, transactions) == (1, 0, 1, 1)
+    assert data[point : point + 16] == bytes(15) + bytes([150])
+    assert struct.unpack_from("<qq", data, point + 16) == (1000, 1)
     with open_segment(segment_path) as segment:
-        assert len(segment.entries) == 5
+        assert len(segment.entries) == 6
 
 
 def test_the_reader_in_the_docs_reads_with_pyarrow_alone(segment_path: Path) -> None:
@@ -230,4 +339,5 @@ def test_the_format_page_names_every_kind_flag_and_size() -> None:
     for marker in MarkerKind:
         assert f"| `{marker}` |" in page
     assert ckt.HEADER_REGION_SIZE == 4096
-    assert (ckt.HEAD.size, ckt.FLUSH_POINT_SIZE, ckt.TRAILER_SIZE) == (16, 64, 32)
+    assert f"version {ckt.FORMAT_VERSION}\n" in page
+    assert (ckt.HEAD.size, ckt.FLUSH_POINT_SIZE, ckt.TRAILER_SIZE) == (16, 72, 32)

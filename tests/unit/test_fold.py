@@ -208,16 +208,14 @@ def test_frames_must_be_the_same_at_the_second_reading() -> None:
 
 
 def test_cut_takes_a_range_of_rows() -> None:
-    """By number on both sides, and by position from a table's start."""
-    frame = batch(
-        TWO, [change("I", gsn, after=(gsn, ""), position=gsn * 10) for gsn in (2, 4, 6, 8)]
-    )
+    """By number on both sides, and from a table's first transaction on."""
+    frame = batch(TWO, [change("I", gsn, after=(gsn, ""), trx=gsn // 2) for gsn in (2, 4, 6, 8)])
 
     def kept(**bounds: int) -> list[int]:
         found: list[int] = cut(frame, **bounds).column("gsn").to_pylist()
         return found
 
     assert kept(gsn_after=2, gsn_upto=7) == [4, 6]
-    assert kept(gsn_after=0, gsn_upto=9, position_from=60) == [6, 8]
-    assert kept(gsn_after=0, gsn_upto=4, position_from=60) == []
+    assert kept(gsn_after=0, gsn_upto=9, trx_from=3) == [6, 8]
+    assert kept(gsn_after=0, gsn_upto=4, trx_from=3) == []
     assert kept(gsn_after=9, gsn_upto=20) == []

@@ -10,9 +10,19 @@ from pathlib import Path
 import pytest
 
 from fix_disk import Disk, PowerCut
-from fix_log import SOURCE, end_point, inserts, numbered, run_of, truncate
+from fix_log import (
+    FLUSH_FRAME_BYTES,
+    SOURCE,
+    end_point,
+    inserts,
+    numbered,
+    run_of,
+    told_batch,
+    truncate,
+)
+from penstock.codec.ckt import HEAD
 from penstock.host.files import DiskFull
-from penstock.log import Writer, check
+from penstock.log import Writer, check, open_segment
 from penstock.log.cut import CutPlace, parse_cut_name
 from penstock.model import Run
 
@@ -26,7 +36,10 @@ def opened(disk: Disk, resend_from: int | None = None) -> Writer:
 
 
 def crashed(*, torn_bytes: int = 0) -> Disk:
-    """A flushed transaction and an unflushed one behind it, written out, as a crash leaves them."""
+    """A flushed transaction and an unflushed one behind it, written out, as a crash leaves them.
+
+    torn_bytes: so many of its rows are not there either.
+    """
     disk = Disk()
     log = opened(disk)
     log.write(run_of(GROUPS[0]))
@@ -34,9 +47,13 @@ def crashed(*, torn_bytes: int = 0) -> Disk:
     log.write(run_of(GROUPS[1]))
     log.flush()
     disk.process_died()
-    size = len(disk.content(LOG / "0.ckt_"))
-    # Without its last flush point, of 80 bytes, the second transaction is not whole.
-    disk.open_append(LOG / "0.ckt_").truncate(size - 80 - torn_bytes)
+    size = len(disk.content(LOG / "0.ckt_")) - FLUSH_FRAME_BYTES
+    if torn_bytes:
+        with open_segment(LOG / "0.ckt_", files=disk) as segment:
+            *_, rows = segment.row_frames()
+        size = rows.offset_bytes + HEAD.size + rows.length_bytes - torn_bytes
+    # Without its last flush point the second transaction is not whole.
+    disk.open_append(LOG / "0.ckt_").truncate(size)
     return disk
 
 
@@ -108,13 +125,16 @@ def test_a_marker_behind_the_last_row_waits_for_the_next_row() -> None:
     log = opened(disk)
     log.write(run_of(GROUPS[0]))
     log.flush()
-    log.write(Run(markers=(truncate(3, 2, "item"),), end=end_point(2, 3)))
+    emptied = Run(
+        markers=(truncate(3, 2, "item"),), transactions=told_batch([2]), end=end_point(2, 3)
+    )
+    log.write(emptied)
     log.flush()
     disk.process_died()
-    disk.open_append(LOG / "0.ckt_").truncate(len(disk.content(LOG / "0.ckt_")) - 80)
+    disk.open_append(LOG / "0.ckt_").truncate(len(disk.content(LOG / "0.ckt_")) - FLUSH_FRAME_BYTES)
     with opened(disk) as log:
         assert len(log.cut_files) == 1
-        log.write(Run(markers=(truncate(3, 2, "item"),), end=end_point(2, 3)))
+        log.write(emptied)
         log.flush()
         assert len(log.cut_files) == 1
         log.write(run_of([replace(row, trx=3, position=300) for row in GROUPS[1]]))
@@ -129,7 +149,7 @@ def test_a_file_without_any_flush_point_is_kept_whole() -> None:
     log.write(run_of(GROUPS[0]))
     log.flush()
     disk.process_died()
-    disk.open_append(LOG / "0.ckt_").truncate(len(disk.content(LOG / "0.ckt_")) - 80)
+    disk.open_append(LOG / "0.ckt_").truncate(len(disk.content(LOG / "0.ckt_")) - FLUSH_FRAME_BYTES)
     before = disk.content(LOG / "0.ckt_")
     with opened(disk) as log:
         assert log.resume.position == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fix_disk import Disk
-from fix_log import SOURCE, end_point, inserts, numbered, run_of
+from fix_log import FLUSH_FRAME_BYTES, SOURCE, end_point, inserts, numbered, run_of
 from penstock.codec import ckt
 from penstock.codec.ckt import HEADER_REGION_SIZE, FrameKind
 from penstock.host import faults
@@ -60,7 +60,9 @@ def test_a_tail_torn_at_any_byte_is_cut_at_the_last_flush_point() -> None:
     with open_segment(LOG / "1.ckt_", files=base) as segment:
         heads = [e.offset_bytes for e in segment.entries]
         first, second = (
-            e.offset_bytes + 80 for e in segment.entries if e.kind == ckt.FrameKind.FLUSH_POINT
+            e.offset_bytes + FLUSH_FRAME_BYTES
+            for e in segment.entries
+            if e.kind == ckt.FrameKind.FLUSH_POINT
         )
     assert second == len(whole)
     # Every byte near a frame's head; of long payloads every fifth.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -259,7 +260,7 @@ def test_index_tells_what_frames_hold_without_reading_them(disk: Disk) -> None:
         flags = ckt.RowsFlag.ABSENT | ckt.RowsFlag.UPDATE | ckt.RowsFlag.DELETE
         assert (first.flags, first.updates_with_before, first.row_count) == (flags, 1, 3)
         assert (second.flags, third.flags) == (ckt.RowsFlag.INSERT, ckt.RowsFlag.INSERT)
-        assert (first.position_first, first.position_last) == (100, 100)
+        assert (first.trx_first, first.trx_last) == (1, 1)
         assert [e.gsn_first for e in segment.row_frames(table=TableName("public", "item"))] == [
             1,
             5,
@@ -279,7 +280,7 @@ def test_relations_without_rows_keep_their_place_and_never_follow_a_later_versio
         log.write(run_of(groups[0]))
         log.write(Run(relations=(EVENT,), end=FlushPoint(position=155, gsn=2, trx=1)))
         run = run_of(groups[1])
-        log.write(Run(rows=run.rows, relations=(ITEM,), end=run.end))
+        log.write(replace(run, relations=(ITEM,)))
         log.rotate()
     with open_segment(LOG / "0.ckt", files=disk) as segment:
         found = [(gsn, r.name, r.version) for gsn, r in segment.relations()]

@@ -6,7 +6,9 @@ import errno
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +25,7 @@ from fix_log import (
     plain_rows,
     plain_segment,
     run_of,
+    told_batch,
     truncate,
 )
 from penstock.host import faults
@@ -128,12 +131,7 @@ def test_the_next_segment_is_opened_by_data_only() -> None:
     with opened(disk) as log:
         assert log.resume == FlushPoint(position=504, gsn=3, trx=1)
         log.write(run_of([]))
-        log.write(
-            Run(
-                rows=run_of(GROUPS[1]).rows,
-                end=FlushPoint(position=600, gsn=5, trx=2),
-            )
-        )
+        log.write(replace(run_of(GROUPS[1]), end=FlushPoint(position=600, gsn=5, trx=2)))
         closed = log.rotate()
     assert closed is not None
     assert closed.start.position == 504
@@ -286,12 +284,12 @@ def test_runs_that_do_not_continue_the_log_are_refused_before_anything_is_writte
     wrong = [
         run_of(second),  # rows missing
         run_of(first[1:]),
-        Run(rows=run_of(first).rows, end=end_point(1, 4)),  # says more than it has
-        Run(rows=run_of(first).rows, end=end_point(0, 3)),
-        Run(rows=(batch_of(ITEM, [first[0], first[2], first[1]]),), end=end_point(1, 3)),
-        Run(rows=(batch_of(ITEM, first[:2]), batch_of(EVENT, [])), end=end_point(1, 2)),
-        Run(rows=run_of(first[:2]).rows * 2, end=end_point(1, 4)),  # rows twice
-        Run(markers=(truncate(1, 1, "item"),), end=end_point(1, 0)),
+        told(rows=run_of(first).rows, end=end_point(1, 4)),  # says more than it has
+        told(rows=run_of(first).rows, end=end_point(0, 3)),
+        told(rows=(batch_of(ITEM, [first[0], first[2], first[1]]),), end=end_point(1, 3)),
+        told(rows=(batch_of(ITEM, first[:2]), batch_of(EVENT, [])), end=end_point(1, 2)),
+        told(rows=run_of(first[:2]).rows * 2, end=end_point(1, 4)),  # rows twice
+        told(markers=(truncate(1, 1, "item"),), end=end_point(1, 0)),
     ]
     disk = Disk()
     with opened(disk) as log:
@@ -302,10 +300,43 @@ def test_runs_that_do_not_continue_the_log_are_refused_before_anything_is_writte
         assert disk.trace == []
         log.write(run_of(first))
         with pytest.raises(RunInvalid, match="transaction 1"):
-            log.write(Run(rows=run_of(numbered([inserts(4)])[0][3:]).rows, end=end_point(2, 4)))
+            log.write(told(rows=run_of(numbered([inserts(4)])[0][3:]).rows, end=end_point(2, 4)))
         with pytest.raises(RunInvalid, match="position"):
             log.write(Run(end=FlushPoint(position=10, gsn=3, trx=1)))
         log.flush()
+
+
+def told(**more: Any) -> Run:
+    """A run that tells transaction 1."""
+    return Run(transactions=told_batch([1]), **more)
+
+
+def test_every_transaction_is_told_once_in_order_before_anything_is_written() -> None:
+    """Of a row whose transaction is not told nobody could say where it was committed."""
+    first, second = GROUPS[0], GROUPS[1]
+    both = run_of([*first, *second])
+    wrong = [
+        replace(run_of(first), transactions=None),
+        replace(run_of(first), transactions=told_batch([1, 2])),  # one that has no end yet
+        replace(both, transactions=told_batch([1])),
+        replace(both, transactions=told_batch([2, 1])),  # their positions fall
+        replace(both, transactions=None, end=None),  # two at once are open
+    ]
+    disk = Disk()
+    with opened(disk) as log:
+        disk.trace.clear()
+        for run in wrong:
+            with pytest.raises(RunInvalid):
+                log.write(run)
+        assert disk.trace == []
+        log.write(run_of(first[:1], ended=False))
+        log.write(run_of(first[1:]))
+        with pytest.raises(RunInvalid, match="lower position"):
+            log.write(replace(run_of(second), transactions=told_batch([0])))
+        log.write(run_of(second))
+        log.rotate()
+    with open_segment(LOG / "0.ckt", files=disk) as segment:
+        assert plain_segment(segment) == plain_rows([*first, *second])
 
 
 def test_rows_of_interleaved_tables_may_come_in_any_order() -> None:
@@ -314,7 +345,7 @@ def test_rows_of_interleaved_tables_may_come_in_any_order() -> None:
     disk = Disk()
     with opened(disk) as log:
         run = run_of(rows)
-        log.write(Run(rows=run.rows[::-1], end=run.end))
+        log.write(replace(run, rows=run.rows[::-1]))
         log.rotate()
     with open_segment(LOG / "0.ckt", files=disk) as segment:
         assert plain_segment(segment) == plain_rows(rows)

@@ -45,6 +45,7 @@ from penstock.model import (
     TableDefinition,
     TableName,
 )
+from penstock.model.position import to_ordinal
 
 T = Table(kinds=("int", "varchar(60)"))
 WIDER = Table(kinds=("int", "varchar(60)", "int"), table_id=101)
@@ -461,7 +462,10 @@ def test_another_server_counts_on_behind_the_old_one(following: Following) -> No
         durable=durable,
         shift=None,
     )
-    positions = [p for run in found.runs for r in run.rows for p in r.batch.column(2).to_pylist()]
+    told = [run.transactions for run in found.runs if run.transactions is not None]
+    positions = [to_ordinal(one) for batch in told for one in batch.column(0).to_pylist()]
+    behind = [to_ordinal(one) for batch in told for one in batch.column(1).to_pylist()]
+    assert all(first < last for first, last in zip(positions, behind, strict=True))
     assert min(positions) >> 40 == 901
     assert found.marks[-1].shift == 900
     assert found.marks[-1].position == ends[-1] + (900 << 40)

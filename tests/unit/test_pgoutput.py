@@ -23,6 +23,7 @@ from fix_pgoutput import (
     frame,
     insert,
     keepalive,
+    positions_of,
     relation,
     rows_of,
     update,
@@ -32,6 +33,7 @@ from penstock.codec.columns import TRANSACTIONS_SCHEMA
 from penstock.codec.postgres import pgoutput
 from penstock.codec.postgres.pgoutput_outcome import BYTE_LIMIT_MAX
 from penstock.model import Identity
+from penstock.model.position import to_bytes
 
 Decoder, DecodeError, Stop = pgoutput.Decoder, pgoutput.DecodeError, pgoutput.Stop
 
@@ -64,8 +66,8 @@ def test_make_decoder_picks_the_kernel_unless_forbidden(monkeypatch: pytest.Monk
 
 
 class TestTransactions:
-    def test_rows_carry_numbers_position_time_and_operation(self, decoder: Decoder) -> None:
-        """GSN counts rows, trx transactions; the position is the one the Begin names."""
+    def test_rows_carry_numbers_and_operation(self, decoder: Decoder) -> None:
+        """GSN counts rows, trx transactions."""
         block = begin() + insert(T, ["1", "a"]) + insert(T, ["2", None]) + commit()
         assert feed(decoder, block) == len(block)
         assert decoder.stop is Stop.MORE
@@ -75,10 +77,8 @@ class TestTransactions:
         assert decoder.commit_time_us == COMMIT_TIME_US
         (taken,) = decoder.take()
         assert taken.relation is TWO
-        assert taken.batch.column("position").to_pylist() == [100, 100]
-        assert (
-            taken.batch.column("commit_time").cast(pa.int64()).to_pylist() == [COMMIT_TIME_US] * 2
-        )
+        assert taken.batch.column("gsn").to_pylist() == [1, 2]
+        assert taken.batch.column("trx").to_pylist() == [1, 1]
         assert taken.batch.column("op").to_pylist() == [ord("I")] * 2
         assert taken.batch.column("after").to_pylist() == [
             {"id": 1, "größe": "a"},
@@ -108,10 +108,8 @@ class TestTransactions:
         feed(decoder, insert(T, ["1", "a"]) + commit())
         assert (decoder.gsn, decoder.trx) == (1, 1)
 
-    def test_transactions_are_recorded_when_asked(self, kind: type[Decoder]) -> None:
-        """One line per counted transaction; without rows gsn_last is gsn_first - 1."""
-        decoder = kind(record_transactions=True)
-        decoder.bind(T, TWO)
+    def test_transactions_say_where_and_when_they_were_committed(self, decoder: Decoder) -> None:
+        """One line per counted transaction, with the position that its Begin names."""
         assert decoder.take_transactions() is None
         feed(decoder, begin() + insert(T, ["1", "a"]) + insert(T, ["2", "a"]) + commit())
         feed(decoder, begin(200) + commit(200, 250) + begin(300, xid=9))
@@ -119,12 +117,15 @@ class TestTransactions:
         feed(decoder, commit(300, 350))
         batch = decoder.take_transactions()
         assert batch.schema.equals(TRANSACTIONS_SCHEMA)
+        batch.validate(full=True)
         time = batch.column("commit_time").cast(pa.int64()).to_pylist()
         assert time == [COMMIT_TIME_US] * 2
-        assert [tuple(row.values())[:-1] for row in batch.to_pylist()] == [
-            (1, 7, 1, 2, 100, 150),
-            (2, 9, 3, 2, 300, 350),
+        rows = batch.drop_columns(["commit_time"]).to_pylist()
+        assert [tuple(row.values()) for row in rows] == [
+            (to_bytes(100), to_bytes(150), 7, 0),
+            (to_bytes(300), to_bytes(350), 9, 0),
         ]
+        assert to_bytes(100) == bytes(15) + b"d"
         assert decoder.take_transactions() is None
 
     def test_begin_and_commit_can_be_called_for_replayed_transactions(
@@ -136,11 +137,12 @@ class TestTransactions:
         decoder.begin(500, COMMIT_TIME_US, 7)
         assert decoder.replay(block, 0, len(block), MANY, [8, 12]) == len(block)
         decoder.commit(550)
-        assert [(row["gsn"], chr(row["op"]), row["position"]) for row in rows_of(decoder)] == [
-            (1, "I", 500),
-            (2, "U", 500),
-            (3, "D", 500),
+        assert [(row["gsn"], chr(row["op"]), row["trx"]) for row in rows_of(decoder)] == [
+            (1, "I", 1),
+            (2, "U", 1),
+            (3, "D", 1),
         ]
+        assert positions_of(decoder) == [500]
         assert decoder.end_position == 550
 
     def test_replay_stops_at_limits_and_messages_and_refuses_begin_and_commit(

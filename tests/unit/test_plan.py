@@ -27,10 +27,10 @@ A, B = TableName("public", "a"), TableName("public", "b")
 
 
 def frame(relation_id: int, first: int, last: int, size: int = 100) -> FrameEntry:
-    """A rows frame; positions are ten times the gsn."""
+    """A rows frame; each row is a transaction of its own, its position ten times its number."""
     count = last - first + 1
     return FrameEntry(
-        FrameKind.ROWS, 0, 0, relation_id, first, size, count, 0, first, last, first * 10, last * 10
+        FrameKind.ROWS, 0, 0, relation_id, first, size, count, 0, first, last, first, last
     )
 
 
@@ -46,10 +46,11 @@ def segment(
     return SegmentView(
         number=number,
         path=Path(f"{number}.ckt"),
-        start=FlushPoint(position=start * 10, gsn=start),
-        end=FlushPoint(position=end * 10, gsn=end),
+        start=FlushPoint(position=start * 10, gsn=start, trx=start),
+        end=FlushPoint(position=end * 10, gsn=end, trx=end),
         relations=tuple(RelationUse(id=i, gsn=g, relation=r) for i, (g, r) in shapes.items()),
         frames=frames,
+        trx_from=lambda position: min(max(-(-position // 10), start + 1), end + 1),
         markers=markers,
     )
 
@@ -195,7 +196,7 @@ def test_rows_and_shapes_from_before_a_tables_start_do_not_count() -> None:
     )
     assert [phase.relations for phase in plan.phases] == [(A2,)]
     assert plan.phases[0].truncated == ()
-    assert plan.tasks[0].position_from == 450
+    assert plan.tasks[0].trx_from == 45
 
 
 def test_segments_must_follow_one_another() -> None:

@@ -21,8 +21,6 @@ cdef struct Table:
     bint dirty  # a row was begun and neither finished nor taken back
     int64_t* gsn
     int64_t* trx
-    uint64_t* position
-    int64_t* commit_time
     uint8_t* op
     uint8_t* after_valid
     uint8_t* before_valid  # NULL until the batch's first before image, as are its columns
@@ -41,8 +39,6 @@ cdef bint table_grow(Table* table) noexcept nogil:
     if not (
         regrow(<void**>&table.gsn, new * 8)
         and regrow(<void**>&table.trx, new * 8)
-        and regrow(<void**>&table.position, new * 8)
-        and regrow(<void**>&table.commit_time, new * 8)
         and regrow(<void**>&table.op, new)
         and regrow(<void**>&table.after_valid, new >> 3)
     ):
@@ -114,14 +110,10 @@ cdef void table_clear(Table* table) noexcept nogil:
     cdef int i
     free(table.gsn)
     free(table.trx)
-    free(table.position)
-    free(table.commit_time)
     free(table.op)
     free(table.after_valid)
     table.gsn = NULL
     table.trx = NULL
-    table.position = NULL
-    table.commit_time = NULL
     table.op = NULL
     table.after_valid = NULL
     for i in range(table.column_count):
@@ -200,10 +192,6 @@ cdef class _Slot:
         arrays = [
             whole(pa.int64(), rows, detached(<void**>&table.gsn, rows * 8)),
             whole(pa.int64(), rows, detached(<void**>&table.trx, rows * 8)),
-            whole(pa.uint64(), rows, detached(<void**>&table.position, rows * 8)),
-            whole(
-                pa.timestamp("us", "UTC"), rows, detached(<void**>&table.commit_time, rows * 8)
-            ),
             whole(pa.uint8(), rows, detached(<void**>&table.op, rows)),
             column_array(&table.absent, pa.binary(), rows)
             if table.absents

@@ -18,22 +18,27 @@ import google_crc32c
 import msgspec
 import pyarrow as pa
 
-from penstock.codec.columns import TRANSACTIONS_SCHEMA, batch_schema
-from penstock.model import FlushPoint, Marker, PenstockError, Relation
+from penstock.codec.columns import (
+    NAMED_TRANSACTIONS_SCHEMA,
+    TRANSACTIONS_SCHEMA,
+    batch_schema,
+)
+from penstock.model import LOAD_AGAIN, FlushPoint, Marker, PenstockError, Relation
+from penstock.model.position import POSITION_BYTES, to_bytes, to_ordinal
 
 MAGIC = b"\x89CKT\r\n\x1a\n"  # as PNG's: shows text-mode copies and cut eighth bits
 MAGIC_END = b"CKT-END\n"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 ALIGNMENT = 8
 HEADER_REGION_SIZE = 4096  # magic and header frame, alone on a page: durable before any row
 
 HEAD = struct.Struct("<BBHIQ")  # kind, flags (0), reserved (0), crc32c, payload length
 _CHECKED = struct.Struct("<QBBHQ")  # what the checksum covers before the payload
-_ROWS = struct.Struct("<IIIIqqQQ")
-_TRANSACTIONS = struct.Struct("<Qqqqq")
-_FLUSH_POINT = struct.Struct("<QqqqQQQQ")
+_ROWS = struct.Struct("<IIIIqqqq")
+_TRANSACTIONS = struct.Struct("<IIqq")
+_FLUSH_POINT = struct.Struct(f"<{POSITION_BYTES}sqqqQQQQ")
 _PAIR = struct.Struct("<II")
-_ENTRY = struct.Struct("<BBHIQQIIqqQQ")
+_ENTRY = struct.Struct("<BBHIQQIIqqqq")
 _TRAILER = struct.Struct("<QQII8s")
 _TRAILER_CHECKED = struct.Struct("<QQI")
 TRAILER_SIZE = _TRAILER.size
@@ -53,7 +58,7 @@ class FrameInvalid(PenstockError):
 
 
 class FormatUnknown(PenstockError):
-    """The file is of a later format version, or holds a frame kind this version does not know."""
+    """The file is of another format version, or holds a frame kind this version does not know."""
 
     code = "DC41"
     retry = "operator"
@@ -80,13 +85,20 @@ class RowsFlag(IntFlag):
     DELETE = 8
 
 
+class TransactionsFlag(IntFlag):
+    """What a transactions frame contains."""
+
+    COMMITS = 1  # BEGIN and COMMIT are wanted where the log is printed (processCommits)
+    NAMED = 2  # the source's ids are text, not numbers
+
+
 class FrameEntry(NamedTuple):
     """One frame in the footer's index.
 
     offset_bytes: where the frame (its head) starts. length_bytes: of the payload.
-    relation_id: of rows and relation frames, 0 otherwise. gsn_first, gsn_last: of the rows, or
-    the place of what is not rows: behind gsn_last. position_first, position_last: lowest and
-    highest commit position of the rows.
+    relation_id: of rows and relation frames, 0 otherwise. row_count: of a transactions frame how
+    many they are. gsn_first, gsn_last: of the rows, or the place of what is not rows: behind
+    gsn_last. trx_first, trx_last: of the rows, or of the transactions; 0 otherwise.
     """
 
     kind: int
@@ -99,8 +111,8 @@ class FrameEntry(NamedTuple):
     updates_with_before: int
     gsn_first: int
     gsn_last: int
-    position_first: int
-    position_last: int
+    trx_first: int
+    trx_last: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,12 +247,53 @@ def _padded(data: bytes, fill: bytes = b" ") -> bytes:
     return data + fill * (-len(data) % ALIGNMENT)
 
 
-def _decoded(data: bytes | pa.Buffer, kind: type[_Decoded], what: str) -> _Decoded:
+def _decoded(data: bytes | pa.Buffer, kind: type[_Decoded], what: str, at: str = "") -> _Decoded:
     """JSON into a dataclass; FrameInvalid when it does not fit (checksum right, content wrong)."""
     try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        if not at:
+            return msgspec.json.decode(data, type=kind)
+        return placed(msgspec.json.decode(data, type=dict[str, Any]), kind, at)
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
         raise FrameInvalid(f"unreadable {what}: {error}") from error
+
+
+def plain(value: Any, at: str) -> dict[str, Any]:
+    """A dataclass as it is kept in JSON: its position as 32 hex digits, which sort as it does.
+
+    at: the key of the flush point that holds the position, or `position` itself.
+    """
+    found: dict[str, Any] = msgspec.to_builtins(value)
+    holder = found if at == "position" else found[at]
+    holder["position"] = to_bytes(holder["position"]).hex()
+    return found
+
+
+def placed(found: dict[str, Any], kind: type[_Decoded], at: str) -> _Decoded:
+    """The dataclass that `plain` made this of. Raises msgspec's errors, ValueError, FormatUnknown.
+
+    FormatUnknown: where format version 1 had its position, as a number.
+    """
+    holder = found if at == "position" else found.get(at)
+    text = holder.get("position") if isinstance(holder, dict) else None
+    if isinstance(text, int):
+        raise format_unknown(1)
+    if not isinstance(holder, dict) or not isinstance(text, str) or len(text) != 32:
+        raise ValueError("no position of 32 hex digits")
+    holder["position"] = to_ordinal(bytes.fromhex(text))
+    return msgspec.convert(found, kind)
+
+
+def format_unknown(version: Any) -> FormatUnknown:
+    """The error for a log of another format version."""
+    hint = "Read the log with the version of penstock that wrote it, or a later one."
+    if version == 1:
+        hint = (
+            "It was written by an earlier penstock: let that version apply what is not applied "
+            f"yet and remove the log, or {LOAD_AGAIN}"
+        )
+    return FormatUnknown(
+        f"format version {version}, this penstock reads {FORMAT_VERSION}", hint=hint
+    )
 
 
 def encode_header(header: SegmentHeader) -> Parts:
@@ -248,7 +301,7 @@ def encode_header(header: SegmentHeader) -> Parts:
 
     Raises ValueError when the source identity is too long for that.
     """
-    text = msgspec.json.encode(header)
+    text = msgspec.json.encode(plain(header, "start"))
     room = HEADER_REGION_SIZE - len(MAGIC) - HEAD.size
     if len(text) > room:
         raise ValueError(f"segment header of {len(text)} bytes, at most {room}")
@@ -256,24 +309,21 @@ def encode_header(header: SegmentHeader) -> Parts:
 
 
 def decode_header(payload: pa.Buffer) -> SegmentHeader:
-    """Raises FormatUnknown for a later version, FrameInvalid when unreadable."""
+    """Raises FormatUnknown for another version, FrameInvalid when unreadable."""
     version = _decoded(payload, dict[str, Any], "header").get("format")
     if version != FORMAT_VERSION:
-        raise FormatUnknown(
-            f"format version {version}, this penstock reads {FORMAT_VERSION}",
-            hint="Read the file with the version of penstock that wrote it, or a later one.",
-        )
-    return _decoded(payload, SegmentHeader, "header")
+        raise format_unknown(version)
+    return _decoded(payload, SegmentHeader, "header", "start")
 
 
 def encode_marker(marker: Marker) -> Parts:
     """Payload of a marker frame."""
-    return [_padded(msgspec.json.encode(marker))]
+    return [_padded(msgspec.json.encode(plain(marker, "position")))]
 
 
 def decode_marker(payload: pa.Buffer) -> Marker:
     """Raises FrameInvalid when unreadable."""
-    return _decoded(payload, Marker, "marker")
+    return _decoded(payload, Marker, "marker", "position")
 
 
 def encode_relation(relation_id: int, relation: Relation) -> Parts:
@@ -402,8 +452,8 @@ def encode_rows_prefix(entry: FrameEntry) -> bytes:
         entry.updates_with_before,
         entry.gsn_first,
         entry.gsn_last,
-        entry.position_first,
-        entry.position_last,
+        entry.trx_first,
+        entry.trx_last,
     )
 
 
@@ -422,27 +472,35 @@ def rows_message(payload: pa.Buffer) -> pa.Buffer:
     return payload[_ROWS.size :]
 
 
-def encode_transactions(batch: pa.RecordBatch) -> Parts:
-    """Payload of a transactions frame; batch has TRANSACTIONS_SCHEMA and at least one row."""
-    if not batch.schema.equals(TRANSACTIONS_SCHEMA) or not batch.num_rows:
-        raise ValueError("not a batch of transactions")
-    last = batch.num_rows - 1
-    prefix = _TRANSACTIONS.pack(
-        batch.num_rows,
-        batch.column(0)[0].as_py(),
-        batch.column(0)[last].as_py(),
-        batch.column(2)[0].as_py(),
-        batch.column(3)[last].as_py(),
-    )
-    return [prefix, batch.serialize()]
+def encode_transactions_prefix(entry: FrameEntry) -> bytes:
+    """The fixed part of a transactions frame, before its Arrow message."""
+    return _TRANSACTIONS.pack(entry.row_count, entry.flags, entry.trx_first, entry.trx_last)
+
+
+def decode_transactions_prefix(payload: pa.Buffer, offset_bytes: int) -> FrameEntry:
+    """The index entry that a transactions frame's fixed part stands for, its gsn still 0."""
+    if payload.size < _TRANSACTIONS.size:
+        raise _invalid(
+            "transactions frame too short", offset_bytes, _TRANSACTIONS.size, payload.size
+        )
+    count, flags, first, last = _TRANSACTIONS.unpack_from(payload)
+    if flags > 0xFFFF or count != last - first + 1:
+        raise _invalid("bad transactions frame", offset_bytes, last - first + 1, count)
+    kind = FrameKind.TRANSACTIONS
+    return FrameEntry(kind, 0, flags, 0, offset_bytes, payload.size, count, 0, 0, 0, first, last)
+
+
+def transactions_schema(flags: int) -> pa.Schema:
+    """The schema of a transactions frame with these flags."""
+    return NAMED_TRANSACTIONS_SCHEMA if flags & TransactionsFlag.NAMED else TRANSACTIONS_SCHEMA
 
 
 def decode_transactions(payload: pa.Buffer) -> pa.RecordBatch:
-    """A batch of TRANSACTIONS_SCHEMA. Raises FrameInvalid."""
-    if payload.size < _TRANSACTIONS.size:
-        raise FrameInvalid(f"transactions frame of {payload.size} bytes is too short")
-    row_count = _TRANSACTIONS.unpack_from(payload)[0]
-    return decode_batch(payload[_TRANSACTIONS.size :], TRANSACTIONS_SCHEMA, row_count)
+    """The transactions of a frame, in order of their numbers. Raises FrameInvalid."""
+    entry = decode_transactions_prefix(payload, 0)
+    return decode_batch(
+        payload[_TRANSACTIONS.size :], transactions_schema(entry.flags), entry.row_count
+    )
 
 
 # --- flush points, footer, trailer -------------------------------------------------------------
@@ -453,7 +511,7 @@ def encode_flush_point(flush: FlushFrame) -> Parts:
     point = flush.point
     return [
         _FLUSH_POINT.pack(
-            point.position,
+            to_bytes(point.position),
             point.gsn,
             point.trx,
             point.commit_time_us,
@@ -470,7 +528,7 @@ def decode_flush_point(payload: pa.Buffer) -> FlushFrame:
     if payload.size != _FLUSH_POINT.size:
         raise FrameInvalid(f"flush point of {payload.size} bytes, expected {_FLUSH_POINT.size}")
     position, gsn, trx, time_us, durable, rows, markers, written = _FLUSH_POINT.unpack(payload)
-    point = FlushPoint(position=position, gsn=gsn, trx=trx, commit_time_us=time_us)
+    point = FlushPoint(position=to_ordinal(position), gsn=gsn, trx=trx, commit_time_us=time_us)
     return FlushFrame(
         point=point,
         durable_bytes=durable,
@@ -486,7 +544,7 @@ FLUSH_POINT_HEAD_START = HEAD.pack(FrameKind.FLUSH_POINT, 0, 0, 0, 0)[:4]
 
 def encode_footer(entries: Sequence[FrameEntry], totals: Totals) -> Parts:
     """Payload of a footer frame: counts, the index, the totals as JSON."""
-    text = _padded(msgspec.json.encode(totals))
+    text = _padded(msgspec.json.encode(plain(totals, "end")))
     index = b"".join(_ENTRY.pack(*entry) for entry in entries)
     return [_PAIR.pack(len(entries), len(text)), index, text]
 
@@ -501,7 +559,7 @@ def decode_footer(payload: pa.Buffer) -> tuple[tuple[FrameEntry, ...], Totals]:
         raise FrameInvalid(f"footer of {payload.size} bytes, {index_end + text_length} expected")
     index = memoryview(payload)[_PAIR.size : index_end]
     entries = tuple(map(FrameEntry._make, _ENTRY.iter_unpack(index)))
-    return entries, _decoded(payload[index_end:], Totals, "footer")
+    return entries, _decoded(payload[index_end:], Totals, "footer", "end")
 
 
 def encode_trailer(salt: int, footer_offset_bytes: int, file_size_bytes: int) -> bytes:

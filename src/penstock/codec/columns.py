@@ -7,10 +7,12 @@ wire (`pgoutput`), framing and checksums (`ckt`).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 import pyarrow as pa
 
+from penstock.model.position import POSITION_BYTES, to_bytes
 from penstock.model.relation import Column, Relation
 
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)\Z")
@@ -37,27 +39,35 @@ _ARROW: dict[str, pa.DataType] = {
 HEAD_FIELDS = (
     pa.field("gsn", pa.int64(), nullable=False),
     pa.field("trx", pa.int64(), nullable=False),
-    # The commit's position as an ordered number. PostgreSQL: the LSN where the commit record
-    # STARTS, so that a row is inside a slot's snapshot exactly when position < consistent_point.
-    pa.field("position", pa.uint64(), nullable=False),
-    pa.field("commit_time", pa.timestamp("us", "UTC"), nullable=False),
     pa.field("op", pa.uint8(), nullable=False),  # ASCII I, U, D
     # Bit i (least significant first) set: column i was not sent; its value is unchanged, not
     # NULL. Null when everything was sent.
     pa.field("absent", pa.binary()),
 )
 
-TRANSACTIONS_SCHEMA = pa.schema(
-    [
-        pa.field("trx", pa.int64(), nullable=False),
-        pa.field("source_xid", pa.uint32(), nullable=False),
-        pa.field("gsn_first", pa.int64(), nullable=False),
-        pa.field("gsn_last", pa.int64(), nullable=False),  # gsn_first - 1 when it has no rows
-        pa.field("position", pa.uint64(), nullable=False),
-        pa.field("end_position", pa.uint64(), nullable=False),
-        pa.field("commit_time", pa.timestamp("us", "UTC"), nullable=False),
-    ]
-)
+POSITION = pa.binary(POSITION_BYTES)
+COMMIT_TIME = pa.timestamp("us", "UTC")
+
+
+def _transactions_schema(source_id: pa.DataType) -> pa.Schema:
+    return pa.schema(
+        [
+            # Of the commit. PostgreSQL: where the commit record STARTS, so that a row is inside a
+            # slot's snapshot exactly when its transaction's position < consistent_point.
+            pa.field("position", POSITION, nullable=False),
+            pa.field("end_position", POSITION, nullable=False),
+            pa.field("commit_time", COMMIT_TIME, nullable=False),
+            # The source's own id; 0 or empty where it has none.
+            pa.field("source_id", source_id, nullable=False),
+            # Which of the logs that the source merges; 0 where there is one.
+            pa.field("origin", pa.uint16(), nullable=False),
+        ]
+    )
+
+
+# One row per transaction, without gaps: their numbers are told by where the rows stand.
+TRANSACTIONS_SCHEMA = _transactions_schema(pa.uint64())
+NAMED_TRANSACTIONS_SCHEMA = _transactions_schema(pa.string())  # of a source with ids of text
 
 
 def arrow_type(neutral: str) -> pa.DataType:
@@ -66,6 +76,24 @@ def arrow_type(neutral: str) -> pa.DataType:
     if match:
         return pa.decimal128(int(match[1]), int(match[2]))
     return _ARROW[neutral]
+
+
+def transactions_batch(lines: Sequence[tuple[int, int, int, int]]) -> pa.RecordBatch | None:
+    """Transactions as TRANSACTIONS_SCHEMA; None for none.
+
+    lines: position, end position, commit time in microseconds, the source's id, of each in order.
+    """
+    if not lines:
+        return None
+    positions, ends, times, ids = zip(*lines, strict=True)
+    arrays = [
+        pa.array(map(to_bytes, positions), POSITION),
+        pa.array(map(to_bytes, ends), POSITION),
+        pa.array(times, pa.int64()).view(COMMIT_TIME),
+        pa.array(ids, pa.uint64()),
+        pa.array([0] * len(lines), pa.uint16()),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=TRANSACTIONS_SCHEMA)
 
 
 def _field(column: Column) -> pa.Field:

@@ -72,7 +72,7 @@ def _first_commit_us(segment: Segment, applied_gsn: int) -> int | None:
     batch = segment.read_rows(first).batch
     numbers = batch.column("gsn").to_numpy(zero_copy_only=False)
     row = int((numbers > applied_gsn).argmax())
-    return int(batch.column("commit_time")[row].value)
+    return int(segment.dated(batch.slice(row, 1)).column("commit_time")[0].value)
 
 
 def _with(file: SegmentFile, ask: Callable[[Segment], T]) -> T:

@@ -16,8 +16,8 @@ from penstock.log import check, list_segments, open_segment
 from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, SegmentMissing
 from penstock.log.reader import Finding
 from penstock.log.segment import list_begun_segments
-from penstock.log.text import NULL, lines
-from penstock.model import Lsn, PenstockError, TableName
+from penstock.log.text import NULL, lines, position_text
+from penstock.model import PenstockError, TableName
 
 _UNESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\"}
 
@@ -95,7 +95,7 @@ def describe(place: LogPlace) -> Iterator[dict[str, Any]]:
                 "gsn_first": facts.gsn_first,
                 "gsn_last": facts.gsn_last,
                 "trx_last": facts.end.trx,
-                "position": _position(facts.end.position, segment.header.source),
+                "position": position_text(segment, facts.end.position),
                 "commit_time_us": facts.end.commit_time_us,
                 "size_bytes": facts.size_bytes,
                 "tables": sorted({_table_name(t) for t in facts.tables}),
@@ -104,10 +104,6 @@ def describe(place: LogPlace) -> Iterator[dict[str, Any]]:
 
 def _table_name(totals: Any) -> str:
     return f"{totals.schema}.{totals.name}"
-
-
-def _position(ordinal: int, source: Any) -> str:
-    return str(Lsn(ordinal)) if source.get("engine") == "postgresql" else str(ordinal)
 
 
 def printed(

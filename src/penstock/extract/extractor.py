@@ -222,6 +222,7 @@ class Extractor:
             options=WriterOptions(
                 operation_count_max=options.operation_count_max,
                 flush_interval_s=options.flush_interval_s,
+                process_commits=options.process_commits,
                 extension=options.extension,
                 consumers=self._layout.consumers,
                 clock=self._clock,

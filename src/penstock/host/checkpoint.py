@@ -47,17 +47,18 @@ def load(path: Path, kind: type[_State], files: Files = REAL_FILES) -> _State | 
         envelope = msgspec.json.decode(data, type=_Envelope)
         actual = _checksum(bytes(envelope.state))
         if actual != envelope.crc32c:
-            raise _corrupt(path, f"checksum {actual}, expected {envelope.crc32c}")
+            raise corrupt(path, f"checksum {actual}, expected {envelope.crc32c}")
         return msgspec.json.decode(envelope.state, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _corrupt(path, str(error)) from error
+        raise corrupt(path, str(error)) from error
 
 
 def _checksum(raw: bytes) -> str:
     return f"{google_crc32c.value(raw):08x}"
 
 
-def _corrupt(path: Path, why: str) -> CheckpointCorrupt:
+def corrupt(path: Path, why: str) -> CheckpointCorrupt:
+    """The error for a state file that holds something else."""
     return CheckpointCorrupt(
         f"state file {path} is damaged: {why}",
         hint="Run penstock log check; with whole segments beside it, move the file away and start "

@@ -20,10 +20,10 @@ import structlog
 
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.load.plan import POSITION_MAX
 from penstock.load.session import Session
 from penstock.load.stage import BatchOptions, Staged, Stager, open_stager
 from penstock.log.layout import SegmentFile
+from penstock.model.position import POSITION_MAX
 from penstock.ports.target import Applied
 
 logger = structlog.get_logger(__name__)

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock.load.plan import POSITION_MAX, Plan, Window
+from penstock.load.plan import Plan, Window
 from penstock.log.segment import Segment
+from penstock.model.position import POSITION_MAX, to_ordinal
 from penstock.ports.target import Applied
 
 
@@ -82,7 +83,7 @@ def _has_news(segment: Segment, gsn: int) -> bool:
 def _first_of(segments: Sequence[Segment], row: _Row) -> int:
     """The number of the first row of a row's transaction, as far as the segments hold it."""
     first = row.gsn
-    for batch in _batches(segments, upto=row.gsn):
+    for _, batch in _batches(segments, upto=row.gsn):
         trx = batch.column("trx").to_numpy()
         low = int(np.searchsorted(trx, row.trx, side="left"))
         if low < len(trx) and trx[low] == row.trx:
@@ -92,15 +93,16 @@ def _first_of(segments: Sequence[Segment], row: _Row) -> int:
 
 def _row_at(segments: Sequence[Segment], gsn: int) -> _Row | None:
     """The row of this number, or None when the segments do not hold it."""
-    for batch in _batches(segments, upto=gsn, since=gsn):
+    for segment, batch in _batches(segments, upto=gsn, since=gsn):
         numbers = batch.column("gsn").to_numpy()
         at = int(np.searchsorted(numbers, gsn))
         if at < len(numbers) and numbers[at] == gsn:
+            row = segment.dated(batch.slice(at, 1))
             return _Row(
                 gsn=gsn,
-                trx=int(batch.column("trx")[at].as_py()),
-                position=int(batch.column("position")[at].as_py()),
-                commit_time_us=int(batch.column("commit_time")[at].value),
+                trx=int(row.column("trx")[0].as_py()),
+                position=to_ordinal(row.column("position")[0].as_py()),
+                commit_time_us=int(row.column("commit_time")[0].value),
             )
     return None
 
@@ -110,4 +112,4 @@ def _batches(segments: Sequence[Segment], *, upto: int, since: int | None = None
     for segment in segments:
         for entry in segment.row_frames():
             if entry.gsn_first <= upto and (since is None or entry.gsn_last >= since):
-                yield segment.read_rows(entry).batch
+                yield segment, segment.read_rows(entry).batch

@@ -166,24 +166,24 @@ class _Frames:
             batch,
             gsn_after=self._task.gsn_after,
             gsn_upto=self._task.gsn_upto,
-            position_from=self._task.position_from,
+            trx_from=self._task.trx_from,
         )
         return prepared_batch(chosen, self._prepare)
 
 
 def cut(
-    batch: pa.RecordBatch, *, gsn_after: int, gsn_upto: int, position_from: int = 0
+    batch: pa.RecordBatch, *, gsn_after: int, gsn_upto: int, trx_from: int = 0
 ) -> pa.RecordBatch:
-    """The rows with gsn_after < gsn <= gsn_upto and position >= position_from.
+    """The rows with gsn_after < gsn <= gsn_upto and trx >= trx_from.
 
     Both columns rise in a batch, so it is one slice, made without a copy.
     """
     gsn = batch.column("gsn").to_numpy()
     low = int(np.searchsorted(gsn, gsn_after, side="right"))
     high = int(np.searchsorted(gsn, gsn_upto, side="right"))
-    if position_from:
-        position = batch.column("position").to_numpy()
-        low = max(low, int(np.searchsorted(position, np.uint64(position_from), side="left")))
+    if trx_from:
+        trx = batch.column("trx").to_numpy()
+        low = max(low, int(np.searchsorted(trx, trx_from, side="left")))
     return batch.slice(low, max(0, high - low))
 
 

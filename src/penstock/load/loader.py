@@ -31,7 +31,6 @@ from penstock.load.isolation import BrokenTables
 from penstock.load.kept_files import AppliedFiles, Keeping
 from penstock.load.late_keys import KeyMaker, LateFlow
 from penstock.load.loader_state import LoaderState, write_loader_state
-from penstock.load.plan import POSITION_MAX
 from penstock.load.rows_files import sweep
 from penstock.load.session import SessionKeeper, SparkJobFailed, SparkLost
 from penstock.load.stage import BatchOptions, Staged
@@ -47,6 +46,7 @@ from penstock.log.layout import (
 from penstock.log.segment import open_segment
 from penstock.log.state import load_state
 from penstock.model import PenstockError, TableName
+from penstock.model.position import POSITION_MAX
 from penstock.ports.policies import EVOLVE_ALL, Policies, SchemaChangeNotCarried
 from penstock.ports.table_sync import Apart
 from penstock.ports.target import Applied, Target, engine_of

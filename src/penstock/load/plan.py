@@ -10,7 +10,7 @@ Not here: reading frames and folding (`job.py`), SQL (`engines/postgres/target`)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -19,13 +19,13 @@ from penstock.codec.ckt import FrameEntry
 from penstock.log.recovery import continues
 from penstock.model import FlushPoint, Marker, MarkerKind, PenstockError, Relation, TableName
 from penstock.model.change import COLUMN_RENAMED
+from penstock.model.position import POSITION_MAX
 
 EMPTYING = (MarkerKind.TRUNCATE, MarkerKind.RELOAD)
 # What a task costs, to share tasks out: a fixed part, and bytes of frames read.
 TASK_COST_BYTES = 60_000
 PARTITION_COST_BYTES = 1_000_000
 BUCKET_BYTES = 48 * 2**20
-POSITION_MAX = 2**64 - 1
 
 
 class PlanImpossible(PenstockError):
@@ -50,7 +50,11 @@ class RelationUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentView:
-    """What planning must know of a segment: no rows. frames: of rows, in file order."""
+    """What planning must know of a segment: no rows. frames: of rows, in file order.
+
+    trx_from: tells the number of its first transaction at a position or behind it, the one behind
+    its last for none.
+    """
 
     number: int
     path: Path
@@ -58,6 +62,7 @@ class SegmentView:
     end: FlushPoint
     relations: tuple[RelationUse, ...]
     frames: tuple[FrameEntry, ...]
+    trx_from: Callable[[int], int]
     markers: tuple[Marker, ...] = ()
 
 
@@ -73,10 +78,9 @@ class FrameRef:
 class Task:
     """Fold and stage one table of one phase, or one bucket of it.
 
-    Rows count with gsn_after < gsn <= gsn_upto and position >= position_from. bucket: this task
-    writes every buckets-th row of the result. overlaps: see `Fold`. staging: the merge table.
-    rows_path: a file where rows may wait that need none, or None; rows_form: how, as
-    `Staging.direct` said.
+    Rows count with gsn_after < gsn <= gsn_upto and trx >= trx_from. bucket: this task writes every
+    buckets-th row of the result. overlaps: see `Fold`. staging: the merge table. rows_path: a file
+    where rows may wait that need none, or None; rows_form: how, as `Staging.direct` said.
     """
 
     phase: int
@@ -84,7 +88,7 @@ class Task:
     frames: tuple[FrameRef, ...]
     gsn_after: int
     gsn_upto: int
-    position_from: int = 0
+    trx_from: int = 0
     bucket: int = 0
     buckets: int = 1
     overlaps: bool = False
@@ -136,10 +140,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Which part of the segments: gsn_after < gsn <= gsn_upto, position < position_before.
+    """Which part of the segments: gsn_after < gsn <= gsn_upto.
 
-    starts: per source table the position from which its rows count (from the bulk load).
-    markers_before: position from which on a marker behind the last row counts no more. truncates:
+    position_before: where a hold ends the batch: markers at it and behind it do not count; gsn_upto
+    is the last row before it. starts: per source table the position from which its rows count (from
+    the bulk load). markers_before: the same as position_before for markers alone. truncates:
     whether TRUNCATE empties the target too. left_out: tables that the window is not about; only: it
     is about this one alone. settled: per source table whose copied rows are of several moments, the
     position before which changes may be in the copy already.
@@ -165,12 +170,31 @@ class Window:
         """The position from which this table's rows count."""
         return self.starts.get(table, 0)
 
-    def overlaps(self, table: TableName, position: int) -> bool:
-        """Whether changes from this position on may be in the target already, copied with it.
+    def settled_at(self, table: TableName) -> int:
+        """The position before which its changes may be in the target already, copied with it."""
+        return self.settled.get(table, 0)
 
-        Always where a table catches up alone: where its copy is settled is not told then.
-        """
-        return self.only is not None or position < self.settled.get(table, 0)
+
+class _Places:
+    """Positions as numbers of transactions, each found once per batch."""
+
+    def __init__(self, segments: Sequence[SegmentView]) -> None:
+        self._segments = segments
+        self._found: dict[int, int] = {0: 0}
+
+    def trx_from(self, position: int) -> int:
+        """The first transaction at this position or behind it, in the log; 0: all are."""
+        if position not in self._found:
+            self._found[position] = self._find(position)
+        return self._found[position]
+
+    def _find(self, position: int) -> int:
+        found = 0
+        for segment in self._segments:
+            found = segment.trx_from(position)
+            if found <= segment.end.trx:
+                break
+        return found
 
 
 @dataclass(slots=True)
@@ -186,7 +210,8 @@ class _Table:
 def plan_batch(segments: Sequence[SegmentView], window: Window, *, buckets_max: int = 1) -> Plan:
     """Plan a batch. Raises PlanImpossible when the segments are not one after the other."""
     _check_chain(segments)
-    stories = _stories(segments, window)
+    places = _Places(segments)
+    stories = _stories(segments, window, places)
     barriers = sorted(
         {
             gsn
@@ -204,7 +229,7 @@ def plan_batch(segments: Sequence[SegmentView], window: Window, *, buckets_max: 
         phase = Phase(gsn_after=after, gsn_upto=upto)
         for table, story in sorted(stories.items()):
             phase = _tell(phase, table, story, first=number == 0, last=last)
-            tasks += _tasks(number, phase, table, story, window, buckets_max)
+            tasks += _tasks(number, phase, table, story, window, places, buckets_max)
         phases.append(phase)
     return Plan(phases=tuple(phases), tasks=tuple(tasks))
 
@@ -219,7 +244,9 @@ def _check_chain(segments: Sequence[SegmentView]) -> None:
             )
 
 
-def _stories(segments: Sequence[SegmentView], window: Window) -> dict[TableName, _Table]:
+def _stories(
+    segments: Sequence[SegmentView], window: Window, places: _Places
+) -> dict[TableName, _Table]:
     stories: dict[TableName, _Table] = {}
     for segment in segments:
         by_id = {use.id: use for use in segment.relations}
@@ -232,7 +259,7 @@ def _stories(segments: Sequence[SegmentView], window: Window) -> dict[TableName,
                     hint="Run `penstock log check`.",
                 )
             use = by_id[entry.relation_id]
-            if not _counts(entry, use.table, window):
+            if not _counts(entry, use.table, window, places):
                 continue
             used.add(use.id)
             story = stories.setdefault(use.table, _Table())
@@ -251,13 +278,12 @@ def _stories(segments: Sequence[SegmentView], window: Window) -> dict[TableName,
     return stories
 
 
-def _counts(entry: FrameEntry, table: TableName, window: Window) -> bool:
+def _counts(entry: FrameEntry, table: TableName, window: Window, places: _Places) -> bool:
     return (
         window.takes(table)
         and entry.gsn_last > window.gsn_after
         and entry.gsn_first <= window.gsn_upto
-        and entry.position_first < window.position_before
-        and entry.position_last >= window.start(table)
+        and entry.trx_last >= places.trx_from(window.start(table))
     )
 
 
@@ -323,6 +349,7 @@ def _tasks(
     table: TableName,
     story: _Table,
     window: Window,
+    places: _Places,
     buckets_max: int,
 ) -> list[Task]:
     void = [gsn for gsn, _ in story.emptied if phase.gsn_after <= gsn <= phase.gsn_upto]
@@ -340,7 +367,9 @@ def _tasks(
     frames = tuple(ref for ref, _ in chosen)
     size = sum(ref.entry.length_bytes for ref in frames)
     buckets = max(1, min(buckets_max, size // BUCKET_BYTES))
-    overlaps = window.overlaps(table, min(ref.entry.position_first for ref in frames))
+    first = min(ref.entry.trx_first for ref in frames)
+    # Where a table catches up alone it is not told up to where its copy has changes already.
+    overlaps = window.only is not None or first < places.trx_from(window.settled_at(table))
     return [
         Task(
             phase=number,
@@ -348,7 +377,7 @@ def _tasks(
             frames=frames,
             gsn_after=after,
             gsn_upto=phase.gsn_upto,
-            position_from=window.start(table),
+            trx_from=places.trx_from(window.start(table)),
             bucket=bucket,
             buckets=buckets,
             overlaps=overlaps,

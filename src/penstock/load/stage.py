@@ -22,7 +22,6 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.alteration_cut import cut_at_alteration
 from penstock.load.job import Outcome, Work, run_tasks
 from penstock.load.plan import (
-    POSITION_MAX,
     Phase,
     Plan,
     RelationUse,
@@ -38,6 +37,7 @@ from penstock.load.session import Session, SparkJobFailed
 from penstock.log.layout import SegmentFile
 from penstock.log.segment import Segment, open_segment
 from penstock.model import PenstockError, TableName
+from penstock.model.position import POSITION_MAX
 from penstock.ports.policies import EVOLVE_ALL, Policies
 from penstock.ports.registry import types_at
 from penstock.ports.target import (
@@ -424,19 +424,20 @@ def _end(segments: Sequence[Segment], applied: Applied, before: int) -> Applied:
             commit_time_us=end.commit_time_us,
         )
     cut = replace(applied, position=max(applied.position, before))
-    entries = [entry for entry in last.row_frames() if entry.position_first < before]
+    trx_before = last.transactions.first_from(before)
+    entries = [entry for entry in last.row_frames() if entry.trx_first < trx_before]
     for entry in sorted(entries, key=lambda e: e.gsn_last, reverse=True):
         if entry.gsn_last <= cut.gsn:
             break
         batch = last.read_rows(entry).batch
-        position = batch.column("position").to_numpy()
-        count = int(np.searchsorted(position, np.uint64(before), side="left"))
+        count = int(np.searchsorted(batch.column("trx").to_numpy(), trx_before, side="left"))
         if count and batch.column("gsn")[count - 1].as_py() > cut.gsn:
+            row = last.dated(batch.slice(count - 1, 1))
             cut = replace(
                 cut,
-                gsn=batch.column("gsn")[count - 1].as_py(),
-                trx=batch.column("trx")[count - 1].as_py(),
-                commit_time_us=batch.column("commit_time")[count - 1].value,
+                gsn=row.column("gsn")[0].as_py(),
+                trx=row.column("trx")[0].as_py(),
+                commit_time_us=row.column("commit_time")[0].value,
             )
     return cut
 
@@ -462,5 +463,6 @@ def view(segment: Segment) -> SegmentView:
             for totals in segment.tables
         ),
         frames=tuple(segment.row_frames()),
+        trx_from=segment.transactions.first_from,
         markers=tuple(segment.markers()),
     )

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.codec.columns import DECIMAL_PRECISION_MAX, arrow_type
+from penstock.codec.columns import DECIMAL_PRECISION_MAX, POSITION, arrow_type
 from penstock.log.text import exact_texts
+from penstock.log.transactions import halves
 from penstock.model import Column, Marker, MarkerKind, Op, Relation, Rows, TableName
+from penstock.model.position import to_bytes
 
 if TYPE_CHECKING:
     from penstock.log.changes import Wanted
@@ -29,6 +31,7 @@ EMPTYING = (MarkerKind.TRUNCATE, MarkerKind.RELOAD)
 _HEAD = ("gsn", "trx", "position", "commit_time", "op", "absent")
 _TIME = pa.timestamp("us", "UTC")
 _HEAD_TYPES = (pa.int64(), pa.int64(), pa.uint64(), _TIME, pa.string(), pa.list_(pa.string()))
+_POSITION_AT = _HEAD.index("position")
 _BEFORE = "before"
 ABSENT_COLUMN = _HEAD.index("absent")
 _INTEGERS = (pa.int16(), pa.int32(), pa.int64())
@@ -57,7 +60,7 @@ def pieces(segment: Segment, table: TableName, wanted: Wanted) -> Iterator[Piece
     for entry in segment.row_frames(table=table):
         if not wanted.takes_rows(entry):
             continue
-        rows = wanted.rows_of(segment.read_rows(entry))
+        rows = wanted.rows_of(dated(segment, segment.read_rows(entry)))
         while markers and markers[0].gsn < entry.gsn_last:
             front = within(rows.batch, None, markers[0].gsn, None, None)
             yield Rows(relation=rows.relation, batch=front)
@@ -67,11 +70,16 @@ def pieces(segment: Segment, table: TableName, wanted: Wanted) -> Iterator[Piece
     yield from markers
 
 
+def dated(segment: Segment, rows: Rows) -> Rows:
+    """Rows of a segment with two columns more: when and where each was committed."""
+    return Rows(relation=rows.relation, batch=segment.dated(rows.batch))
+
+
 def within(
     batch: Any, after: int | None, through: int | None, since_us: int | None, until_us: int | None
 ) -> Any:
-    """The rows of a batch within these limits; see `changes.Wanted`."""
-    gsn, time = batch.column(0), batch.column(3)
+    """The rows of a `dated` batch within these limits; see `changes.Wanted`."""
+    gsn, time = batch.column("gsn"), batch.column("commit_time")
     limits = (
         (pc.greater, gsn, after, pa.int64()),
         (pc.less_equal, gsn, through, pa.int64()),
@@ -92,10 +100,13 @@ def bits(absent: bytes | None) -> Iterator[int]:
                 yield at * 8 + bit
 
 
-def joined(found: Sequence[Piece]) -> pa.Table:
-    """Pieces of one table as one Arrow table; see `ChangeLog.table`."""
+def joined(found: Sequence[Piece], *, wide: bool = False) -> pa.Table:
+    """Pieces of one table as one Arrow table; see `ChangeLog.table`.
+
+    wide: positions are told as their 16 bytes, not as numbers of 64 bits.
+    """
     shape = _shape([piece for piece in found if isinstance(piece, Relation)])
-    schema = _schema(shape)
+    schema = _schema(shape, POSITION if wide else pa.uint64())
     tables = [
         _of_marker(piece, shape, schema)
         if isinstance(piece, Marker)
@@ -106,12 +117,13 @@ def joined(found: Sequence[Piece]) -> pa.Table:
     return pa.concat_tables([schema.empty_table(), *tables])
 
 
-def _schema(shape: _Shape) -> pa.Schema:
+def _schema(shape: _Shape, position: pa.DataType) -> pa.Schema:
     # One underscore, or as many as no column of the table begins with.
     sign = "_"
     while any(sign + name in shape.columns for name in (*_HEAD, _BEFORE)):
         sign += "_"
     heads = [pa.field(sign + name, kind) for name, kind in zip(_HEAD, _HEAD_TYPES, strict=True)]
+    heads[_POSITION_AT] = heads[_POSITION_AT].with_type(position)
     columns = [pa.field(name, kind) for name, kind in shape.columns.items()]
     before = pa.struct([pa.field(name, kind) for name, kind in shape.before.items()])
     return pa.schema([*heads, *columns, pa.field(sign + _BEFORE, before)])
@@ -149,10 +161,11 @@ def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 def _of_rows(rows: Rows, shape: _Shape, schema: pa.Schema) -> pa.Table:
     batch, relation = rows.batch, rows.relation
-    is_delete = pc.equal(batch.column(4), pa.scalar(int(Op.DELETE), pa.uint8()))
-    after = dict(zip((c.name for c in relation.columns), batch.column(6).flatten(), strict=True))
+    is_delete = pc.equal(batch.column("op"), pa.scalar(int(Op.DELETE), pa.uint8()))
+    names = [column.name for column in relation.columns]
+    after = dict(zip(names, batch.column("after").flatten(), strict=True))
     before_names = [relation.columns[index].name for index in relation.before]
-    before = dict(zip(before_names, batch.column(7).flatten(), strict=True))
+    before = dict(zip(before_names, batch.column("before").flatten(), strict=True))
     neutral = {column.name: column.neutral for column in relation.columns}
     values = []
     for name, kind in shape.columns.items():
@@ -163,7 +176,10 @@ def _of_rows(rows: Rows, shape: _Shape, schema: pa.Schema) -> pa.Table:
         if name in before:
             column = pc.if_else(is_delete, before[name], column)
         values.append(_as(column, neutral[name], kind))
-    heads = [batch.column(0), batch.column(1), batch.column(2), batch.column(3)]
+    positions = batch.column("position")
+    if schema.field(_POSITION_AT).type != POSITION:
+        positions = pa.array(halves(positions)[1])
+    heads = [batch.column("gsn"), batch.column("trx"), positions, batch.column("commit_time")]
     arrays = [*heads, _operations(batch), _absent(rows, shape), *values]
     arrays.append(_before(batch, before, neutral, shape))
     return pa.Table.from_arrays(arrays, schema=schema)
@@ -179,7 +195,7 @@ def _as(values: Any, neutral: str, kind: pa.DataType) -> Any:
 
 def _operations(batch: Any) -> Any:
     names = pa.array([OPERATIONS.get(number) for number in range(256)])
-    return names.take(batch.column(4))
+    return names.take(batch.column("op"))
 
 
 def _absent(rows: Rows, shape: _Shape) -> Any:
@@ -189,9 +205,9 @@ def _absent(rows: Rows, shape: _Shape) -> Any:
     unknown = [name for name in shape.columns if name not in set(names)]
     sent = {names[index] for index in relation.before}
     lacking = [f"before.{name}" for name in shape.before if name not in sent]
-    ops: list[int] = rows.batch.column(4).to_pylist()
-    masks: list[bytes | None] = rows.batch.column(5).to_pylist()
-    has_before: list[bool] = rows.batch.column(7).is_valid().to_pylist()
+    ops: list[int] = rows.batch.column("op").to_pylist()
+    masks: list[bytes | None] = rows.batch.column("absent").to_pylist()
+    has_before: list[bool] = rows.batch.column("before").is_valid().to_pylist()
 
     @functools.cache
     def of(op: int, mask: bytes | None, has: bool) -> list[str]:
@@ -206,7 +222,7 @@ def _absent(rows: Rows, shape: _Shape) -> Any:
 
 
 def _before(batch: Any, before: dict[str, Any], neutral: dict[str, str], shape: _Shape) -> Any:
-    mask = pc.invert(batch.column(7).is_valid())
+    mask = pc.invert(batch.column("before").is_valid())
     fields = [pa.field(name, kind) for name, kind in shape.before.items()]
     if not fields:
         return pa.array([None] * batch.num_rows, pa.struct([]))
@@ -218,7 +234,9 @@ def _before(batch: Any, before: dict[str, Any], neutral: dict[str, str], shape: 
 
 
 def _of_marker(marker: Marker, shape: _Shape, schema: pa.Schema) -> pa.Table:
-    heads = [marker.gsn, marker.trx, marker.position, marker.commit_time_us, TRUNCATE]
+    is_wide = schema.field(_POSITION_AT).type == POSITION
+    position = to_bytes(marker.position) if is_wide else marker.position
+    heads = [marker.gsn, marker.trx, position, marker.commit_time_us, TRUNCATE]
     row = [*heads, list(shape.columns), *(None for _ in shape.columns), None]
     arrays = [pa.array([value], field.type) for value, field in zip(row, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
@@ -246,6 +264,8 @@ def for_spark(table: pa.Table) -> pa.Table:
             table = table.set_column(at, field.name, column.cast(pa.decimal128(20, 0)))
         elif kind == pa.uint32():
             table = table.set_column(at, field.name, column.cast(pa.int64()))
+        elif kind == POSITION:
+            table = table.set_column(at, field.name, column.cast(pa.binary()))
         elif kind == pa.time64("us"):
             texts = exact_texts(column.combine_chunks(), "time")
             table = table.set_column(at, field.name, pa.array(texts, pa.string()))

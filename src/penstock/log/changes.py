@@ -36,6 +36,7 @@ from penstock.log.reader import check_link
 from penstock.log.segment import ClosedSegment, Segment, open_segment
 from penstock.log.text import date_text, exact_texts, timestamp_text
 from penstock.model import Column, Marker, Op, PenstockError, Rows, TableName
+from penstock.model.position import is_wide, to_ordinal
 
 if TYPE_CHECKING:
     import pandas
@@ -122,7 +123,7 @@ class Wanted:
         return after and through and since and until
 
     def rows_of(self, rows: Rows) -> Rows:
-        """Those of these rows that are wanted."""
+        """Those of these rows that are wanted; they are `change_tables.dated`."""
         limits = (self.gsn_after, self.gsn_through, self.since_us, self.until_us)
         return Rows(relation=rows.relation, batch=change_tables.within(rows.batch, *limits))
 
@@ -165,10 +166,12 @@ class ChangeLog:
         """
         wanted = self._name(name)
         pieces: list[change_tables.Piece] = []
+        wide = False
         for segment in self._segments():
             with segment:
+                wide = is_wide(segment.header.source.get("engine", ""))
                 pieces += change_tables.pieces(segment, wanted, self._wanted)
-        return change_tables.joined(pieces)
+        return change_tables.joined(pieces, wide=wide)
 
     def to_arrow(self) -> dict[str, pa.Table]:
         """Every table of the log by its name, each as `table` has it."""
@@ -216,7 +219,9 @@ class ChangeLog:
             for marker in group.before:
                 yield from self._emptied(marker)
             readers = [
-                _RowValues(rows) if self._wanted.takes(_name_of(rows)) else None
+                _RowValues(change_tables.dated(segment, rows))
+                if self._wanted.takes(_name_of(rows))
+                else None
                 for rows in group.batches
             ]
             for at, (which, index) in enumerate(
@@ -349,19 +354,19 @@ class _RowValues:
     def __init__(self, rows: Rows) -> None:
         batch, relation = rows.batch, rows.relation
         self._table = relation.full_name
-        self._gsn: list[int] = batch.column(0).to_pylist()
-        self._trx: list[int] = batch.column(1).to_pylist()
-        self._position: list[int] = batch.column(2).to_pylist()
-        self.times_us: list[int] = batch.column(3).cast(pa.int64()).to_pylist()
-        self._op: list[int] = batch.column(4).to_pylist()
-        self._absent: list[bytes | None] = batch.column(5).to_pylist()
-        self._has_before: list[bool] = batch.column(7).is_valid().to_pylist()
+        self._gsn: list[int] = batch.column("gsn").to_pylist()
+        self._trx: list[int] = batch.column("trx").to_pylist()
+        self._position = [to_ordinal(one) for one in batch.column("position").to_pylist()]
+        self.times_us: list[int] = batch.column("commit_time").cast(pa.int64()).to_pylist()
+        self._op: list[int] = batch.column("op").to_pylist()
+        self._absent: list[bytes | None] = batch.column("absent").to_pylist()
+        self._has_before: list[bool] = batch.column("before").is_valid().to_pylist()
         self._names = [column.name for column in relation.columns]
-        self._after = _columns(batch.column(6), relation.columns)
+        self._after = _columns(batch.column("after"), relation.columns)
         before = [relation.columns[index] for index in relation.before]
         self._before = {
             column.name: values
-            for column, values in zip(before, _columns(batch.column(7), before), strict=True)
+            for column, values in zip(before, _columns(batch.column("before"), before), strict=True)
         }
 
     def change(self, index: int) -> Change:

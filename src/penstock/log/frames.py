@@ -56,6 +56,10 @@ class FrameReader:
                 raise self.damaged("no header", offset, FrameKind.HEADER.name, kind.name)
             self.header = ckt.decode_header(payload)
             self.salt = ckt.checksum_salt(self.header.file_id)
+        except ckt.FormatUnknown as error:
+            raise ckt.FormatUnknown(
+                f"{self.path.name}: {error.message}", hint=error.hint, path=str(self.path)
+            ) from error
         except (ckt.FrameInvalid, ValueError) as error:
             if isinstance(error, ckt.FrameInvalid):
                 raise corrupt(self.path, error) from error

@@ -13,6 +13,7 @@ from typing import Any
 from penstock.codec import ckt
 from penstock.codec.ckt import FlushFrame, FrameEntry, FrameKind, TableTotals, Totals
 from penstock.log.frames import FrameReader, SegmentCorrupt, corrupt, place_entry
+from penstock.log.transactions import check_told
 from penstock.model import FlushPoint, Relation
 
 _SEARCH_BLOCK_BYTES = 2**20
@@ -57,9 +58,9 @@ class IndexBuilder:
         self.marker_count += 1
         self.entries.append(place_entry(FrameKind.MARKER, offset, length, gsn))
 
-    def add_transactions(self, offset: int, length: int) -> None:
-        """A transactions frame."""
-        self.entries.append(place_entry(FrameKind.TRANSACTIONS, offset, length, self.gsn_last))
+    def add_transactions(self, entry: FrameEntry) -> None:
+        """A transactions frame; it stands behind the rows so far."""
+        self.entries.append(entry._replace(gsn_first=self.gsn_last, gsn_last=self.gsn_last))
 
     def add_flush_point(self, offset: int, length: int, point: FlushPoint) -> None:
         """All before it are whole transactions."""
@@ -134,6 +135,8 @@ def _scanned(kind: FrameKind, payload: Any, offset: int) -> ScannedFrame:
     content: Any = None
     if kind is FrameKind.ROWS:
         entry = ckt.decode_rows_prefix(payload, offset)
+    elif kind is FrameKind.TRANSACTIONS:
+        entry = ckt.decode_transactions_prefix(payload, offset)
     elif kind is FrameKind.RELATION:
         content = ckt.decode_relation(payload)
     elif kind is FrameKind.MARKER:
@@ -158,7 +161,7 @@ def add_scanned(builder: IndexBuilder, found: ScannedFrame) -> None:
         case FrameKind.MARKER:
             builder.add_marker(offset, length, found.content.gsn)
         case FrameKind.TRANSACTIONS:
-            builder.add_transactions(offset, length)
+            builder.add_transactions(found.entry)
         case FrameKind.FLUSH_POINT:
             builder.add_flush_point(offset, length, found.content.point)
         case _:
@@ -184,7 +187,8 @@ class Scan:
 
 
 def scan(reader: FrameReader) -> Scan:
-    """Read a whole file frame by frame. Raises SegmentCorrupt when durable bytes are damaged.
+    """Read a whole file frame by frame. Raises SegmentCorrupt when durable bytes are damaged, or
+    a transaction is not told.
 
     Damage is a torn tail only where bytes may not have reached the disk before a crash. A flush
     point found behind it that was written when those bytes were durable proves corruption.
@@ -208,6 +212,10 @@ def scan(reader: FrameReader) -> Scan:
         if _durable_bytes_behind(reader, damaged_at) > damaged_at:
             raise
         result.torn = error
+    try:
+        check_told(result.builder.entries, result.builder.start, result.builder.end)
+    except ckt.FrameInvalid as error:
+        raise corrupt(reader.path, error) from error
     return result
 
 

@@ -173,7 +173,7 @@ def _state_of(directory: Path, files: Files) -> tuple[LogState | None, list[Find
     path = directory / layout.STATE_NAME
     try:
         state = load_state(directory, files)
-    except CheckpointCorrupt as error:
+    except (CheckpointCorrupt, ckt.FormatUnknown) as error:
         return None, [_finding("error", path, error)]
     if state is not None:
         return state, []

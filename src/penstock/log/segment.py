@@ -24,6 +24,7 @@ from penstock.log import order
 from penstock.log.frames import FrameReader, corrupt, is_header_torn
 from penstock.log.index import read_trailer, scan
 from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, list_open_segments, parse_name
+from penstock.log.transactions import Transactions, check_told, never_fall
 from penstock.model import FlushPoint, Marker, PenstockError, Relation, Rows, TableName
 
 
@@ -70,8 +71,9 @@ class ClosedSegment:
 class Segment:
     """One segment, open for reading. Use as a context manager; several threads may read.
 
-    header, totals: see `penstock.codec.ckt`. entries: the frames in file order. Checksums are
-    verified whenever a frame is read; a frame that fails never gives rows.
+    header, totals: see `penstock.codec.ckt`. entries: the frames in file order. transactions: where
+    and when those of the rows were committed. Checksums are verified whenever a frame is read; a
+    frame that fails never gives rows.
     """
 
     def __init__(
@@ -90,6 +92,11 @@ class Segment:
         self.totals = totals
         self.is_closed = is_closed
         self._relations: dict[int, Relation] = {}
+        try:
+            check_told(entries, self.start, self.end)
+        except ckt.FrameInvalid as error:
+            raise corrupt(self.path, error) from error
+        self.transactions = Transactions(entries, self.start, self.end, self._read_transactions)
         self._relation_entries = {
             entry.relation_id: entry for entry in entries if entry.kind == FrameKind.RELATION
         }
@@ -207,11 +214,29 @@ class Segment:
             if entry.kind == FrameKind.FLUSH_POINT:
                 yield self._decoded(entry, FrameKind.FLUSH_POINT, ckt.decode_flush_point)
 
-    def transactions(self) -> Iterator[pa.RecordBatch]:
-        """Batches of TRANSACTIONS_SCHEMA, in commit order; none without processCommits."""
-        for entry in self.entries:
-            if entry.kind == FrameKind.TRANSACTIONS:
-                yield self._decoded(entry, FrameKind.TRANSACTIONS, ckt.decode_transactions)
+    def dated(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows read from it with two columns more: `position` and `commit_time` of the commit.
+
+        Raises SegmentCorrupt.
+        """
+        try:
+            return self.transactions.dated(batch)
+        except ckt.FrameInvalid as error:
+            raise corrupt(self.path, error) from error
+
+    def _read_transactions(self, entry: FrameEntry) -> pa.RecordBatch:
+        payload = self._payload(entry, FrameKind.TRANSACTIONS)
+        offset = entry.offset_bytes
+        try:
+            found = ckt.decode_transactions_prefix(payload, offset)
+            if found != entry._replace(gsn_first=0, gsn_last=0):
+                raise self.frame_reader.damaged("bad index", offset, entry, found)
+            batch = ckt.decode_transactions(payload)
+        except ckt.FrameInvalid as error:
+            raise corrupt(self.path, error) from error
+        if not never_fall(batch.column(0)):
+            raise self.frame_reader.damaged("positions fall", offset, "rising ones", "a lower one")
+        return batch
 
     def in_order(self) -> Iterator[tuple[Relation, int, pa.RecordBatch] | Marker]:
         """Rows of all tables in strict order, as (relation, row index, batch), and markers in
@@ -226,6 +251,8 @@ class Segment:
                 self.read_rows(entry)
             elif entry.kind == FrameKind.RELATION:
                 self._read_relation(entry)
+            elif entry.kind == FrameKind.TRANSACTIONS:
+                self._read_transactions(entry)
             elif entry.kind != FrameKind.HEADER:
                 self._payload(entry, FrameKind(entry.kind))
 

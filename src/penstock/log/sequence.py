@@ -1,7 +1,8 @@
 """The order every run must keep, checked before anything is written: pure.
 
-GSN dense and rising, transactions rising, flush points never going back. A run that breaks this
-would be loaded wrongly much later; here it still stops the source at the place where it happened.
+GSN dense and rising, transactions dense and each told, flush points never going back. A run that
+breaks this would be loaded wrongly much later; here it still stops the source at the place where it
+happened.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.log.transactions import never_fall
 from penstock.model import FlushPoint, PenstockError, Rows, Run
+from penstock.model.position import to_ordinal
 
 
 class RunInvalid(PenstockError):
@@ -26,18 +29,21 @@ class RunInvalid(PenstockError):
 class Sequence:
     """Where the log is. gsn: last row's number. trx: highest seen. end: last end of a run.
 
-    at_commit: the last run ended where a transaction ends.
+    told: the last transaction of which it was said where it was committed: at position, 0 before
+    any. at_commit: the last run ended where a transaction ends.
     """
 
     gsn: int
     trx: int
+    told: int
     end: FlushPoint
+    position: int = 0
     at_commit: bool = True
 
 
 def start_of(point: FlushPoint) -> Sequence:
     """The sequence right behind a flush point."""
-    return Sequence(gsn=point.gsn, trx=point.trx, end=point)
+    return Sequence(gsn=point.gsn, trx=point.trx, told=point.trx, end=point)
 
 
 def advance(last: Sequence, run: Run) -> Sequence:
@@ -45,20 +51,36 @@ def advance(last: Sequence, run: Run) -> Sequence:
     gsn = last.gsn + _dense_count(last.gsn, run.rows)
     trx = last.trx
     for rows in run.rows:
-        low, high = _bounds(rows.batch.column(1))
-        if low <= last.end.trx:
+        low, high = _bounds(rows)
+        if low <= last.told:
             raise _invalid(f"transaction {low} in {rows.relation.full_name}", last)
         trx = max(trx, high)
     for marker in run.markers:
         if not last.gsn <= marker.gsn <= gsn or marker.trx < last.end.trx:
             raise _invalid(f"{marker.kind} marker behind row {marker.gsn}", last)
         trx = max(trx, marker.trx)
+    told, position = _told(last, run)
     if run.end is None:
-        return replace(last, gsn=gsn, trx=trx, at_commit=False)
+        if trx > told + 1:
+            raise _invalid(f"transaction {trx} behind transaction {told}, the last told", last)
+        return replace(last, gsn=gsn, trx=trx, told=told, position=position, at_commit=False)
     end = run.end
     if end.gsn != gsn or end.trx < trx or end.position < last.end.position:
         raise _invalid(f"flush point {end} behind row {gsn}, transaction {trx}", last)
-    return Sequence(gsn=gsn, trx=end.trx, end=end)
+    if end.trx != told:
+        raise _invalid(f"flush point {end} behind transaction {told}, the last told", last)
+    return Sequence(gsn=gsn, trx=end.trx, told=told, end=end, position=position)
+
+
+def _told(last: Sequence, run: Run) -> tuple[int, int]:
+    """The last transaction that is told with this run, and its position."""
+    if run.transactions is None or not run.transactions.num_rows:
+        return last.told, last.position
+    positions = run.transactions.column(0)
+    first, final = (to_ordinal(positions[at].as_py()) for at in (0, len(positions) - 1))
+    if first < last.position or not never_fall(positions):
+        raise _invalid(f"transaction {last.told + 1} at a lower position", last)
+    return last.told + len(positions), final
 
 
 def _dense_count(last: int, batches: tuple[Rows, ...]) -> int:
@@ -88,9 +110,13 @@ def _merged(columns: list[Any]) -> Any:
     return numbers.take(pc.array_sort_indices(numbers))
 
 
-def _bounds(column: Any) -> tuple[int, int]:
-    found = pc.min_max(column).as_py()
-    return found["min"], found["max"]
+def _bounds(rows: Rows) -> tuple[int, int]:
+    """The first and the last transaction, which rise."""
+    column = rows.batch.column(1)
+    steps = pc.min(pc.pairwise_diff(column)).as_py()
+    if column.null_count or (steps is not None and steps < 0):
+        raise RunInvalid(f"transactions of {rows.relation.full_name} are not in order", hint=_HINT)
+    return column[0].as_py(), column[len(column) - 1].as_py()
 
 
 _HINT = "This is a defect in penstock: nothing was written; please report it with this message."

@@ -9,13 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
+import msgspec
+
+from penstock.codec.ckt import FORMAT_VERSION, format_unknown, placed, plain
 from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES, Files
 from penstock.log.layout import DONE_NAME, STATE_NAME
 from penstock.model import FlushPoint
 
-FORMAT_VERSION = 1
+_POINT = "end"  # where in both files the position is
+
+
+_State = TypeVar("_State")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +45,12 @@ class LogState:
 
 def load_state(directory: Path, files: Files = REAL_FILES) -> LogState | None:
     """The state of the log in this directory; None when there is none."""
-    return checkpoint.load(directory / STATE_NAME, LogState, files)
+    return _load(directory / STATE_NAME, LogState, files)
 
 
 def save_state(directory: Path, state: LogState, files: Files = REAL_FILES) -> None:
     """Replace the state, durably."""
-    checkpoint.save(directory / STATE_NAME, state, files)
+    checkpoint.save(directory / STATE_NAME, plain(state, _POINT), files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +63,23 @@ class Done:
 
 def load_done(directory: Path, files: Files = REAL_FILES) -> Done | None:
     """The end of the log; None while extraction goes on."""
-    return checkpoint.load(directory / DONE_NAME, Done, files)
+    return _load(directory / DONE_NAME, Done, files)
 
 
 def save_done(directory: Path, done: Done, files: Files = REAL_FILES) -> None:
     """Say, durably, that the log is finished."""
-    checkpoint.save(directory / DONE_NAME, done, files)
+    checkpoint.save(directory / DONE_NAME, plain(done, _POINT), files)
+
+
+def _load(path: Path, kind: type[_State], files: Files) -> _State | None:
+    """What `save` wrote. Raises CheckpointCorrupt, FormatUnknown."""
+    found: dict[str, Any] | None = checkpoint.load(path, dict[str, Any], files)
+    if found is None:
+        return None
+    version = found.get("format", FORMAT_VERSION)
+    if version != FORMAT_VERSION:
+        raise format_unknown(version)
+    try:
+        return placed(found, kind, _POINT)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise checkpoint.corrupt(path, str(error)) from error

@@ -9,7 +9,8 @@ r"""A segment as tab-delimited lines, for people and for `penstock log cat`. Pur
 | U | update; the values of all columns, then, if the source sent one, `\B` and the before image |
 | D | delete; the before image |
 | T | truncate, one line per table; one column: details as JSON |
-| B, C | begin and commit of a transaction (processCommits): trx, xid; trx, position, commit time |
+| B | begin of a transaction (processCommits): trx, the source's id |
+| C | its commit: trx, position, commit time |
 | M | any other marker: kind, then tables and details as JSON |
 
 The sequence is the gsn; of what is not a row, the gsn of the row it stands behind. Values as
@@ -30,7 +31,9 @@ import pyarrow.compute as pc
 
 from penstock.log.order import merged
 from penstock.log.segment import Segment
-from penstock.model import Column, Lsn, Marker, MarkerKind, Op, Relation, Rows
+from penstock.log.transactions import Transaction
+from penstock.model import Column, Marker, MarkerKind, Op, Relation, Rows
+from penstock.model.position import of_engine
 
 NULL = "\\N"
 ABSENT = "\\A"
@@ -55,21 +58,19 @@ def lines(segment: Segment) -> Iterator[str]:
     Raises SegmentCorrupt.
     """
     relations = sorted(segment.relations(), key=lambda place: place[0])
-    transactions = _transactions(segment)
-    # The position is known by its ordinal; only PostgreSQL's has another text form so far.
-    is_lsn = segment.header.source.get("engine") == "postgresql"
-    trx = 0
+    trx, behind = 0, segment.start.gsn
     for group in merged(segment):
         texts = [_RowTexts(rows) for rows in group.batches]
-        for item in _items(group, texts, relations):
-            if item[0] and item[0] != trx:
-                yield from _ends(transactions.pop(trx, None), is_lsn)
-                trx = item[0]
-                yield from _begins(transactions.get(trx))
-            yield from item[1]
+        for number, gsn, found in _items(group, texts, relations):
+            if number and number != trx:
+                yield from _ends(segment, trx, behind)
+                trx = number
+                yield from _begins(segment, trx, behind)
+            behind = gsn or behind
+            yield from found
     for gsn, relation in relations:
         yield _relation_line(gsn, relation)
-    yield from _ends(transactions.pop(trx, None), is_lsn)
+    yield from _ends(segment, trx, behind)
 
 
 def escaped(value: str) -> str:
@@ -79,15 +80,18 @@ def escaped(value: str) -> str:
 
 def _items(
     group: Any, texts: list[_RowTexts], relations: list[tuple[int, Relation]]
-) -> Iterator[tuple[int, Sequence[str]]]:
-    """What a group prints, as (trx or 0, lines); relations are used up as their place comes."""
+) -> Iterator[tuple[int, int, Sequence[str]]]:
+    """What a group prints, as (trx or 0, gsn of a row or 0, lines).
+
+    Relations are used up as their place comes.
+    """
     for marker in group.before:
-        yield marker.trx, _marker_lines(marker)
+        yield marker.trx, 0, _marker_lines(marker)
     for at, (which, index) in enumerate(zip(group.batch_index, group.row_index, strict=True)):
         gsn = group.gsn_first + at
         while relations and relations[0][0] < gsn:
-            yield 0, [_relation_line(*relations.pop(0))]
-        yield texts[which].trx[index], [f"{gsn}\t{texts[which].line(index)}"]
+            yield 0, 0, [_relation_line(*relations.pop(0))]
+        yield texts[which].trx[index], gsn, [f"{gsn}\t{texts[which].line(index)}"]
 
 
 def _relation_line(gsn: int, relation: Relation) -> str:
@@ -106,29 +110,30 @@ def _marker_lines(marker: Marker) -> list[str]:
     return [f"{marker.gsn}\tM\t\t\t{marker.kind}\t{tables}\t{details}"]
 
 
-def _transactions(segment: Segment) -> dict[int, dict[str, int]]:
-    found = {}
-    for batch in segment.transactions():
-        times = batch.column(6).cast(pa.int64())
-        plain = batch.set_column(6, "commit_time", times)
-        found.update({row["trx"]: row for row in plain.to_pylist()})
-    return found
-
-
-def _begins(transaction: dict[str, int] | None) -> list[str]:
-    if transaction is None:
+def _begins(segment: Segment, trx: int, behind: int) -> list[str]:
+    found = _marked(segment, trx)
+    if found is None:
         return []
-    gsn, trx, xid = transaction["gsn_first"] - 1, transaction["trx"], transaction["source_xid"]
-    return [f"{gsn}\tB\t\t\t{trx}\t{xid}"]
+    return [f"{behind}\tB\t\t\t{trx}\t{escaped(str(found.source_id))}"]
 
 
-def _ends(transaction: dict[str, int] | None, is_lsn: bool) -> list[str]:
-    if transaction is None:
+def _ends(segment: Segment, trx: int, behind: int) -> list[str]:
+    found = _marked(segment, trx)
+    if found is None:
         return []
-    position = transaction["position"]
-    place = Lsn(position) if is_lsn else position
-    time = timestamp_text(transaction["commit_time"], "+00")
-    return [f"{transaction['gsn_last']}\tC\t\t\t{transaction['trx']}\t{place}\t{time}"]
+    place = position_text(segment, found.position)
+    time = timestamp_text(found.commit_time_us, "+00")
+    return [f"{behind}\tC\t\t\t{trx}\t{place}\t{time}"]
+
+
+def _marked(segment: Segment, trx: int) -> Transaction | None:
+    told = segment.transactions
+    return told.find(trx) if told.is_marked(trx) else None
+
+
+def position_text(segment: Segment, position: int) -> str:
+    """A position as the engine prints it that the segment is from."""
+    return str(of_engine(segment.header.source.get("engine", ""))(position))
 
 
 class _RowTexts:
@@ -136,13 +141,15 @@ class _RowTexts:
 
     def __init__(self, rows: Rows) -> None:
         batch, relation = rows.batch, rows.relation
-        self.trx: list[int] = batch.column(1).to_pylist()
-        self._ops: list[int] = batch.column(4).to_pylist()
-        self._absent: list[bytes | None] = batch.column(5).to_pylist()
-        self._has_before: list[bool] = batch.column(7).is_valid().to_pylist()
-        self._after = _texts(batch.column(6), relation.columns)
+        self.trx: list[int] = batch.column("trx").to_pylist()
+        self._ops: list[int] = batch.column("op").to_pylist()
+        self._absent: list[bytes | None] = batch.column("absent").to_pylist()
+        self._has_before: list[bool] = batch.column("before").is_valid().to_pylist()
+        self._after = _texts(batch.column("after"), relation.columns)
         before = [relation.columns[index] for index in relation.before]
-        self._before = dict(zip(relation.before, _texts(batch.column(7), before), strict=True))
+        self._before = dict(
+            zip(relation.before, _texts(batch.column("before"), before), strict=True)
+        )
         self._column_count = len(relation.columns)
         self._table = f"{escaped(relation.schema)}\t{escaped(relation.name)}"
 

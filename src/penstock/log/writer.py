@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec import ckt
@@ -37,6 +38,9 @@ from penstock.log.state import Done, save_done
 from penstock.model import LOAD_AGAIN, FlushPoint, Marker, Op, PenstockError, Relation, Rows, Run
 
 faults.declare("log.create.before", "log.create.after", "log.flush.before", "log.flush.after")
+
+
+UNTOLD_COUNT_MAX = 50_000  # transactions that wait in memory for their frame
 
 
 class LogLocked(PenstockError):
@@ -73,7 +77,8 @@ class WriterOptions:
 
     operation_count_max: rotate at the first COMMIT behind so many rows. flush_interval_s: rotate
     a segment with data after this. segment_size_bytes_max: rotate at the first COMMIT beyond.
-    compression: lz4, zstd or None. consumers: directory of the consumers' directories.
+    compression: of rows: lz4, zstd or None. process_commits: BEGIN and COMMIT are wanted where the
+    log is printed. consumers: directory of the consumers' directories.
     """
 
     operation_count_max: int = 150_000
@@ -81,6 +86,7 @@ class WriterOptions:
     segment_size_bytes_max: int = 256 * 2**20
     buffer_size_bytes_max: int = 8 * 2**20
     compression: str | None = "lz4"
+    process_commits: bool = False
     extension: str = EXTENSION_DEFAULT
     consumers: Path | None = None
     clock: Clock = REAL_CLOCK
@@ -125,6 +131,8 @@ class Writer:
         self._lock = lock
         self._failure: BaseException | None = None
         self._segment: _OpenSegment | None = None
+        self._transaction_encoders: dict[bool, MessageEncoder] = {}
+        self._untold: list[pa.RecordBatch] = []
         self.recovered: tuple[ClosedSegment, ...] = ()
         self._cuts: list[Cut] = []
 
@@ -178,6 +186,7 @@ class Writer:
         self.recovered = found.closed
         self.resume = found.state.end
         self._sequence = start_of(self.resume)
+        self._untold, self._told = [], self.resume.trx
         self._durable = self.resume
         self._unflushed = False
 
@@ -297,12 +306,7 @@ class Writer:
             for relation in run.relations:
                 self._write_relation(relation)
             if run.transactions is not None and run.transactions.num_rows:
-                segment = self._opened()
-                added = segment.buffer.add(
-                    FrameKind.TRANSACTIONS, ckt.encode_transactions(run.transactions)
-                )
-                segment.builder.add_transactions(*added)
-                self._unflushed = True
+                self._tell(run.transactions)
         except BaseException as error:
             self._failure = error
             raise
@@ -414,6 +418,7 @@ class Writer:
             self._segment = None
 
     def _flush(self, point: FlushPoint) -> None:
+        self._tell_all()
         segment = self._segment
         if segment is None:
             self._state = store_state(self._place, changed(self._state, end=point))
@@ -474,6 +479,53 @@ class Writer:
         segment.builder.add_rows(facts._replace(offset_bytes=offset, length_bytes=length))
         self._unflushed = True
 
+    def _tell(self, batch: pa.RecordBatch) -> None:
+        """Keep transactions for the frame in front of the next flush point: one for many runs."""
+        self._opened()
+        self._untold.append(batch)
+        self._unflushed = True
+        if sum(one.num_rows for one in self._untold) >= UNTOLD_COUNT_MAX:
+            self._tell_all()
+
+    def _tell_all(self) -> None:
+        if self._untold:
+            told, self._untold = self._untold, []
+            batch = told[0] if len(told) == 1 else pa.concat_batches(told)
+            self._write_transactions(batch, self._told + 1)
+            self._told += batch.num_rows
+
+    def _write_transactions(self, batch: pa.RecordBatch, first: int) -> None:
+        """first: number of the first of them."""
+        segment = self._opened()
+        is_named = pa.types.is_string(batch.column(3).type)
+        flags = ckt.TransactionsFlag.COMMITS if self._options.process_commits else 0
+        flags |= ckt.TransactionsFlag.NAMED if is_named else 0
+        facts = FrameEntry(
+            kind=FrameKind.TRANSACTIONS,
+            frame_flags=0,
+            flags=int(flags),
+            relation_id=0,
+            offset_bytes=0,
+            length_bytes=0,
+            row_count=batch.num_rows,
+            updates_with_before=0,
+            gsn_first=0,
+            gsn_last=0,
+            trx_first=first,
+            trx_last=first + batch.num_rows - 1,
+        )
+        encoder = self._transaction_encoders.get(is_named)
+        if encoder is None:
+            # Numbers that rise: zstd needs half the bytes of lz4 for them.
+            compression = self._options.compression and "zstd"
+            encoder = MessageEncoder(batch.schema, compression)
+            self._transaction_encoders[is_named] = encoder
+        offset, length = segment.buffer.add(
+            FrameKind.TRANSACTIONS,
+            [ckt.encode_transactions_prefix(facts), *encoder.encode(batch)],
+        )
+        segment.builder.add_transactions(facts._replace(offset_bytes=offset, length_bytes=length))
+
     def _write_marker(self, marker: Marker) -> None:
         segment = self._opened()
         added = segment.buffer.add(FrameKind.MARKER, ckt.encode_marker(marker))
@@ -514,20 +566,20 @@ def _table_of(relation: Relation) -> tuple[int, str, str]:
 def row_facts(relation_id: int, rows: Rows) -> FrameEntry:
     """What a rows frame's fixed part tells about its batch; place still 0."""
     batch = rows.batch
-    ops = batch.column(4)
+    ops = batch.column("op")
     letters = ops.buffers()[1][ops.offset : ops.offset + len(ops)].to_pybytes()
     flags = RowsFlag(0)
     flags |= RowsFlag.INSERT if letters.count(Op.INSERT) else flags
     flags |= RowsFlag.UPDATE if letters.count(Op.UPDATE) else flags
     flags |= RowsFlag.DELETE if letters.count(Op.DELETE) else flags
-    absent = batch.column(5)
+    absent = batch.column("absent")
     flags |= RowsFlag.ABSENT if absent.null_count < len(absent) else flags
-    before = batch.column(7)
+    before = batch.column("before")
     updates_with_before = 0
     if RowsFlag.UPDATE in flags and before.null_count < len(before):
         both = pc.and_(pc.equal(ops, int(Op.UPDATE)), before.is_valid())
         updates_with_before = pc.sum(both).as_py()
-    positions = pc.min_max(batch.column(2)).as_py()
+    last = batch.num_rows - 1
     return FrameEntry(
         FrameKind.ROWS,
         0,
@@ -538,7 +590,7 @@ def row_facts(relation_id: int, rows: Rows) -> FrameEntry:
         batch.num_rows,
         updates_with_before,
         batch.column(0)[0].as_py(),
-        batch.column(0)[batch.num_rows - 1].as_py(),
-        positions["min"],
-        positions["max"],
+        batch.column(0)[last].as_py(),
+        batch.column(1)[0].as_py(),
+        batch.column(1)[last].as_py(),
     )

@@ -61,8 +61,8 @@ class Marker:
 class Rows:
     """Row changes of one relation version, in commit order.
 
-    batch has the schema of `penstock.codec.columns.batch_schema(relation)`: gsn, trx, position,
-    commit_time, op, absent, after, before.
+    batch has the schema of `penstock.codec.columns.batch_schema(relation)`: gsn, trx, op, absent,
+    after, before.
     """
 
     relation: Relation
@@ -92,8 +92,8 @@ class Run:
     transaction ends; None means that the transaction goes on in the next run, so that a giant
     transaction never has to fit in memory. `relations` are shapes that became current without
     rows of their own yet (a column added to a table that is not written).
-    `transactions` is set with processCommits: the batch of
-    `penstock.codec.columns.TRANSACTIONS_SCHEMA`.
+    `transactions` are those that end in the run, in order and without gaps, whether their rows are
+    in this run or in earlier ones: a batch of `penstock.codec.columns.TRANSACTIONS_SCHEMA`.
     """
 
     rows: tuple[Rows, ...] = ()

@@ -1,18 +1,31 @@
 """Positions: where we are in a source. Ordered, printable, parsable.
 
-A new engine adds its class here and nothing else changes: the log stores a position as its text
-and as an ordered 64-bit ordinal. Sets of transaction ids, which have no order, stand beside a
-position, not in its place (see `penstock.codec.mysql.gtids`).
+A new engine adds its class here and nothing else changes. In the log a position is 16 bytes whose
+order is that of memcmp; in Python it is the number that these bytes are, big-endian: the ordinal.
+Positions of 64 bits, as LSNs are, take the last 8 bytes. Sets of transaction ids, which have no
+order, stand beside a position, not in its place (see `penstock.codec.mysql.gtids`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from penstock.model.errors import PenstockError
 
+POSITION_BYTES = 16
+POSITION_MAX: int = 2 ** (8 * POSITION_BYTES) - 1
 LSN_MAX = 2**64 - 1
+
+
+def to_bytes(ordinal: int) -> bytes:
+    """A position as it stands in files; raises OverflowError for a number that is none."""
+    return ordinal.to_bytes(POSITION_BYTES)
+
+
+def to_ordinal(data: bytes) -> int:
+    """The number that a position's bytes are."""
+    return int.from_bytes(data)
 
 
 class PositionInvalid(PenstockError):
@@ -31,6 +44,8 @@ class Lsn:
     """
 
     ordinal: int
+
+    BITS: ClassVar[int] = 64
 
     def __post_init__(self) -> None:
         """Refuse numbers that do not fit 64 bits."""
@@ -75,6 +90,8 @@ class BinlogPosition:
 
     ordinal: int
     base: str = "binlog"
+
+    BITS: ClassVar[int] = 64
 
     def __post_init__(self) -> None:
         """Refuse numbers that do not fit 64 bits, and names that are none."""
@@ -126,3 +143,33 @@ class BinlogPosition:
     def __str__(self) -> str:
         """Print as in messages and in `wirekite_progress`."""
         return f"{self.file}:{self.offset}"
+
+
+Position = Lsn | BinlogPosition
+PositionKind = type[Lsn] | type[BinlogPosition]
+
+# By the name that a log's source has in its identity.
+_OF_ENGINE: dict[str, PositionKind] = {
+    "postgresql": Lsn,
+    "mysql": BinlogPosition,
+}
+
+
+def of_engine(engine: str) -> PositionKind:
+    """The class of an engine's positions. engine: as the identity of a log's source names it.
+
+    Raises PositionInvalid for an engine that this penstock does not have.
+    """
+    found = _OF_ENGINE.get(engine)
+    if found is None:
+        raise PositionInvalid(
+            f"positions of {engine or 'an unnamed engine'} are not known",
+            hint="Read the log with the version of penstock that wrote it, or a later one.",
+        )
+    return found
+
+
+def is_wide(engine: str) -> bool:
+    """Whether positions of an engine may need more than 64 bits; so with one that is not known."""
+    found = _OF_ENGINE.get(engine)
+    return found is None or found.BITS > 64

@@ -32,7 +32,6 @@ class Decoder:
         *,
         gsn: int = 0,
         trx: int = 0,
-        record_transactions: bool = False,
         byte_limit: int = ...,
         statements: bool = False,
         partial_inserts: bool = False,

@@ -28,7 +28,13 @@ import uuid
 
 import pyarrow as pa
 
-from penstock.codec.columns import after_type, arrow_type, batch_schema, before_type
+from penstock.codec.columns import (
+    TRANSACTIONS_SCHEMA,
+    after_type,
+    arrow_type,
+    batch_schema,
+    before_type,
+)
 from penstock.codec.mysql import (
     binary_json as mysql_json,
     binlog_compressed,
@@ -43,7 +49,6 @@ from penstock.codec.mysql import (
 )
 from penstock.codec.mysql.binlog_cells import cells
 from penstock.codec.mysql.binlog_outcome import BinlogBroken, Reason, Stop, binlog_error
-from penstock.codec.mysql.binlog_store import transactions_batch
 from penstock.codec.mysql.malformed import Malformed, Unfit
 from penstock.codec.postgres import pgtext
 from penstock.model import Identity, Rows
@@ -55,6 +60,7 @@ include "_binlog_times.pxi"
 include "_binlog_json.pxi"
 include "_binlog_cells.pxi"
 include "_binlog_images.pxi"
+include "../_transactions.pxi"
 include "_binlog_walk.pxi"
 include "_binlog_groups.pxi"
 
@@ -80,7 +86,6 @@ cdef class Decoder(_Groups):
         *,
         int64_t gsn=0,
         int64_t trx=0,
-        bint record_transactions=False,
         byte_limit=binlog_outcome.BYTE_LIMIT_DEFAULT,
         bint statements=False,
         bint partial_inserts=False,
@@ -92,7 +97,6 @@ cdef class Decoder(_Groups):
         self.gsn = gsn
         self.trx = trx
         self._gsn_before = gsn
-        self._record = record_transactions
         self._byte_limit = byte_limit
         self._statements = statements
         self._partial_inserts = partial_inserts
@@ -312,7 +316,7 @@ cdef class Decoder(_Groups):
                 return fail(&self._trouble, BAD_NO_TRANSACTION, start)
             if end - start != HEAD + 8:
                 return fail(&self._trouble, BAD_EVENT_BODY, start)
-            self.xid = <uint32_t>little(block + start + HEAD, 4)
+            self.xid = little(block + start + HEAD, 8)
             return self._parked_end(block, start, end) if self._park_limit else self._close()
         if not sealed and OUTER[kind]:
             return fail(&self._trouble, BAD_UNKNOWN_EVENT, start)
@@ -549,8 +553,6 @@ cdef class Decoder(_Groups):
         self.gsn += 1
         table.gsn[row] = self.gsn
         table.trx[row] = self.trx
-        table.position[row] = self.commit_position
-        table.commit_time[row] = self.commit_time_us
         table.op[row] = op
         table.absents += has_absent
         table.dirty = False
@@ -579,13 +581,5 @@ cdef class Decoder(_Groups):
         return taken
 
     def take_transactions(self):
-        cdef int64_t i, field
         self._idle()
-        if self._line_count == 0:
-            return None
-        lines = [
-            tuple([self._lines[i * LINE_FIELDS + field] for field in range(LINE_FIELDS)])
-            for i in range(self._line_count)
-        ]
-        self._line_count = 0
-        return transactions_batch(lines)
+        return ended_batch(&self._ended)

@@ -50,20 +50,19 @@ cdef class _Groups(_Walker):
     cdef readonly uint64_t commit_position
     cdef readonly uint64_t end_position
     cdef readonly int64_t commit_time_us
-    cdef readonly uint32_t xid
-    cdef bint _record, _counted, _begun, _single
+    cdef readonly uint64_t xid
+    cdef bint _counted, _begun, _single
     cdef int64_t _gsn_before, _bytes_before, _byte_limit, _commit_limit
     cdef _Scope _again
     cdef int64_t _park_limit  # 0: rows are decoded, not put aside
-    cdef int64_t* _lines  # LINE_FIELDS numbers per transaction
-    cdef int64_t _line_count, _line_capacity
+    cdef Ended _ended
     cdef Gtid _gtid
     cdef Gtid* _gtids
     cdef int64_t _gtid_count, _gtid_capacity
 
     def __dealloc__(self):
         free(self._gtids)
-        free(self._lines)
+        ended_free(&self._ended)
 
     @property
     def gtid(self):
@@ -217,7 +216,9 @@ cdef class _Groups(_Walker):
         self._closing = False
         if self._gtid.kind and not self._note_gtid():
             return OUT_OF_MEMORY
-        if self._record and self._counted and not self._note_transaction():
+        if self._counted and not ended_add(
+            &self._ended, self.commit_position, self.end_position, self.commit_time_us, self.xid
+        ):
             return OUT_OF_MEMORY
         if self._again.ids.used:
             self._forget_replayed()
@@ -228,26 +229,6 @@ cdef class _Groups(_Walker):
     cdef int _forget_replayed(self) except RAISED with gil:
         self._again = _Scope()
         return 0
-
-    cdef bint _note_transaction(self) noexcept nogil:
-        """Keep a line of what was done; False without memory."""
-        cdef int64_t* line
-        cdef int64_t capacity
-        if self._line_count == self._line_capacity:
-            capacity = 2 * self._line_capacity + 64
-            if not regrow(<void**>&self._lines, capacity * LINE_FIELDS * sizeof(int64_t)):
-                return False
-            self._line_capacity = capacity
-        line = self._lines + self._line_count * LINE_FIELDS
-        line[0] = self.trx
-        line[1] = self.xid
-        line[2] = self._gsn_before + 1
-        line[3] = self.gsn
-        line[4] = <int64_t>self.commit_position
-        line[5] = <int64_t>self.end_position
-        line[6] = self.commit_time_us
-        self._line_count += 1
-        return True
 
     cdef bint _note_gtid(self) noexcept nogil:
         """Keep the id of the transaction that ends; False without memory."""

@@ -104,9 +104,6 @@ cdef enum:
     SEAL = 4  # bytes of its checksum
 
 cdef enum:
-    LINE_FIELDS = 7  # of a transaction that is recorded
-
-cdef enum:
     PACKETS = 0
     FILE_BYTES = 1
     BARE = 2

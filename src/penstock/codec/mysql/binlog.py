@@ -66,7 +66,6 @@ from penstock.codec.mysql.binlog_walk import (
     Side,
     file_number,
     u16,
-    u32,
 )
 
 if TYPE_CHECKING:
@@ -103,14 +102,12 @@ class Decoder(Groups):
         *,
         gsn: int = 0,
         trx: int = 0,
-        record_transactions: bool = False,
         byte_limit: int = BYTE_LIMIT_DEFAULT,
         statements: bool = False,
         partial_inserts: bool = False,
     ) -> None:
         """Start behind row `gsn` and transaction `trx`.
 
-        record_transactions: keep a line per transaction for `take_transactions`.
         byte_limit: buffered bytes at which a batch is cut even inside a transaction.
         statements: stop at ROWS_QUERY and ANNOTATE_ROWS events. partial_inserts: take inserted
         rows that lack columns, which then are marked absent and mean the column's default.
@@ -124,9 +121,9 @@ class Decoder(Groups):
         self.gtid = ""
         self.stop = Stop.MORE
         self.message, self.widen = b"", (0, 0)
-        self._record_transactions, self._byte_limit = record_transactions, byte_limit
+        self._byte_limit = byte_limit
         self._statements, self._partial_inserts = statements, partial_inserts
-        self._transactions: list[tuple[int, ...]] = []
+        self._transactions: list[tuple[int, int, int, int]] = []
         self._gtids: list[str] = []
         self._stores: list[Store] = []
         self._row_limit, self._commit_limit = 1, 1
@@ -316,7 +313,7 @@ class Decoder(Groups):
             self._require_transaction(start)
             if end - start != HEAD_BYTES + 8:
                 raise binlog_error(Reason.EVENT_BODY, start)
-            self.xid = u32(block, start + HEAD_BYTES)
+            self.xid = int.from_bytes(block[start + HEAD_BYTES : end], "little")
             return self._parked_end(block, start, end) if self._park_limit else self._close()
         if kind == EventKind.TRANSACTION_PAYLOAD:
             self._unpack(block, start, end)
@@ -438,7 +435,7 @@ class Decoder(Groups):
         assert binding.store is not None
         self._count()
         self.gsn += 1
-        head = (self.gsn, self.trx, self.commit_position, self.commit_time_us, op)
+        head = (self.gsn, self.trx, op)
         binding.store.add(head, row.after, row.before, row.absent)
         self.row_count += 1
         self.byte_count += row.size
@@ -462,7 +459,6 @@ def make_decoder(
     *,
     gsn: int = 0,
     trx: int = 0,
-    record_transactions: bool = False,
     byte_limit: int = BYTE_LIMIT_DEFAULT,
     statements: bool = False,
     partial_inserts: bool = False,
@@ -478,7 +474,6 @@ def make_decoder(
     return kind(
         gsn=gsn,
         trx=trx,
-        record_transactions=record_transactions,
         byte_limit=byte_limit,
         statements=statements,
         partial_inserts=partial_inserts,

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from penstock.codec.columns import transactions_batch
 from penstock.codec.mysql import binlog_events as events
 from penstock.codec.mysql.binlog_events import EventKind
 from penstock.codec.mysql.binlog_outcome import BinlogBroken, Reason, Stop, binlog_error
 from penstock.codec.mysql.binlog_query import query_text_start
-from penstock.codec.mysql.binlog_store import Store, transactions_batch
+from penstock.codec.mysql.binlog_store import Store
 from penstock.codec.mysql.binlog_walk import Scope, Walker, position_of, u32
 from penstock.codec.mysql.malformed import Malformed
 
@@ -40,8 +41,7 @@ class Groups(Walker):
     gtid: str
     _again: Scope
     _stores: list[Store]
-    _record_transactions: bool
-    _transactions: list[tuple[int, ...]]
+    _transactions: list[tuple[int, int, int, int]]
     _gtids: list[str]
     _counted: bool
     _begun: bool
@@ -129,17 +129,9 @@ class Groups(Walker):
         self._again = Scope()
         if self.gtid:
             self._gtids.append(self.gtid)
-        if self._record_transactions and self._counted:
+        if self._counted:
             self._transactions.append(
-                (
-                    self.trx,
-                    self.xid,
-                    self._gsn_before + 1,
-                    self.gsn,
-                    self.commit_position,
-                    self.end_position,
-                    self.commit_time_us,
-                )
+                (self.commit_position, self.end_position, self.commit_time_us, self.xid)
             )
         full = self.row_count >= self._commit_limit or self.byte_count >= self._byte_limit
         return Stop.COMMIT if full else None
@@ -187,8 +179,6 @@ class Groups(Walker):
         return taken
 
     def take_transactions(self) -> pa.RecordBatch | None:
-        """Detach what `record_transactions` kept, as TRANSACTIONS_SCHEMA; None when empty."""
-        if not self._transactions:
-            return None
+        """Detach the transactions that ended, as TRANSACTIONS_SCHEMA; None when there are none."""
         taken, self._transactions = self._transactions, []
         return transactions_batch(taken)

@@ -6,11 +6,6 @@ A `RowStore` whose last rows can be dropped again. Not here: where values come f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import pyarrow as pa
-
-from penstock.codec.columns import TRANSACTIONS_SCHEMA
 from penstock.codec.postgres.pgoutput_rows import RowStore
 
 
@@ -28,15 +23,3 @@ class Store(RowStore):
         """Forget the last rows."""
         for rows in (self._heads, self._absent, self._after, self._before):
             del rows[len(rows) - count :]
-
-
-def transactions_batch(lines: Sequence[tuple[int, ...]]) -> pa.RecordBatch:
-    """Lines of numbers as TRANSACTIONS_SCHEMA."""
-    fields = list(zip(*lines, strict=True))
-    arrays = [
-        pa.array(values, pa.int64()).view(field.type)
-        if pa.types.is_timestamp(field.type)
-        else pa.array(values, field.type)
-        for values, field in zip(fields, TRANSACTIONS_SCHEMA, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=TRANSACTIONS_SCHEMA)

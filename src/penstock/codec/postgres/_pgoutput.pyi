@@ -25,7 +25,6 @@ class Decoder:
         *,
         gsn: int = 0,
         trx: int = 0,
-        record_transactions: bool = False,
         byte_limit: int = ...,
     ) -> None: ...
     def bind(self, source_id: int, relation: Relation) -> None: ...

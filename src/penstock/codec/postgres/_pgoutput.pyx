@@ -74,9 +74,6 @@ cdef enum:
     BAD_LINE_LENGTH = 20
 
 cdef enum:
-    RECORD_FIELDS = 7
-
-cdef enum:
     PLAIN = 0
     STREAMED = 1
     PASSED = 2
@@ -91,6 +88,7 @@ NO_RELATION = Relation(schema="", name="", columns=())
 include "../_column_buffers.pxi"
 include "../_relation_buffers.pxi"
 include "_pgoutput_images.pxi"
+include "../_transactions.pxi"
 
 
 cdef class Decoder:
@@ -110,14 +108,13 @@ cdef class Decoder:
     cdef int64_t _message_start, _message_end
     cdef uint32_t _widen_source
     cdef int _widen_column
-    cdef bint _busy, _record, _counted
-    cdef int64_t _gsn_before, _byte_limit, _row_limit, _commit_limit
+    cdef bint _busy, _counted
+    cdef int64_t _byte_limit, _row_limit, _commit_limit
     cdef list _slots  # every store that is current or still has rows, in the order they were bound
     cdef dict _current
     cdef dict _ignored  # stores without columns that keep the map's places
     cdef TableMap _map  # the current stores by oid
-    cdef int64_t* _records  # RECORD_FIELDS numbers per transaction
-    cdef int64_t _record_count, _record_capacity
+    cdef Ended _ended
     cdef uint32_t* _dropped  # sorted
     cdef int64_t _dropped_count
     cdef Scratch _scratch  # for COPY fields with escapes
@@ -128,7 +125,6 @@ cdef class Decoder:
         *,
         int64_t gsn=0,
         int64_t trx=0,
-        bint record_transactions=False,
         byte_limit=pgoutput_outcome.BYTE_LIMIT_DEFAULT,
     ):
         if self._slots is not None:
@@ -137,8 +133,6 @@ cdef class Decoder:
             raise ValueError(f"byte_limit must be from 1 to {pgoutput_outcome.BYTE_LIMIT_MAX}")
         self.gsn = gsn
         self.trx = trx
-        self._gsn_before = gsn
-        self._record = record_transactions
         self._byte_limit = byte_limit
         self._slots = []
         self._current = {}
@@ -148,7 +142,7 @@ cdef class Decoder:
 
     def __dealloc__(self):
         free(self._map.places)
-        free(self._records)
+        ended_free(&self._ended)
         free(self._dropped)
         free(self._scratch.data)
 
@@ -404,29 +398,13 @@ cdef class Decoder:
         self.xid = xid
         self.in_transaction = True
         self._counted = False
-        self._gsn_before = self.gsn
 
     cdef bint _close(self, uint64_t end_position) noexcept nogil:
-        """End the transaction; False when there is no memory to record it."""
-        cdef int64_t* record
-        cdef int64_t capacity
-        if self._record and self._counted:
-            if self._record_count == self._record_capacity:
-                capacity = 2 * self._record_capacity + 256
-                if not regrow(
-                    <void**>&self._records, capacity * RECORD_FIELDS * sizeof(int64_t)
-                ):
-                    return False
-                self._record_capacity = capacity
-            record = self._records + self._record_count * RECORD_FIELDS
-            record[0] = self.trx
-            record[1] = self.xid
-            record[2] = self._gsn_before + 1
-            record[3] = self.gsn
-            record[4] = <int64_t>self.commit_position
-            record[5] = <int64_t>end_position
-            record[6] = self.commit_time_us
-            self._record_count += 1
+        """End the transaction; False when there is no memory to keep it."""
+        if self._counted and not ended_add(
+            &self._ended, self.commit_position, end_position, self.commit_time_us, self.xid
+        ):
+            return False
         self.end_position = end_position
         self.in_transaction = False
         return True
@@ -485,8 +463,6 @@ cdef class Decoder:
         self.gsn += 1
         table.gsn[row] = self.gsn
         table.trx[row] = self.trx
-        table.position[row] = self.commit_position
-        table.commit_time[row] = self.commit_time_us
         table.op[row] = op
         table.absents += has_absent
         table.dirty = False
@@ -560,24 +536,8 @@ cdef class Decoder:
         return taken
 
     def take_transactions(self):
-        cdef int64_t count = self._record_count
         self._idle()
-        if count == 0:
-            return None
-        rows = pa.Array.from_buffers(
-            pa.int64(),
-            count * RECORD_FIELDS,
-            [None, detached(<void**>&self._records, count * RECORD_FIELDS * sizeof(int64_t))],
-            0,
-        )
-        self._record_count = 0
-        self._record_capacity = 0
-        arrays = []
-        for index, field in enumerate(TRANSACTIONS_SCHEMA):
-            values = rows.take(pa.array(range(index, count * RECORD_FIELDS, RECORD_FIELDS)))
-            wide = field.type.bit_width == 64
-            arrays.append(values.view(field.type) if wide else values.cast(field.type))
-        return pa.RecordBatch.from_arrays(arrays, schema=TRANSACTIONS_SCHEMA)
+        return ended_batch(&self._ended)
 
 
 cdef object _checked(block, Py_ssize_t start, Py_ssize_t end):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
-from penstock.codec.columns import TRANSACTIONS_SCHEMA
+from penstock.codec.columns import transactions_batch
 from penstock.codec.postgres.pgoutput_images import Widen, copy_values, find, need, row_images
 from penstock.codec.postgres.pgoutput_messages import MESSAGE_KINDS
 from penstock.codec.postgres.pgoutput_outcome import (
@@ -89,12 +89,10 @@ class Decoder:
         *,
         gsn: int = 0,
         trx: int = 0,
-        record_transactions: bool = False,
         byte_limit: int = BYTE_LIMIT_DEFAULT,
     ) -> None:
         """Start behind row `gsn` and transaction `trx`.
 
-        record_transactions: keep a line per transaction for `take_transactions`.
         byte_limit: buffered bytes at which a batch is cut even inside a transaction.
         """
         if not 1 <= byte_limit <= BYTE_LIMIT_MAX:
@@ -105,9 +103,9 @@ class Decoder:
         self.commit_position, self.end_position, self.commit_time_us, self.xid = 0, 0, 0, 0
         self.stop = Stop.MORE
         self.message, self.widen = (0, 0), (0, 0)
-        self._record_transactions, self._byte_limit = record_transactions, byte_limit
-        self._transactions: list[tuple[int, ...]] = []
-        self._counted, self._gsn_before = False, gsn
+        self._byte_limit = byte_limit
+        self._transactions: list[tuple[int, int, int, int]] = []
+        self._counted = False
         self._stores: list[RowStore] = []
         self._current: dict[int, RowStore] = {}
         self._ignored: set[int] = set()
@@ -316,21 +314,13 @@ class Decoder:
     def _open(self, commit_position: int, commit_time_us: int, xid: int) -> None:
         self.commit_position, self.commit_time_us, self.xid = commit_position, commit_time_us, xid
         self.in_transaction = True
-        self._counted, self._gsn_before = False, self.gsn
+        self._counted = False
 
     def _close(self, end_position: int) -> None:
         self.end_position, self.in_transaction = end_position, False
-        if self._record_transactions and self._counted:
+        if self._counted:
             self._transactions.append(
-                (
-                    self.trx,
-                    self.xid,
-                    self._gsn_before + 1,
-                    self.gsn,
-                    self.commit_position,
-                    end_position,
-                    self.commit_time_us,
-                )
+                (self.commit_position, end_position, self.commit_time_us, self.xid)
             )
 
     def note_marker(self) -> tuple[int, int]:
@@ -378,7 +368,7 @@ class Decoder:
     ) -> None:
         self._count()
         self.gsn += 1
-        head = (self.gsn, self.trx, self.commit_position, self.commit_time_us, op)
+        head = (self.gsn, self.trx, op)
         store.add(head, after, before, absent)
         self.row_count += 1
         self.byte_count += byte_count
@@ -434,18 +424,9 @@ class Decoder:
         return taken
 
     def take_transactions(self) -> pa.RecordBatch | None:
-        """Detach what `record_transactions` kept, as TRANSACTIONS_SCHEMA; None when empty."""
-        if not self._transactions:
-            return None
-        fields = list(zip(*self._transactions, strict=True))
-        arrays = [
-            pa.array(values, pa.int64()).view(field.type)
-            if pa.types.is_timestamp(field.type)
-            else pa.array(values, field.type)
-            for values, field in zip(fields, TRANSACTIONS_SCHEMA, strict=True)
-        ]
-        self._transactions = []
-        return pa.RecordBatch.from_arrays(arrays, schema=TRANSACTIONS_SCHEMA)
+        """Detach the transactions that ended, as TRANSACTIONS_SCHEMA; None when there are none."""
+        taken, self._transactions = self._transactions, []
+        return transactions_batch(taken)
 
 
 def _checked(block: Block, start: int, end: int) -> memoryview:
@@ -461,7 +442,6 @@ def make_decoder(
     *,
     gsn: int = 0,
     trx: int = 0,
-    record_transactions: bool = False,
     byte_limit: int = BYTE_LIMIT_DEFAULT,
 ) -> Decoder:
     """The compiled decoder, or the twin when it is not built or PENSTOCK_PURE=1 forbids it.
@@ -472,4 +452,4 @@ def make_decoder(
     if COMPILED and os.environ.get("PENSTOCK_PURE", "0") in ("", "0"):
         # The stub promises the same methods; the tests run both through one suite.
         kind = cast("type[Decoder]", _Kernel)
-    return kind(gsn=gsn, trx=trx, record_transactions=record_transactions, byte_limit=byte_limit)
+    return kind(gsn=gsn, trx=trx, byte_limit=byte_limit)

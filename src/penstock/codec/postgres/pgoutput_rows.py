@@ -42,7 +42,7 @@ class RowStore:
 
     def clear(self) -> None:
         """Forget all rows."""
-        self._heads: list[tuple[int, int, int, int, int]] = []
+        self._heads: list[tuple[int, int, int]] = []
         self._absent: list[bytes | None] = []
         self._after: list[list[Any] | None] = []
         self._before: list[list[Any] | None] = []
@@ -53,16 +53,16 @@ class RowStore:
 
     def add(
         self,
-        head: tuple[int, int, int, int, int],
+        head: tuple[int, int, int],
         after: list[Any] | None,
         before: list[Any] | None,
         absent: Sequence[int],
     ) -> None:
         """Put one row in.
 
-        head: gsn, trx, position, commit time in microseconds, operation. after: a value per
-        column, None for a delete. before: a value per column of the relation (only those of
-        relation.before are kept), None when none was sent. absent: indexes of columns not sent.
+        head: gsn, trx, operation. after: a value per column, None for a delete. before: a value
+        per column of the relation (only those of relation.before are kept), None when none was
+        sent. absent: indexes of columns not sent.
         """
         bitmap: bytearray | None = None
         if absent:
@@ -79,12 +79,10 @@ class RowStore:
     def batch(self) -> Rows:
         """All rows as one batch; the store keeps them until `clear`."""
         shape = self.relation
-        gsn, trx, position, commit_time, op = zip(*self._heads, strict=True)
+        gsn, trx, op = zip(*self._heads, strict=True)
         arrays = [
             pa.array(gsn, pa.int64()),
             pa.array(trx, pa.int64()),
-            pa.array(position, pa.uint64()),
-            pa.array(commit_time, pa.int64()).view(pa.timestamp("us", "UTC")),
             pa.array(op, pa.uint8()),
             pa.array(self._absent, pa.binary()),
             _struct(shape.columns, self._after),

@@ -37,7 +37,7 @@ from penstock.engines.mysql.source.prepared import (
     savepoint_in,
     xid_in,
 )
-from penstock.engines.mysql.source.shifting import shifted_rows, shifted_transactions
+from penstock.engines.mysql.source.shifting import shifted_transactions
 from penstock.engines.mysql.source.table_book import Place, TableBook
 from penstock.engines.mysql.source.unfollowed import (
     LOAD_AGAIN,
@@ -506,7 +506,7 @@ class Assembler:
         """Give out what is there as a run; it ends a transaction when none is open."""
         decoder = self._decoder
         byte_count = decoder.byte_count
-        rows = tuple(shifted_rows(one, self._shift) for one in decoder.take())
+        rows = tuple(decoder.take())
         end = None if decoder.in_transaction else self._flush_point()
         mark = self._noted(end) if end is not None else None
         self._cut_at_end = self._cut_at_end and end is None
@@ -535,7 +535,7 @@ class Assembler:
             return
         if decoder.in_transaction and not decoder.abandon():
             return
-        rows = tuple(shifted_rows(one, self._shift) for one in decoder.take())
+        rows = tuple(decoder.take())
         markers = tuple(one for one in self._markers if one.trx <= decoder.trx)
         if not rows and not markers and not self._relations:
             return

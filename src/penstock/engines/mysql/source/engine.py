@@ -246,7 +246,6 @@ class MySQLEngine:
                 decoder=make_decoder(
                     gsn=durable.gsn,
                     trx=durable.trx,
-                    record_transactions=self._options.process_commits,
                     byte_limit=RUN_BYTES,
                 ),
                 server=identity.version,

@@ -29,12 +29,12 @@ def read_apart(connection: Connection) -> dict[TableName, Apart]:
             table=table,
             state=ApartState(row["state"]),
             copy_id=row["copy_id"],
-            start=row["start_position"],
+            start=int(row["start_position"]),
             applied=Applied(
                 segment=row["applied_segment"],
                 gsn=row["applied_gsn"],
                 trx=row["applied_trx"],
-                position=row["applied_position"],
+                position=int(row["applied_position"]),
             ),
         )
         for row in found

@@ -65,7 +65,7 @@ TABLES: Mapping[str, str] = {
             applied_segment  bigint not null default -1,
             applied_gsn      bigint not null default 0,
             applied_trx      bigint not null default 0,
-            applied_position bigint unsigned not null default 0,
+            applied_position decimal(39, 0) unsigned not null default 0,
             applied_commit   datetime(6) null
         ) {_OPTIONS}
     """,
@@ -87,11 +87,11 @@ TABLES: Mapping[str, str] = {
             source_name      varchar(64) not null,
             state            varchar(16) not null,
             copy_id          bigint not null,
-            start_position   bigint unsigned not null,
+            start_position   decimal(39, 0) unsigned not null,
             applied_segment  bigint not null,
             applied_gsn      bigint not null,
             applied_trx      bigint not null,
-            applied_position bigint unsigned not null,
+            applied_position decimal(39, 0) unsigned not null,
             since            datetime(6) not null,
             primary key (source_schema, source_name)
         ) {_OPTIONS}
@@ -257,7 +257,7 @@ def read_applied(connection: Connection, *, for_update: bool = False) -> Applied
         segment=row["applied_segment"],
         gsn=row["applied_gsn"],
         trx=row["applied_trx"],
-        position=row["applied_position"],
+        position=int(row["applied_position"]),
         commit_time_us=microseconds(row["applied_commit"]),
     )
 

@@ -186,11 +186,7 @@ class CatchUp:
         """A new one for each range: the server begins afresh with shapes and open transactions."""
         options = self._options
         return Assembler(
-            decoder=make_decoder(
-                gsn=self.end.gsn,
-                trx=self.end.trx,
-                record_transactions=options.record_transactions,
-            ),
+            decoder=make_decoder(gsn=self.end.gsn, trx=self.end.trx),
             shapes=self._shapes,
             spill=Spill(self._spill_directory, self._files),
             start=self.end,

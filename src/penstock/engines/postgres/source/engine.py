@@ -241,7 +241,6 @@ class PostgresEngine:
             publication=options.publication,
             origin=options.origin,
             keep_messages=options.keep_messages,
-            record_transactions=options.process_commits,
             slot_wait_s=options.slot_wait_s,
             idle_flush_s=options.flush_interval_s,
         )

@@ -66,17 +66,15 @@ class ServerSilent(PenstockError):
 class StreamOptions:
     """How to read. origin: `any`, or `none` to leave out what other replications applied.
 
-    keep_messages: logical messages become markers. record_transactions: runs carry the batch of
-    transactions (processCommits). slot_wait_s: patience with a slot that is in use. idle_flush_s:
-    how often an idle stream gives an empty run that moves the position. queue_byte_count and
-    queue_run_count bound what is decoded ahead of the caller.
+    keep_messages: logical messages become markers. slot_wait_s: patience with a slot that is in
+    use. idle_flush_s: how often an idle stream gives an empty run that moves the position.
+    queue_byte_count and queue_run_count bound what is decoded ahead of the caller.
     """
 
     slot: str
     publication: str
     origin: str = "any"
     keep_messages: bool = False
-    record_transactions: bool = False
     slot_wait_s: float = 90.0
     idle_flush_s: float = 5.0
     queue_run_count: int = RUN_COUNT_MAX
@@ -147,9 +145,7 @@ class PostgresSource:
         self._connection: ReplicationConnection | None = None
         self.identity: ServerIdentity | None = None
         self._spill = Spill(spill_directory, files)
-        decoder = make_decoder(
-            gsn=start.gsn, trx=start.trx, record_transactions=options.record_transactions
-        )
+        decoder = make_decoder(gsn=start.gsn, trx=start.trx)
         self._assembler = Assembler(
             decoder=decoder,
             shapes=shapes,

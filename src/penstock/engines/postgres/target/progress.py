@@ -56,7 +56,7 @@ TABLES = (
         applied_segment  bigint not null default -1,
         applied_gsn      bigint not null default 0,
         applied_trx      bigint not null default 0,
-        applied_position numeric(20) not null default 0,
+        applied_position numeric(39) not null default 0,
         applied_commit   timestamp null
     )
     """,
@@ -78,11 +78,11 @@ TABLES = (
         source_name      varchar(63) not null,
         state            varchar(16) not null,
         copy_id          bigint not null,
-        start_position   numeric(20) not null,
+        start_position   numeric(39) not null,
         applied_segment  bigint not null,
         applied_gsn      bigint not null,
         applied_trx      bigint not null,
-        applied_position numeric(20) not null,
+        applied_position numeric(39) not null,
         since            timestamp not null,
         primary key (source_schema, source_name)
     )

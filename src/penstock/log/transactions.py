@@ -1,0 +1,172 @@
+"""The transactions of a segment: where and when each was committed. Rows name theirs by number.
+
+Numbers are dense, and a segment holds the whole of every transaction that it has rows of, so that
+the n-th one stands in the n-th place. A transactions frame is read when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.codec.ckt import FrameEntry, FrameInvalid, FrameKind, TransactionsFlag
+from penstock.codec.columns import COMMIT_TIME, POSITION
+from penstock.model import FlushPoint
+from penstock.model.position import POSITION_BYTES, to_ordinal
+
+DATED_FIELDS = (pa.field("position", POSITION), pa.field("commit_time", COMMIT_TIME))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """One of them. source_id: the source's own id. origin: which of the logs that it merges."""
+
+    position: int
+    end_position: int
+    commit_time_us: int
+    source_id: int | str
+    origin: int
+
+
+def check_told(entries: Iterable[FrameEntry], start: FlushPoint, end: FlushPoint) -> None:
+    """Raise FrameInvalid unless every transaction between these points is told, once, in order.
+
+    And unless all rows are of one of these: of another nobody could say where it was committed.
+    """
+    told = start.trx
+    for entry in entries:
+        if entry.kind == FrameKind.TRANSACTIONS:
+            if entry.trx_first != told + 1:
+                raise _untold(entry.offset_bytes, told + 1, entry.trx_first)
+            told = entry.trx_last
+        elif entry.kind == FrameKind.ROWS and not (
+            start.trx < entry.trx_first <= entry.trx_last <= end.trx
+        ):
+            raise _untold(entry.offset_bytes, f"{start.trx + 1} to {end.trx}", entry.trx_last)
+    if told != end.trx:
+        raise _untold(0, end.trx, told)
+
+
+def _untold(offset_bytes: int, expected: int | str, actual: int) -> FrameInvalid:
+    return FrameInvalid(
+        f"transactions are missing at byte {offset_bytes}: expected {expected}, got {actual}",
+        offset_bytes=offset_bytes,
+        expected=expected,
+        actual=actual,
+    )
+
+
+def halves(positions: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """Positions as two numbers each, the high one first, which compare as the bytes do."""
+    data = positions.buffers()[1]
+    start = positions.offset * POSITION_BYTES
+    both = np.frombuffer(data, ">u8", 2 * len(positions), start).astype(np.uint64)
+    return both[::2], both[1::2]
+
+
+def never_fall(positions: pa.Array) -> bool:
+    """Whether no position is lower than the one before it."""
+    high, low = halves(positions)
+    rises = high[1:] > high[:-1]
+    return bool((rises | ((high[1:] == high[:-1]) & (low[1:] >= low[:-1]))).all())
+
+
+class Transactions:
+    """Those of one segment, by number. Several threads may ask."""
+
+    def __init__(
+        self,
+        entries: Iterable[FrameEntry],
+        start: FlushPoint,
+        end: FlushPoint,
+        read: Callable[[FrameEntry], pa.RecordBatch],
+    ) -> None:
+        """entries: the segment's frames, that `check_told` has passed. read: raises its errors."""
+        self._frames = [entry for entry in entries if entry.kind == FrameKind.TRANSACTIONS]
+        self._firsts = [entry.trx_first for entry in self._frames]
+        self._read = read
+        self._batches: dict[int, pa.RecordBatch] = {}
+        self.first = start.trx + 1
+        self.last = end.trx
+
+    def find(self, number: int) -> Transaction | None:
+        """The transaction of this number; None when the segment does not have it."""
+        if not self.first <= number <= self.last:
+            return None
+        frame = bisect_right(self._firsts, number) - 1
+        at = number - self._firsts[frame]
+        position, end, time, source_id, origin = (
+            column[at] for column in self._batch(frame).columns
+        )
+        return Transaction(
+            position=to_ordinal(position.as_py()),
+            end_position=to_ordinal(end.as_py()),
+            commit_time_us=time.value,
+            source_id=source_id.as_py(),
+            origin=origin.as_py(),
+        )
+
+    def is_marked(self, number: int) -> bool:
+        """Whether BEGIN and COMMIT of a transaction are wanted where the log is printed."""
+        if not self.first <= number <= self.last:
+            return False
+        frame = self._frames[bisect_right(self._firsts, number) - 1]
+        return bool(frame.flags & TransactionsFlag.COMMITS)
+
+    def first_from(self, position: int) -> int:
+        """Number of the first transaction at this position or behind it; last + 1 for none.
+
+        Positions rise with the numbers, so all before it are in front of the position.
+        """
+        if not self._frames or self._position(0, 0) >= position:
+            return self.first  # nearly always, and one frame is all that is read
+        frame = bisect_left(range(len(self._frames)), position, key=lambda n: self._position(n, -1))
+        if frame == len(self._frames):
+            return self.last + 1
+        count = self._frames[frame].row_count
+        at = bisect_left(range(count), position, key=lambda n: self._position(frame, n))
+        return self._firsts[frame] + at
+
+    def dated(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of the segment with two columns more: `position` and `commit_time` of the commit.
+
+        Raises FrameInvalid for a row of a transaction that the segment does not have.
+        """
+        numbers = rows.column("trx")
+        bounds = pc.min_max(numbers).as_py()
+        low, high = bounds["min"] or self.first, bounds["max"] or self.first - 1
+        if low < self.first or high > self.last:
+            raise _untold(0, f"{self.first} to {self.last}", high)
+        batches = self._between(low, high)
+        schema = rows.schema
+        for field in DATED_FIELDS:
+            schema = schema.append(field)
+        if not rows.num_rows:
+            empty = [pa.nulls(0, field.type) for field in DATED_FIELDS]
+            return pa.RecordBatch.from_arrays([*rows.columns, *empty], schema=schema)
+        places = pc.subtract(numbers, pa.scalar(self._firsts[batches.start], pa.int64()))
+        chosen = [self._batch(number) for number in batches]
+        dates = [
+            pa.concat_arrays([batch.column(at) for batch in chosen]).take(places) for at in (0, 2)
+        ]
+        return pa.RecordBatch.from_arrays([*rows.columns, *dates], schema=schema)
+
+    def _between(self, low: int, high: int) -> range:
+        """The frames that tell these numbers."""
+        return range(bisect_right(self._firsts, low) - 1, bisect_right(self._firsts, high))
+
+    def _position(self, frame: int, at: int) -> int:
+        column = self._batch(frame).column(0)
+        return to_ordinal(column[at % len(column)].as_py())
+
+    def _batch(self, frame: int) -> pa.RecordBatch:
+        found = self._batches.get(frame)
+        if found is None:
+            found = self._batches[frame] = self._read(self._frames[frame])
+        return found
