@@ -172,7 +172,7 @@ def test_a_source_that_is_written_is_compared_at_one_place_of_its_binlog(pair: P
                 result = verify(pair.config, timeout_s=90)
                 assert result.equal, result
                 assert result.hold_seconds > 0
-                assert result.place.count(":") == 1
+                assert result.at.count(":") == 1
             assert not (pair.config.layout.state / HOLD_FILE).exists()
             pair.target("update t set v = 'eins' where id = 1")
             pair.target("delete from t where id = 2")
