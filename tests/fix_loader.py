@@ -14,11 +14,12 @@ from penstock.codec.types import NO_CHOICES
 from penstock.engines.postgres.target.progress import read_applied
 from penstock.load.batch import apply_batch
 from penstock.load.job import run_tasks
-from penstock.load.stage import BatchOptions, Staged, Stager, open_stager
+from penstock.load.stage import Staged, Stager, open_stager
 from penstock.log.layout import next_segments
 from penstock.log.writer import Writer, WriterOptions
 from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Rows, Run, TableName
 from penstock.model.position import POSITION_MAX
+from penstock.ports.loading import BatchOptions
 from penstock.ports.policies import EVOLVE_ALL
 from penstock.ports.target import Applied, engine_of
 

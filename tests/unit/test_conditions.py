@@ -27,7 +27,7 @@ from penstock.host import server_account, server_process
 from penstock.host.files import REAL_FILES, DirectoryLock
 from penstock.host.process import Child, ProcessNotStarted
 from penstock.load.ledger import STATE_FILE, LedgerUnreadable, read_ledger
-from penstock.load.stage import BatchOptions, LogForeign, LogGap, Stager
+from penstock.load.stage import LogForeign, LogGap, Stager
 from penstock.model import TableDefinition, TableName
 from penstock.ports.bulk import NamesCollide, check_names
 from penstock.ports.config import Config
@@ -38,6 +38,7 @@ from penstock.ports.identity import (
     check_identity,
     unreadable,
 )
+from penstock.ports.loading import BatchOptions
 from penstock.ports.policies import SchemaChangeNotCarried
 from penstock.ports.refusals import StagingLost, TargetSchemaMissing, TargetTableMissing
 from penstock.ports.target import Applied

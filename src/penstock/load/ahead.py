@@ -21,9 +21,10 @@ import structlog
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.session import Session
-from penstock.load.stage import BatchOptions, Staged, Stager, open_stager
+from penstock.load.sql_target import loading_of
 from penstock.log.layout import SegmentFile
 from penstock.model.position import POSITION_MAX
+from penstock.ports.loading import Batch, BatchOptions, BatchStager
 from penstock.ports.target import Applied
 
 logger = structlog.get_logger(__name__)
@@ -60,7 +61,7 @@ class _Errand:
     abandoned: threading.Event = field(default_factory=threading.Event)
     found: bool = False
     session: Session | None = None
-    staged: Staged | None = None
+    staged: Batch | None = None
     error: BaseException | None = None
     thread: threading.Thread | None = None
 
@@ -81,9 +82,9 @@ class Ahead:
         self._options = options
         self._sessions = sessions
         self._clock = clock
-        self._stager: Stager | None = None
+        self._stager: BatchStager | None = None
         self._errand: _Errand | None = None
-        self._applying: Staged | None = None
+        self._applying: Batch | None = None
 
     @property
     def is_asked(self) -> bool:
@@ -95,7 +96,7 @@ class Ahead:
         """Whether segments were found, so that there is something to wait for."""
         return self._errand is not None and self._errand.found
 
-    def request(self, wanted: Wanted, *, applying: Staged | None = None) -> None:
+    def request(self, wanted: Wanted, *, applying: Batch | None = None) -> None:
         """Begin with a batch. applying: the one whose merge tables must be left alone meanwhile.
 
         Call again only when the one before was fetched or abandoned.
@@ -112,7 +113,7 @@ class Ahead:
         """The batch told as `applying` needs its merge tables no more."""
         self._applying = None
 
-    def fetch(self, timeout_s: float) -> Staged | None:
+    def fetch(self, timeout_s: float) -> Batch | None:
         """The staged batch; None when it is not there within this time. Raises what staging did."""
         errand = self._errand
         assert errand is not None, "nothing was asked for"
@@ -169,7 +170,7 @@ class Ahead:
             errand.abandoned.wait(LOOK_INTERVAL_S)
         return ()
 
-    def _stage(self, errand: _Errand, files: Sequence[SegmentFile]) -> Staged | None:
+    def _stage(self, errand: _Errand, files: Sequence[SegmentFile]) -> Batch | None:
         # Read once: what is no longer applied at this moment does not matter any more.
         applying = self._applying
         if applying is not None:
@@ -178,7 +179,8 @@ class Ahead:
         if self._jobs:
             session = session.named(self._jobs)
         if self._stager is None:
-            self._stager = open_stager(self._options, clock=self._clock)
+            loading = loading_of(self._options.url)
+            self._stager = loading.open_stager(self._options, clock=self._clock)
         errand.session = session
         if errand.abandoned.is_set():
             return None

@@ -4,7 +4,7 @@ There the rows before the change and those behind it cannot share a transaction 
 between them. So the batch ends with the last transaction before the change, and the next batch
 begins with the change: between the two the target is altered, as the source was. A transaction
 that changes a shape after rows of its own cannot be divided: its batch takes it whole, and the
-target is altered ahead of it. Not here: what is altered (`Target.reshape`).
+target is altered ahead of it. Not here: what is altered (`SqlTarget.reshape`).
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
 from penstock.load.ahead import Ahead, Wanted
 from penstock.load.following import Follower
-from penstock.load.stage import BatchOptions, Staged
 from penstock.log.layout import SegmentFile
 from penstock.model import TableName
 from penstock.model.wishes import (
@@ -28,6 +27,7 @@ from penstock.model.wishes import (
     CaptureAnswers,
     TableWishes,
 )
+from penstock.ports.loading import Batch, BatchOptions
 from penstock.ports.table_sync import (
     Apart,
     ApartState,
@@ -161,7 +161,7 @@ class ApartFlow:
         applied: Applied,
         files_after: Callable[[Applied], Sequence[SegmentFile]],
         open_ahead: Callable[[TableName], Ahead],
-    ) -> tuple[Apart, Staged] | None:
+    ) -> tuple[Apart, Batch] | None:
         """A batch of one table that catches up, when one is ready to be applied.
 
         applied: where the others are; nothing behind it is staged. files_after: the segments
@@ -202,7 +202,7 @@ class ApartFlow:
             self.abandon()
         return row or min(waiting, key=lambda one: one.table, default=None)
 
-    def caught_up(self, row: Apart, staged: Staged) -> Apart:
+    def caught_up(self, row: Apart, staged: Batch) -> Apart:
         """The table's row once its batch is applied."""
         return replace(row, applied=staged.after)
 

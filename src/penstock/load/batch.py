@@ -18,7 +18,7 @@ from penstock.host.errors import StatementInterrupted
 from penstock.load.stage import Staged, Steps
 from penstock.ports.refusals import ValueRefused
 from penstock.ports.table_sync import Apart
-from penstock.ports.target import Applied, Target
+from penstock.ports.target import Applied, SqlTarget
 
 logger = structlog.get_logger(__name__)
 faults.declare(
@@ -45,7 +45,7 @@ class BatchResult:
 
 
 def apply_batch(
-    target: Target,
+    target: SqlTarget,
     staged: Staged,
     *,
     log_id: str,
@@ -68,7 +68,7 @@ class _Batch:
 
     def __init__(
         self,
-        target: Target,
+        target: SqlTarget,
         staged: Staged,
         log_id: str,
         apart: Apart | None,

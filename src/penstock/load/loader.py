@@ -24,7 +24,6 @@ from penstock.host.files import REAL_FILES, Files
 from penstock.host.retry import Backoff, Patience, is_outage
 from penstock.load.ahead import Ahead, Wanted
 from penstock.load.apart_flow import JOBS, ApartFlow, Copier, options_for
-from penstock.load.batch import BatchResult, apply_batch
 from penstock.load.batch_size import FIRST_BYTES, MAX_BYTES, next_batch_bytes
 from penstock.load.hold import Held, Hold, read_held, read_hold, write_held
 from penstock.load.isolation import BrokenTables
@@ -33,7 +32,7 @@ from penstock.load.late_keys import KeyMaker, LateFlow
 from penstock.load.loader_state import LoaderState, write_loader_state
 from penstock.load.rows_files import sweep
 from penstock.load.session import SessionKeeper, SparkJobFailed, SparkLost
-from penstock.load.stage import BatchOptions, Staged
+from penstock.load.sql_target import loading_of
 from penstock.load.unsure import UnsureTables
 from penstock.log.layout import (
     DONE_NAME,
@@ -47,9 +46,10 @@ from penstock.log.segment import open_segment
 from penstock.log.state import load_state
 from penstock.model import PenstockError, TableName
 from penstock.model.position import POSITION_MAX
+from penstock.ports.loading import Batch, BatchOptions, Target
 from penstock.ports.policies import EVOLVE_ALL, Policies, SchemaChangeNotCarried
 from penstock.ports.table_sync import Apart
-from penstock.ports.target import Applied, Target, engine_of
+from penstock.ports.target import Applied
 
 logger = structlog.get_logger(__name__)
 
@@ -124,7 +124,7 @@ class Loader:
         that have waited.
         """
         self._options = options
-        self._engine = engine_of(options.url)
+        self._loading = loading_of(options.url)
         self._sessions = sessions
         self._stop = stop
         self._actions = actions
@@ -177,8 +177,8 @@ class Loader:
                         patience.worked()
                 except PenstockError as error:
                     self._failed(error, patience.wait_s(error))
-                except self._engine.errors as error:
-                    typed = self._engine.typed("loading changes", error)
+                except self._loading.errors as error:
+                    typed = self._loading.typed("loading changes", error)
                     self._failed(typed, patience.wait_s(typed))
             self._show("ended", at_once=True)
             return self.state
@@ -298,17 +298,17 @@ class Loader:
             chosen.append(file)
         return chosen
 
-    def _apply(self, staged: Staged) -> None:
+    def _apply(self, staged: Batch) -> None:
         assert self._target is not None
         self._show("applying")
-        result = apply_batch(self._target, staged, log_id=self._log_id, clock=self._clock)
+        seconds = self._target.apply(staged)
         for table, note in self._target.take_notes():
             self._options.on_note(SchemaChangeNotCarried.of(str(table), note))
         self._applied = staged.after
         if not staged.is_cut:
             self._log_end = staged.after.position
-        self._note(result)
-        self._batch_bytes = next_batch_bytes(staged.size_bytes, result.seconds)
+        self._note(staged, seconds)
+        self._batch_bytes = next_batch_bytes(staged.size_bytes, seconds)
         self._files_applied.dispose(staged.whole, self._apart.segment_needed(self._applied))
 
     def _batch_until(self, files: list[SegmentFile], until: int) -> bool:
@@ -342,15 +342,15 @@ class Loader:
         self._apply(staged)
         return True
 
-    def _note(self, result: BatchResult) -> None:
-        state, staged = self.state, result.staged
+    def _note(self, staged: Batch, seconds: Mapping[str, float]) -> None:
+        state = self.state
         state.batch_count += 1
         state.row_count += staged.counts.changes
         state.file_count += len(staged.whole)
         state.batch_rows = staged.counts.changes
         state.batch_files = len(staged.whole)
         state.batch_tables = staged.tables
-        state.seconds = dict(result.seconds)
+        state.seconds = dict(seconds)
         state.worked()
         logger.info(
             "batch applied",
@@ -358,7 +358,7 @@ class Loader:
             rows=staged.counts.changes,
             tables=staged.tables,
             gsn=staged.after.gsn,
-            **{f"{name}_s": value for name, value in result.seconds.items()},
+            **{f"{name}_s": value for name, value in seconds.items()},
         )
         self._show("applying")
 
@@ -378,10 +378,7 @@ class Loader:
         assert self._target is not None
         self._abandon()
         faults.point("load.apart.before")
-        with self._target.transaction():
-            self._target.advance(log_id=self._log_id, before=self._applied, after=self._applied)
-            for row in rows:
-                self._target.write_apart(row)
+        self._target.write_apart(rows, at=self._applied)
         faults.point("load.apart.after")
         self._apart.took(rows)
         self._target.forget()  # a copy may have made a table anew
@@ -409,16 +406,9 @@ class Loader:
             return False
         row, staged = found
         self._show("applying")
-        result = apply_batch(
-            self._target,
-            staged,
-            log_id=self._log_id,
-            apart=row,
-            at=self._applied,
-            clock=self._clock,
-        )
+        self._target.apply(staged, apart=row, at=self._applied)
         self._apart.took([self._apart.caught_up(row, staged)])
-        self.state.row_count += result.staged.counts.changes
+        self.state.row_count += staged.counts.changes
         self._files_applied.tidy(self._apart.segment_needed(self._applied))
         return True
 
@@ -483,12 +473,13 @@ class Loader:
         if not self._find_log():
             return False
         self._disconnect()
-        target = self._engine.open_target(
+        target = self._loading.open_target(
             self._options.url,
             self._options.namespaces,
             allow_triggers=self._options.allow_triggers,
             choices=self._options.choices,
             policies=self._options.policies,
+            clock=self._clock,
         )
         try:
             applied = target.bind(self._log_id)

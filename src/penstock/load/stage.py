@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.codec.types import NO_CHOICES, Choices
 from penstock.codec.types import Engine as TypedEngine
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
@@ -38,7 +37,7 @@ from penstock.log.layout import SegmentFile
 from penstock.log.segment import Segment, open_segment
 from penstock.model import PenstockError, TableName
 from penstock.model.position import POSITION_MAX
-from penstock.ports.policies import EVOLVE_ALL, Policies
+from penstock.ports.loading import BatchOptions
 from penstock.ports.registry import types_at
 from penstock.ports.target import (
     Applied,
@@ -65,31 +64,6 @@ class LogForeign(PenstockError):
     """A segment belongs to another change log."""
 
     code = "LD22"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchOptions:
-    """What a batch must know besides its segments.
-
-    starts, settled, left_out, only: see `Window`. choices: of [target.types].
-    policies: of changes of shape. rows_directory: where rows may wait that need no merge table,
-    on a disk that the workers and the loader share; None where there is none. unsure: see
-    `Staging.direct`.
-    """
-
-    url: str
-    log_id: str
-    namespaces: Mapping[str, str]
-    threads_max: int
-    extension: str
-    starts: Mapping[TableName, int]
-    settled: Mapping[TableName, int] = field(default_factory=dict)
-    choices: Choices = NO_CHOICES
-    policies: Policies = EVOLVE_ALL
-    left_out: frozenset[TableName] = frozenset()
-    only: TableName | None = None
-    rows_directory: Path | None = None
-    unsure: frozenset[TableName] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""What the change loader asks of a target, whichever engine it is: the port, and its nouns.
+"""What a database must do to be a target of the change loader: the port, and its nouns.
 
 An engine has three parts, each on a connection of its own: workers send merge rows (`send`), the
-stager prepares merge tables and records (`Staging`), and one connection applies (`Target`).
+stager prepares merge tables and records (`Staging`), and one connection applies (`SqlTarget`).
 `engine_of` picks the engine by the URL. Not here: when a batch is staged and applied (`loader.py`),
 and how an engine does it (`postgres/`, `mysql/`).
 """
@@ -236,7 +236,7 @@ class Staging(Protocol):
         ...
 
 
-class Target(Protocol):
+class SqlTarget(Protocol):
     """The connection that applies, and what is known of the target's tables."""
 
     @property
@@ -354,7 +354,7 @@ class Engine(Protocol):
         allow_triggers: bool = False,
         choices: Choices = NO_CHOICES,
         policies: Policies = EVOLVE_ALL,
-    ) -> Target:
+    ) -> SqlTarget:
         """Connect for applying. choices: of [target.types]; policies: of [schemaChanges]."""
         ...
 
