@@ -1,0 +1,283 @@
+"""What the change loader relies on, of every target: the fake in memory, and every engine.
+
+A new target is done when these pass. Not here: values of every type (`test_types_across.py`), and
+how an engine's merge tables go (`test_merge.py`, `test_mysql_load.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_changes import relation
+from fix_engines import ENGINES, Place, new_place
+from fix_fake_target import FakeLoading
+from fix_loader import LocalSession, LogMaker
+from fix_merge import ITEM, delete, insert, update
+from fix_shared import SharedServers
+from penstock.codec.types import NO_CHOICES
+from penstock.host.clock import REAL_CLOCK
+from penstock.host.faults import FaultInjected, armed
+from penstock.load.plan import POSITION_MAX
+from penstock.load.sql_target import loading_of
+from penstock.log.layout import next_segments
+from penstock.model import Identity, MarkerKind, TableName
+from penstock.ports.loading import Batch, BatchOptions, Loading, Target
+from penstock.ports.policies import EVOLVE_ALL
+from penstock.ports.refusals import AppliedByAnother, TargetFollowsAnotherLog
+from penstock.ports.table_sync import Apart, ApartState
+from penstock.ports.target import Applied
+
+T = TableName("public", "t")
+BAG = relation(("v", "integer", "int32"), key=(), identity=Identity.FULL, name="bag")
+WIDER = relation(
+    *((column.name, column.source_type, column.neutral) for column in ITEM.columns),
+    ("more", "integer", "int32"),
+    version=2,
+)
+LOG_ID = "test-log"
+
+
+@dataclass
+class Side:
+    """A target and a log that goes into it. place: its database; None for the fake."""
+
+    loading: Loading
+    place: Place | None
+    log: LogMaker
+    directory: Path
+    applied: Applied = field(default_factory=Applied)
+    stack: ExitStack = field(default_factory=ExitStack)
+
+    def __post_init__(self) -> None:
+        """Connect."""
+        self.target = self.connect()
+
+    @property
+    def _where(self) -> tuple[str, dict[str, str]]:
+        if self.place is None:
+            return "fake://", {}
+        return self.place.url, {"public": self.place.namespace}
+
+    def connect(self, log_id: str = LOG_ID) -> Target:
+        """Another connection; as a process does that begins anew."""
+        target = self.loading.open_target(
+            *self._where,
+            allow_triggers=False,
+            choices=NO_CHOICES,
+            policies=EVOLVE_ALL,
+            clock=REAL_CLOCK,
+        )
+        self.stack.callback(target.close)
+        self.applied = target.bind(log_id)
+        return target
+
+    def stage(self, *, after: Applied | None = None, **more: Any) -> Batch:
+        """Stage all closed segments behind a place; more: of BatchOptions."""
+        url, namespaces = self._where
+        options = BatchOptions(
+            url=url,
+            log_id=LOG_ID,
+            namespaces=namespaces,
+            threads_max=2,
+            extension="ckt",
+            starts=more.pop("starts", {}),
+            rows_directory=self.directory / "rows",
+            **more,
+        )
+        stager = self.loading.open_stager(options, clock=REAL_CLOCK)
+        self.stack.callback(stager.close)
+        after = after or self.applied
+        files = next_segments(self.log.directory, after=after.segment, count_max=100)
+        return stager.stage(files, LocalSession(), applied=after, before=POSITION_MAX, place=0)
+
+    def write(self, *changes: Any, **more: Any) -> None:
+        """A segment of one transaction."""
+        self.log.transaction(*changes, **more)
+        self.log.close_segment()
+
+    def apply(self, *changes: Any, **more: Any) -> Batch:
+        """Write changes as a segment and apply it."""
+        if changes:
+            self.write(*changes)
+        batch = self.stage(**more)
+        self.target.apply(batch)
+        self.applied = batch.after
+        return batch
+
+    def rows(self, table: str = "t") -> Sequence[tuple[Any, ...]]:
+        """What another session sees, in order."""
+        if self.place is None:
+            assert isinstance(self.loading, FakeLoading)
+            found = self.loading.state.rows.get(TableName("public", table), [])
+            return sorted(tuple(row.values()) for row in found)
+        return sorted(self.place.run(f"select * from {table}"))
+
+
+@pytest.fixture(params=["fake", *ENGINES])
+def side(
+    request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
+) -> Iterator[Side]:
+    """A target with empty tables."""
+    with ExitStack() as stack:
+        log = LogMaker(tmp_path / "log")
+        stack.callback(log.writer.close)
+        place = None
+        loading: Loading = FakeLoading()
+        if request.param != "fake":
+            place = stack.enter_context(new_place(shared_servers, request.param))
+            if place.namespace != "public":
+                place.run("drop database if exists wirekite")  # of the server, not of the place
+            place.run("create table t (id int primary key, name varchar(50), n int)")
+            place.run("create table bag (v int)")
+            loading = loading_of(place.url)
+        made = Side(loading, place, log, tmp_path, stack=stack)
+        yield made
+
+
+def test_changes_of_one_key_count_in_order(side: Side) -> None:
+    """Whatever happens to a row in a batch, the last change of it stays."""
+    side.apply(
+        insert(ITEM, 1, "a", 1),
+        update(ITEM, 1, "b", 2),
+        insert(ITEM, 2, "c", 3),
+        delete(ITEM, 2, None, None),
+        insert(ITEM, 2, "d", 4),
+        insert(ITEM, 3, "e", 5),
+        delete(ITEM, 3, None, None),
+    )
+    assert side.rows() == [(1, "b", 2), (2, "d", 4)]
+    side.apply(delete(ITEM, 2, None, None), update(ITEM, 1, None, None))
+    assert side.rows() == [(1, None, None)]
+
+
+def test_a_changed_key_moves_its_row(side: Side) -> None:
+    """The old key is gone; two rows change places by way of a third key."""
+    side.apply(insert(ITEM, 1, "a", 1), insert(ITEM, 2, "b", 2))
+    side.apply(
+        update(ITEM, 9, "a", 1, old=(1, None, None)),
+        update(ITEM, 1, "b", 2, old=(2, None, None)),
+        update(ITEM, 2, "a", 1, old=(9, None, None)),
+    )
+    assert side.rows() == [(1, "b", 2), (2, "a", 1)]
+
+
+def test_a_column_that_was_not_sent_stays(side: Side) -> None:
+    """Also where the row has got another key."""
+    side.apply(insert(ITEM, 1, "a", 1), insert(ITEM, 2, "b", 2))
+    side.apply(
+        update(ITEM, 1, None, 5, absent=(1,)),
+        update(ITEM, 3, None, 6, old=(2, None, None), absent=(1,)),
+    )
+    assert side.rows() == [(1, "a", 5), (3, "b", 6)]
+
+
+def test_rows_without_a_key_are_counted(side: Side) -> None:
+    """Equal rows are so many; each delete takes one of them."""
+    side.apply(insert(BAG, 1), insert(BAG, 1), insert(BAG, 1), insert(BAG, 2))
+    side.apply(delete(BAG, 1), delete(BAG, 2))
+    assert side.rows("bag") == [(1,), (1,)]
+
+
+def test_a_truncate_inside_a_batch(side: Side) -> None:
+    """Rows before it are gone, those behind it stay; of other tables all stay."""
+    side.apply(insert(ITEM, 1, "a", 1), insert(BAG, 7))
+    side.log.transaction(insert(ITEM, 2, "b", 2))
+    side.log.transaction((MarkerKind.TRUNCATE, [T]))
+    side.write(insert(ITEM, 3, "c", 3))
+    side.apply()
+    assert side.rows() == [(3, "c", 3)]
+    assert side.rows("bag") == [(7,)]
+
+
+def test_a_change_of_shape(side: Side) -> None:
+    """The target gets the new column before rows that have it."""
+    side.apply(insert(ITEM, 1, "a", 1))
+    side.apply(insert(WIDER, 2, "b", 2, 3), update(WIDER, 1, "a", 1, 4))
+    assert side.rows() == [(1, "a", 1, 4), (2, "b", 2, 3)]
+
+
+def test_progress_is_read_back(side: Side) -> None:
+    """Another process goes on where this one was; several segments are one batch."""
+    assert side.applied == Applied()
+    side.write(insert(ITEM, 1, "a", 1))
+    batch = side.apply(insert(ITEM, 2, "b", 2))
+    assert batch.counts.changes == 2
+    assert [file.number for file in batch.whole] == [0, 1]
+    assert side.connect().bind(LOG_ID).is_at(batch.after)
+
+
+def test_a_failed_batch_leaves_nothing(side: Side) -> None:
+    """Neither rows nor progress; staged again it is applied."""
+    side.apply(insert(ITEM, 1, "a", 1))
+    before = side.applied
+    side.write(update(ITEM, 1, "b", 2), insert(ITEM, 2, "c", 3))
+    with armed("load.commit.before:1:error"), pytest.raises(FaultInjected):
+        side.target.apply(side.stage())
+    assert side.rows() == [(1, "a", 1)]
+    side.target = side.connect()
+    assert side.applied.is_at(before)
+    side.apply()
+    assert side.rows() == [(1, "b", 2), (2, "c", 3)]
+
+
+def test_a_batch_is_applied_once(side: Side) -> None:
+    """A crash behind the commit: the target says so, and refuses the batch when it comes again."""
+    side.write(insert(BAG, 1))
+    start = side.applied
+    batch = side.stage()
+    with armed("load.commit.after:1:error"), pytest.raises(FaultInjected):
+        side.target.apply(batch)
+    side.target = side.connect()
+    assert side.applied.is_at(batch.after)
+    again = side.stage(after=start)
+    with pytest.raises(AppliedByAnother):
+        side.target.apply(again)
+    assert side.rows("bag") == [(1,)]
+
+
+def test_another_log_is_refused(side: Side) -> None:
+    """The numbers of two logs say nothing of each other."""
+    side.apply(insert(ITEM, 1, "a", 1))
+    with pytest.raises(TargetFollowsAnotherLog):
+        side.connect("another-log")
+
+
+def test_a_table_that_is_left_out_catches_up(side: Side) -> None:
+    """It waits while others go on; then batches of it alone move its own place."""
+    side.apply(insert(ITEM, 1, "a", 1), insert(BAG, 1))
+    row = Apart(table=T, state=ApartState.PAUSED, applied=side.applied)
+    side.target.write_apart([row], at=side.applied)
+    side.apply(insert(ITEM, 2, "b", 2), insert(BAG, 2), left_out=frozenset({T}))
+    assert side.rows() == [(1, "a", 1)]
+    assert side.rows("bag") == [(1,), (2,)]
+    alone = side.stage(after=row.applied, only=T)
+    side.target.apply(alone, apart=row, at=side.applied)
+    assert side.rows() == [(1, "a", 1), (2, "b", 2)]
+    assert side.rows("bag") == [(1,), (2,)]
+    found = side.connect().read_apart()[T]
+    assert found.applied.is_at(alone.after)
+    assert side.applied.is_at(alone.after)
+
+
+def test_a_row_of_a_table_needs_the_place(side: Side) -> None:
+    """Who is behind does not write it."""
+    start = side.applied
+    side.apply(insert(ITEM, 1, "a", 1))
+    with pytest.raises(AppliedByAnother):
+        side.target.write_apart([Apart(table=T, state=ApartState.PAUSED)], at=start)
+    assert side.connect().read_apart() == {}
+
+
+def test_changes_before_a_table_began_do_not_count(side: Side) -> None:
+    """The bulk load's rows have them."""
+    side.log.transaction(insert(ITEM, 1, "old", 1))
+    start = side.log.transaction(insert(ITEM, 2, "new", 2))
+    side.log.close_segment()
+    side.apply(starts={T: start})
+    assert side.rows() == [(2, "new", 2)]

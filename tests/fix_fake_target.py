@@ -1,0 +1,199 @@
+"""A target in memory that is no database: tables are lists of rows, a batch is applied by swapping.
+
+What a target has to do, and no more: slow, but plain enough to be believed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from penstock.host import faults
+from penstock.load.plan import POSITION_MAX
+from penstock.log.layout import SegmentFile
+from penstock.log.segment import Segment, open_segment
+from penstock.model import MarkerKind, Op, PenstockError, Relation, TableName
+from penstock.ports.loading import BatchOptions
+from penstock.ports.refusals import AppliedByAnother, TargetFollowsAnotherLog
+from penstock.ports.table_sync import Apart
+from penstock.ports.target import Applied, Counts
+
+# gsn, order beside others of it, table, its shape, a change as the log has it. No shape: empty.
+Step = tuple[int, int, TableName, Relation | None, Mapping[str, Any] | None]
+
+
+@dataclass
+class State:
+    """All that a target keeps."""
+
+    log_id: str = ""
+    applied: Applied = field(default_factory=Applied)
+    apart: dict[TableName, Apart] = field(default_factory=dict)
+    rows: dict[TableName, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def take(self, name: TableName, shape: Relation | None, change: Any) -> None:
+        """Take in one step."""
+        rows = self.rows.setdefault(name, [])
+        if shape is None:
+            rows.clear()
+        elif change is None:
+            names = [column.name for column in shape.columns]
+            self.rows[name] = [{one: row.get(one) for one in names} for row in rows]
+        else:
+            _change(rows, shape, change)
+
+
+def _change(rows: list[dict[str, Any]], shape: Relation, change: Mapping[str, Any]) -> None:
+    names = [column.name for column in shape.columns]
+    key = [names[index] for index in shape.key] or names
+    old = change["before"] or (change["after"] if change["op"] == Op.UPDATE else None)
+    known = next((row for row in rows if old and all(row[one] == old[one] for one in key)), {})
+    if known:
+        rows.remove(known)
+    if change["op"] != Op.DELETE:
+        sent, bits = change["after"], int.from_bytes(change["absent"] or b"", "little")
+        rows.append({n: (known if bits >> i & 1 else sent)[n] for i, n in enumerate(names)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeBatch:
+    """See `Batch`."""
+
+    before: Applied
+    after: Applied
+    whole: tuple[SegmentFile, ...]
+    counts: Counts
+    steps: tuple[Step, ...]
+    place: int = 0
+    is_cut: bool = False
+    size_bytes: int = 0
+    tables: int = 0
+
+
+@dataclass
+class FakeStager:
+    """See `BatchStager`. A batch that ends inside a file is not for the fake."""
+
+    options: BatchOptions
+
+    def stage(self, files: Sequence[SegmentFile], _session: Any, **how: Any) -> FakeBatch:
+        """See BatchStager."""
+        assert how["before"] == POSITION_MAX
+        applied: Applied = how["applied"]
+        steps: list[Step] = []
+        for file in files:
+            with open_segment(file.path, extension=self.options.extension) as segment:
+                steps += self._steps(segment, applied)
+                end = segment.end
+        return FakeBatch(
+            before=applied,
+            after=Applied(segment=file.number, gsn=end.gsn, trx=end.trx, position=end.position),
+            whole=tuple(files),
+            counts=Counts(changes=sum(step[4] is not None for step in steps)),
+            steps=tuple(sorted(steps, key=lambda step: step[:2])),
+        )
+
+    def _steps(self, segment: Segment, applied: Applied) -> Iterator[Step]:
+        only, left_out = self.options.only, self.options.left_out
+        for step in _all_steps(segment):
+            gsn, _, name, _, change = step
+            is_new = gsn > applied.gsn or (change is None and gsn == applied.gsn)
+            is_ours = name == only if only is not None else name not in left_out
+            start = self.options.starts.get(name, 0)
+            if is_new and is_ours and (change is None or change["position"] >= start):
+                yield step
+
+    def close(self) -> None:
+        """See BatchStager."""
+
+
+def _all_steps(segment: Segment) -> Iterator[Step]:
+    for totals in segment.tables:
+        shape = segment.relation(totals.id)
+        yield totals.gsn, 1, TableName(shape.schema, shape.name), shape, None
+    for marker in segment.markers():
+        tables = marker.tables if marker.kind is MarkerKind.TRUNCATE else ()
+        yield from ((marker.gsn, 2, TableName(*table), None, None) for table in tables)
+    for entry in segment.row_frames():
+        rows = segment.read_rows(entry)
+        name = TableName(rows.relation.schema, rows.relation.name)
+        yield from ((row["gsn"], 0, name, rows.relation, row) for row in rows.batch.to_pylist())
+
+
+@dataclass
+class FakeTarget:
+    """See `Target`: one connection."""
+
+    loading: FakeLoading
+    replica: bool = True
+    is_closed: bool = False
+
+    def bind(self, log_id: str) -> Applied:
+        """See Target."""
+        if self.loading.state.log_id not in ("", log_id):
+            raise TargetFollowsAnotherLog("it follows another log", hint="None.")
+        self.loading.state.log_id = log_id
+        return self.loading.state.applied
+
+    def apply(self, batch: Any, *, apart: Apart | None = None, at: Any = None) -> dict[str, float]:
+        """See Target."""
+        state = self.loading.copied(at or batch.before)
+        for step in batch.steps:
+            state.take(*step[2:])
+        if apart is not None:
+            state.apart[apart.table] = replace(apart, applied=batch.after)
+        else:
+            state.applied = batch.after
+        faults.point("load.commit.before")
+        self.loading.state = state
+        faults.point("load.commit.after")
+        return {}
+
+    def read_apart(self) -> dict[TableName, Apart]:
+        """See Target."""
+        return dict(self.loading.state.apart)
+
+    def write_apart(self, rows: Sequence[Apart], *, at: Applied) -> None:
+        """See Target."""
+        state = self.loading.copied(at)
+        state.apart.update({row.table: row for row in rows})
+        self.loading.state = state
+
+    def take_notes(self) -> list[tuple[TableName, str]]:
+        """See Target."""
+        return []
+
+    def forget(self) -> None:
+        """See Target. Nothing is remembered."""
+
+    def close(self) -> None:
+        """See Target."""
+        self.is_closed = True
+
+
+@dataclass
+class FakeLoading:
+    """See `Loading`. state: what outlives connections; replaced whole."""
+
+    state: State = field(default_factory=State)
+    errors: tuple[type[BaseException], ...] = ()
+
+    def copied(self, at: Applied) -> State:
+        """The state, to be changed and put back; the target must stand there."""
+        if not self.state.applied.is_at(at):
+            raise AppliedByAnother("the target is elsewhere", hint="None.")
+        return copy.deepcopy(self.state)
+
+    def typed(self, doing: str, error: BaseException) -> PenstockError:
+        """See Loading."""
+        raise AssertionError(doing) from error
+
+    def open_target(self, *_where: Any, **_how: Any) -> FakeTarget:
+        """See Loading."""
+        return FakeTarget(self)
+
+    def open_stager(self, options: BatchOptions, **_how: Any) -> FakeStager:
+        """See Loading."""
+        return FakeStager(options)
