@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.host import faults
-from penstock.load.plan import POSITION_MAX
 from penstock.log.layout import SegmentFile
 from penstock.log.segment import Segment, open_segment
 from penstock.model import MarkerKind, Op, PenstockError, Relation, TableName
+from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import BatchOptions
 from penstock.ports.refusals import AppliedByAnother, TargetFollowsAnotherLog
 from penstock.ports.table_sync import Apart
@@ -101,8 +101,8 @@ class FakeStager:
             gsn, _, name, _, change = step
             is_new = gsn > applied.gsn or (change is None and gsn == applied.gsn)
             is_ours = name == only if only is not None else name not in left_out
-            start = self.options.starts.get(name, 0)
-            if is_new and is_ours and (change is None or change["position"] >= start):
+            start = segment.transactions.first_from(self.options.starts.get(name, 0))
+            if is_new and is_ours and (change is None or change["trx"] >= start):
                 yield step
 
     def close(self) -> None:

@@ -23,10 +23,10 @@ from fix_shared import SharedServers
 from penstock.codec.types import NO_CHOICES
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.faults import FaultInjected, armed
-from penstock.load.plan import POSITION_MAX
 from penstock.load.sql_target import loading_of
 from penstock.log.layout import next_segments
 from penstock.model import Identity, MarkerKind, TableName
+from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import Batch, BatchOptions, Loading, Target
 from penstock.ports.policies import EVOLVE_ALL
 from penstock.ports.refusals import AppliedByAnother, TargetFollowsAnotherLog

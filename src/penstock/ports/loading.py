@@ -107,8 +107,8 @@ class BatchStager(Protocol):
     ) -> Batch:
         """Stage the rows behind `applied` of these files. session: Spark's.
 
-        before: the rows with a smaller position only, or `load.plan.POSITION_MAX`. Raises typed
-        errors; then nothing is left that the next batch in this place would not replace.
+        before: the rows with a smaller position only, or `model.position.POSITION_MAX`. Raises
+        typed errors; then nothing is left that the next batch in this place would not replace.
         """
         ...
 
