@@ -16,7 +16,7 @@ import pytest
 
 from fix_bank_engines import NothingThere, ServerGone, session
 from fix_kills import POSTGRES, BankPipeline
-from penstock.ports.bulk import position_of
+from penstock.model import BinlogPosition, Lsn
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -69,7 +69,13 @@ def segments(pipeline: BankPipeline, ending: str = "ckt") -> list[int]:
 def started_at(pipeline: BankPipeline) -> list[int]:
     """Where the extractor said that it begins, each time that it did."""
     said = (pipeline.directory / "run" / "extract.log").read_text()
-    return [position_of(text).ordinal for text in STARTED.findall(said)]
+    return [parsed(text) for text in STARTED.findall(said)]
+
+
+def parsed(text: str) -> int:
+    """A position of whichever source it is."""
+    kind = BinlogPosition if ":" in text else Lsn
+    return kind.parse(text).ordinal
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
@@ -86,7 +92,7 @@ def test_the_extractor_recovers(tmp_path: Path, source: str, target: str) -> Non
         pipeline.until(unfinished, "a CE row without finish_time")
         extract.kill()
         last = progress(pipeline, "CE")[-1]
-        mark = position_of(last.mark).ordinal
+        mark = parsed(last.mark)
         starts = len(started_at(pipeline))
         extract.start()
         pipeline.until(lambda: len(started_at(pipeline)) > starts, "the stream goes on")

@@ -20,7 +20,7 @@ from penstock.load.bulk import finish_foreign_keys
 from penstock.load.bulk_progress import BulkProgress, stored_progress
 from penstock.load.ledger import TargetHoldsRows, read_ledger, start_positions, write_ledger
 from penstock.load.session import Session
-from penstock.model import TableName
+from penstock.model import Lsn, TableName
 from penstock.ports.bulk import TargetFires
 from penstock.ports.config import Config
 
@@ -118,7 +118,7 @@ def test_a_finished_load_is_not_done_again(config: Config, spark: Session) -> No
     run(config.target.url, "update public.orders set note = 'applied later' where id = 5")
     second = load(config, spark)
     assert second.rows == first.rows == {ORDERS: 100}
-    assert second.positions == first.positions == start_positions(config.layout.state)
+    assert second.positions == first.positions == start_positions(config.layout.state, Lsn)
     assert rows(config.target.url, "select count(*) from public.orders where note like 'appl%'")
 
 

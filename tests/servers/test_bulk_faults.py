@@ -30,6 +30,7 @@ from penstock.load.bulk import BulkStopped
 from penstock.load.bulk_progress import BulkProgress
 from penstock.load.ledger import read_ledger, start_positions
 from penstock.load.session import Session
+from penstock.model import Lsn
 from penstock.ports.bulk import ChunkTask, Status
 from penstock.ports.config import Config
 from penstock.ports.target_state import open_target_reader
@@ -170,7 +171,7 @@ def test_a_killed_load_whose_snapshot_is_gone_starts_unfinished_tables_afresh(
     # The small ones are read last; a table counts as finished once its load has ended.
     with child(config, "bulk.chunk.copied:3:sleep"):
         wait_for(config.target.url, DONE_CHUNKS, 3)
-    early = start_positions(config.layout.state)
+    early = start_positions(config.layout.state, Lsn)
     run(config.source.url, "delete from public.huge where id < 100")
     result = load(config, spark)
     check_equal(config)

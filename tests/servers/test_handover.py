@@ -213,7 +213,7 @@ def test_a_stop_ends_it_at_once(config: Config) -> None:
     state = read_handover(config)
     assert state is not None
     assert (state.phase, state.snapshot_id) == (Phase.CAPTURED, "")
-    assert state.point is None
+    assert state.point(Lsn) is None
 
 
 @pytest.mark.faults

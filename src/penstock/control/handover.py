@@ -14,6 +14,7 @@ from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.ports.handover import Handover, HandoverView, Phase, read_handover
 from penstock.ports.planner import Planning, Point, open_planner
+from penstock.ports.positions import kind_of
 
 __all__ = ["HandoverView", "bulk_planner", "read_handover", "wait_for_point"]
 
@@ -53,6 +54,6 @@ def bulk_planner(config: Config) -> Planning:
 
     def first() -> Point | None:
         state = read_handover(config)
-        return None if state is None else state.point
+        return None if state is None else state.point(kind_of(config))
 
     return open_planner(config, first=first)

@@ -44,6 +44,7 @@ from penstock.load.session import PendingSession, SessionKeeper, SessionOptions,
 from penstock.model import PenstockError, TableDefinition
 from penstock.ports.config import Config, Mode, OnTableError
 from penstock.ports.planner import Planner, open_planner
+from penstock.ports.positions import kind_of
 from penstock.ports.progress import open_progress
 from penstock.ports.registry import types_at
 
@@ -186,7 +187,7 @@ class _Load:
             run_directory=config.layout.run,
             namespaces=config.target.map,
             starts=loaded.positions,
-            settled=read_ledger(config.layout.state).settled_at,
+            settled=read_ledger(config.layout.state).settled_at(kind_of(config)),
             max_files_per_batch=section.max_files_per_batch,
             max_threads=section.max_threads,
             remove_files=section.remove_files,

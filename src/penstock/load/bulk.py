@@ -36,7 +36,6 @@ from penstock.ports.bulk import (
     bulk_source,
     check_names,
     open_bulk_target,
-    position_of,
 )
 from penstock.ports.deferred_keys import LateTable, early_and_late
 from penstock.ports.planner import Planner, Point, PointUnfit
@@ -203,8 +202,7 @@ class _Load:
             self.tell("done")
         marks = self.target.marks()
         for plan in self.ledger.plans:
-            position = position_of(plan.position).ordinal
-            settled = position_of(plan.settled).ordinal if plan.settled else position
+            position, settled = plan.ordinals(self.planner.positions)
             self.result.positions[plan.source] = position
             self.result.settled = max(self.result.settled, settled)
             self.result.rows[plan.source] = marks[plan.source].row_count or 0
@@ -527,6 +525,7 @@ class _Load:
             plans,
             self.definitions,
             self.target,
+            positions=self.planner.positions,
             shift=self.options.shift,
             with_foreign_keys=not self.options.adds_foreign_keys,
         )

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 import structlog
 
 from penstock.model import TableDefinition, TableName
+from penstock.model.position import PositionKind
 from penstock.ports import deferred_keys
-from penstock.ports.bulk import BulkTarget, TablePlan, position_of
+from penstock.ports.bulk import BulkTarget, TablePlan
 from penstock.ports.deferred_keys import LateTable, early_and_late
 
 logger = structlog.get_logger(__name__)
@@ -22,19 +23,20 @@ def late_tables(
     definitions: Mapping[TableName, TableDefinition],
     target: BulkTarget,
     *,
+    positions: PositionKind,
     shift: int,
     with_foreign_keys: bool,
 ) -> list[LateTable]:
     """Those of these tables whose rows are of several moments, with the keys that wait.
 
-    shift: what the change log adds to the source's positions.
+    positions: of the source. shift: what the change log adds to them.
     """
     mixed = [plan for plan in plans if plan.is_mixed and plan.source in definitions]
     found = [
         LateTable(
             source=plan.source,
             target=plan.target,
-            settled=position_of(plan.settled).ordinal + shift,
+            settled=plan.ordinals(positions)[1] + shift,
             keys=target.late_keys(early_and_late(definitions[plan.source])[1]),
             with_foreign_keys=with_foreign_keys,
         )

@@ -18,7 +18,8 @@ import msgspec
 
 from penstock.host import files
 from penstock.model import LOAD_AGAIN, PenstockError, TableName
-from penstock.ports.bulk import Mark, TablePlan, position_of
+from penstock.model.position import PositionKind
+from penstock.ports.bulk import Mark, TablePlan
 
 STATE_FILE = "bulk.json"
 FORMAT_VERSION = 1
@@ -53,12 +54,9 @@ class Ledger(msgspec.Struct, kw_only=True):
         """The plan of a source table, or None."""
         return next((plan for plan in self.plans if plan.source == table), None)
 
-    @property
-    def settled_at(self) -> dict[TableName, int]:
+    def settled_at(self, kind: PositionKind) -> dict[TableName, int]:
         """Where each table whose rows are of several moments is as the source was at one."""
-        return {
-            plan.source: position_of(plan.settled).ordinal for plan in self.plans if plan.is_mixed
-        }
+        return {plan.source: plan.ordinals(kind)[1] for plan in self.plans if plan.is_mixed}
 
     def reopen(self) -> None:
         """More tables are loaded behind those that are finished, which stay as they are."""
@@ -99,13 +97,13 @@ def write_ledger(state_directory: Path, ledger: Ledger) -> None:
     files.replace(state_directory / STATE_FILE, data + b"\n")
 
 
-def start_positions(state_directory: Path) -> dict[TableName, int]:
-    """Source table to its consistent point as an ordered number.
+def start_positions(state_directory: Path, kind: PositionKind) -> dict[TableName, int]:
+    """Source table to its consistent point as an ordered number. kind: of the source's positions.
 
     The loader leaves out changes with a smaller position: the bulk load's rows have them.
     """
     plans = read_ledger(state_directory).plans
-    return {plan.source: position_of(plan.position).ordinal for plan in plans}
+    return {plan.source: plan.ordinals(kind)[0] for plan in plans}
 
 
 # --- what to do with a table ----------------------------------------------------------------------

@@ -17,7 +17,8 @@ import msgspec
 
 from penstock.codec.mysql.mysqltext import Dialect
 from penstock.host import faults
-from penstock.model import BinlogPosition, Lsn, PenstockError, TableDefinition, TableName
+from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.model.position import PositionKind
 from penstock.ports.deferred_keys import LateKey
 from penstock.ports.registry import part
 from penstock.ports.server_pair import Ends, Way
@@ -77,6 +78,11 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(
             self, snapshot_id=snapshot_id, snapshot_text=snapshot_text, settled=settled
         )
+
+    def ordinals(self, kind: PositionKind) -> tuple[int, int]:
+        """Its position and where it is settled, as ordered numbers. kind: of both."""
+        position = kind.parse(self.position).ordinal
+        return position, kind.parse(self.settled).ordinal if self.settled else position
 
     @property
     def is_mixed(self) -> bool:
@@ -166,11 +172,6 @@ class TargetFires(PenstockError):
     """A target table that was there already would run triggers or check foreign keys."""
 
     code = "LD46"
-
-
-def position_of(text: str) -> Lsn | BinlogPosition:
-    """A position as a plan has it: of PostgreSQL's log, or of a binlog."""
-    return BinlogPosition.parse(text) if ":" in text else Lsn.parse(text)
 
 
 class CopyCountsDiffer(PenstockError):

@@ -14,7 +14,7 @@ import msgspec
 from penstock.host import checkpoint, files
 from penstock.host.clock import REAL_CLOCK
 from penstock.model import PenstockError
-from penstock.ports.bulk import position_of
+from penstock.model.position import PositionKind
 from penstock.ports.config import Config, HandoverMode
 from penstock.ports.planner import Point
 from penstock.ports.positions import positions_of
@@ -92,16 +92,18 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
     tables: tuple[str, ...] = ()
     steps: tuple[HandoverStep, ...] = ()
 
-    @property
-    def point(self) -> Point | None:
-        """The point that the bulk load reads at; None without a snapshot."""
+    def point(self, positions: PositionKind) -> Point | None:
+        """The point that the bulk load reads at; None without a snapshot.
+
+        positions: how those of the source are parsed.
+        """
         if not self.snapshot_id:
             return None
         return Point(
-            position=position_of(self.position),
+            position=positions.parse(self.position),
             snapshot_id=self.snapshot_id,
             snapshot_text=self.snapshot_text,
-            settled=position_of(self.settled) if self.settled else None,
+            settled=positions.parse(self.settled) if self.settled else None,
         )
 
     def with_step(self, number: int, text: str) -> Handover:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
-from penstock.model import BinlogPosition, Lsn, PenstockError, TableDefinition, TableName
+from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.model.position import Position, PositionKind
 from penstock.ports.bulk import Chunk
 from penstock.ports.config import Config
 from penstock.ports.registry import part
@@ -34,14 +35,16 @@ class Point:
     to be applied before the tables are equal to the source.
     """
 
-    position: Lsn | BinlogPosition
+    position: Position
     snapshot_id: str
     snapshot_text: str
-    settled: Lsn | BinlogPosition | None = None
+    settled: Position | None = None
 
 
 class Planner(Protocol):
     """What the bulk load needs to know of the source."""
+
+    positions: PositionKind  # of the source: how they are parsed and printed
 
     def first_point(self) -> Point | None:
         """The handover's consistent point; None when there is none, or not any more."""

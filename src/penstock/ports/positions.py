@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from penstock.model.position import PositionKind
 from penstock.ports.config import Config
 from penstock.ports.registry import part
 
@@ -43,6 +44,12 @@ class PlainPositions:
     def parse(self, text: str) -> int:
         """See Positions."""
         return int(text)
+
+
+def kind_of(config: Config) -> PositionKind:
+    """How the positions of this pipeline's source itself are parsed and printed."""
+    found: PositionKind = part(config.source.url, "position")
+    return found
 
 
 def positions_of(config: Config) -> Positions:

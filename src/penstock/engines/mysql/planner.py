@@ -22,7 +22,8 @@ from penstock.engines.mysql.source.lending import Lender
 from penstock.engines.mysql.source.recipes import Choice
 from penstock.engines.mysql.source.snapshot import Snapshots, open_snapshots
 from penstock.engines.mysql.url import MySQLUrl
-from penstock.model import TableDefinition, TableName
+from penstock.model import BinlogPosition, TableDefinition, TableName
+from penstock.model.position import PositionKind
 from penstock.ports.bulk import Chunk
 from penstock.ports.config import Config
 from penstock.ports.planner import Point, PointUnfit
@@ -41,6 +42,8 @@ class MySQLPlanner:
     how snapshots are taken, before they are. taken: the snapshots of the latest point; its `status`
     says where the changes that follow begin.
     """
+
+    positions: PositionKind = BinlogPosition
 
     def __init__(
         self,

@@ -27,6 +27,7 @@ from penstock.engines.postgres.source.snapshot import (
 )
 from penstock.engines.postgres.standby import paused_point
 from penstock.model import Lsn, TableDefinition, TableName
+from penstock.model.position import PositionKind
 from penstock.ports.bulk import Chunk
 from penstock.ports.config import Config, HandoverMode
 from penstock.ports.planner import HeldPoint, Point, PointUnfit
@@ -43,6 +44,8 @@ class PostgresPlanner:
     first: asked when the load wants the handover's point; None when there is none. on_blocked:
     see `slot.create_slot`.
     """
+
+    positions: PositionKind = Lsn
 
     def __init__(
         self,
