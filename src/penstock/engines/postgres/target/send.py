@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 import adbc_driver_manager
@@ -15,7 +16,8 @@ from penstock.model import LOAD_AFRESH, PenstockError
 from penstock.ports.refusals import StagingChanged, StagingFailed, StagingLost
 from penstock.ports.target import SCHEMA, Outgoing
 
-_connections: dict[tuple[int, str], Any] = {}
+# By process, thread and URL: no connection is used by two, nor closed under another's hands.
+_connections: dict[tuple[int, int, str], Any] = {}
 
 
 def send(url: str, rows: Outgoing) -> None:
@@ -66,12 +68,16 @@ def _staging_error(rows: Outgoing, error: Exception) -> PenstockError:
     )
 
 
+def _place(url: str) -> tuple[int, int, str]:
+    return os.getpid(), threading.get_ident(), url
+
+
 def _connection(url: str) -> Any:
     """The worker's connection to the target; a forked child does not share its parent's."""
-    place = (os.getpid(), url)
+    place = _place(url)
     if place not in _connections:
-        for pid, other in list(_connections):  # a worker serves one target at a time
-            if pid == place[0]:
+        for *here, other in list(_connections):  # a worker serves one target at a time
+            if tuple(here) == place[:2]:
                 _forget(other)
         given = conninfo.conninfo_to_dict(url)
         options = str(given.get("options") or "")
@@ -88,7 +94,7 @@ def _connection(url: str) -> Any:
 
 def _forget(url: str) -> None:
     """Drop a connection after an error: it may stand in the middle of a COPY."""
-    connection = _connections.pop((os.getpid(), url), None)
+    connection = _connections.pop(_place(url), None)
     if connection is not None:
         try:
             connection.close()
