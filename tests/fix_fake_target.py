@@ -17,7 +17,7 @@ from penstock.model import MarkerKind, Op, PenstockError, Relation, TableName
 from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import BatchOptions
 from penstock.ports.refusals import AppliedByAnother, TargetFollowsAnotherLog
-from penstock.ports.table_sync import Apart
+from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied, Counts
 
 # gsn, order beside others of it, table, its shape, a change as the log has it. No shape: empty.
@@ -30,7 +30,7 @@ class State:
 
     log_id: str = ""
     applied: Applied = field(default_factory=Applied)
-    apart: dict[TableName, Apart] = field(default_factory=dict)
+    apart: dict[TableName, TableSync] = field(default_factory=dict)
     rows: dict[TableName, list[dict[str, Any]]] = field(default_factory=dict)
 
     def take(self, name: TableName, shape: Relation | None, change: Any) -> None:
@@ -137,7 +137,9 @@ class FakeTarget:
         self.loading.state.log_id = log_id
         return self.loading.state.applied
 
-    def apply(self, batch: Any, *, apart: Apart | None = None, at: Any = None) -> dict[str, float]:
+    def apply(
+        self, batch: Any, *, apart: TableSync | None = None, at: Any = None
+    ) -> dict[str, float]:
         """See Target."""
         state = self.loading.copied(at or batch.before)
         for step in batch.steps:
@@ -151,11 +153,11 @@ class FakeTarget:
         faults.point("load.commit.after")
         return {}
 
-    def read_apart(self) -> dict[TableName, Apart]:
+    def read_table_syncs(self) -> dict[TableName, TableSync]:
         """See Target."""
         return dict(self.loading.state.apart)
 
-    def write_apart(self, rows: Sequence[Apart], *, at: Applied) -> None:
+    def write_table_sync(self, rows: Sequence[TableSync], *, at: Applied) -> None:
         """See Target."""
         state = self.loading.copied(at)
         state.apart.update({row.table: row for row in rows})

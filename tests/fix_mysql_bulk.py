@@ -14,10 +14,10 @@ from fix_mysql import MySQLServer, database_of
 from penstock.codec.mysql.mysqltext import Dialect
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import load_config
-from penstock.engines.mysql.source.borrowing import BorrowedSession, borrow
 from penstock.engines.mysql.source.bulk_reader import RowsOfChunk
 from penstock.engines.mysql.source.chunks import KeyChunk
-from penstock.engines.mysql.source.lending import Lender
+from penstock.engines.mysql.source.proxied_session import ProxiedSession, open_proxied
+from penstock.engines.mysql.source.session_proxy import SessionProxy
 from penstock.engines.mysql.source.snapshot import open_snapshots
 from penstock.engines.postgres.connect import quoted
 from penstock.engines.postgres.target.chunk import into_postgres
@@ -26,8 +26,8 @@ from penstock.load.session import Session
 from penstock.model import TableDefinition
 from penstock.ports.config import Config
 from penstock.ports.planner import open_planner
-from penstock.ports.server_pair import Ends
-from penstock.sql.read_plan import way_of
+from penstock.ports.server_pair import ServerPair
+from penstock.sql.read_plan import read_plan_of
 
 
 class Here(LocalSession):
@@ -88,12 +88,12 @@ def fill_orders(server: MySQLServer, name: str, count: int = 60_000) -> None:
 
 
 @contextmanager
-def lent(server: MySQLServer, table: TableDefinition) -> Iterator[BorrowedSession]:
+def lent(server: MySQLServer, table: TableDefinition) -> Iterator[ProxiedSession]:
     """A session in a snapshot."""
     with (
         open_snapshots(server.url(), [table], count=1) as taken,
-        Lender(taken.connections, place="here", snapshot_text="now") as lender,
-        borrow(lender.snapshot_id, "now") as session,
+        SessionProxy(taken.connections, place="here", snapshot_text="now") as proxy,
+        open_proxied(proxy.snapshot_id, "now") as session,
     ):
         yield session
 
@@ -101,12 +101,12 @@ def lent(server: MySQLServer, table: TableDefinition) -> Iterator[BorrowedSessio
 def copy_table(
     server: MySQLServer,
     table: TableDefinition,
-    ends: Ends,
+    ends: ServerPair,
     target: psycopg.Connection,
     schema: str = "",
 ) -> int:
     """Copy a table whole, into this schema; the number of rows."""
-    way, name = way_of(table, ends), table.name
+    way, name = read_plan_of(table, ends), table.name
     with lent(server, table) as session:
         select = KeyChunk(table=table.name, number=1).query(way.expressions)
         rows = RowsOfChunk(session, select, way.cells, Dialect.COPY)

@@ -68,7 +68,7 @@ class Customers:
         self._thread.join(30)
 
 
-def wish(pair: Pair, what: str, *names: str) -> Ran:
+def request(pair: Pair, what: str, *names: str) -> Ran:
     """Give one of the commands."""
     ran = penstock("table", what, pair.path, *names, "--json")
     assert ran.code == 0, ran.err

@@ -150,7 +150,7 @@ class Browser:
         self.media("prefers-reduced-motion", "reduce" if wanted else "")
 
     def media(self, feature: str, value: str) -> None:
-        """Set what a style sheet may ask about the reader's wishes."""
+        """Set what a style sheet may ask about the reader's requests."""
         self.driver.execute_cdp_cmd(  # type: ignore[attr-defined]
             "Emulation.setEmulatedMedia", {"features": [{"name": feature, "value": value}]}
         )

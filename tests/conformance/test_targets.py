@@ -30,7 +30,7 @@ from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import Batch, BatchOptions, Loading, Target
 from penstock.ports.policies import EVOLVE_ALL
 from penstock.ports.refusals import AppliedByAnother, TargetFollowsAnotherLog
-from penstock.ports.table_sync import Apart, ApartState
+from penstock.ports.table_sync import SyncState, TableSync
 from penstock.ports.target import Applied
 
 T = TableName("public", "t")
@@ -251,8 +251,8 @@ def test_another_log_is_refused(side: Side) -> None:
 def test_a_table_that_is_left_out_catches_up(side: Side) -> None:
     """It waits while others go on; then batches of it alone move its own place."""
     side.apply(insert(ITEM, 1, "a", 1), insert(BAG, 1))
-    row = Apart(table=T, state=ApartState.PAUSED, applied=side.applied)
-    side.target.write_apart([row], at=side.applied)
+    row = TableSync(table=T, state=SyncState.PAUSED, applied=side.applied)
+    side.target.write_table_sync([row], at=side.applied)
     side.apply(insert(ITEM, 2, "b", 2), insert(BAG, 2), left_out=frozenset({T}))
     assert side.rows() == [(1, "a", 1)]
     assert side.rows("bag") == [(1,), (2,)]
@@ -260,7 +260,7 @@ def test_a_table_that_is_left_out_catches_up(side: Side) -> None:
     side.target.apply(alone, apart=row, at=side.applied)
     assert side.rows() == [(1, "a", 1), (2, "b", 2)]
     assert side.rows("bag") == [(1,), (2,)]
-    found = side.connect().read_apart()[T]
+    found = side.connect().read_table_syncs()[T]
     assert found.applied.is_at(alone.after)
     assert side.applied.is_at(alone.after)
 
@@ -270,8 +270,8 @@ def test_a_row_of_a_table_needs_the_place(side: Side) -> None:
     start = side.applied
     side.apply(insert(ITEM, 1, "a", 1))
     with pytest.raises(AppliedByAnother):
-        side.target.write_apart([Apart(table=T, state=ApartState.PAUSED)], at=start)
-    assert side.connect().read_apart() == {}
+        side.target.write_table_sync([TableSync(table=T, state=SyncState.PAUSED)], at=start)
+    assert side.connect().read_table_syncs() == {}
 
 
 def test_changes_before_a_table_began_do_not_count(side: Side) -> None:

@@ -21,7 +21,7 @@ from fix_engines import ENGINES, FIRST, Place, insert, name_in, new_place
 from fix_shared import SharedServers
 from penstock.control.compare import TablePair, TableResult, compare_tables, hasher_for
 from penstock.control.config import load_config
-from penstock.control.ends import ends_of, source_tables
+from penstock.control.servers import server_pair, source_tables
 from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.ports.target import target_name
@@ -146,7 +146,7 @@ class BothSides:
                 config.target.url, sessions=SESSIONS, part_bytes=SMALL_PART_BYTES
             ) as target,
         ):
-            [result] = compare_tables(pairs, source, target, ends=ends_of(config))
+            [result] = compare_tables(pairs, source, target, ends=server_pair(config))
         return result
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from fix_end_to_end import Pair
 from fix_postgres import Server
-from fix_tables import LATE, SETUP, Customers, reach, wish
+from fix_tables import LATE, SETUP, Customers, reach, request
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 
@@ -56,12 +56,12 @@ def test_whatever_dies_the_tables_end_equal(
         pair.start()
         pair.settle()
         with Customers(pair, "item", "late"):
-            wish(pair, "add", "public.late")
-            wish(pair, "pause", "public.bag")
+            request(pair, "add", "public.late")
+            request(pair, "pause", "public.bag")
             reach(pair, "public.late", "following")
             reach(pair, "public.bag", "paused")
-            wish(pair, "resync", "public.item")
-            wish(pair, "resume", "public.bag")
+            request(pair, "resync", "public.item")
+            request(pair, "resume", "public.bag")
             reach(pair, "public.item", "following")
             reach(pair, "public.bag", "following")
         pair.check("item", "bag", "late", "other")

@@ -350,7 +350,7 @@ def test_a_table_truncated_behind_the_point_gets_a_later_one(
     assert result.positions[TableName("public", "t")] > point.position
     assert result.foreign_keys_pending
     from penstock.control.bulk_load import bulk_options
-    from penstock.control.ends import source_tables
+    from penstock.control.servers import source_tables
 
     finish_foreign_keys(bulk_options(config), source_tables(config))
     keys = rows(config.target.url, "select count(*) from pg_constraint where contype = 'f'")

@@ -200,8 +200,8 @@ def test_a_worker_left_over_can_not_add_rows_of_an_old_plan(config: Config, spar
             plan="given up",
             replica_role=True,
         )
-        with chunks.Workplace() as workplace:
-            assert workplace.copy(task).status is Status.PLAN_GONE
+        with chunks.ChunkCopier() as copier:
+            assert copier.copy(task).status is Status.PLAN_GONE
     check_equal(config)
 
 
@@ -240,8 +240,8 @@ def test_a_chunk_copied_by_two_processes_is_there_once(config: Config, spark: Se
             plan=plan.name,
             replica_role=True,
         )
-        workplace = stack.enter_context(chunks.Workplace())
-        outcome = workplace.copy(task)
+        copier = stack.enter_context(chunks.ChunkCopier())
+        outcome = copier.copy(task)
         assert (outcome.status, outcome.rows) == (Status.DONE_BEFORE, 1000)
     check_equal(config)
 

@@ -16,13 +16,13 @@ from penstock.extract.extractor import Extractor
 from penstock.host import checkpoint
 from penstock.model import TableName
 from penstock.model.layout import PipelineLayout
-from penstock.model.wishes import (
+from penstock.model.table_requests import (
     CAPTURED_FILE,
-    WISHES_FILE,
+    REQUESTS_FILE,
     Capture,
     CaptureAnswers,
-    TableWish,
-    TableWishes,
+    TableRequest,
+    TableRequests,
 )
 
 WATCHFUL = replace(QUICK, exit_when_idle=False, table_interval_s=0.1)
@@ -32,23 +32,23 @@ MAKE = "create table late (id int primary key, n int)"
 
 
 class Wisher:
-    """Writes wishes for the table `late`, and waits for the extractor's answers."""
+    """Writes requests for the table `late`, and waits for the extractor's answers."""
 
     def __init__(self, directory: Path) -> None:
         self._state = PipelineLayout(root=directory).state
         self._number = 0
 
-    def wish(self, capture: Capture) -> None:
-        """One more wish."""
+    def request(self, capture: Capture) -> None:
+        """One more request."""
         self._number += 1
-        wish = TableWish(table=LATE, capture=capture, capture_id=self._number)
+        request = TableRequest(table=LATE, capture=capture, capture_id=self._number)
         self._state.mkdir(parents=True, exist_ok=True)
-        path = self._state / WISHES_FILE
-        checkpoint.save(path, TableWishes(serial=self._number, tables=(wish,)))
+        path = self._state / REQUESTS_FILE
+        checkpoint.save(path, TableRequests(serial=self._number, tables=(request,)))
 
     @property
     def is_answered(self) -> bool:
-        """Whether the last wish was carried out; a refusal fails the test."""
+        """Whether the last request was carried out; a refusal fails the test."""
         path = self._state / CAPTURED_FILE
         answers = checkpoint.load(path, CaptureAnswers) or CaptureAnswers()
         answer = answers.of(LATE)
@@ -96,7 +96,7 @@ def test_a_table_taken_in_has_every_row_from_the_answer_on(source_url: str, tmp_
     wisher = Wisher(tmp_path)
     with extracting(source_url, tmp_path, lambda name: name.name == "t") as (extractor, sql):
         sql.execute(MAKE)
-        wisher.wish(Capture.ADDED)
+        wisher.request(Capture.ADDED)
         until(lambda: wisher.is_answered)
         sql.execute("insert into late select g from generate_series(1, 5) as g")
         flowed(extractor, sql, 2)
@@ -114,12 +114,12 @@ def test_a_table_let_go_and_taken_in_again_is_captured(source_url: str, tmp_path
         sql.execute(MAKE)
         sql.execute("insert into late values (1)")
         for capture in (Capture.ADDED, Capture.REMOVED, Capture.ADDED):
-            wisher.wish(capture)
+            wisher.request(capture)
             until(lambda: wisher.is_answered)
             number = 10 * wisher._number
             sql.execute("insert into late values (%s)", (number,))
             flowed(extractor, sql, number)
-    # A row from before the first wish may still have been on its way.
+    # A row from before the first request may still have been on its way.
     assert [key for key in seen(tmp_path) if key != 1] == [10, 30]
 
 
@@ -131,7 +131,7 @@ def test_the_answer_waits_for_transactions_that_are_open(source_url: str, tmp_pa
         sql.execute(MAKE)
         with psycopg.connect(source_url) as other:
             other.execute("create table elsewhere ()")
-            wisher.wish(Capture.ADDED)
+            wisher.request(Capture.ADDED)
             flowed(extractor, sql, 2)
             flowed(extractor, sql, 3)
             flowed(extractor, sql, 4)
@@ -145,12 +145,12 @@ def test_a_locked_table_is_waited_for_by_nobody_and_outlives_a_lost_stream(
     """The stream that comes after it takes the table in, before anybody says it has."""
     set_up(source_url, BEGIN)
     wisher = Wisher(tmp_path)
-    # The configuration stands for the table: only its wish is younger than the extractor.
+    # The configuration stands for the table: only its request is younger than the extractor.
     with extracting(source_url, tmp_path, lambda _: True) as (extractor, sql):
         sql.execute(MAKE)
         with psycopg.connect(source_url) as other:
             other.execute("lock table late in access exclusive mode")
-            wisher.wish(Capture.ADDED)
+            wisher.request(Capture.ADDED)
             flowed(extractor, sql, 2)
             sql.execute(
                 "select pg_terminate_backend(pid) from pg_stat_replication"
@@ -173,7 +173,7 @@ def test_a_parent_taken_in_and_let_go_leaves_its_child_published(
     wisher = Wisher(tmp_path)
     with extracting(source_url, tmp_path, lambda name: name.name == "t") as (extractor, sql):
         for number, capture in enumerate((Capture.ADDED, Capture.REMOVED), start=2):
-            wisher.wish(capture)
+            wisher.request(capture)
             until(lambda: wisher.is_answered)
             sql.execute("insert into late values (%s)", (number,))
             flowed(extractor, sql, number)

@@ -9,12 +9,12 @@ import psycopg
 import pytest
 
 from fix_mysql import MySQLServer, database_of
-from penstock.control.ends import server_of
+from penstock.control.servers import server_of
 from penstock.engines.mysql.source import catalog as mysql_catalog
 from penstock.engines.postgres.source import catalog as postgres_catalog
 from penstock.model import TableDefinition
 from penstock.ports.bulk import open_bulk_target
-from penstock.ports.server_pair import Ends
+from penstock.ports.server_pair import ServerPair
 
 FROM_POSTGRES = """
 create table public.parent (id serial primary key, code varchar(10) unique not null);
@@ -44,7 +44,7 @@ ONE_ROW = "insert into {table} (id) values (5)"
 
 
 def made(
-    url: str, namespaces: dict[str, str], ends: Ends, tables: Sequence[TableDefinition]
+    url: str, namespaces: dict[str, str], ends: ServerPair, tables: Sequence[TableDefinition]
 ) -> list[str]:
     """Make tables, keys and foreign keys, twice: the second time nothing is left to do."""
     notes: list[str] = []
@@ -84,7 +84,7 @@ def test_from_postgresql(mysql: MySQLServer, landing: str, source_url: str) -> N
     with postgres_catalog.open_catalog(source_url) as connection:
         tables = postgres_catalog.captured_tables(connection, ["public.*"])
     database = database_of(landing)
-    ends = Ends(source=server_of(source_url), target=server_of(landing))
+    ends = ServerPair(source=server_of(source_url), target=server_of(landing))
     notes = made(landing, {"public": database}, ends, tables)
     assert notes == []
     mysql.execute("insert into parent (code) values ('a')", database)
@@ -112,7 +112,7 @@ def test_from_mysql(mysql: MySQLServer, mysql_url: str, target_url: str) -> None
     mysql.execute(FROM_MYSQL, database)
     with mysql_catalog.open_catalog(mysql_url) as connection:
         tables = mysql_catalog.captured_tables(connection, [f"{database}.*"])
-    ends = Ends(source=server_of(mysql_url), target=server_of(target_url))
+    ends = ServerPair(source=server_of(mysql_url), target=server_of(target_url))
     assert made(target_url, {database: "Landing"}, ends, tables) == []
     with psycopg.connect(target_url, autocommit=True) as target:
         target.execute('set search_path = "Landing"')
@@ -141,7 +141,7 @@ def test_within_the_family(mysql: MySQLServer, mysql_url: str, landing: str) -> 
     mysql.execute(FROM_MYSQL, database)
     with mysql_catalog.open_catalog(mysql_url) as connection:
         tables = mysql_catalog.captured_tables(connection, [f"{database}.*"])
-    ends = Ends(source=server_of(mysql_url), target=server_of(landing))
+    ends = ServerPair(source=server_of(mysql_url), target=server_of(landing))
     assert made(landing, {database: other}, ends, tables) == []
     assert indexes(mysql, other, "child") == indexes(mysql, database, "child")
     for place in (database, other):

@@ -21,8 +21,8 @@ from penstock.control.doctor import PreflightFailed, examine, examined_of
 from penstock.control.doctor_directory import DIRECTORY_CHECKS
 from penstock.control.doctor_host import HOST_CHECKS
 from penstock.control.doctor_load import LOAD_CHECKS
-from penstock.control.ends import source_tables
 from penstock.control.pipeline import pipeline_of
+from penstock.control.servers import source_tables
 from penstock.engines.postgres.checks import server as doctor_server
 from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, TARGET_CHECKS, Probe
 from penstock.engines.postgres.connect import connect

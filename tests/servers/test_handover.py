@@ -18,9 +18,9 @@ import pytest
 from fix_postgres import Server
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import load_config
-from penstock.control.ends import source_tables
 from penstock.control.handover import bulk_planner, read_handover, wait_for_point
 from penstock.control.pipeline import pipeline_of
+from penstock.control.servers import source_tables
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.handover import prepared
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
@@ -224,7 +224,7 @@ def test_killed_at_any_step_the_next_run_goes_on_with_the_same_slot(
     """The slot is made once; a run that finds it takes it where it stands."""
     script = (
         "import sys\nfrom pathlib import Path\n"
-        "from penstock.control.ends import source_tables\n"
+        "from penstock.control.servers import source_tables\n"
         "from penstock.control.config import load_config\n"
         "from penstock.control.pipeline import pipeline_of\n"
         "from penstock.engines.postgres.handover import prepared\n"

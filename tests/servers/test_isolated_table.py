@@ -9,7 +9,7 @@ import pytest
 from fix_end_to_end import Pair
 from fix_pipeline import penstock
 from fix_postgres import Server
-from fix_tables import line, reach, wish
+from fix_tables import line, reach, request
 from penstock.control.config import load_config
 from penstock.web.metrics import exposed
 from penstock.web.reading import Watch
@@ -63,7 +63,7 @@ def test_it_is_left_behind_and_comes_back(pair: Pair) -> None:
     assert sample in exposed([("shop", watch.latest)])
     watch.close()
     pair.target.execute("alter table bag drop constraint few")
-    wish(pair, "resync", "public.bag")
+    request(pair, "resync", "public.bag")
     reach(pair, "public.bag", "following")
     pair.run("insert into bag values (3)")
     pair.check("bag", "item")

@@ -15,7 +15,7 @@ from penstock.ports.refusals import ValueRefused
 
 BAG = TableName("public", "bag")
 REFUSES = "alter table public.bag add constraint no_three check (v <> 3)"
-APART = "select source_name, state, applied_gsn from wirekite.wirekite_apart"
+TABLE_SYNC = "select source_name, state, applied_gsn from wirekite.wirekite_apart"
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_it_is_left_behind_at_its_last_good_commit(target: str, tmp_path: Path) 
     Running(target, tmp_path, on_note=told.append, **options).end()
     assert rows(target, "select id from public.t order by 1") == [(n,) for n in range(6)]
     assert rows(target, "select v from public.bag order by 1") == [(0,), (1,)]
-    assert rows(target, APART) == [("bag", "isolated", 4)]
+    assert rows(target, TABLE_SYNC) == [("bag", "isolated", 4)]
     assert [type(error) for error in told] == [ValueRefused]
     why = read_isolations(tmp_path / "state")[BAG]
     assert (why.code, "no_three" in why.hint) == ("TG32", True)
@@ -64,4 +64,4 @@ def test_what_is_no_table_s_fault_stops_the_loader(target: str, tmp_path: Path) 
     with pytest.raises(PenstockError) as caught:
         Running(target, tmp_path, max_files_per_batch=1, isolates=True).end()
     assert caught.value.code == "LG03"
-    assert not rows(target, APART)
+    assert not rows(target, TABLE_SYNC)

@@ -9,13 +9,13 @@ import pytest
 
 from fix_loader import LogMaker
 from fix_loading import TABLES, Running, add, check, until
-from penstock.engines.postgres.target import apply, bulk_keys, late_keys
+from penstock.engines.postgres.target import apply, bulk_keys, deferred_keys
 from penstock.engines.postgres.target.bulk import PostgresBulk
 from penstock.engines.postgres.target.repair import PostgresRepair
 from penstock.host.files import DirectoryLock
 from penstock.load.hold import HOLD_LOCK, Hold, clear_hold, read_held, write_hold
 from penstock.model import TableDefinition, TableName
-from penstock.ports.deferred_keys import LateTable
+from penstock.ports.deferred_keys import DeferredTable
 
 SHOW = "show synchronous_commit"
 
@@ -55,8 +55,10 @@ def test_commits_wait_for_the_disk(
     monkeypatch.setattr(bulk_keys, "made_tables", lambda _: {table})
     definition = TableDefinition(name=table, source_id=1, columns=())
     bulk_keys.add_all_keys(target_url, [definition], {}, threads=1, stop=lambda: False)
-    monkeypatch.setattr(late_keys.schema, "add_late_keys", look)
-    late_keys.add_late_keys(target_url, LateTable(source=table, target=table, settled=0, keys=()))
+    monkeypatch.setattr(deferred_keys.schema, "add_deferred_keys", look)
+    deferred_keys.add_deferred_keys(
+        target_url, DeferredTable(source=table, target=table, settled=0, keys=())
+    )
     assert found == [("on" if setting == "off" else setting,)] * 5
 
 

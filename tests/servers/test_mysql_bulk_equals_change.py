@@ -15,13 +15,13 @@ from fix_mysql_columns import ManyColumns, columns_for
 from fix_mysql_extract import extractor_of
 from penstock.codec.types import Engine, filled, parse_choices
 from penstock.codec.types import Server as TypedServer
-from penstock.control.ends import server_of
+from penstock.control.servers import server_of
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quoted
 from penstock.engines.postgres.target.schema import create_tables
 from penstock.engines.postgres.target.shaped import postgres_definition
 from penstock.model import TableDefinition
-from penstock.ports.server_pair import Ends
+from penstock.ports.server_pair import ServerPair
 
 CHOICES = {"zero dates": "text", "nul characters": "remove", "loose json": "text"}
 
@@ -40,7 +40,7 @@ def test_bulk_equals_change(
     with open_catalog(mysql_url) as connection:
         tables = captured_tables(connection, [f"{made.database}.*"])
     source = server_of(mysql_url)
-    ends = Ends(
+    ends = ServerPair(
         source=source,
         target=TypedServer(engine=Engine.POSTGRESQL, version=(18,)),
         choices=parse_choices(CHOICES, source.engine),
@@ -67,7 +67,7 @@ def bring(
     server: MySQLServer,
     target_url: str,
     tables: list[TableDefinition],
-    ends: Ends,
+    ends: ServerPair,
     directory: Path,
 ) -> None:
     """Bring the tables both ways, into the schemas `bulk` and `changed`."""

@@ -16,9 +16,9 @@ from fix_bulk import rows
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_bulk import between, fill_orders, load
 from penstock.control.bulk_load import bulk_load
-from penstock.engines.mysql.loans import SnapshotGone, is_alive
 from penstock.engines.mysql.planner import MySQLPlanner
-from penstock.engines.mysql.source.borrowing import borrow
+from penstock.engines.mysql.proxy_protocol import SnapshotGone, is_alive
+from penstock.engines.mysql.source.proxied_session import open_proxied
 from penstock.load.ledger import read_ledger
 from penstock.load.session import Session
 from penstock.model import TableName
@@ -137,7 +137,7 @@ def test_without_its_snapshot_a_table_begins_afresh(
         gone = keeper.fresh_point()
     assert not is_alive(gone.snapshot_id, gone.snapshot_text)
     with pytest.raises(SnapshotGone):
-        borrow(gone.snapshot_id, gone.snapshot_text)
+        open_proxied(gone.snapshot_id, gone.snapshot_text)
     with MySQLPlanner(config, first=lambda: gone) as planner:
         result = bulk_load(config, spark, planner)
     assert result.positions[TableName(database_of(config.source.url), "orders")] >= (
@@ -214,7 +214,7 @@ def test_sessions_left_in_the_middle_of_a_result_are_replaced(
         count = config.data_loader.max_threads + 3
         for left in range(count, 0, -1):
             assert is_alive(point.snapshot_id, point.snapshot_text), left
-            session = borrow(point.snapshot_id, point.snapshot_text)
+            session = open_proxied(point.snapshot_id, point.snapshot_text)
             name = database_of(config.source.url)
             session.select(f"select * from `{name}`.orders", doing="test")
             session._socket.close()

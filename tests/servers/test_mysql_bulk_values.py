@@ -27,7 +27,7 @@ from fix_mysql_types import NUL_TEXTS
 from penstock.codec.mysql.mysqltext import Dialect, Form, TextCell
 from penstock.codec.types import Engine, parse_choices
 from penstock.codec.types import Server as TypedServer
-from penstock.control.ends import server_of
+from penstock.control.servers import server_of
 from penstock.engines.mysql.source.bulk_reader import RowsOfChunk
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.chunks import KeyChunk
@@ -36,8 +36,8 @@ from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quot
 from penstock.engines.postgres.target.schema import create_tables
 from penstock.engines.postgres.target.shaped import postgres_definition
 from penstock.model import Relation, TableDefinition
-from penstock.ports.server_pair import Ends
-from penstock.sql.read_plan import way_of
+from penstock.ports.server_pair import ServerPair
+from penstock.sql.read_plan import read_plan_of
 
 LOSSY = {"zero dates": "text", "nul characters": "remove"}
 
@@ -97,11 +97,11 @@ def filled(tuned_mysql: MySQLServer) -> Iterator[tuple[MySQLServer, Replica]]:
     tuned_mysql.execute("drop database rec")
 
 
-def ends_of(server: MySQLServer) -> Ends:
+def server_pair(server: MySQLServer) -> ServerPair:
     """From this server into PostgreSQL, keeping what PostgreSQL has no date for as text."""
     source = server_of(server.url())
     target = TypedServer(engine=Engine.POSTGRESQL, version=(18,))
-    return Ends(source=source, target=target, choices=parse_choices(LOSSY, source.engine))
+    return ServerPair(source=source, target=target, choices=parse_choices(LOSSY, source.engine))
 
 
 def unescaped(cell: bytes) -> str | None:
@@ -112,9 +112,11 @@ def unescaped(cell: bytes) -> str | None:
     return re.sub(rb"\\(.)", lambda m: escapes[m[1]], cell, flags=re.DOTALL).decode()
 
 
-def bulk_rows(server: MySQLServer, table: TableDefinition, ends: Ends) -> list[list[str | None]]:
+def bulk_rows(
+    server: MySQLServer, table: TableDefinition, ends: ServerPair
+) -> list[list[str | None]]:
     """All rows of a table as lines of COPY have them."""
-    way = way_of(table, ends)
+    way = read_plan_of(table, ends)
     with lent(server, table) as session:
         select = KeyChunk(table=table.name, number=1).query(way.expressions)
         lines = b"".join(RowsOfChunk(session, select, way.cells, Dialect.COPY))
@@ -151,7 +153,7 @@ def same(expected: str | None, got: str | None, target_type: str, kind: str) -> 
 def test_every_value_is_read_as_it_is_decoded(filled: tuple[MySQLServer, Replica]) -> None:
     """All tables, all rows, all cells: the text for COPY says what the binlog says."""
     server, replica = filled
-    ends = ends_of(server)
+    ends = server_pair(server)
     with open_catalog(server.url()) as connection:
         tables = captured_tables(connection, ["rec.*"])
     assert len(tables) > 40
@@ -178,7 +180,7 @@ def test_every_value_is_read_as_it_is_decoded(filled: tuple[MySQLServer, Replica
 def test_postgresql_takes_every_value(filled: tuple[MySQLServer, Replica], target_url: str) -> None:
     """The lines are those that COPY reads, and as many rows arrive."""
     server, _ = filled
-    ends = ends_of(server)
+    ends = server_pair(server)
     with open_catalog(server.url()) as connection:
         tables = captured_tables(connection, ["rec.*"])
     with connect(target_url, application_name="test", options=EXACT_TEXT_SETTINGS) as target:
@@ -209,7 +211,7 @@ def test_nul_characters_are_removed_by_both_paths(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:
     """Bulk load and changes leave the same, for every type of text and in keys."""
-    database, ends = database_of(mysql_url), ends_of(mysql)
+    database, ends = database_of(mysql_url), server_pair(mysql)
     kinds = [*NUL_TEXTS, "varchar(9) primary key"]
     for place, kind in enumerate(kinds):
         key = "" if "key" in kind else "id int primary key, "

@@ -14,7 +14,8 @@ import pytest
 
 from fix_mysql import MySQLServer
 from fix_mysql_doctor import look, one
-from penstock.engines.mysql.checks import CHECKS, settings, standing
+from penstock.engines.mysql.checks import CHECKS, settings
+from penstock.engines.mysql.checks import resume_state as resume_state
 from penstock.engines.mysql.checks.probe import MySQLProbe, Wanted
 from penstock.engines.mysql.connect import connect
 from penstock.engines.mysql.source.client import DumpOptions, open_binlog
@@ -380,8 +381,8 @@ def test_my030_long_statements(
 ) -> None:
     """A lock would wait for them: statements, and transactions that stand open."""
     for name in ("LONG_STATEMENTS", "LONG_TRANSACTIONS"):
-        text = getattr(standing, name).replace("60", "1")
-        monkeypatch.setattr(standing, name, text)
+        text = getattr(resume_state, name).replace("60", "1")
+        monkeypatch.setattr(resume_state, name, text)
     run("create table a (id int primary key)")
     assert look(server, "MY030") == []
     with server.connect("d") as open_one, server.connect("d") as busy:

@@ -15,9 +15,9 @@ from penstock.control.extract_process import check_source
 from penstock.control.pipeline import pipeline_of
 from penstock.engines.mysql.extraction import mysql_identity
 from penstock.engines.mysql.handover import prepared
-from penstock.engines.mysql.resume_state import asked_position
+from penstock.engines.mysql.log_start import asked_position
 from penstock.engines.mysql.source.beginning import find_beginning
-from penstock.engines.mysql.source.unfollowed import StartUnfit
+from penstock.engines.mysql.source.unsupported import StartUnfit
 from penstock.log import Writer
 from penstock.model import FlushPoint, PenstockError, Run
 from penstock.ports.checks import Severity

@@ -14,7 +14,7 @@ from fix_mysql import MySQLServer, database_of
 from fix_mysql_extract import OPTIONS, extractor_of, sql
 from penstock.codec.mysql.binlog_tables import ShapeMismatch
 from penstock.engines.mysql.connect import connect, run
-from penstock.engines.mysql.source.unfollowed import RowsChangedUnseen, StatementLogged, TableMoved
+from penstock.engines.mysql.source.unsupported import RowsChangedUnseen, StatementLogged, TableMoved
 from penstock.extract.extractor import Ended
 from penstock.model import BinlogPosition, MarkerKind, PenstockError
 

@@ -23,7 +23,7 @@ from penstock.engines.mysql.source.refusals import (
     ServerIdInUse,
     ServerReplaced,
 )
-from penstock.engines.mysql.source.unfollowed import SeenUnknown, StartUnfit
+from penstock.engines.mysql.source.unsupported import SeenUnknown, StartUnfit
 from penstock.extract.extractor import ExtractOptions, Extractor
 from penstock.model import BinlogPosition
 

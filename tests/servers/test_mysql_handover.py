@@ -25,12 +25,12 @@ from penstock.control.extract_process import extract_changes, extract_options
 from penstock.control.handover import bulk_planner
 from penstock.control.pipeline import pipeline_of
 from penstock.engines.mysql.handover import prepared
-from penstock.engines.mysql.loans import is_alive
+from penstock.engines.mysql.log_start import make_engine
 from penstock.engines.mysql.planner import MySQLPlanner
-from penstock.engines.mysql.resume_state import make_engine
+from penstock.engines.mysql.proxy_protocol import is_alive
 from penstock.engines.mysql.source.beginning import Beginning, find_beginning
-from penstock.engines.mysql.source.borrowing import borrow
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
+from penstock.engines.mysql.source.proxied_session import open_proxied
 from penstock.extract.extractor import Ended, Extractor
 from penstock.load.bulk import BulkResult, finish_foreign_keys
 from penstock.load.session import Session
@@ -247,7 +247,7 @@ def test_a_chunk_that_is_read_keeps_no_alter_waiting(mysql: MySQLServer, config:
     select = f"select * from `{database_of(config.source.url)}`.t"
     with MySQLPlanner(config) as planner:
         point = planner.fresh_point()
-        with borrow(point.snapshot_id, point.snapshot_text) as session:
+        with open_proxied(point.snapshot_id, point.snapshot_text) as session:
             for expected in range(2):  # a table can be read again as long as it is what it was
                 session.select(select, doing=f"test {expected}")
                 session._read_out()
@@ -255,7 +255,7 @@ def test_a_chunk_that_is_read_keeps_no_alter_waiting(mysql: MySQLServer, config:
             assert altered(mysql, config.source.url)
         planner.release()
         point = planner.fresh_point()
-        with borrow(point.snapshot_id, point.snapshot_text) as session:
+        with open_proxied(point.snapshot_id, point.snapshot_text) as session:
             session.select(select, doing="left in the middle")
             assert not altered(mysql, config.source.url)
         assert altered(mysql, config.source.url)
@@ -271,7 +271,7 @@ def test_without_the_right_an_alter_waits_until_all_is_read(
         least = replace(config, source=replace(config.source, url=f"{url}{name}"))
         with capture_logs() as logs, MySQLPlanner(least) as planner:
             point = planner.fresh_point()
-            with borrow(point.snapshot_id, point.snapshot_text) as session:
+            with open_proxied(point.snapshot_id, point.snapshot_text) as session:
                 session.select(f"select * from `{name}`.t", doing="test")
             assert not altered(mysql, config.source.url)
             planner.release()

@@ -20,16 +20,16 @@ from fix_mysql_loader import ITEMS, Target
 from fix_pipeline import write_pipeline
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import load_config
+from penstock.control.deferred_keys import DeferredKeyMaker
 from penstock.control.extract_process import extract_changes
-from penstock.control.late_keys import LateKeyMaker
 from penstock.control.table_copy import TableCopier
 from penstock.engines.mysql.planner import MySQLPlanner
 from penstock.extract.extractor import Ended
-from penstock.load.late_keys import put_late_keys, read_late_keys
+from penstock.load.deferred_keys import put_deferred_keys, read_deferred_keys
 from penstock.load.ledger import read_ledger
 from penstock.load.session import Session
 from penstock.model import BinlogPosition, TableName
-from penstock.ports.deferred_keys import LateKey, LateTable, add_late_keys
+from penstock.ports.deferred_keys import DeferredKey, DeferredTable, add_deferred_keys
 from penstock.ports.handover import read_handover
 from penstock.ports.refusals import TargetDdlFailed
 
@@ -177,7 +177,7 @@ def test_a_table_that_is_copied_again(
     with MySQLPlanner(config) as planner:
         bulk_load(config, spark, planner)
     assert copy.unique_keys() == ALL
-    assert read_late_keys(config.layout.state) == ()
+    assert read_deferred_keys(config.layout.state) == ()
     party.between_snapshots(monkeypatch)
     config = load_config(written(tmp_path, account, party, copy))
     with TableCopier(config, Sessions(spark)) as copier:  # type: ignore[arg-type]
@@ -188,13 +188,13 @@ def test_a_table_that_is_copied_again(
     assert copy.unique_keys() == ALL[1:]
     guests = [guest for _, guest, _ in copy.rows("seat") if guest is not None]
     assert len(guests) > len(set(guests))
-    (late,) = read_late_keys(config.layout.state)
+    (late,) = read_deferred_keys(config.layout.state)
     assert late.with_foreign_keys
     assert late.settled > position
     copy.execute("delete from seat where guest is not null")
-    LateKeyMaker(config).make([late])
+    DeferredKeyMaker(config).make([late])
     assert copy.unique_keys() == ALL
-    assert read_late_keys(config.layout.state) == ()
+    assert read_deferred_keys(config.layout.state) == ()
 
 
 # -- the loader ------------------------------------------------------------------------------------
@@ -206,24 +206,24 @@ class Maker:
     def __init__(self, url: str, state: Path) -> None:
         self._url, self._state = url, state
 
-    def make(self, tables: Sequence[LateTable]) -> None:
+    def make(self, tables: Sequence[DeferredTable]) -> None:
         """See `KeyMaker`."""
         for table in tables:
-            assert add_late_keys(self._url, table) == []
-            put_late_keys(self._state, (), instead_of=[table.source])
+            assert add_deferred_keys(self._url, table) == []
+            put_deferred_keys(self._state, (), instead_of=[table.source])
 
 
-def waiting(target: Target, settled: int, *columns: str) -> LateTable:
+def waiting(target: Target, settled: int, *columns: str) -> DeferredTable:
     """Table t, whose unique key waits."""
     name = TableName(target.database, "t")
     text = f"alter table `{target.database}`.t add {{}} once ({', '.join(columns)})"
-    key = LateKey(
+    key = DeferredKey(
         name="once",
         columns=columns,
         statement=text.format("unique key"),
         plain=text.format("key"),
     )
-    return LateTable(source=TableName("public", "t"), target=name, settled=settled, keys=(key,))
+    return DeferredTable(source=TableName("public", "t"), target=name, settled=settled, keys=(key,))
 
 
 @pytest.mark.parametrize("is_local", [True, False])
@@ -242,7 +242,7 @@ def test_what_was_read_and_staged_before_the_keys_is_not_used_after_them(
             update(ITEM, 1, "t", 1), update(ITEM, 2, two, 2), update(ITEM, 1, one, count)
         )
         log.close_segment()
-    put_late_keys(root / "state", [waiting(my_target, settled, "name")], instead_of=())
+    put_deferred_keys(root / "state", [waiting(my_target, settled, "name")], instead_of=())
     keeper = LocalKeeper()
     keeper.is_local = is_local
     loader = Running(
@@ -257,7 +257,7 @@ def test_what_was_read_and_staged_before_the_keys_is_not_used_after_them(
     loader.end(stop=True)
     assert my_target.execute("select id, name, n from t order by id") == [(1, "b", 8), (2, "a", 2)]
     assert Copy(my_target.url, my_target.database, my_target.server).unique_keys() == ["t: name"]
-    assert read_late_keys(root / "state") == ()
+    assert read_deferred_keys(root / "state") == ()
 
 
 def test_before_their_place_no_keys_are_made(my_target: Target, log: LogMaker) -> None:
@@ -266,7 +266,7 @@ def test_before_their_place_no_keys_are_made(my_target: Target, log: LogMaker) -
     my_target.execute(ITEMS)
     applied = log.transaction(insert(ITEM, 1, "a", 1), insert(ITEM, 2, "a", 2))
     log.close_segment()
-    put_late_keys(root / "state", [waiting(my_target, applied + 1000, "name")], instead_of=())
+    put_deferred_keys(root / "state", [waiting(my_target, applied + 1000, "name")], instead_of=())
     loader = Running(
         my_target.url,
         root,
@@ -276,7 +276,7 @@ def test_before_their_place_no_keys_are_made(my_target: Target, log: LogMaker) -
     until(lambda: loader.error is not None or loader.loader.applied.segment == 0)
     time.sleep(0.3)
     loader.end(stop=True)
-    assert len(read_late_keys(root / "state")) == 1
+    assert len(read_deferred_keys(root / "state")) == 1
 
 
 def test_a_key_that_the_target_refuses(my_target: Target) -> None:
@@ -286,12 +286,12 @@ def test_a_key_that_the_target_refuses(my_target: Target) -> None:
     with pytest.raises(
         TargetDdlFailed, match=r"key once of .*\.t: .* same values in name"
     ) as caught:
-        add_late_keys(my_target.url, table)
+        add_deferred_keys(my_target.url, table)
     assert "secret" not in caught.value.message.lower()
     assert table.keys[0].plain in caught.value.hint
     my_target.execute(table.keys[0].plain)
-    assert add_late_keys(my_target.url, table) == []
-    (note,) = add_late_keys(my_target.url, waiting(my_target, 1, "name", "gone"))
+    assert add_deferred_keys(my_target.url, table) == []
+    (note,) = add_deferred_keys(my_target.url, waiting(my_target, 1, "name", "gone"))
     assert "lacks gone" in note
 
 
@@ -300,16 +300,16 @@ def test_a_key_that_postgresql_refuses(target_url: str) -> None:
     run(target_url, "create table t (id int primary key, v text)", "insert into t values (1, 'a')")
     run(target_url, "insert into t values (2, 'a')")
     text = "create {}index once on public.t (v)"
-    key = LateKey(
+    key = DeferredKey(
         name="once", columns=("v",), statement=text.format("unique "), plain=text.format("")
     )
     name = TableName("public", "t")
-    table = LateTable(source=name, target=name, settled=1, keys=(key,))
+    table = DeferredTable(source=name, target=name, settled=1, keys=(key,))
     with pytest.raises(TargetDdlFailed, match=r"unique key once of public\.t: ") as caught:
-        add_late_keys(target_url, table)
+        add_deferred_keys(target_url, table)
     assert key.plain in caught.value.hint
     run(target_url, key.plain)
-    assert add_late_keys(target_url, table) == []
+    assert add_deferred_keys(target_url, table) == []
     run(target_url, "drop index once", "alter table t rename v to w")
-    (note,) = add_late_keys(target_url, table)
+    (note,) = add_deferred_keys(target_url, table)
     assert "lacks v" in note

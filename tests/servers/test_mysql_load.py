@@ -15,7 +15,7 @@ from fix_loader import LogMaker
 from fix_merge import CHILD, ITEM, PARENT, delete, insert, update
 from fix_mysql_loader import ITEMS, MyApplying, MyStart, Target
 from penstock.codec.types import Engine, Server, map_column
-from penstock.control.ends import server_of
+from penstock.control.servers import server_of
 from penstock.engines.mysql.target import apply as applying
 from penstock.engines.mysql.target import send as sending
 from penstock.engines.mysql.target.layout import MergeLayout

@@ -15,7 +15,7 @@ from fix_extract import log_changes
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_extract import sql
 from fix_mysql_pipe import Pipe
-from penstock.engines.mysql.source.unfollowed import TableMoved
+from penstock.engines.mysql.source.unsupported import TableMoved
 from penstock.model import PenstockError
 
 LOOSE = "set sql_mode = 'ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO'"

@@ -11,11 +11,11 @@ from fix_mysql import MySQLServer, database_of
 from fix_mysql_columns import ManyColumns, columns_for, generated_columns
 from fix_mysql_pipe import Pipe, empty_pipe
 from penstock.codec.types import Choices, filled
-from penstock.control.ends import server_of
+from penstock.control.servers import server_of
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.target.shapes import create_sql
 from penstock.model import TableName
-from penstock.ports.server_pair import Ends
+from penstock.ports.server_pair import ServerPair
 
 WHOLE = {"year(2)": "year(4)"}  # which holds what the other one prints two digits of
 
@@ -38,7 +38,7 @@ def test_every_column_keeps_its_type(mysql: MySQLServer, mysql_url: str) -> None
     server, target = server_of(mysql_url), database_of(target_url)
     with open_catalog(mysql_url) as connection:
         tables = captured_tables(connection, [f"{made.database}.*"])
-    ends = Ends(source=server, target=server, choices=Choices(everything="error"))
+    ends = ServerPair(source=server, target=server, choices=Choices(everything="error"))
     differing, count = {}, 0
     try:
         for table in tables:
@@ -67,7 +67,7 @@ def test_every_column_keeps_its_values_when_they_change(mysql: MySQLServer, pipe
     """By changes alone, computed columns too: both databases print the same."""
     made = ManyColumns(mysql, pipe.source, columns_for(is_mariadb=mysql.is_mariadb))
     server, target = server_of(pipe.source), database_of(pipe.target)
-    ends = Ends(source=server, target=server, choices=Choices(everything="error"))
+    ends = ServerPair(source=server, target=server, choices=Choices(everything="error"))
     with open_catalog(pipe.source) as connection:
         tables = captured_tables(connection, [f"{made.database}.*"])
     mappings = {table.name.name: ends.mappings(table) for table in tables}

@@ -1,4 +1,4 @@
-"""Snapshots at one point: every recipe against writers, every set of rights, locks let go."""
+"""Snapshots at one point: every strategy against writers, every set of rights, locks let go."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from penstock.engines.mysql.connect import connect, rows
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.client import DumpOptions, open_binlog
 from penstock.engines.mysql.source.login import probe_server_id
-from penstock.engines.mysql.source.recipes import Choice, NoConsistentPoint, Recipe
 from penstock.engines.mysql.source.refusals import LogOff
 from penstock.engines.mysql.source.snapshot import (
     Snapshots,
@@ -26,6 +25,7 @@ from penstock.engines.mysql.source.snapshot import (
     open_snapshots,
     read_choices,
 )
+from penstock.engines.mysql.source.strategies import Choice, NoConsistentPoint, Strategy
 from penstock.host import faults
 from penstock.host.errors import StatementInterrupted
 from penstock.host.faults import FaultInjected
@@ -33,13 +33,13 @@ from penstock.model import BinlogPosition, TableDefinition
 
 WRITE_ROWS = (23, 30)
 WRITERS = 3
-OF_MYSQL = (Recipe.BACKUP_LOCK, Recipe.GLOBAL_LOCK, Recipe.TABLE_LOCKS, Recipe.LOCK_FREE)
+OF_MYSQL = (Strategy.BACKUP_LOCK, Strategy.GLOBAL_LOCK, Strategy.TABLE_LOCKS, Strategy.LOCK_FREE)
 OF_MARIADB = (
-    Recipe.OWN_POSITIONS,
-    Recipe.BACKUP_STAGE,
-    Recipe.GLOBAL_LOCK,
-    Recipe.TABLE_LOCKS,
-    Recipe.LOCK_FREE,
+    Strategy.OWN_POSITIONS,
+    Strategy.BACKUP_STAGE,
+    Strategy.GLOBAL_LOCK,
+    Strategy.TABLE_LOCKS,
+    Strategy.LOCK_FREE,
 )
 
 
@@ -109,23 +109,23 @@ def logged(server: MySQLServer, snapshots: Snapshots) -> set[int]:
 @pytest.mark.server("mysql")
 @pytest.mark.parametrize("recipe", OF_MYSQL)
 def test_every_recipe_of_mysql(
-    mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition], recipe: Recipe
+    mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition], strategy: Strategy
 ) -> None:
     """What the snapshots see and what is logged behind the point is everything, nothing twice."""
-    check_one_point(mysql, mysql_url, tables, recipe)
+    check_one_point(mysql, mysql_url, tables, strategy)
 
 
 @pytest.mark.server("mariadb")
 @pytest.mark.parametrize("recipe", OF_MARIADB)
 def test_every_recipe_of_mariadb(
-    mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition], recipe: Recipe
+    mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition], strategy: Strategy
 ) -> None:
     """What the snapshots see and what is logged behind the point is everything, nothing twice."""
-    check_one_point(mysql, mysql_url, tables, recipe)
+    check_one_point(mysql, mysql_url, tables, strategy)
 
 
 def check_one_point(
-    mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition], recipe: Recipe
+    mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition], strategy: Strategy
 ) -> None:
     """Take snapshots while others write; without a lock what is seen and what follows overlap."""
     name = database_of(mysql_url)
@@ -133,7 +133,7 @@ def check_one_point(
     with (
         writers(mysql, name, pause_s=0.02),
         open_snapshots(
-            mysql_url, tables, count=4, among=[Choice(recipe=recipe)], on_choice=told.append
+            mysql_url, tables, count=4, among=[Choice(strategy=strategy)], on_choice=told.append
         ) as taken,
     ):
         time.sleep(0.3)
@@ -142,16 +142,16 @@ def check_one_point(
         assert seen(taken) == views, "the snapshots move"
     final = {row[0] for row in mysql.execute("select id from a", name)}
     behind = logged(mysql, taken)
-    assert [choice.recipe for choice in told] == [recipe]
+    assert [choice.strategy for choice in told] == [strategy]
     assert taken.settled >= taken.status.position
     for view in views:
         assert view | behind == final
-        if recipe is not Recipe.LOCK_FREE:
+        if strategy is not Strategy.LOCK_FREE:
             assert view == views[0]
             assert not view & behind
             assert taken.settled == taken.status.position
     assert taken.lock_held_s < 5
-    if recipe in (Recipe.GLOBAL_LOCK, Recipe.BACKUP_STAGE, Recipe.TABLE_LOCKS):
+    if strategy in (Strategy.GLOBAL_LOCK, Strategy.BACKUP_STAGE, Strategy.TABLE_LOCKS):
         assert taken.lock_held_s > 0
 
 
@@ -165,31 +165,31 @@ def test_again_and_again_under_load(own_mysql: Callable[..., MySQLServer]) -> No
     server.execute("create table d.b (id int primary key)")
     with open_catalog(server.url()) as connection:
         tables = captured_tables(connection, ["d.*"])
-    best = Recipe.OWN_POSITIONS if server.is_mariadb else Recipe.BACKUP_LOCK
+    best = Strategy.OWN_POSITIONS if server.is_mariadb else Strategy.BACKUP_LOCK
     kept = []
     with writers(server, "d", pause_s=0.004):
-        for recipe in [best, Recipe.LOCK_FREE] * 15:
+        for strategy in [best, Strategy.LOCK_FREE] * 15:
             try:
                 with open_snapshots(
-                    server.url("d"), tables, count=2, among=[Choice(recipe=recipe)]
+                    server.url("d"), tables, count=2, among=[Choice(strategy=strategy)]
                 ) as taken:
                     kept.append((taken, seen(taken)))
             except SnapshotsDiffer:
                 continue
-    assert sum(taken.choice.recipe is best for taken, _ in kept) > 5
+    assert sum(taken.choice.strategy is best for taken, _ in kept) > 5
     final = {row[0] for row in server.execute("select id from d.a")}
     for taken, views in kept:
         behind = logged(server, taken)
         for view in views:
             assert view | behind == final
-            assert taken.choice.recipe is Recipe.LOCK_FREE or not view & behind
+            assert taken.choice.strategy is Strategy.LOCK_FREE or not view & behind
 
 
-# -- which recipe --------------------------------------------------------------------------------
+# -- which strategy --------------------------------------------------------------------------------
 
 
 def offered(url: str, tables: list[TableDefinition]) -> list[Choice]:
-    """The recipes for the account in a URL."""
+    """The strategies for the account in a URL."""
     with connect(url, application_name="t") as connection:
         return read_choices(connection, tables)
 
@@ -197,9 +197,11 @@ def offered(url: str, tables: list[TableDefinition]) -> list[Choice]:
 def test_the_superuser_takes_the_gentlest(
     mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition]
 ) -> None:
-    """All recipes are there, the one that nobody notices first."""
+    """All strategies are there, the one that nobody notices first."""
     found = offered(mysql_url, tables)
-    assert [choice.recipe for choice in found] == list(OF_MARIADB if mysql.is_mariadb else OF_MYSQL)
+    assert [choice.strategy for choice in found] == list(
+        OF_MARIADB if mysql.is_mariadb else OF_MYSQL
+    )
     assert found[0].lacking == ()
     assert "not better" not in str(found[0])
 
@@ -208,20 +210,20 @@ def test_the_superuser_takes_the_gentlest(
 def test_rights_decide_on_mysql(
     mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition]
 ) -> None:
-    """A missing right leaves out its recipe, and the choice says which one it would have been."""
+    """A missing right leaves out its strategy, and the choice says which one it would have been."""
     name = database_of(mysql_url)
     client, reads = "replication client on *.*", f"select on `{name}`.*"
     locks = f"lock tables on `{name}`.*"
     cases = [
-        ([client, reads, "backup_admin on *.*"], Recipe.BACKUP_LOCK, ""),
-        ([client, reads, "reload on *.*"], Recipe.GLOBAL_LOCK, "BACKUP_ADMIN is missing"),
-        ([client, reads, locks], Recipe.TABLE_LOCKS, "RELOAD is missing"),
-        ([client, reads], Recipe.LOCK_FREE, f"LOCK TABLES is missing on {name}.a, {name}.b"),
+        ([client, reads, "backup_admin on *.*"], Strategy.BACKUP_LOCK, ""),
+        ([client, reads, "reload on *.*"], Strategy.GLOBAL_LOCK, "BACKUP_ADMIN is missing"),
+        ([client, reads, locks], Strategy.TABLE_LOCKS, "RELOAD is missing"),
+        ([client, reads], Strategy.LOCK_FREE, f"LOCK TABLES is missing on {name}.a, {name}.b"),
     ]
-    for grants, recipe, lacking in cases:
+    for grants, strategy, lacking in cases:
         with mysql.role(*grants) as url:
             first = offered(url, tables)[0]
-            assert first.recipe is recipe
+            assert first.strategy is strategy
             assert lacking in str(first)
             with open_snapshots(url + name, tables, count=2) as taken:
                 assert taken.choice == first
@@ -240,13 +242,13 @@ def test_rights_decide_on_mariadb(
     """The right to read is enough: each snapshot knows its own position."""
     name = database_of(mysql_url)
     with mysql.role(f"select on `{name}`.*") as url:
-        assert [choice.recipe for choice in offered(url, tables)] == [
-            Recipe.OWN_POSITIONS,
-            Recipe.LOCK_FREE,
+        assert [choice.strategy for choice in offered(url, tables)] == [
+            Strategy.OWN_POSITIONS,
+            Strategy.LOCK_FREE,
         ]
         before = BinlogPosition.at(*mysql.status())
         with open_snapshots(url + name, tables, count=3) as taken:
-            assert taken.choice.recipe is Recipe.OWN_POSITIONS
+            assert taken.choice.strategy is Strategy.OWN_POSITIONS
             point = taken.status.position
             # What an earlier test's session leaves behind at its end may still come in.
             assert before <= point <= BinlogPosition.at(*mysql.status())
@@ -265,7 +267,7 @@ def test_tables_that_can_not_be_caught_up_or_read_at_one_point(
     with open_catalog(mysql_url) as connection:
         tables = captured_tables(connection, [f"{name}.*"])
     found = offered(mysql_url, tables)
-    assert Recipe.LOCK_FREE not in [choice.recipe for choice in found]
+    assert Strategy.LOCK_FREE not in [choice.strategy for choice in found]
     assert f"{name}.m cannot be read at one point" in str(found[0])
 
 
@@ -276,9 +278,9 @@ def test_without_gtids_what_is_seen_can_not_be_told(own_mysql: Callable[..., MyS
     server.execute("create database d; create table d.a (id int primary key)")
     with open_catalog(server.url()) as connection:
         tables = captured_tables(connection, ["d.*"])
-    assert [choice.recipe for choice in offered(server.url(), tables)] == [
-        Recipe.GLOBAL_LOCK,
-        Recipe.TABLE_LOCKS,
+    assert [choice.strategy for choice in offered(server.url(), tables)] == [
+        Strategy.GLOBAL_LOCK,
+        Strategy.TABLE_LOCKS,
     ]
     rights = ("replication client on *.*", "select on d.*")
     with server.role(*rights) as url, pytest.raises(NoConsistentPoint, match="gtid_mode = ON"):
@@ -389,28 +391,28 @@ def test_a_lock_that_is_not_to_be_had_gives_way_to_the_next_recipe(
     monkeypatch.setattr("penstock.engines.mysql.source.snapshot.LOCK_TIMEOUT_S", 1)
     name = database_of(mysql_url)
     told: list[Choice] = []
-    among = [Choice(recipe=Recipe.TABLE_LOCKS), Choice(recipe=Recipe.LOCK_FREE)]
+    among = [Choice(strategy=Strategy.TABLE_LOCKS), Choice(strategy=Strategy.LOCK_FREE)]
     with mysql.connect(name) as holder, holder.cursor() as cursor:
         cursor.execute("begin")
         cursor.execute("insert into a values (1)")
         with open_snapshots(
             mysql_url, tables, count=2, among=among, on_choice=told.append
         ) as taken:
-            assert taken.choice.recipe is Recipe.LOCK_FREE
+            assert taken.choice.strategy is Strategy.LOCK_FREE
             assert seen(taken) == [set(), set()]
         cursor.execute("rollback")
-    assert [choice.recipe for choice in told] == [Recipe.TABLE_LOCKS, Recipe.LOCK_FREE]
+    assert [choice.strategy for choice in told] == [Strategy.TABLE_LOCKS, Strategy.LOCK_FREE]
 
 
-@pytest.mark.parametrize("recipe", [Recipe.GLOBAL_LOCK, Recipe.TABLE_LOCKS])
+@pytest.mark.parametrize("recipe", [Strategy.GLOBAL_LOCK, Strategy.TABLE_LOCKS])
 def test_locks_are_let_go_when_we_fail(
-    mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition], recipe: Recipe
+    mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition], strategy: Strategy
 ) -> None:
     """An error while they are held does not leave them behind."""
     with (
         faults.armed("snapshot.locked:1:error"),
         pytest.raises(FaultInjected),
-        open_snapshots(mysql_url, tables, count=2, among=[Choice(recipe=recipe)]),
+        open_snapshots(mysql_url, tables, count=2, among=[Choice(strategy=strategy)]),
     ):
         pass
     mysql.execute("set lock_wait_timeout = 2; insert into a values (1)", database_of(mysql_url))
@@ -419,7 +421,7 @@ def test_locks_are_let_go_when_we_fail(
 KILLED = """
 import sys
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
-from penstock.engines.mysql.source.recipes import Choice, Recipe
+from penstock.engines.mysql.source.strategies import Choice, Recipe
 from penstock.engines.mysql.source.refusals import LogOff
 from penstock.engines.mysql.source.snapshot import open_snapshots
 url, pattern = sys.argv[1:]

@@ -92,7 +92,7 @@ class Story:
                     f"delete from {name} where id = {key + 1}",
                 )
 
-    def wish(self, what: str, name: str) -> None:
+    def request(self, what: str, name: str) -> None:
         """Give a command."""
         ran = penstock("table", what, self.path, f"{self.source.schema}.{name}", "--json")
         assert ran.code == 0, ran.err
@@ -120,8 +120,8 @@ class Story:
 
             until(lambda: self._has_rows("item"), "the bulk load")
             self._writer.start()
-            self.wish("add", "late")
-            self.wish("pause", "item")
+            self.request("add", "late")
+            self.request("pause", "item")
             until(lambda: self.state("late") == "following", "late follows")
             until(lambda: self.state("item") == "paused", "item is paused")
             stands = self.target.rows("item", self.target.schema)
@@ -130,18 +130,18 @@ class Story:
                 lambda: len(self.target.rows("other", self.target.schema)) > others, "others flow"
             )
             assert self.target.rows("item", self.target.schema) == stands
-            self.wish("resume", "item")
-            self.wish("resync", "other")
+            self.request("resume", "item")
+            self.request("resync", "other")
             until(lambda: self.state("item") == "following", "item follows")
             until(lambda: self.state("other") == "following", "other follows")
-            self.wish("remove", "late")
+            self.request("remove", "late")
             until(lambda: self.state("late") == "removed", "late is removed")
             left = self.target.rows("late", self.target.schema)
             self._stop.set()
             self._writer.join()
             until(lambda: self.equal("item") and self.equal("other"), "both are equal")
             assert self.target.rows("late", self.target.schema) == left
-            self.wish("add", "late")
+            self.request("add", "late")
             until(lambda: self.state("late") == "following", "late follows again")
             until(lambda: self.equal("late"), "late is equal")
 

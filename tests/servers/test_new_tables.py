@@ -13,7 +13,7 @@ import pytest
 from fix_end_to_end import Pair, Process
 from fix_pipeline import penstock
 from fix_postgres import Server
-from fix_tables import Customers, line, reach, wish
+from fix_tables import Customers, line, reach, request
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -132,7 +132,7 @@ def test_a_new_table_is_left_out(pair: Pair) -> None:
     pair.run(BORN.format(name="late"))
     for name in ("public.early", "public.late"):
         process.until(lambda one=name: left_out(pair, one, "CT69"), "left out")
-    wish(pair, "add", "public.late")
+    request(pair, "add", "public.late")
     reach(pair, "public.late", "following")
     pair.run("update late set n = n + 1")
     pair.check("late", "item")
@@ -148,7 +148,7 @@ def test_a_new_table_stops_the_pipeline_where_that_is_wanted(pair: Pair) -> None
     pair.run(BORN.format(name="before"))
     process.until(lambda: left_out(pair, "public.before", "CT69"), "left out")
     process = started(pair, "stop")
-    wish(pair, "add", "public.before")  # a table left out before stops nobody once it is added
+    request(pair, "add", "public.before")  # a table left out before stops nobody once it is added
     reach(pair, "public.before", "following")
     pair.run(BORN.format(name="halt"))
     assert process.ended() == 1
@@ -164,7 +164,7 @@ def test_a_new_table_stops_the_pipeline_where_that_is_wanted(pair: Pair) -> None
     assert "public.item" in [one["table"] for one in told.result["tables"] if one["equal"]]
     ran = penstock("table", "pause", pair.path, "public.nowhere", "--json")
     assert (ran.code, ran.error["code"]) == (1, "CT60")
-    wish(pair, "add", "public.halt")
+    request(pair, "add", "public.halt")
     pair.start()
     reach(pair, "public.halt", "following")
     pair.run("update halt set n = n + 1")

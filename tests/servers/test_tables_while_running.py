@@ -15,7 +15,7 @@ import pytest
 from fix_end_to_end import Pair
 from fix_pipeline import penstock
 from fix_postgres import Server
-from fix_tables import LATE, SETUP, Customers, count, line, reach, wish
+from fix_tables import LATE, SETUP, Customers, count, line, reach, request
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -42,7 +42,7 @@ def test_a_table_is_added_while_others_flow(pair: Pair) -> None:
     """Made in the target, its rows copied, its changes of all the time followed; no restart."""
     pair.run(LATE.format(name="late"))
     with Customers(pair, "item", "late"):
-        wish(pair, "add", "public.late")
+        request(pair, "add", "public.late")
         reach(pair, "public.late", "following")
         pair.settle()
     pair.check("late", "item", "bag", "other")
@@ -71,7 +71,7 @@ def test_no_table_waits_for_a_copy_and_newer_images_win(pair: Pair) -> None:
     assert pair.process is not None
     with psycopg.connect(pair.target_url) as holder:
         holder.execute("lock table big in share mode")
-        wish(pair, "add", "public.big")
+        request(pair, "add", "public.big")
         pair.process.until(lambda: held(pair, "big"), "the copy waits for the lock")
         pair.run("update big set n = n + 1 where id % 3 = 0")
         pair.run("delete from big where id % 5 = 0")
@@ -97,10 +97,10 @@ def test_what_sends_no_rows_reaches_tables_that_stand_apart(pair: Pair) -> None:
         "insert into shape select g, 0 from generate_series(1, 100) as g"
     )
     pair.run(LATE.format(name="swap"))
-    wish(pair, "add", "public.shape", "public.swap")
+    request(pair, "add", "public.shape", "public.swap")
     reach(pair, "public.shape", "following")
     reach(pair, "public.swap", "following")
-    wish(pair, "pause", "public.shape", "public.swap")
+    request(pair, "pause", "public.shape", "public.swap")
     reach(pair, "public.shape", "paused")
     reach(pair, "public.swap", "paused")
     for name in ("shape", "swap"):
@@ -111,8 +111,8 @@ def test_what_sends_no_rows_reaches_tables_that_stand_apart(pair: Pair) -> None:
         pair.run(f"alter table {name} alter column n type bigint using n * 2")
         pair.run(f"delete from {name} where id % 10 = 0")
     pair.settle()
-    wish(pair, "resync", "public.swap")
-    wish(pair, "resume", "public.shape", "public.swap")
+    request(pair, "resync", "public.swap")
+    request(pair, "resume", "public.shape", "public.swap")
     pair.run("truncate swap; insert into swap (id, n) values (1, 1), (2, 2)")
     pair.run("alter table swap add column last text default 'x'")
     pair.run("insert into swap (id, n) values (3, 3)")
@@ -125,7 +125,7 @@ def test_what_sends_no_rows_reaches_tables_that_stand_apart(pair: Pair) -> None:
 def test_a_paused_table_waits_and_loses_nothing(pair: Pair) -> None:
     """Its segments are kept with removeFiles; afterwards each change is applied once, in order."""
     with Customers(pair, "item"):
-        wish(pair, "pause", "public.item", "public.bag")
+        request(pair, "pause", "public.item", "public.bag")
         reach(pair, "public.item", "paused")
         reach(pair, "public.bag", "paused")
         stands = count(pair, "select sum(n) + count(*) from item")
@@ -138,7 +138,7 @@ def test_a_paused_table_waits_and_loses_nothing(pair: Pair) -> None:
         assert count(pair, "select count(*) from other") > others
         assert line(pair, "public.item")["behind_rows"] > 0
         kept = len(list((pair.directory / "log").glob("*.ckt")))
-        wish(pair, "resume", "public.item", "public.bag")
+        request(pair, "resume", "public.item", "public.bag")
         reach(pair, "public.item", "following")
         reach(pair, "public.bag", "following")
     pair.check("item", "bag", "other")
@@ -156,7 +156,7 @@ def test_a_table_is_copied_again(pair: Pair) -> None:
     pair.target.execute("update item set t = 'wrong'")
     pair.target.execute("delete from bag")
     # Before anybody writes: a row of `bag` that is to be deleted and is not there is an error.
-    wish(pair, "resync", "public.item", "public.bag")
+    request(pair, "resync", "public.item", "public.bag")
     with Customers(pair, "item"):
         reach(pair, "public.item", "following")
         reach(pair, "public.bag", "following")
@@ -166,11 +166,11 @@ def test_a_table_is_copied_again(pair: Pair) -> None:
 def test_a_removed_table_stays_as_it_is_and_can_be_added_again(pair: Pair) -> None:
     """It leaves the publication; added again its rows are copied over what the target has."""
     pair.run(LATE.format(name="goes"))
-    wish(pair, "add", "public.goes")
+    request(pair, "add", "public.goes")
     reach(pair, "public.goes", "following")
     published = "select count(*) from pg_publication_tables where tablename = 'goes'"
     with Customers(pair, "item", "goes"):
-        wish(pair, "remove", "public.goes")
+        request(pair, "remove", "public.goes")
         reach(pair, "public.goes", "removed")
         assert pair.process is not None
         pair.process.until(
@@ -179,7 +179,7 @@ def test_a_removed_table_stays_as_it_is_and_can_be_added_again(pair: Pair) -> No
         before = count(pair, "select sum(n) + count(*) from goes")
         pair.settle()
         assert count(pair, "select sum(n) + count(*) from goes") == before
-        wish(pair, "add", "public.goes")
+        request(pair, "add", "public.goes")
         reach(pair, "public.goes", "following")
     pair.check("goes", "item", "other")
 
@@ -199,13 +199,13 @@ def test_what_can_not_be_added_is_told_and_disturbs_nobody(pair: Pair) -> None:
     pair.run("create table theirs (id int primary key)")
     pair.target.execute("create table theirs (id int primary key)")
     pair.target.execute("insert into theirs values (1)")
-    wish(pair, "add", "public.theirs")
+    request(pair, "add", "public.theirs")
     assert pair.process is not None
     pair.process.until(
         lambda: line(pair, "public.theirs").get("code") == "LD43", "the refusal is shown"
     )
     pair.check("item")
-    wish(pair, "resync", "public.theirs")
+    request(pair, "resync", "public.theirs")
     reach(pair, "public.theirs", "following")
     pair.check("theirs")
 
@@ -224,7 +224,7 @@ def test_wishes_of_a_stopped_pipeline_are_carried_out_at_its_start(pair: Pair) -
         reach(pair, "public.meanwhile", "following")
         reach(pair, "public.bag", "following")
         reach(pair, "public.item", "paused")
-    wish(pair, "resume", "public.item")
+    request(pair, "resume", "public.item")
     reach(pair, "public.item", "following")
     pair.check("meanwhile", "bag", "item", "other")
     told = penstock("verify", pair.path, "--json")

@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 from penstock.control.config import load_config
-from penstock.control.ends import source_tables
 from penstock.control.running import LOAD_LOCK
+from penstock.control.servers import source_tables
 from penstock.control.verify import (
     ChangesUnapplied,
     ExtractorMissing,

@@ -8,10 +8,16 @@ from itertools import count
 import pytest
 
 from penstock.model import TableName
-from penstock.model.wishes import Capture, CaptureAnswer, CaptureAnswers, TableWish, TableWishes
+from penstock.model.table_requests import (
+    Capture,
+    CaptureAnswer,
+    CaptureAnswers,
+    TableRequest,
+    TableRequests,
+)
 from penstock.ports.table_sync import (
-    Apart,
-    ApartState,
+    SyncState,
+    TableSync,
     has_met,
     isolated,
     left_out,
@@ -26,14 +32,14 @@ NOBODY = CaptureAnswers()
 HERE = Applied(segment=7, gsn=700, trx=70, position=7000)
 
 
-def row(state: ApartState, **more: object) -> Apart:
+def row(state: SyncState, **more: object) -> TableSync:
     """A row of the target's."""
-    return replace(Apart(table=T, state=state), **more)  # type: ignore[arg-type]
+    return replace(TableSync(table=T, state=state), **more)  # type: ignore[arg-type]
 
 
-def wish(**more: object) -> TableWish:
-    """A wish."""
-    return replace(TableWish(table=T), **more)  # type: ignore[arg-type]
+def request(**more: object) -> TableRequest:
+    """A request."""
+    return replace(TableRequest(table=T), **more)  # type: ignore[arg-type]
 
 
 def done(number: int) -> CaptureAnswers:
@@ -41,42 +47,42 @@ def done(number: int) -> CaptureAnswers:
     return CaptureAnswers(tables=(CaptureAnswer(table=T, capture_id=number),))
 
 
-ADDED = wish(capture=Capture.ADDED, capture_id=3, copy_id=3)
-REMOVED = wish(capture=Capture.REMOVED, capture_id=4)
+ADDED = request(capture=Capture.ADDED, capture_id=3, copy_id=3)
+REMOVED = request(capture=Capture.REMOVED, capture_id=4)
 
 
 @pytest.mark.parametrize(
     ("before", "wanted", "answers", "after"),
     [
-        (None, wish(), NOBODY, None),
-        (None, wish(paused=True), NOBODY, ApartState.PAUSED),
-        (row(ApartState.PAUSED), wish(paused=True), NOBODY, None),
-        (row(ApartState.PAUSED), wish(), NOBODY, ApartState.JOINING),
-        (row(ApartState.JOINING), wish(paused=True), NOBODY, ApartState.PAUSED),
-        (row(ApartState.JOINING), wish(), NOBODY, None),
-        (None, wish(copy_id=2, replaces=True), NOBODY, ApartState.COPYING),
-        (row(ApartState.PAUSED), wish(copy_id=2, paused=True), NOBODY, ApartState.COPYING),
-        (row(ApartState.COPYING, copy_id=2), wish(copy_id=2, paused=True), NOBODY, None),
-        (row(ApartState.COPYING, copy_id=2), wish(copy_id=5), NOBODY, ApartState.COPYING),
-        (row(ApartState.FOLLOWING, copy_id=2), wish(copy_id=2), NOBODY, None),
+        (None, request(), NOBODY, None),
+        (None, request(paused=True), NOBODY, SyncState.PAUSED),
+        (row(SyncState.PAUSED), request(paused=True), NOBODY, None),
+        (row(SyncState.PAUSED), request(), NOBODY, SyncState.CATCHING_UP),
+        (row(SyncState.CATCHING_UP), request(paused=True), NOBODY, SyncState.PAUSED),
+        (row(SyncState.CATCHING_UP), request(), NOBODY, None),
+        (None, request(copy_id=2, replaces=True), NOBODY, SyncState.COPYING),
+        (row(SyncState.PAUSED), request(copy_id=2, paused=True), NOBODY, SyncState.COPYING),
+        (row(SyncState.COPYING, copy_id=2), request(copy_id=2, paused=True), NOBODY, None),
+        (row(SyncState.COPYING, copy_id=2), request(copy_id=5), NOBODY, SyncState.COPYING),
+        (row(SyncState.FOLLOWING, copy_id=2), request(copy_id=2), NOBODY, None),
         (None, ADDED, NOBODY, None),
         (None, ADDED, done(2), None),
-        (None, ADDED, done(3), ApartState.COPYING),
-        (row(ApartState.REMOVED), ADDED, done(3), ApartState.COPYING),
-        (row(ApartState.REMOVED), ADDED, NOBODY, None),
-        (row(ApartState.COPYING, copy_id=2), REMOVED, NOBODY, ApartState.REMOVED),
-        (row(ApartState.REMOVED), REMOVED, NOBODY, None),
-        (row(ApartState.ISOLATED), wish(), NOBODY, None),
-        (row(ApartState.ISOLATED), wish(paused=True), NOBODY, None),
-        (row(ApartState.ISOLATED, copy_id=2), wish(copy_id=5), NOBODY, ApartState.COPYING),
-        (row(ApartState.ISOLATED), REMOVED, NOBODY, ApartState.REMOVED),
-        (None, wish(capture=Capture.LEFT), NOBODY, None),
+        (None, ADDED, done(3), SyncState.COPYING),
+        (row(SyncState.REMOVED), ADDED, done(3), SyncState.COPYING),
+        (row(SyncState.REMOVED), ADDED, NOBODY, None),
+        (row(SyncState.COPYING, copy_id=2), REMOVED, NOBODY, SyncState.REMOVED),
+        (row(SyncState.REMOVED), REMOVED, NOBODY, None),
+        (row(SyncState.ISOLATED), request(), NOBODY, None),
+        (row(SyncState.ISOLATED), request(paused=True), NOBODY, None),
+        (row(SyncState.ISOLATED, copy_id=2), request(copy_id=5), NOBODY, SyncState.COPYING),
+        (row(SyncState.ISOLATED), REMOVED, NOBODY, SyncState.REMOVED),
+        (None, request(capture=Capture.LEFT), NOBODY, None),
     ],
 )
 def test_what_is_wished_decides(
-    before: Apart | None, wanted: TableWish, answers: CaptureAnswers, after: ApartState | None
+    before: TableSync | None, wanted: TableRequest, answers: CaptureAnswers, after: SyncState | None
 ) -> None:
-    """Every state and every wish."""
+    """Every state and every request."""
     assert next_state(before, wanted, answers) is after
 
 
@@ -87,85 +93,85 @@ def test_a_refused_capture_begins_nothing() -> None:
 
 
 def moved(
-    before: Apart | None, wanted: TableWish, at: Applied = HERE, **more: object
-) -> Apart | None:
+    before: TableSync | None, wanted: TableRequest, at: Applied = HERE, **more: object
+) -> TableSync | None:
     """The one move that is due, if any."""
     rows = {} if before is None else {T: before}
-    found = moves(rows, TableWishes(serial=9, tables=(wanted,)), done(3), at, copied={}, **more)  # type: ignore[arg-type]
+    found = moves(rows, TableRequests(serial=9, tables=(wanted,)), done(3), at, copied={}, **more)  # type: ignore[arg-type]
     return found[0] if found else None
 
 
 def test_a_paused_table_keeps_its_place() -> None:
     """Where it was paused it goes on, whatever came in between."""
-    paused = moved(None, wish(paused=True))
+    paused = moved(None, request(paused=True))
     assert paused is not None
-    assert (paused.state, paused.applied) == (ApartState.PAUSED, HERE)
+    assert (paused.state, paused.applied) == (SyncState.PAUSED, HERE)
     later = Applied(segment=9, gsn=900, position=9000)
-    joining = moved(paused, wish(), later)
+    joining = moved(paused, request(), later)
     assert joining is not None
-    assert (joining.state, joining.applied) == (ApartState.JOINING, HERE)
-    again = moved(joining, wish(paused=True), later)
+    assert (joining.state, joining.applied) == (SyncState.CATCHING_UP, HERE)
+    again = moved(joining, request(paused=True), later)
     assert again is not None
     assert again.applied == HERE
 
 
 def test_a_copy_begins_where_the_others_are() -> None:
     """What it had left out until then is in the copy."""
-    paused = row(ApartState.PAUSED, applied=HERE)
+    paused = row(SyncState.PAUSED, applied=HERE)
     later = Applied(segment=9, gsn=900, position=9000)
-    copying = moved(paused, wish(copy_id=5, paused=True), later)
+    copying = moved(paused, request(copy_id=5, paused=True), later)
     assert copying is not None
-    assert (copying.state, copying.applied, copying.copy_id) == (ApartState.COPYING, later, 5)
+    assert (copying.state, copying.applied, copying.copy_id) == (SyncState.COPYING, later, 5)
 
 
 @pytest.mark.parametrize(
-    ("paused", "state"), [(False, ApartState.JOINING), (True, ApartState.PAUSED)]
+    ("paused", "state"), [(False, SyncState.CATCHING_UP), (True, SyncState.PAUSED)]
 )
 def test_a_copy_that_has_ended_says_from_where_changes_count(
-    paused: bool, state: ApartState
+    paused: bool, state: SyncState
 ) -> None:
     """The position of the copy is kept for good."""
-    copying = row(ApartState.COPYING, copy_id=5, applied=HERE)
-    wishes = TableWishes(serial=9, tables=(wish(copy_id=5, paused=paused),))
-    (found,) = moves({T: copying}, wishes, NOBODY, HERE, copied={T: 8888})
+    copying = row(SyncState.COPYING, copy_id=5, applied=HERE)
+    requests = TableRequests(serial=9, tables=(request(copy_id=5, paused=paused),))
+    (found,) = moves({T: copying}, requests, NOBODY, HERE, copied={T: 8888})
     assert (found.state, found.start, found.applied) == (state, 8888, HERE)
-    assert moves({T: copying}, wishes, NOBODY, HERE, copied={}) == []
+    assert moves({T: copying}, requests, NOBODY, HERE, copied={}) == []
 
 
 def test_a_table_is_back_when_it_has_met_the_others() -> None:
     """In the same segment and at the same row; its start stays."""
-    joining = row(ApartState.JOINING, applied=HERE, start=5)
+    joining = row(SyncState.CATCHING_UP, applied=HERE, start=5)
     assert not has_met(joining, Applied(segment=7, gsn=750))  # they are inside the next segment
     assert not has_met(joining, Applied(segment=8, gsn=700))
-    back = moved(joining, wish())
+    back = moved(joining, request())
     assert back is not None
-    assert (back.state, back.start, back.applied) == (ApartState.FOLLOWING, 5, Applied())
+    assert (back.state, back.start, back.applied) == (SyncState.FOLLOWING, 5, Applied())
 
 
 def test_a_table_is_left_behind_where_its_changes_end() -> None:
     """With the others it was where they are; on its way to them, where it had come to."""
-    assert isolated(None, T, HERE) == row(ApartState.ISOLATED, applied=HERE)
+    assert isolated(None, T, HERE) == row(SyncState.ISOLATED, applied=HERE)
     back = Applied(segment=3)
-    joining = row(ApartState.JOINING, applied=back, start=5, copy_id=2)
-    assert isolated(joining, T, HERE) == replace(joining, state=ApartState.ISOLATED)
+    joining = row(SyncState.CATCHING_UP, applied=back, start=5, copy_id=2)
+    assert isolated(joining, T, HERE) == replace(joining, state=SyncState.ISOLATED)
 
 
 def test_what_batches_leave_out() -> None:
     """What is apart, and what was added and has perhaps no table in the target yet."""
-    wishes = TableWishes(serial=3, tables=(ADDED,))
-    assert left_out([], wishes) == {T}
-    assert left_out([row(ApartState.FOLLOWING, copy_id=3)], wishes) == frozenset()
-    assert left_out([row(ApartState.FOLLOWING, copy_id=2)], wishes) == {T}
-    apart = [state for state in ApartState if state is not ApartState.FOLLOWING]
-    assert all(left_out([row(state)], TableWishes()) == {T} for state in apart)
+    requests = TableRequests(serial=3, tables=(ADDED,))
+    assert left_out([], requests) == {T}
+    assert left_out([row(SyncState.FOLLOWING, copy_id=3)], requests) == frozenset()
+    assert left_out([row(SyncState.FOLLOWING, copy_id=2)], requests) == {T}
+    apart = [state for state in SyncState if state is not SyncState.FOLLOWING]
+    assert all(left_out([row(state)], TableRequests()) == {T} for state in apart)
 
 
 def test_segments_are_kept_for_whoever_waits() -> None:
     """A removed table needs none."""
     back = Applied(segment=3)
-    for state in (ApartState.PAUSED, ApartState.COPYING, ApartState.JOINING):
+    for state in (SyncState.PAUSED, SyncState.COPYING, SyncState.CATCHING_UP):
         assert segment_needed([row(state, applied=back)], HERE) == 3
-    for state in (ApartState.REMOVED, ApartState.FOLLOWING, ApartState.ISOLATED):
+    for state in (SyncState.REMOVED, SyncState.FOLLOWING, SyncState.ISOLATED):
         assert segment_needed([row(state, applied=back)], HERE) == 7
 
 
@@ -173,12 +179,12 @@ def test_moves_settle() -> None:
     """Whatever is wished, carrying it out comes to an end, and then nothing more is due."""
     numbers = count(3)
     last = None
-    for wanted in (wish(paused=True), wish(), ADDED, REMOVED, wish(copy_id=9), REMOVED):
+    for wanted in (request(paused=True), request(), ADDED, REMOVED, request(copy_id=9), REMOVED):
         for _ in range(4):
             rows = {} if last is None else {T: last}
             copied = {T: next(numbers)}
             found = moves(
-                rows, TableWishes(serial=9, tables=(wanted,)), done(3), HERE, copied=copied
+                rows, TableRequests(serial=9, tables=(wanted,)), done(3), HERE, copied=copied
             )
             if not found:
                 break

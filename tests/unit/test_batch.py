@@ -13,7 +13,7 @@ from penstock.host.errors import StatementInterrupted
 from penstock.load.batch import APPLY_ATTEMPTS_MAX, apply_batch
 from penstock.model import PenstockError, TableName
 from penstock.ports.refusals import ValueRefused
-from penstock.ports.table_sync import Apart, ApartState
+from penstock.ports.table_sync import SyncState, TableSync
 from penstock.ports.target import Applied
 
 STAGED: Any = SimpleNamespace(
@@ -120,9 +120,9 @@ def test_rows_and_what_is_remembered_of_them_are_one_transaction(apart: bool) ->
     target: Any = Witness()
     clock: Any = Clock()
     at: Any = SimpleNamespace()
-    row = Apart(
+    row = TableSync(
         table=TableName("public", "t"),
-        state=ApartState.JOINING,
+        state=SyncState.CATCHING_UP,
         copy_id=1,
         start=1,
         applied=Applied(),

@@ -75,7 +75,7 @@ def test_a_task_copies_chunks_side_by_side(monkeypatch: pytest.MonkeyPatch) -> N
     together = threading.Barrier(2)
     opened: list[int] = []
 
-    class Fake(chunk.Workplace):
+    class Fake(chunk.ChunkCopier):
         def __enter__(self) -> Fake:
             opened.append(threading.get_ident())
             return self
@@ -84,7 +84,7 @@ def test_a_task_copies_chunks_side_by_side(monkeypatch: pytest.MonkeyPatch) -> N
             together.wait(timeout=60)
             return ChunkOutcome(table=task.table, number=task.chunk.number, status=Status.DONE)
 
-    monkeypatch.setattr(chunk, "Workplace", Fake)
+    monkeypatch.setattr(chunk, "ChunkCopier", Fake)
     tasks = [task("w", n, MIB) for n in range(1, 7)]
     outcomes = list(chunk.copy_chunks(iter(tasks), streams=2))
     assert sorted(outcome.number for outcome in outcomes) == [1, 2, 3, 4, 5, 6]

@@ -12,8 +12,8 @@ from penstock.engines.mysql.target.shapes import create_sql, key_statements
 from penstock.engines.postgres.target.shaped import postgres_definition
 from penstock.model import ColumnDefinition, TableDefinition, TableName, UniqueKey
 from penstock.ports.bulk import Chunk, ChunkTask
-from penstock.ports.server_pair import Ends
-from penstock.sql.read_plan import AS_IS, way_of
+from penstock.ports.server_pair import ServerPair
+from penstock.sql.read_plan import AS_IS, read_plan_of
 
 POSTGRES = Server(engine=Engine.POSTGRESQL, version=(18,))
 MYSQL = Server(engine=Engine.MYSQL, version=(8, 0, 15))
@@ -48,7 +48,7 @@ def table(*columns: ColumnDefinition) -> TableDefinition:
 
 def test_members_in_bytes_and_years_of_two_digits_are_read_as_they_come_by_change() -> None:
     """Labels are text whatever their character set, and a year has its century."""
-    ends = Ends(source=MARIADB, target=POSTGRES)
+    ends = ServerPair(source=MARIADB, target=POSTGRES)
     definition = table(
         column("id", "int(11)", "int32"),
         column("e", "enum('a','b')", charset="binary", collation="binary"),
@@ -56,14 +56,14 @@ def test_members_in_bytes_and_years_of_two_digits_are_read_as_they_come_by_chang
         column("y", "year(2)", "int16"),
         column("z", "year(4)", "int16"),
     )
-    way = way_of(definition, ends)
+    way = read_plan_of(definition, ends)
     assert [cell.form for cell in way.cells[1:3]] == [Form.UTF8, Form.UTF8]
     assert way.expressions[3:] == ("lpad(if(year(`y`) = 1900, 0, year(`y`)), 4, '0')", "`z`")
 
 
-def task(definition: TableDefinition, ends: Ends) -> ChunkTask:
+def task(definition: TableDefinition, ends: ServerPair) -> ChunkTask:
     """A task of the table's first chunk."""
-    way = way_of(definition, ends)
+    way = read_plan_of(definition, ends)
     return ChunkTask(
         source_url="postgresql://a/b",
         target_url="mysql://c/d",
@@ -93,7 +93,7 @@ def test_what_a_select_of_mysql_lists() -> None:
         column("z", "int(11)", "int32", generated="v", default="id * 2"),
     )
     choices = parse_choices({"zero dates": "null", "nul characters": "remove"}, Engine.MYSQL)
-    way = way_of(definition, Ends(source=MYSQL, target=POSTGRES, choices=choices))
+    way = read_plan_of(definition, ServerPair(source=MYSQL, target=POSTGRES, choices=choices))
     assert way.columns == ("id", "f", "b", "d", "l", "g", "y", "z")
     assert way.expressions[:5] == (
         "`id`", "`f` * 1e0", "lpad(conv(`b` + 0, 10, 2), 3, '0')", "`d`", "`l`"
@@ -119,8 +119,8 @@ def test_what_load_data_computes(target: Server) -> None:
         column("t", "text"),
         column("a", "integer[]"),
     )
-    ends = Ends(source=POSTGRES, target=target)
-    way = way_of(definition, ends)
+    ends = ServerPair(source=POSTGRES, target=target)
+    way = read_plan_of(definition, ends)
     assert [cell.form for cell in way.lines] == [
         LineForm.PLAIN, LineForm.BOOL, LineForm.PLAIN, LineForm.ZONED, LineForm.BYTES,
         LineForm.TEXT, LineForm.TEXT,
@@ -140,7 +140,7 @@ def test_labels_go_as_the_bytes_they_are() -> None:
         column("e", "enum('a')", charset="latin1", collation="latin1_bin"),
         column("t", "text", charset="gbk", collation="gbk_bin"),
     )
-    way = way_of(definition, Ends(source=MARIADB, target=MARIADB))
+    way = read_plan_of(definition, ServerPair(source=MARIADB, target=MARIADB))
     assert [cell.form for cell in way.cells] == [Form.PLAIN, Form.RAW, Form.RAW]
     assert set(way.templates) == {AS_IS}
     assert way.enums == ("e",)
@@ -152,7 +152,7 @@ def test_tables_are_made_with_their_key_and_get_the_others_later() -> None:
         column("id", "int(11)", "int32", not_null=True),
         column("z", "int(11)", "int32", generated="v", default="`id` * 2"),
     )
-    same = Ends(source=MYSQL, target=MYSQL)
+    same = ServerPair(source=MYSQL, target=MYSQL)
     statement, notes = create_sql(definition, TableName("a", "b"), same)
     assert "`id` int(11) not null" in statement
     assert "`z` int(11) generated always as (`id` * 2) virtual" in statement
@@ -161,7 +161,7 @@ def test_tables_are_made_with_their_key_and_get_the_others_later() -> None:
     assert key_statements(definition, TableName("a", "b"), same) == [
         "alter table `a`.`b` add unique key `u` (`id`)"
     ]
-    other = Ends(source=MYSQL, target=POSTGRES)
+    other = ServerPair(source=MYSQL, target=POSTGRES)
     made = postgres_definition(definition, other, {"shop": "store"})
     assert [(c.name, c.type_text, c.generated) for c in made.columns] == [
         ("id", "integer", ""),
@@ -173,7 +173,9 @@ def test_tables_are_made_with_their_key_and_get_the_others_later() -> None:
 def test_what_has_no_place_becomes_null_by_choice_alone() -> None:
     """Infinity is refused until somebody says what it is to be."""
     definition = table(column("id", "int", "int32"), column("d", "date", "date"))
-    refused = way_of(definition, Ends(source=POSTGRES, target=MYSQL)).lines[1]
+    refused = read_plan_of(definition, ServerPair(source=POSTGRES, target=MYSQL)).lines[1]
     choices: Choices = parse_choices({"dates out of range": "null"}, Engine.POSTGRESQL)
-    chosen = way_of(definition, Ends(source=POSTGRES, target=MYSQL, choices=choices)).lines[1]
+    chosen = read_plan_of(
+        definition, ServerPair(source=POSTGRES, target=MYSQL, choices=choices)
+    ).lines[1]
     assert (refused.unfit_is_null, chosen.unfit_is_null) == (False, True)

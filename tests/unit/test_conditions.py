@@ -15,10 +15,11 @@ import pytest
 
 from fix_pipeline import pipeline
 from penstock.codec.mysql.binlog_events import EventKind
-from penstock.control import demo, handover, repair, supervisor, table_wishes
+from penstock.control import demo, handover, repair, supervisor
+from penstock.control import table_requests as table_wishes
 from penstock.control.repair import RepairUnequal
 from penstock.engines.mysql.source.assemble import Assembler
-from penstock.engines.mysql.source.unfollowed import ChangesMissing, TransactionUndone
+from penstock.engines.mysql.source.unsupported import ChangesMissing, TransactionUndone
 from penstock.engines.postgres.source.source_identity import ServerTooOld, identify
 from penstock.engines.postgres.target import schema
 from penstock.engines.postgres.target import send as sending
@@ -158,7 +159,7 @@ def test_wishes_of_another_command(config: Config, monkeypatch: pytest.MonkeyPat
     REAL_FILES.make_directory(config.layout.state)
     lock = DirectoryLock(config.layout.state, table_wishes.LOCK)
     try:
-        with pytest.raises(table_wishes.WishesBusy), table_wishes._locked(config):
+        with pytest.raises(table_wishes.RequestsBusy), table_wishes._locked(config):
             pytest.fail("the lock is somebody else's")
     finally:
         lock.release()

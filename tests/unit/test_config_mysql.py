@@ -13,7 +13,7 @@ from penstock.control.config import (
     ConfigValueInvalid,
     load_config,
 )
-from penstock.engines.mysql.resume_state import asked_position, server_id_of
+from penstock.engines.mysql.log_start import asked_position, server_id_of
 from penstock.ports.config import Config
 
 FILE = """

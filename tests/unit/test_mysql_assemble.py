@@ -29,9 +29,9 @@ from penstock.codec.mysql.gtids import GtidSet
 from penstock.engines.mysql.source.assemble import Assembler, Limits, Mark
 from penstock.engines.mysql.source.definitions import source_id_of
 from penstock.engines.mysql.source.prepared import PreparedFiles
-from penstock.engines.mysql.source.table_book import TableBook
+from penstock.engines.mysql.source.schema_history import SchemaHistory
 from penstock.engines.mysql.source.table_notes import AllNotes
-from penstock.engines.mysql.source.unfollowed import PreparedUnseen, StreamUnexpected
+from penstock.engines.mysql.source.unsupported import PreparedUnseen, StreamUnexpected
 from penstock.engines.mysql.version import ServerVersion
 from penstock.host.files import REAL_FILES
 from penstock.model import (
@@ -162,7 +162,7 @@ class Following:
         block_bytes: int,
         limits: Limits | None,
     ) -> None:
-        book = TableBook(
+        book = SchemaHistory(
             self.catalogue,
             notes,
             tables=[definition()],

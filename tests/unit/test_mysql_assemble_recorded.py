@@ -23,7 +23,7 @@ from penstock.codec.mysql.types import neutral_type
 from penstock.engines.mysql.source.assemble import Assembler, Limits, Mark
 from penstock.engines.mysql.source.definitions import source_id_of
 from penstock.engines.mysql.source.prepared import PreparedFiles
-from penstock.engines.mysql.source.table_book import TableBook
+from penstock.engines.mysql.source.schema_history import SchemaHistory
 from penstock.engines.mysql.version import ServerVersion
 from penstock.host.files import REAL_FILES
 from penstock.model import (
@@ -112,7 +112,7 @@ def test_recorded_logs_make_the_tables_that_the_server_has(name: str, tmp_path: 
     assembler = Assembler(
         decoder=decoder,
         server=ServerVersion.parse("10.11.19-MariaDB" if is_mariadb else "8.0.40"),
-        book=TableBook(
+        book=SchemaHistory(
             Catalogue(tables),
             None,
             tables=[],

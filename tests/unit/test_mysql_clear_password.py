@@ -64,10 +64,10 @@ class Asker:
             self._ask(peer, number)
 
     def _ask(self, peer: socket.socket, number: int) -> None:
-        wish = b"\xfe" + self._plugin + b"\0"
+        request = b"\xfe" + self._plugin + b"\0"
         if self._plugin == b"dialog":
-            wish += b"\4Password: "
-        self._send(peer, number + 1, wish)
+            request += b"\4Password: "
+        self._send(peer, number + 1, request)
         number, self.got = self._receive(peer)
         self._send(peer, number + 1, b"\xff" + struct.pack("<H", 1045) + b"#28000no")
 

@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from penstock.engines.mysql.source.assemble import Mark
-from penstock.engines.mysql.source.standing import EXACT_FILE, StandingLost, Standings, physical
+from penstock.engines.mysql.source.resume_state import (
+    EXACT_FILE,
+    ResumeStateLost,
+    ResumeStates,
+    physical,
+)
 from penstock.extract.extractor import _StateFiles
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
@@ -26,11 +31,11 @@ def mark(text: str, *, shift: int = 0, gtids: str = "u:1") -> Mark:
     )
 
 
-def opened(folder: Path) -> Standings:
+def opened(folder: Path) -> ResumeStates:
     """What a start finds."""
     run = folder / "run"
     run.mkdir(exist_ok=True)
-    return Standings(_StateFiles(folder / "state", REAL_FILES), run, REAL_FILES, REAL_CLOCK)
+    return ResumeStates(_StateFiles(folder / "state", REAL_FILES), run, REAL_FILES, REAL_CLOCK)
 
 
 def test_the_exact_place_wins_over_the_durable_one(tmp_path: Path) -> None:
@@ -44,7 +49,7 @@ def test_the_exact_place_wins_over_the_durable_one(tmp_path: Path) -> None:
     assert after.at(second.position) == second
     assert after.at(third.position) == third
     assert after.at(third.position + 50) == first
-    with pytest.raises(StandingLost):
+    with pytest.raises(ResumeStateLost):
         after.at(first.position - 1)
 
 

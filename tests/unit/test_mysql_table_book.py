@@ -9,8 +9,8 @@ import pytest
 from penstock.codec.mysql.binlog_query import Query
 from penstock.engines.mysql.source.ddl_text import effects_of
 from penstock.engines.mysql.source.definitions import source_id_of
-from penstock.engines.mysql.source.table_book import Place, TableBook
-from penstock.engines.mysql.source.unfollowed import RowsChangedUnseen, StatementLogged
+from penstock.engines.mysql.source.schema_history import Place, SchemaHistory
+from penstock.engines.mysql.source.unsupported import RowsChangedUnseen, StatementLogged
 from penstock.engines.mysql.version import ServerVersion
 from penstock.model import (
     BinlogPosition,
@@ -63,10 +63,12 @@ def place(at: int) -> Place:
     return Place(since=at, behind=BinlogPosition.at("binlog.000001", at))
 
 
-def book_of(*statements: str, engine: str = "InnoDB", now: TableDefinition = TABLE) -> TableBook:
+def book_of(
+    *statements: str, engine: str = "InnoDB", now: TableDefinition = TABLE
+) -> SchemaHistory:
     """A book that has seen these statements, each in a strict session."""
     begun = replace(TABLE, engine=engine)
-    book = TableBook(Live(now), None, tables=[begun], begin=4, takes=lambda name: name == NAME)
+    book = SchemaHistory(Live(now), None, tables=[begun], begin=4, takes=lambda name: name == NAME)
     book.introduced([NAME], place(5))
     for at, text in enumerate(statements, 10):
         said = Query(

@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 
 from fix_pipeline import pipeline
-from penstock.control import new_table_watch, table_wishes
+from penstock.control import new_table_watch
+from penstock.control import table_requests as table_wishes
 from penstock.control.config import load_config
 from penstock.control.new_table_watch import NewTableWatch
 from penstock.control.new_tables import NewTable
 from penstock.control.table_commands import TableNotTaken
 from penstock.control.table_list import line_of
-from penstock.control.table_wishes import read_wishes, wished_patterns
+from penstock.control.table_requests import read_requests, requested_patterns
 from penstock.model import TableName
 from penstock.model.patterns import Selection
-from penstock.model.wishes import Capture, CaptureAnswers, TableWish, TableWishes
+from penstock.model.table_requests import Capture, CaptureAnswers, TableRequest, TableRequests
 from penstock.ports.config import Config
 
 ITEM, BAG = TableName("public", "item"), TableName("public", "bag")
@@ -55,17 +56,17 @@ def test_one_that_cannot_be_followed_keeps_no_other_from_being_added(
     config = make(tmp_path, "add")
     seen["new"] = {ITEM, BAG}
     after = new_table_watch.settle_new_tables(config)
-    wish = read_wishes(config).of(ITEM)
-    assert wish.capture is Capture.ADDED
-    assert wish.capture_id == wish.copy_id > 0
-    assert not wish.replaces
+    request = read_requests(config).of(ITEM)
+    assert request.capture is Capture.ADDED
+    assert request.capture_id == request.copy_id > 0
+    assert not request.replaces
     assert Selection.parse(after.source.tables).takes(ITEM)
     assert not Selection.parse(after.source.tables).takes(BAG)
-    line = line_of(None, read_wishes(config).of(BAG), CaptureAnswers())
+    line = line_of(None, read_requests(config).of(BAG), CaptureAnswers())
     assert (line.state, line.code, line.hint) == ("left out", "CT60", "give it one")
     seen["new"], seen["gone"] = set(), {BAG}
     new_table_watch.settle_new_tables(after)
-    assert read_wishes(config).of(BAG) == TableWish(table=BAG)
+    assert read_requests(config).of(BAG) == TableRequest(table=BAG)
 
 
 def test_leave_and_stop(seen: dict[str, set[TableName]], tmp_path: Path) -> None:
@@ -74,8 +75,8 @@ def test_leave_and_stop(seen: dict[str, set[TableName]], tmp_path: Path) -> None
     other = TableName("public", "other")
     seen["new"] = {ITEM, other}
     new_table_watch.settle_new_tables(config)
-    assert read_wishes(config).of(ITEM).capture is Capture.ADDED
-    assert read_wishes(config).of(other).code == "CT69"
+    assert read_requests(config).of(ITEM).capture is Capture.ADDED
+    assert read_requests(config).of(other).code == "CT69"
     with pytest.raises(NewTable, match=r"public\.other"):
         new_table_watch.settle_new_tables(make(tmp_path, "stop", ("public.*", "public.item")))
 
@@ -88,26 +89,26 @@ def test_only_what_stays_is_taken_in(seen: dict[str, set[TableName]], tmp_path: 
     watch.look()
     seen["new"] = set()
     watch.look()
-    assert read_wishes(config) == TableWishes()
+    assert read_requests(config) == TableRequests()
     for _ in range(2):
         seen["new"] = {ITEM}
         watch.look()
-    assert read_wishes(config).of(ITEM).capture is Capture.ADDED
+    assert read_requests(config).of(ITEM).capture is Capture.ADDED
 
 
 def test_a_removed_table_is_not_new(seen: dict[str, set[TableName]], tmp_path: Path) -> None:
     """Somebody has decided meanwhile, and that counts."""
     config = make(tmp_path, "add")
-    table_wishes.put_wish(
+    table_wishes.put_request(
         config, ITEM, lambda last, number: replace(last, capture=Capture.REMOVED, capture_id=number)
     )
     seen["new"] = {ITEM}
     new_table_watch.settle_new_tables(load_config(config.path))
-    assert read_wishes(config).of(ITEM).capture is Capture.REMOVED
+    assert read_requests(config).of(ITEM).capture is Capture.REMOVED
 
 
 def test_a_table_that_a_pattern_takes_in_is_not_named_besides() -> None:
     """Named alone it would have to be there at every start."""
-    wishes = TableWishes(tables=(TableWish(table=ITEM, capture=Capture.ADDED),))
-    assert wished_patterns(("public.*", "!public.item"), wishes) == ("public.*",)
-    assert wished_patterns(("public.bag",), wishes) == ("public.bag", "public.item")
+    requests = TableRequests(tables=(TableRequest(table=ITEM, capture=Capture.ADDED),))
+    assert requested_patterns(("public.*", "!public.item"), requests) == ("public.*",)
+    assert requested_patterns(("public.bag",), requests) == ("public.bag", "public.item")

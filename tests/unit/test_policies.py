@@ -14,11 +14,11 @@ from penstock.model import LOAD_AFRESH, Relation
 from penstock.ports.policies import Kind, Policies, Policy, SchemaChangeRefused
 from penstock.ports.target import TableRecord
 from penstock.sql.record_text import shape_fields, shape_text
-from penstock.sql.schema_drift import Departures
+from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import is_applied, shape_changes
 
 FRESH = TableRecord(source=TABLE, target=TABLE, merge_name="t_wkm", made=True, columns=())
-RECORD = Departures(set(), set(), []).record(FRESH, BASE)
+RECORD = SchemaDrift(set(), set(), []).record(FRESH, BASE)
 TITLE = replace(NAME, name="title")
 
 
@@ -58,8 +58,8 @@ def test_a_record_of_an_earlier_version() -> None:
 
 def test_a_record_is_read_as_it_was_written() -> None:
     """With its departures."""
-    departures = Departures({"a"}, {"b"}, ["it could not be"])
-    record = departures.record(FRESH, BASE)
+    schema_drift = SchemaDrift({"a"}, {"b"}, ["it could not be"])
+    record = schema_drift.record(FRESH, BASE)
     assert replace(FRESH, **shape_fields(shape_text(record))) == record
 
 

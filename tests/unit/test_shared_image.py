@@ -11,14 +11,14 @@ from penstock.control.shared_image import ColumnIncomparable, compared_columns, 
 from penstock.engines.mysql.verify import checksum as checksum_mysql
 from penstock.engines.postgres.verify import checksum
 from penstock.model import ColumnDefinition, TableDefinition, TableName
-from penstock.ports.server_pair import Ends
+from penstock.ports.server_pair import ServerPair
 from penstock.ports.verify import Dialect, Hasher, Part
 
 MYSQL = Server(engine=Engine.MYSQL, version=(8, 0, 36))
 MARIADB = Server(engine=Engine.MARIADB, version=(10, 11, 8))
 POSTGRES = Server(engine=Engine.POSTGRESQL, version=(18,))
 NAME = TableName("d", "t")
-APART: tuple[Dialect, Dialect] = (checksum_mysql, checksum)
+TABLE_SYNC: tuple[Dialect, Dialect] = (checksum_mysql, checksum)
 ALIKE: tuple[Dialect, Dialect] = (checksum_mysql, checksum_mysql)
 
 
@@ -46,8 +46,8 @@ TABLE = TableDefinition(
 
 def test_texts_have_their_length_and_long_values_are_digests() -> None:
     """So that no two rows have one image, and none is longer than a packet may be."""
-    ends = Ends(source=MYSQL, target=POSTGRES)
-    source, target = shared_images(TABLE, NAME, TABLE.columns, ends, APART)
+    ends = ServerPair(source=MYSQL, target=POSTGRES)
+    source, target = shared_images(TABLE, NAME, TABLE.columns, ends, TABLE_SYNC)
     assert "char_length" in source.row
     assert "length(" in target.row
     assert "sha2(`b`, 256)" in source.row
@@ -63,7 +63,7 @@ def test_a_table_without_a_key_is_its_rows() -> None:
         TABLE, primary_key=(), identity_columns=tuple(c.name for c in TABLE.columns[:4])
     )
     source, target = shared_images(
-        keyless, NAME, keyless.columns, Ends(source=MARIADB, target=POSTGRES), APART
+        keyless, NAME, keyless.columns, ServerPair(source=MARIADB, target=POSTGRES), TABLE_SYNC
     )
     assert source.key == source.row
     assert target.key == target.row
@@ -71,12 +71,12 @@ def test_a_table_without_a_key_is_its_rows() -> None:
 
 def test_what_the_target_computes_is_compared_where_it_is_there() -> None:
     """Between servers of one family such columns are not carried, and may be there all the same."""
-    same = Ends(source=MYSQL, target=MARIADB)
+    same = ServerPair(source=MYSQL, target=MARIADB)
     found = compared_columns(TABLE, same, ALIKE, present={"id", "v"})
     assert [c.name for c in found] == ["id", "v", "b", "x"]
     assert compared_columns(TABLE, same, ALIKE, present={"g"})[-1].name == "g"
-    other = Ends(source=MYSQL, target=POSTGRES)
-    assert compared_columns(TABLE, other, APART, present={})[-1].name == "g"
+    other = ServerPair(source=MYSQL, target=POSTGRES)
+    assert compared_columns(TABLE, other, TABLE_SYNC, present={})[-1].name == "g"
 
 
 def test_what_postgresql_computes_is_not_compared_with_what_mysql_does() -> None:
@@ -88,7 +88,7 @@ def test_what_postgresql_computes_is_not_compared_with_what_mysql_does() -> None
             column("g", "integer", "int32", generated="s"),
         ),
     )
-    ends = Ends(source=POSTGRES, target=MYSQL)
+    ends = ServerPair(source=POSTGRES, target=MYSQL)
     found = compared_columns(theirs, ends, (checksum, checksum_mysql), present={"id", "g"})
     assert [c.name for c in found] == ["id"]
 
@@ -97,13 +97,13 @@ def test_a_column_that_is_not_carried_can_not_be_compared() -> None:
     """Named with the table."""
     odd = replace(TABLE, columns=(*TABLE.columns, column("q", "vector(3)", "string")))
     with pytest.raises(ColumnIncomparable, match=r"column q of d\.t"):
-        shared_images(odd, NAME, odd.columns, Ends(source=MYSQL, target=POSTGRES), APART)
+        shared_images(odd, NAME, odd.columns, ServerPair(source=MYSQL, target=POSTGRES), TABLE_SYNC)
 
 
 def test_both_dialects_ask_for_the_same_numbers() -> None:
     """One sum per bucket; rows by the same condition."""
-    ends = Ends(source=MYSQL, target=POSTGRES)
-    images = shared_images(TABLE, NAME, TABLE.columns, ends, APART)
+    ends = ServerPair(source=MYSQL, target=POSTGRES)
+    images = shared_images(TABLE, NAME, TABLE.columns, ends, TABLE_SYNC)
     part = Part(relation=NAME, where="id < 5")
     ours = checksum_mysql.bucket_query(images[0], part, 64, Hasher.SHARED)
     theirs = checksum.bucket_query(images[1], part, 64, Hasher.SHARED)

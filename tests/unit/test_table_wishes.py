@@ -1,4 +1,4 @@
-"""Wishes for single tables: what the files hold, and which tables a pipeline then takes."""
+"""Requests for single tables: what the files hold, and which tables a pipeline then takes."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ import pytest
 
 from fix_followed import follows
 from fix_pipeline import pipeline
-from penstock.control import table_commands, table_wishes
+from penstock.control import table_commands
+from penstock.control import table_requests as table_wishes
 from penstock.control.config import load_config
 from penstock.control.followed import is_followed
-from penstock.control.table_commands import TableNotTaken, WishRefused
+from penstock.control.table_commands import RequestRefused, TableNotTaken
 from penstock.control.table_list import line_of, lines_from
-from penstock.control.table_wishes import read_wishes, wished_patterns
+from penstock.control.table_requests import read_requests, requested_patterns
 from penstock.engines.mysql.source.engine import NOTES_FILE
 from penstock.engines.mysql.source.table_notes import AllNotes
 from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES
 from penstock.model import TableName
 from penstock.model.patterns import Selection
-from penstock.model.wishes import (
+from penstock.model.table_requests import (
     CAPTURED_FILE,
-    WISHES_FILE,
+    REQUESTS_FILE,
     Capture,
     CaptureAnswer,
     CaptureAnswers,
-    TableWish,
-    TableWishes,
+    TableRequest,
+    TableRequests,
 )
-from penstock.ports.table_sync import Apart, ApartState
+from penstock.ports.table_sync import SyncState, TableSync
 from penstock.ports.target import Applied
 
 ITEM = TableName("public", "item")
@@ -38,9 +39,9 @@ ODD = TableName("public", "a.b*")
 URLS = ("postgresql://u@h/s", "postgresql://u@h/t")
 
 
-def wishes(table: TableName, capture: Capture) -> TableWishes:
-    """One wish."""
-    return TableWishes().with_wish(TableWish(table=table, capture=capture, capture_id=1))
+def requests(table: TableName, capture: Capture) -> TableRequests:
+    """One request."""
+    return TableRequests().with_request(TableRequest(table=table, capture=capture, capture_id=1))
 
 
 @pytest.mark.parametrize("table", [ITEM, ODD])
@@ -49,9 +50,9 @@ def wishes(table: TableName, capture: Capture) -> TableWishes:
 )
 def test_patterns_follow_the_wishes(table: TableName, patterns: tuple[str, ...]) -> None:
     """Added it is taken, removed it is not, whatever the file says of it alone."""
-    added = wished_patterns(patterns, wishes(table, Capture.ADDED))
+    added = requested_patterns(patterns, requests(table, Capture.ADDED))
     assert Selection.parse(added).takes(table)
-    removed = wished_patterns(patterns, wishes(table, Capture.REMOVED))
+    removed = requested_patterns(patterns, requests(table, Capture.REMOVED))
     assert not Selection.parse(removed).takes(table)
     assert Selection.parse(removed).takes(TableName("public", "other"))
 
@@ -67,19 +68,19 @@ def test_the_configuration_has_the_wishes_in_it(tmp_path: Path) -> None:
 
 
 def test_wishes_are_kept_and_numbered(tmp_path: Path) -> None:
-    """Pausing twice is one wish; each copy is another one."""
+    """Pausing twice is one request; each copy is another one."""
     config = pipeline(tmp_path, *URLS)
     follows(config, ITEM)
     table_commands.pause(config, ITEM)
     table_commands.pause(config, ITEM)
-    assert read_wishes(config).of(ITEM) == TableWish(table=ITEM, paused=True)
+    assert read_requests(config).of(ITEM) == TableRequest(table=ITEM, paused=True)
     first = table_commands.resync(config, ITEM)
     second = table_commands.resync(config, ITEM)
     assert first.paused
     assert second.copy_id > first.copy_id > 0
     table_commands.resume(config, ITEM)
-    assert not read_wishes(config).of(ITEM).paused
-    assert read_wishes(config).copied() == {ITEM}
+    assert not read_requests(config).of(ITEM).paused
+    assert read_requests(config).copied() == {ITEM}
 
 
 def test_what_can_not_be_wished(tmp_path: Path) -> None:
@@ -89,15 +90,15 @@ def test_what_can_not_be_wished(tmp_path: Path) -> None:
     for command in (table_commands.pause, table_commands.resume, table_commands.resync):
         with pytest.raises(TableNotTaken):
             command(config, ODD)
-    with pytest.raises(WishRefused):
+    with pytest.raises(RequestRefused):
         table_commands.remove(config, ITEM)
     data = pipeline(tmp_path, *URLS, mode="data", file="data.toml")
-    with pytest.raises(WishRefused):
+    with pytest.raises(RequestRefused):
         table_commands.pause(data, ITEM)
     globbed = pipeline(tmp_path, *URLS, tables=["public.x", "!public.it*"], file="glob.toml")
-    with pytest.raises(WishRefused):
+    with pytest.raises(RequestRefused):
         table_commands.add(globbed, ITEM)
-    assert read_wishes(config) == TableWishes()
+    assert read_requests(config) == TableRequests()
 
 
 def test_a_name_that_is_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,26 +110,26 @@ def test_a_name_that_is_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for command in (table_commands.pause, table_commands.resync, table_commands.remove):
         with pytest.raises(TableNotTaken):
             command(config, nowhere)
-    table_wishes.put_wish(config, nowhere, lambda last, _: replace(last, paused=True))
+    table_wishes.put_request(config, nowhere, lambda last, _: replace(last, paused=True))
     table_commands.resume(config, nowhere)
-    assert read_wishes(config).tables == ()
-    left = Apart(table=nowhere, state=ApartState.FOLLOWING)
+    assert read_requests(config).tables == ()
+    left = TableSync(table=nowhere, state=SyncState.FOLLOWING)
     assert lines_from(config, {nowhere: left}, applied_gsn=0) == []
     assert [line.table for line in lines_from(config, {ITEM: left}, applied_gsn=0)] == [ITEM]
 
 
 def test_what_is_shown() -> None:
     """The state, where it is going, how far behind, and why it stands."""
-    added = TableWish(table=ITEM, capture=Capture.ADDED, capture_id=1, copy_id=1)
+    added = TableRequest(table=ITEM, capture=Capture.ADDED, capture_id=1, copy_id=1)
     waiting = line_of(None, added, CaptureAnswers())
     assert (waiting.state, waiting.wanted) == ("waiting", "copying")
     answer = CaptureAnswer(table=ITEM, capture_id=1, code="PG66", error="may not", hint="run")
     refused = line_of(None, added, CaptureAnswers(tables=(answer,)))
     assert (refused.state, refused.code, refused.hint) == ("refused", "PG66", "run")
-    paused = Apart(table=ITEM, state=ApartState.PAUSED, applied=Applied(gsn=4))
-    shown = line_of(paused, TableWish(table=ITEM, paused=True), CaptureAnswers())
+    paused = TableSync(table=ITEM, state=SyncState.PAUSED, applied=Applied(gsn=4))
+    shown = line_of(paused, TableRequest(table=ITEM, paused=True), CaptureAnswers())
     assert (shown.state, shown.wanted) == ("paused", "")
-    shown = line_of(paused, TableWish(table=ITEM), CaptureAnswers())
+    shown = line_of(paused, TableRequest(table=ITEM), CaptureAnswers())
     assert shown.wanted == "joining"
 
 
@@ -138,11 +139,11 @@ def test_a_table_of_a_binlog_is_followed_as_soon_as_it_is_taken_in(tmp_path: Pat
     late = TableName("s", "late")
     REAL_FILES.make_directory(config.layout.state)
     checkpoint.save(config.layout.state / NOTES_FILE, AllNotes())
-    wish = TableWish(table=late, capture=Capture.ADDED, capture_id=1, copy_id=1)
-    checkpoint.save(config.layout.state / WISHES_FILE, TableWishes().with_wish(wish))
+    request = TableRequest(table=late, capture=Capture.ADDED, capture_id=1, copy_id=1)
+    checkpoint.save(config.layout.state / REQUESTS_FILE, TableRequests().with_request(request))
     assert not is_followed(config, late)
     done = CaptureAnswers().with_answer(CaptureAnswer(table=late, capture_id=1))
     checkpoint.save(config.layout.state / CAPTURED_FILE, done)
     assert is_followed(config, late)
-    row = Apart(table=late, state=ApartState.FOLLOWING, copy_id=1)
+    row = TableSync(table=late, state=SyncState.FOLLOWING, copy_id=1)
     assert [line.table for line in lines_from(config, {late: row}, applied_gsn=0)] == [late]

@@ -19,10 +19,10 @@ from fix_followed import follows
 from fix_readings import HOSTILE, NOW_US, ORDERS, reading, source_away, status, trouble, watch
 from penstock.control.outages import Retry
 from penstock.control.table_list import TableLine
-from penstock.control.table_wishes import read_wishes
+from penstock.control.table_requests import read_requests
 from penstock.control.target_state import TargetState
 from penstock.model import TableName
-from penstock.model.wishes import Capture
+from penstock.model.table_requests import Capture
 from penstock.web.access import Access, Hosts
 from penstock.web.app import TABLE_ACTIONS, Interface
 from penstock.web.reading import IDLE_INTERVAL_S, Reading, Trouble, Watch
@@ -305,7 +305,7 @@ def test_an_error_of_a_button_is_told_with_its_code(shown: tuple[TestClient, Wat
 
 
 def test_a_table_is_paused_and_copied_by_its_buttons(shown: tuple[TestClient, Watch]) -> None:
-    """Each table has its own, named for a screen reader; what they wish is kept."""
+    """Each table has its own, named for a screen reader; what they request is kept."""
     client, made = shown
     outline = Outline(client.get(PAGE).text)
     buttons = [each for each in outline.of("button") if each.get("formaction")]
@@ -324,18 +324,18 @@ def test_a_table_is_paused_and_copied_by_its_buttons(shown: tuple[TestClient, Wa
     data = {"secret": form_of(client), "schema": table.schema, "table": table.name}
     for action in ("pause", "resync"):
         assert client.post(f"{PAGE}/tables/{action}", data=data).status_code == 200
-    wish = read_wishes(made.config).of(table)
-    assert wish.paused
-    assert wish.copy_id
+    request = read_requests(made.config).of(table)
+    assert request.paused
+    assert request.copy_id
     client.post(f"{PAGE}/tables/resume", data=data)
-    assert not read_wishes(made.config).of(table).paused
+    assert not read_requests(made.config).of(table).paused
     assert client.post(f"{PAGE}/tables/explode", data=data).status_code == 404
     stranger = client.post(f"{PAGE}/tables/pause", data={**data, "schema": "elsewhere"})
     assert stranger.status_code == 409
     assert "CT60" in stranger.text
     assert f'<a href="{PAGE}">Back to shop</a>' in stranger.text
     assert client.post(f"{PAGE}/tables/remove", data=data).status_code == 200
-    assert read_wishes(made.config).of(table).capture is Capture.REMOVED
+    assert read_requests(made.config).of(table).capture is Capture.REMOVED
 
 
 @pytest.mark.parametrize("name", ["", "orders", ".orders", "public.", " . "])

@@ -83,7 +83,7 @@ def table_add(file: Path, names: tuple[str, ...], as_json: bool, verbose: bool) 
     """  # noqa: D301 - click wants the character
     from penstock.control.table_commands import add
 
-    _wish(file, names, as_json, verbose, add, "is being added")
+    _request(file, names, as_json, verbose, add, "is being added")
 
 
 @table.command("remove")
@@ -99,7 +99,7 @@ def table_remove(file: Path, names: tuple[str, ...], as_json: bool, verbose: boo
     """  # noqa: D301 - click wants the character
     from penstock.control.table_commands import remove
 
-    _wish(file, names, as_json, verbose, remove, "is being removed")
+    _request(file, names, as_json, verbose, remove, "is being removed")
 
 
 @table.command("pause")
@@ -115,7 +115,7 @@ def table_pause(file: Path, names: tuple[str, ...], as_json: bool, verbose: bool
     """  # noqa: D301 - click wants the character
     from penstock.control.table_commands import pause
 
-    _wish(file, names, as_json, verbose, pause, "is being paused")
+    _request(file, names, as_json, verbose, pause, "is being paused")
 
 
 @table.command("resume")
@@ -129,7 +129,7 @@ def table_resume(file: Path, names: tuple[str, ...], as_json: bool, verbose: boo
     """  # noqa: D301 - click wants the character
     from penstock.control.table_commands import resume
 
-    _wish(file, names, as_json, verbose, resume, "goes on")
+    _request(file, names, as_json, verbose, resume, "goes on")
 
 
 @table.command("resync")
@@ -146,18 +146,18 @@ def table_resync(file: Path, names: tuple[str, ...], as_json: bool, verbose: boo
     """  # noqa: D301 - click wants the character
     from penstock.control.table_commands import resync
 
-    _wish(file, names, as_json, verbose, resync, "is being copied again")
+    _request(file, names, as_json, verbose, resync, "is being copied again")
 
 
-def _wish(
+def _request(
     file: Path,
     names: tuple[str, ...],
     as_json: bool,
     verbose: bool,
-    wish: Callable[[Config, TableName], object],
+    request: Callable[[Config, TableName], object],
     said: str,
 ) -> None:
-    """Wish the same for each table, and say when it will be carried out."""
+    """Request the same for each table, and say when it will be carried out."""
     from penstock.control.running import processes
 
     config = pipeline_config(file)
@@ -166,7 +166,7 @@ def _wish(
     is_at_work = {"extract", "load"} <= running
     when = "" if is_at_work else "; the pipeline does not run: it is carried out at its next start"
     for name in [table_name(text, "NAME") for text in names]:
-        wish(config, name)
+        request(config, name)
         if as_json:
             say_json({"table": str(name), "asked": True, "running": is_at_work})
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.control.ends import ends_of, source_tables
+from penstock.control.servers import server_pair, source_tables
 from penstock.load.bulk import BulkOptions, BulkResult, load_in_bulk
 from penstock.load.bulk_progress import OnProgress
 from penstock.load.session import Session
@@ -26,7 +26,7 @@ def bulk_options(config: Config) -> BulkOptions:
         run_directory=config.layout.run,
         namespaces=config.target.map,
         max_threads=config.data_loader.max_threads,
-        ends=ends_of(config),
+        ends=server_pair(config),
         keys_directory=config.layout.state if config.pipeline.mode.has_change else None,
     )
 

@@ -22,7 +22,7 @@ from penstock.control.checksum import Sums, add_sums, bucket_count, differing_bu
 from penstock.control.hashed_rows import Kind, Tally, merge
 from penstock.control.shared_image import compared_columns, shared_images
 from penstock.model import PenstockError, TableDefinition, TableName
-from penstock.ports.server_pair import Ends
+from penstock.ports.server_pair import ServerPair
 from penstock.ports.verify import (
     Dialect,
     Hasher,
@@ -118,7 +118,7 @@ def compare_tables(
     named_max: int = NAMED_MAX,
     on_progress: Callable[[CompareProgress], None] | None = None,
     hasher: Hasher | None = None,
-    ends: Ends | None = None,
+    ends: ServerPair | None = None,
 ) -> list[TableResult]:
     """Compare tables row by row; the results come in the order of the pairs.
 
@@ -167,7 +167,7 @@ def compare(
     hasher: Hasher,
     named_max: int = NAMED_MAX,
     on_progress: Callable[[CompareProgress], None] | None = None,
-    ends: Ends | None = None,
+    ends: ServerPair | None = None,
     on_gone: Callable[[TableName, TableGone], None] | None = None,
 ) -> list[Compared]:
     """As `compare_tables`, with what a repair needs to know.
@@ -193,7 +193,7 @@ def hasher_for(source: VerifyReader, target: VerifyReader) -> Hasher:
 
 
 def _prepare(
-    pair: TablePair, source: VerifyReader, target: VerifyReader, ends: Ends | None
+    pair: TablePair, source: VerifyReader, target: VerifyReader, ends: ServerPair | None
 ) -> _Work:
     definition = pair.source
     source_parts, source_rows = source.parts(definition.name, "source")
@@ -211,7 +211,7 @@ def _images(
     pair: TablePair,
     dialects: tuple[Dialect, Dialect],
     types: Mapping[str, str],
-    ends: Ends | None,
+    ends: ServerPair | None,
 ) -> tuple[Image, Image]:
     definition, into = pair.source, dialects[1]
     columns = definition.columns

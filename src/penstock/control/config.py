@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.codec.types import Engine, TypeChoiceInvalid, TypeChoiceUnknown, parse_choices
 from penstock.control.config_text import ConfigText, Substituted, read_config_text
-from penstock.control.table_wishes import with_wishes
+from penstock.control.table_requests import with_requests
 from penstock.host.errors import UrlInvalid
 from penstock.model import PenstockError
 from penstock.model.patterns import PatternInvalid, Selection
@@ -101,7 +101,7 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
     parts = {snake(name): _section(text, name) for name in SECTIONS}
     config = Config(path=text.path, **parts)
     _check_values(text, config)
-    return with_wishes(replace(config, file_tables=config.source.tables))
+    return with_requests(replace(config, file_tables=config.source.tables))
 
 
 def _section(text: ConfigText, name: str) -> Any:

@@ -16,13 +16,13 @@ from typing import Any
 from penstock.control.doctor_directory import DIRECTORY_CHECKS
 from penstock.control.doctor_host import HOST_CHECKS
 from penstock.control.doctor_load import LOAD_CHECKS, Loading
-from penstock.control.ends import ends_of
 from penstock.control.followed import followed_names
 from penstock.control.log_facts import read_log_end
 from penstock.control.new_tables import new_findings, without_new
 from penstock.control.pipeline import pipeline_of
 from penstock.control.running import processes
-from penstock.control.table_wishes import read_wishes
+from penstock.control.servers import server_pair
+from penstock.control.table_requests import read_requests
 from penstock.log.state import load_state
 from penstock.model import PenstockError
 from penstock.ports.checks import (
@@ -138,11 +138,11 @@ def examined_of(config: Config) -> Examined:
         log_id=log_id,
         log_end=lambda: read_log_end(config).end.position,
         followed=lambda: followed_names(config),
-        copied=lambda: read_wishes(config).copied(),
+        copied=lambda: read_requests(config).copied(),
         known=lambda tables: without_new(config, tables),
         judged=lambda tables: new_findings(config, tables),
         extracts=lambda: any(one.pid for one in processes(config) if one.name == "extract"),
-        ends=lambda: ends_of(config),
+        ends=lambda: server_pair(config),
     )
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
-from penstock.control.ends import ends_of
 from penstock.control.plan import is_planned, make_plan
-from penstock.control.table_wishes import read_wishes
+from penstock.control.servers import server_pair
+from penstock.control.table_requests import read_requests
 from penstock.load.ledger import Step, next_step, read_ledger, refused
 from penstock.log.state import load_state
 from penstock.model import PenstockError, TableDefinition
@@ -51,7 +51,7 @@ def rows_there(loading: Loading) -> Iterator[Finding]:
     except NamesCollide as error:
         yield _found("PK15", error.message, "rows of both would be mixed", mend_of(error))
         return
-    copied = read_wishes(config).copied()
+    copied = read_requests(config).copied()
     targets = {
         table.name: target_name(table.name, config.target.map)
         for table in loading.tables
@@ -61,7 +61,7 @@ def rows_there(loading: Loading) -> Iterator[Finding]:
         config.target.url,
         config.target.map,
         application_name=APPLICATION_NAME,
-        ends=ends_of(config),
+        ends=server_pair(config),
     )
     with closing(opened) as target:
         found = target.look(targets.values())

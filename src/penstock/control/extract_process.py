@@ -14,12 +14,12 @@ import structlog
 from penstock.control.actions import ActionWatch
 from penstock.control.diagnostics import diagnostics_to
 from penstock.control.doctor import examine
-from penstock.control.ends import source_tables
 from penstock.control.new_table_watch import NewTableWatch, settle_new_tables
 from penstock.control.new_tables import without_new
 from penstock.control.pipeline import pipeline_of
 from penstock.control.progress import CeRecorder
 from penstock.control.running import check_not_running
+from penstock.control.servers import source_tables
 from penstock.control.stopping import StopRequest, stop_on_signals
 from penstock.extract.extractor import ExtractOptions, Extractor, Outcome
 from penstock.host.errors import ConnectFailed

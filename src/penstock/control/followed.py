@@ -5,9 +5,9 @@ Not here: the catalogue as it is now (`penstock.ports.tables`).
 
 from __future__ import annotations
 
-from penstock.control.table_wishes import read_answers, read_wishes
+from penstock.control.table_requests import read_answers, read_requests
 from penstock.model import TableName
-from penstock.model.wishes import Capture
+from penstock.model.table_requests import Capture
 from penstock.ports.config import Config
 from penstock.ports.tables import Followed, tables_at
 
@@ -19,9 +19,9 @@ def followed_tables(config: Config) -> Followed | None:
     """
     answers = read_answers(config)
     added = [
-        wish.table
-        for wish in read_wishes(config).tables
-        if wish.capture is Capture.ADDED and answers.is_done(wish)
+        request.table
+        for request in read_requests(config).tables
+        if request.capture is Capture.ADDED and answers.is_done(request)
     ]
     return tables_at(config.source.url).followed(config, added=added)
 

@@ -18,20 +18,20 @@ import structlog
 from penstock.codec.types import Engine, parse_choices
 from penstock.control.actions import ActionWatch
 from penstock.control.bulk_load import bulk_load, bulk_options
+from penstock.control.deferred_keys import DeferredKeyMaker, unique_keys_wait
 from penstock.control.diagnostics import diagnostics_to
 from penstock.control.doctor import examine
-from penstock.control.ends import source_tables
 from penstock.control.handover import bulk_planner, wait_for_point
-from penstock.control.late_keys import LateKeyMaker, unique_keys_wait
 from penstock.control.log_facts import read_log_end
 from penstock.control.new_table_watch import settle_new_tables
 from penstock.control.new_tables import without_new
 from penstock.control.past_errors import keep_error
 from penstock.control.plan import check as check_plan
 from penstock.control.running import LOAD_LOCK, check_not_running, take_lock
+from penstock.control.servers import source_tables
 from penstock.control.stopping import StopRequest, stop_on_signals
 from penstock.control.table_copy import TableCopier
-from penstock.control.table_wishes import read_wishes
+from penstock.control.table_requests import read_requests
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.retry import Backoff, Patience, is_outage
@@ -123,8 +123,8 @@ class _Load:
     def bulk(self) -> BulkResult | None:
         """Load what is not loaded yet; None when told to stop before all of it was."""
         config = self.config
-        # Tables that are copied by wish are not the bulk load's any more.
-        copied = read_wishes(config).copied()
+        # Tables that are copied by request are not the bulk load's any more.
+        copied = read_requests(config).copied()
         taken = without_new(config, source_tables(config))
         tables = [one for one in taken if one.name not in copied]
         handed = config.pipeline.mode is Mode.DATA_CHANGE
@@ -204,7 +204,7 @@ class _Load:
             on_note=lambda note: keep_error(config, "load", note),
         )
         pending = bool(loaded.positions) and not read_ledger(config.layout.state).foreign_keys_done
-        keys = _LateKeys(self, loaded.settled) if pending else nullcontext()
+        keys = _DeferredKeys(self, loaded.settled) if pending else nullcontext()
         with keys, TableCopier(config, self.sessions) as copier:
             Loader(
                 options,
@@ -212,7 +212,7 @@ class _Load:
                 stop=self.stop,
                 actions=self.actions,
                 copier=copier,
-                keys=LateKeyMaker(config),
+                keys=DeferredKeyMaker(config),
             ).run()
 
     def add_foreign_keys(self, tables: Sequence[TableDefinition]) -> None:
@@ -221,7 +221,7 @@ class _Load:
             logger.warning("foreign keys", note=note)
 
 
-class _LateKeys:
+class _DeferredKeys:
     """Adds foreign keys beside the loader, once every table stands at one position.
 
     That is when everything before the latest table's consistent point is applied, or up to where

@@ -19,19 +19,19 @@ import structlog
 from penstock.control.followed import followed_tables
 from penstock.control.new_tables import NewTable, left_out, named_alone, stopped
 from penstock.control.table_commands import check_capturable
-from penstock.control.table_wishes import (
-    forget_wish,
-    put_wish,
+from penstock.control.table_requests import (
+    forget_request,
+    put_request,
     read_answers,
-    read_wishes,
-    wished_patterns,
-    with_wishes,
+    read_requests,
+    requested_patterns,
+    with_requests,
 )
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.ledger import read_ledger
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import Selection
-from penstock.model.wishes import Capture, TableWish, TableWishes
+from penstock.model.table_requests import Capture, TableRequest, TableRequests
 from penstock.ports.config import Config, NewTables
 from penstock.ports.tables import tables_at
 
@@ -68,7 +68,7 @@ def settle_new_tables(config: Config) -> Config:
     except PenstockError as error:
         # The checks that follow ask the same servers, and say what is wrong with them.
         logger.warning("new tables cannot be looked for", error=error.message)
-    return with_wishes(config)
+    return with_requests(config)
 
 
 def _look(config: Config) -> _Seen:
@@ -76,19 +76,19 @@ def _look(config: Config) -> _Seen:
     known = followed_tables(config)
     if known is None:
         return _Seen()
-    wishes, answers = read_wishes(config), read_answers(config)
-    chosen = [one for one in wishes.tables if one.capture is not Capture.LEFT]
-    patterns = wished_patterns(config.file_tables, TableWishes(tables=tuple(chosen)))
+    requests, answers = read_requests(config), read_answers(config)
+    chosen = [one for one in requests.tables if one.capture is not Capture.LEFT]
+    patterns = requested_patterns(config.file_tables, TableRequests(tables=tuple(chosen)))
     present = tables_at(config.source.url).present(config, patterns, known)
     if present is None:
         return _Seen()
     decided = {
-        one.table for one in wishes.tables if one.capture in (Capture.ADDED, Capture.REMOVED)
+        one.table for one in requests.tables if one.capture in (Capture.ADDED, Capture.REMOVED)
     }
     takes = Selection.parse(config.file_tables).takes
     gone = {
         one.table
-        for one in wishes.tables
+        for one in requests.tables
         if one.table not in present.names
         and (
             one.capture is Capture.LEFT
@@ -102,7 +102,7 @@ def _settle(config: Config, seen: _Seen, tables: Collection[TableName]) -> None:
     """Ask for these new tables, or leave them out. Raises NewTable."""
     for table in sorted(seen.gone):
         logger.info("new table is gone again", table=str(table))
-        forget_wish(config, table)
+        forget_request(config, table)
     named = named_alone(config.file_tables, tables)
     policy = config.source.new_tables
     other = sorted(set(tables) - named)
@@ -142,10 +142,10 @@ def _add(config: Config, table: TableName) -> None:
     # What the bulk load has brought of it before anybody captured it may go.
     loaded = read_ledger(config.layout.state).plan_of(table) is not None
 
-    def change(last: TableWish, number: int) -> TableWish:
+    def change(last: TableRequest, number: int) -> TableRequest:
         if last.capture in (Capture.ADDED, Capture.REMOVED):
             return last  # somebody was quicker
-        return TableWish(
+        return TableRequest(
             table=table,
             capture=Capture.ADDED,
             capture_id=number,
@@ -154,19 +154,19 @@ def _add(config: Config, table: TableName) -> None:
             paused=last.paused,
         )
 
-    put_wish(config, table, change)
+    put_request(config, table, change)
     logger.info("new table is added", table=str(table))
 
 
 def _leave(config: Config, table: TableName, error: PenstockError) -> None:
-    def change(last: TableWish, _: int) -> TableWish:
+    def change(last: TableRequest, _: int) -> TableRequest:
         if last.capture in (Capture.ADDED, Capture.REMOVED):
             return last
         code = str(error.as_dict()["code"])
         return replace(last, capture=Capture.LEFT, code=code, error=error.message, hint=error.hint)
 
-    before = read_wishes(config).of(table)
-    if put_wish(config, table, change) != before:
+    before = read_requests(config).of(table)
+    if put_request(config, table, change) != before:
         logger.warning("new table is left out", table=str(table), error=error.message)
 
 

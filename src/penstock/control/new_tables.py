@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from penstock.control.followed import followed_tables
-from penstock.control.table_wishes import (
-    read_wishes,
-)
+from penstock.control.table_requests import read_requests
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.patterns import as_pattern, parse_pattern
-from penstock.model.wishes import Capture
+from penstock.model.table_requests import Capture
 from penstock.ports.checks import Finding, Severity, Side
 from penstock.ports.config import Config, NewTables
 
@@ -40,7 +38,11 @@ def without_new(config: Config, tables: Iterable[TableDefinition]) -> list[Table
     known = followed_tables(config)
     if known is None or not config.pipeline.mode.has_change:
         return list(tables)
-    asked = {wish.table for wish in read_wishes(config).tables if wish.capture is Capture.ADDED}
+    asked = {
+        request.table
+        for request in read_requests(config).tables
+        if request.capture is Capture.ADDED
+    }
     return [
         table for table in tables if known.has(table.name, table.source_id) or table.name in asked
     ]

@@ -24,10 +24,10 @@ from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import BulkReader, Chunk, ChunkTask
 from penstock.ports.config import Config
 from penstock.ports.repair import RepairTable, RepairTarget, open_repair
-from penstock.ports.server_pair import Ends
+from penstock.ports.server_pair import ServerPair
 from penstock.ports.target import Applied
 from penstock.ports.verify import Hasher, VerifyReader
-from penstock.sql.read_plan import way_of
+from penstock.sql.read_plan import read_plan_of
 
 logger = structlog.get_logger()
 declare("verify.repair.deleted", "verify.repair.written", "verify.repair.committed")
@@ -57,7 +57,7 @@ class Repair:
     source: VerifyReader
     target: VerifyReader
     hasher: Hasher
-    ends: Ends | None
+    ends: ServerPair | None
     applied: Applied
     tell: Callable[[str], None]
 
@@ -102,7 +102,7 @@ class Repair:
     def _task(self, one: Compared, where: str) -> ChunkTask:
         """The rows to bring, as if they were a chunk of the bulk load."""
         definition = one.pair.source
-        way = way_of(definition, self.ends) if self.ends is not None else None
+        way = read_plan_of(definition, self.ends) if self.ends is not None else None
         columns = way.columns if way is not None else _stored(definition)
         expressions = way.expressions if way is not None else ()
         return ChunkTask(

@@ -14,20 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.control.ends import source_tables
 from penstock.control.running import (
     LOAD_LOCK,
     RUN_LOCK,
     take_lock,
 )
-from penstock.control.table_wishes import read_wishes
+from penstock.control.servers import source_tables
+from penstock.control.table_requests import read_requests
 from penstock.host.errors import PrivilegeMissing
 from penstock.host.files import REAL_FILES, DirectoryLock, remove_tree
 from penstock.log import load_state
 from penstock.log.layout import LOCK_NAME
 from penstock.model import PenstockError
 from penstock.model.removal import Removal
-from penstock.model.wishes import Capture
+from penstock.model.table_requests import Capture
 from penstock.ports import leftovers as at_target
 from penstock.ports.config import Config
 from penstock.ports.handover import read_handover
@@ -162,9 +162,11 @@ def _notes(config: Config, *, with_tables: bool) -> tuple[str, ...]:
     notes = []
     if with_tables and not config.pipeline.mode.has_data:
         notes.append("mode change loads no rows: the target's tables stay empty")
-    wishes = read_wishes(config)
+    requests = read_requests(config)
     for capture, how in ((Capture.ADDED, "name"), (Capture.REMOVED, "take out")):
-        names = sorted(str(wish.table) for wish in wishes.tables if wish.capture is capture)
+        names = sorted(
+            str(request.table) for request in requests.tables if request.capture is capture
+        )
         if names:
             notes.append(
                 f"{', '.join(names)}: {capture} by `penstock table`, which is forgotten with the "

@@ -14,7 +14,7 @@ from dataclasses import replace
 from penstock.codec.types import Mapping
 from penstock.codec.types.forms import Form, Kind
 from penstock.model import ColumnDefinition, PenstockError, TableDefinition, TableName
-from penstock.ports.server_pair import Ends
+from penstock.ports.server_pair import ServerPair
 from penstock.ports.verify import Cell, Dialect, Image, key_columns
 from penstock.sql.read_plan import carried
 
@@ -31,7 +31,7 @@ class ColumnIncomparable(PenstockError):
 
 def compared_columns(
     definition: TableDefinition,
-    ends: Ends,
+    ends: ServerPair,
     dialects: tuple[Dialect, Dialect],
     *,
     present: Collection[str],
@@ -56,7 +56,7 @@ def shared_images(
     definition: TableDefinition,
     target: TableName,
     columns: Sequence[ColumnDefinition],
-    ends: Ends,
+    ends: ServerPair,
     dialects: tuple[Dialect, Dialect],
 ) -> tuple[Image, Image]:
     """The images of a table's rows at the source and in the target. Raises ColumnIncomparable."""
@@ -80,7 +80,7 @@ def shared_images(
 
 
 def _cells(
-    column: ColumnDefinition, mapping: Mapping, ends: Ends, dialects: tuple[Dialect, Dialect]
+    column: ColumnDefinition, mapping: Mapping, ends: ServerPair, dialects: tuple[Dialect, Dialect]
 ) -> tuple[Cell, Cell]:
     """A column at the source and in the target."""
     source, target = mapping.equal.source, mapping.equal.target

@@ -10,24 +10,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.control.doctor import examine
-from penstock.control.ends import source_tables
 from penstock.control.followed import followed_tables, is_followed
 from penstock.control.plan import check as check_plan
-from penstock.control.table_wishes import (
-    put_wish,
+from penstock.control.servers import source_tables
+from penstock.control.table_requests import (
+    put_request,
     read_answers,
-    read_wishes,
-    wished_patterns,
+    read_requests,
+    requested_patterns,
 )
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.patterns import Selection, as_pattern, parse_pattern
-from penstock.model.wishes import Capture, TableWish, TableWishes
+from penstock.model.table_requests import Capture, TableRequest, TableRequests
 from penstock.ports.checks import Side, checks_of
 from penstock.ports.config import Config
 
 
 class TableNotTaken(PenstockError):
-    """A wish for a table that the pipeline does not have."""
+    """A request for a table that the pipeline does not have."""
 
     code = "CT60"
     retry = "never"
@@ -40,22 +40,22 @@ class TableTaken(PenstockError):
     retry = "never"
 
 
-class WishRefused(PenstockError):
+class RequestRefused(PenstockError):
     """A table request that cannot be carried out as things are."""
 
     code = "CT62"
     retry = "never"
 
 
-def add(config: Config, table: TableName) -> TableWish:
+def add(config: Config, table: TableName) -> TableRequest:
     """Have a table captured, its rows copied, and its changes followed.
 
-    Raises TableTaken, WishRefused, PreflightFailed, PlanRefused, and what reading the source's
+    Raises TableTaken, RequestRefused, PreflightFailed, PlanRefused, and what reading the source's
     catalogue does.
     """
     _check_mode(config)
     selection = Selection.parse(_patterns(config))
-    is_refused = read_answers(config).refuses(read_wishes(config).of(table))
+    is_refused = read_answers(config).refuses(read_requests(config).of(table))
     if selection.takes(table) and not is_refused and _is_captured(config, table):
         raise TableTaken(
             f"{table} is one of this pipeline's tables already",
@@ -63,14 +63,14 @@ def add(config: Config, table: TableName) -> TableWish:
         )
     out = selection.excluded_by(table)
     if out is not None and not out.exact:
-        raise WishRefused(
+        raise RequestRefused(
             f"the pattern {out.text!r} of the pipeline file takes {table} out",
             hint="Take the pattern out of [source] tables; the other tables stay as they are.",
         )
     [definition] = check_capturable(config, [table])
 
-    def change(last: TableWish, number: int) -> TableWish:
-        return TableWish(
+    def change(last: TableRequest, number: int) -> TableRequest:
+        return TableRequest(
             table=definition.name,
             capture=Capture.ADDED,
             capture_id=number,
@@ -78,52 +78,52 @@ def add(config: Config, table: TableName) -> TableWish:
             replaces=last.capture is Capture.REMOVED,
         )
 
-    return put_wish(config, table, change)
+    return put_request(config, table, change)
 
 
-def remove(config: Config, table: TableName) -> TableWish:
+def remove(config: Config, table: TableName) -> TableRequest:
     """Have a table captured and applied no more; the target's table stays as it is then.
 
-    Raises TableNotTaken, WishRefused.
+    Raises TableNotTaken, RequestRefused.
     """
     _check_mode(config)
-    if read_wishes(config).of(table) == TableWish(table=table):
+    if read_requests(config).of(table) == TableRequest(table=table):
         _check_there(config, table)
-    patterns = wished_patterns(
+    patterns = requested_patterns(
         _patterns(config),
-        TableWishes(tables=(TableWish(table=table, capture=Capture.REMOVED),)),
+        TableRequests(tables=(TableRequest(table=table, capture=Capture.REMOVED),)),
     )
     if all(parse_pattern(text).excludes for text in patterns):
-        raise WishRefused(
+        raise RequestRefused(
             f"{table} is the last table of this pipeline",
             hint="Add another one first, or stop the pipeline.",
         )
-    return put_wish(
+    return put_request(
         config,
         table,
-        lambda _, number: TableWish(table=table, capture=Capture.REMOVED, capture_id=number),
+        lambda _, number: TableRequest(table=table, capture=Capture.REMOVED, capture_id=number),
     )
 
 
-def pause(config: Config, table: TableName) -> TableWish:
+def pause(config: Config, table: TableName) -> TableRequest:
     """Have a table's changes wait in the log. Raises TableNotTaken."""
     _check_mode(config)
     _check_there(config, table)
-    return put_wish(config, table, lambda last, _: replace(last, paused=True))
+    return put_request(config, table, lambda last, _: replace(last, paused=True))
 
 
-def resume(config: Config, table: TableName) -> TableWish:
+def resume(config: Config, table: TableName) -> TableRequest:
     """Have them applied, in their order; forgets what was asked for a name that is no table.
 
     Raises TableNotTaken.
     """
     _check_mode(config)
-    if not read_wishes(config).of(table).paused:
+    if not read_requests(config).of(table).paused:
         _check_there(config, table)
-    return put_wish(config, table, lambda last, _: replace(last, paused=False))
+    return put_request(config, table, lambda last, _: replace(last, paused=False))
 
 
-def resync(config: Config, table: TableName) -> TableWish:
+def resync(config: Config, table: TableName) -> TableRequest:
     """Have a table's rows copied again, whatever the target holds. Raises TableNotTaken."""
     _check_mode(config)
     _check_there(config, table)
@@ -132,14 +132,14 @@ def resync(config: Config, table: TableName) -> TableWish:
             f"{table} is not captured yet",
             hint=f"Add it: penstock table add {config.path.name} {table}",
         )
-    return put_wish(
+    return put_request(
         config, table, lambda last, number: replace(last, copy_id=number, replaces=True)
     )
 
 
 def _check_mode(config: Config) -> None:
     if not config.pipeline.mode.has_change:
-        raise WishRefused(
+        raise RequestRefused(
             "this pipeline is of mode data: it follows no table",
             hint="Change [source] tables, and run it again.",
         )
@@ -147,7 +147,7 @@ def _check_mode(config: Config) -> None:
 
 def _patterns(config: Config) -> tuple[str, ...]:
     """The patterns as they are wished now: a web server's configuration may be older."""
-    return wished_patterns(config.source.tables, read_wishes(config))
+    return requested_patterns(config.source.tables, read_requests(config))
 
 
 def _check_there(config: Config, table: TableName) -> None:
@@ -165,7 +165,7 @@ def _check_there(config: Config, table: TableName) -> None:
 
 
 def _is_asked(config: Config, table: TableName) -> bool:
-    return read_wishes(config).of(table).capture is Capture.ADDED
+    return read_requests(config).of(table).capture is Capture.ADDED
 
 
 def _is_captured(config: Config, table: TableName) -> bool:

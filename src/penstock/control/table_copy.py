@@ -17,8 +17,8 @@ import msgspec
 import structlog
 
 from penstock.control.bulk_load import bulk_options
-from penstock.control.ends import source_tables
-from penstock.control.late_keys import narrowed
+from penstock.control.deferred_keys import narrowed
+from penstock.control.servers import source_tables
 from penstock.host import faults
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.retry import Backoff, Patience

@@ -1,7 +1,7 @@
 """Each table of a pipeline and its state: for `penstock table ls`, the web page and /metrics.
 
 Read from the state files and the target, whether or not the pipeline runs. Not here: making
-wishes (`table_wishes.py`).
+requests (`table_wishes.py`).
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 from penstock.control.change_counts import changes_between
 from penstock.control.followed import followed_tables
 from penstock.control.table_copy import read_notes
-from penstock.control.table_wishes import read_answers, read_wishes
+from penstock.control.table_requests import read_answers, read_requests
 from penstock.load.isolation import read_isolations
 from penstock.model import TableName
-from penstock.model.wishes import Capture, CaptureAnswers, TableWish, TableWishes
+from penstock.model.table_requests import Capture, CaptureAnswers, TableRequest, TableRequests
 from penstock.ports.config import Config
 from penstock.ports.progress import open_progress
-from penstock.ports.table_sync import Apart, ApartState, next_state
+from penstock.ports.table_sync import SyncState, TableSync, next_state
 
 APPLICATION_NAME = "penstock tables"
 LEFT_OUT = "left out"
-WAITING = (ApartState.PAUSED, ApartState.COPYING, ApartState.JOINING)  # changes wait in the log
+WAITING = (SyncState.PAUSED, SyncState.COPYING, SyncState.CATCHING_UP)  # changes wait in the log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class TableLine:
     @property
     def follows(self) -> bool:
         """Whether it is with the others."""
-        return self.state == ApartState.FOLLOWING
+        return self.state == SyncState.FOLLOWING
 
     def as_dict(self) -> dict[str, Any]:
         """As `penstock table ls --json` prints it."""
@@ -68,20 +68,20 @@ def table_lines(config: Config) -> list[TableLine]:
     Raises the typed errors of the target's connection.
     """
     with closing(open_progress(config.target.url, application_name=APPLICATION_NAME)) as target:
-        rows, applied = target.read_apart(), target.read_applied()
+        rows, applied = target.read_table_syncs(), target.read_applied()
     return lines_from(config, rows, applied_gsn=applied.gsn)
 
 
 def lines_from(
-    config: Config, rows: Mapping[TableName, Apart], *, applied_gsn: int
+    config: Config, rows: Mapping[TableName, TableSync], *, applied_gsn: int
 ) -> list[TableLine]:
     """The same, where the target was read already. Raises CheckpointCorrupt."""
     notes = {note.table: note for note in read_notes(config) if note.error}
-    wishes, answers, known = read_wishes(config), read_answers(config), followed_tables(config)
+    requests, answers, known = read_requests(config), read_answers(config), followed_tables(config)
     isolations = read_isolations(config.layout.state)
     lines = []
-    for table in sorted({*rows, *(wish.table for wish in wishes.tables)}):
-        line = line_of(rows.get(table), wishes.of(table), answers)
+    for table in sorted({*rows, *(request.table for request in requests.tables)}):
+        line = line_of(rows.get(table), requests.of(table), answers)
         if known is not None and line.follows and not line.wanted and not known.has(table):
             continue  # it has another name now, or was never a table
         row = rows.get(table)
@@ -95,7 +95,7 @@ def lines_from(
             )
             line = replace(line, behind=behind)
         why = isolations.get(table)
-        if why is not None and line.state == ApartState.ISOLATED:
+        if why is not None and line.state == SyncState.ISOLATED:
             again = f"penstock table resync {config.path.name} {table}"
             line = replace(line, code=why.code, error=why.error, hint=f"{why.hint} Then: {again}")
         note = notes.get(table)
@@ -105,24 +105,28 @@ def lines_from(
     return lines
 
 
-def line_of(row: Apart | None, wish: TableWish, answers: CaptureAnswers) -> TableLine:
+def line_of(row: TableSync | None, request: TableRequest, answers: CaptureAnswers) -> TableLine:
     """What is shown of a table. Pure."""
-    if row is None and wish.capture is Capture.LEFT:
+    if row is None and request.capture is Capture.LEFT:
         return TableLine(
-            table=wish.table, state=LEFT_OUT, code=wish.code, error=wish.error, hint=wish.hint
+            table=request.table,
+            state=LEFT_OUT,
+            code=request.code,
+            error=request.error,
+            hint=request.hint,
         )
-    state = row.state if row is not None else ApartState.FOLLOWING
-    answer = answers.of(wish.table)
-    refused = answers.refuses(wish)
+    state = row.state if row is not None else SyncState.FOLLOWING
+    answer = answers.of(request.table)
+    refused = answers.refuses(request)
     shown = str(state)
-    if row is None and wish.capture is Capture.ADDED:
+    if row is None and request.capture is Capture.ADDED:
         shown = "refused" if refused else "waiting"
-    following = next_state(row, wish, answers)
-    wanted = str(following) if following is not None else _on_the_way(state, wish)
+    following = next_state(row, request, answers)
+    wanted = str(following) if following is not None else _on_the_way(state, request)
     if shown == "waiting":
-        wanted = str(ApartState.COPYING)
+        wanted = str(SyncState.COPYING)
     return TableLine(
-        table=wish.table,
+        table=request.table,
         state=shown,
         wanted="" if refused else wanted,
         code=answer.code if refused and answer else "",
@@ -131,23 +135,23 @@ def line_of(row: Apart | None, wish: TableWish, answers: CaptureAnswers) -> Tabl
     )
 
 
-def _on_the_way(state: ApartState, wish: TableWish) -> str:
+def _on_the_way(state: SyncState, request: TableRequest) -> str:
     """Where a table comes to by itself."""
-    if state is ApartState.COPYING:
-        return str(ApartState.PAUSED if wish.paused else ApartState.FOLLOWING)
-    if state is ApartState.JOINING:
-        return str(ApartState.FOLLOWING)
+    if state is SyncState.COPYING:
+        return str(SyncState.PAUSED if request.paused else SyncState.FOLLOWING)
+    if state is SyncState.CATCHING_UP:
+        return str(SyncState.FOLLOWING)
     return ""
 
 
-def states(wishes: TableWishes, rows: dict[TableName, Apart]) -> dict[TableName, str]:
+def states(requests: TableRequests, rows: dict[TableName, TableSync]) -> dict[TableName, str]:
     """The state of each table that does not follow with the others."""
-    apart = {t: str(row.state) for t, row in rows.items() if row.state is not ApartState.FOLLOWING}
+    apart = {t: str(row.state) for t, row in rows.items() if row.state is not SyncState.FOLLOWING}
     shown = {Capture.ADDED: "waiting", Capture.LEFT: LEFT_OUT}
     waiting = {
-        wish.table: shown[wish.capture]
-        for wish in wishes.tables
-        if wish.capture in shown and wish.table not in rows
+        request.table: shown[request.capture]
+        for request in requests.tables
+        if request.capture in shown and request.table not in rows
     }
     return {**waiting, **apart}
 
@@ -158,8 +162,8 @@ def columns_left_out(config: Config) -> dict[TableName, frozenset[str]]:
         return target.read_left_out()
 
 
-def apart_tables(config: Config) -> dict[TableName, str]:
+def tables_in_sync(config: Config) -> dict[TableName, str]:
     """Tables that do not stand with the others, and their state. Raises as `table_lines` does."""
     with closing(open_progress(config.target.url, application_name=APPLICATION_NAME)) as target:
-        rows = target.read_apart()
-    return states(read_wishes(config), rows)
+        rows = target.read_table_syncs()
+    return states(read_requests(config), rows)

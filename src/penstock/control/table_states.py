@@ -13,7 +13,7 @@ from penstock.control.status import Status
 from penstock.control.table_list import LEFT_OUT, TableLine
 from penstock.load.bulk_progress import TableProgress, share_of
 from penstock.model import TableName
-from penstock.ports.table_sync import ApartState
+from penstock.ports.table_sync import SyncState
 
 
 class TableState(StrEnum):
@@ -27,7 +27,7 @@ class TableState(StrEnum):
     STANDING = "stands still"
     PAUSED = "paused"
     COPYING = "rows are copied"
-    JOINING = "catches up"
+    CATCHING_UP = "catches up"
     REMOVED = "removed"
     ISOLATED = "left behind"
     UNCAPTURED = "waits for the extractor"
@@ -35,12 +35,12 @@ class TableState(StrEnum):
     LEFT_OUT = "left out"
 
 
-APART = {
-    ApartState.PAUSED: TableState.PAUSED,
-    ApartState.COPYING: TableState.COPYING,
-    ApartState.JOINING: TableState.JOINING,
-    ApartState.REMOVED: TableState.REMOVED,
-    ApartState.ISOLATED: TableState.ISOLATED,
+TABLE_SYNC = {
+    SyncState.PAUSED: TableState.PAUSED,
+    SyncState.COPYING: TableState.COPYING,
+    SyncState.CATCHING_UP: TableState.CATCHING_UP,
+    SyncState.REMOVED: TableState.REMOVED,
+    SyncState.ISOLATED: TableState.ISOLATED,
 }
 ASKED = {
     "waiting": TableState.UNCAPTURED,
@@ -76,7 +76,11 @@ def table_facts(
     """
     bulk = status.target.bulk
     loading = {item.table: item for item in bulk.tables} if bulk is not None else {}
-    apart = {t: APART[row.state] for t, row in status.target.apart.items() if row.state in APART}
+    apart = {
+        t: TABLE_SYNC[row.state]
+        for t, row in status.target.apart.items()
+        if row.state in TABLE_SYNC
+    }
     asked = {line.table: line for line in status.tables}
     every = {*names, *apart, *asked}
     if not whole:

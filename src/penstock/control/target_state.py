@@ -14,7 +14,7 @@ from penstock.load.bulk_progress import BulkProgress, read_progress
 from penstock.load.ledger import read_ledger
 from penstock.model import TableName
 from penstock.ports.config import Config
-from penstock.ports.table_sync import Apart
+from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied
 from penstock.ports.target_state import TargetReader
 
@@ -60,7 +60,7 @@ class TargetState:
     extracted: tuple[ProgressRow, ...] = ()
     loaded: tuple[ProgressRow, ...] = ()
     bulk: BulkProgress | None = None
-    apart: Mapping[TableName, Apart] = field(default_factory=dict)
+    apart: Mapping[TableName, TableSync] = field(default_factory=dict)
 
 
 def read_target_state(reader: TargetReader, config: Config) -> TargetState:

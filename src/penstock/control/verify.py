@@ -24,12 +24,12 @@ from penstock.control.compare import (
     compare,
     hasher_for,
 )
-from penstock.control.ends import ends_of, source_tables
 from penstock.control.log_facts import read_log_end
 from penstock.control.new_tables import without_new
 from penstock.control.repair import Repair, Repaired
 from penstock.control.running import processes
-from penstock.control.table_list import apart_tables, columns_left_out
+from penstock.control.servers import server_pair, source_tables
+from penstock.control.table_list import columns_left_out, tables_in_sync
 from penstock.host import files
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import DirectoryLock
@@ -162,15 +162,15 @@ def verify(
     began_s = REAL_CLOCK.monotonic_s()
     check_loaded(config)
     waiting = _Waiting(on_waiting or (lambda _text: None), stop, timeout_s)
-    ends = ends_of(config)
-    left_out = apart_tables(config)
+    ends = server_pair(config)
+    left_out = tables_in_sync(config)
     with ExitStack() as stack:
         if _runs(config, "load") and config.pipeline.mode.has_change:
             opened = _sides_while_running(config, waiting, sessions, stack, keep=repair)
         else:
             opened = _sides_at_rest(config, waiting, sessions, stack, keep=repair)
         hasher = hasher_for(opened.source, opened.target)
-        left_out |= apart_tables(config)  # and what has left the others meanwhile
+        left_out |= tables_in_sync(config)  # and what has left the others meanwhile
         pairs, without, not_compared = _pairs(config, left_out)
         compared = compare(
             pairs,

@@ -26,7 +26,7 @@ CLOSE_WAIT_S = 10.0
 PENDING_MAX = 10_000
 
 
-class Chores:
+class BackgroundTasks:
     """Calls that are made in order, each until it succeeds, on a thread of its own.
 
     error: why the first call in line does not succeed, empty when all is well. pending_count:

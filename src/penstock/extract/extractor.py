@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from penstock.extract.bookkeeping import Chores, Poll, StatusFile
+from penstock.extract.bookkeeping import BackgroundTasks, Poll, StatusFile
 from penstock.extract.report import facts_of
 from penstock.host import checkpoint
 from penstock.host.clock import REAL_CLOCK, Clock
@@ -145,7 +145,7 @@ class Extractor:
         self._log_id = log_id
         self._files = files
         self._clock = clock
-        self._chores = Chores("recorder")
+        self._background_tasks = BackgroundTasks("recorder")
         self._action: Poll | None = None
         self._server: Poll | None = None
         self._source: SourceStream | None = None
@@ -167,7 +167,7 @@ class Extractor:
             )
         )
         with ExitStack() as stack:
-            stack.enter_context(self._chores)
+            stack.enter_context(self._background_tasks)
             if self._gate is not None:
                 self._action = stack.enter_context(
                     Poll(self._gate.word, every_s=ACTION_INTERVAL_S, first="RUN", name="action")
@@ -298,7 +298,7 @@ class Extractor:
         number = writer.segment_number
         if self._recorder is not None and number != self._pace.segment_open:
             recorder, position = self._recorder, writer.durable.position
-            self._chores.add(lambda: recorder.opened(number, position))
+            self._background_tasks.add(lambda: recorder.opened(number, position))
         self._pace.segment_open = number
 
     def _make_durable(self, writer: Writer, source: SourceStream, *, quiet: bool) -> None:
@@ -353,7 +353,7 @@ class Extractor:
                 recorder.closed(closed)
                 point("extract.record.after")
 
-            self._chores.add(record)
+            self._background_tasks.add(record)
 
     def _record_recovered(self, writer: Writer) -> None:
         for closed in writer.recovered:
@@ -463,7 +463,7 @@ class Extractor:
             segment=writer.segment_number,
             segment_row_count=writer.operation_count,
             source=self._source,
-            chores=self._chores,
+            background_tasks=self._background_tasks,
             server=self._server,
             action=self._action,
             now_us=self._clock.now_us(),
@@ -475,7 +475,7 @@ class Extractor:
 
 
 class _Desk:
-    """The engine's `Desk` at the end of a run."""
+    """The engine's `LogAccess` at the end of a run."""
 
     def __init__(self, extractor: Extractor, writer: Writer, source: SourceStream) -> None:
         self._extractor = extractor

@@ -9,7 +9,7 @@ import os
 from dataclasses import asdict
 from typing import Any
 
-from penstock.extract.bookkeeping import Chores, Poll
+from penstock.extract.bookkeeping import BackgroundTasks, Poll
 from penstock.model import FlushPoint
 from penstock.ports.extract_options import Progress
 from penstock.ports.source import SourceEngine, SourceStream
@@ -23,7 +23,7 @@ def facts_of(
     segment: int,
     segment_row_count: int,
     source: SourceStream | None,
-    chores: Chores,
+    background_tasks: BackgroundTasks,
     server: Poll | None,
     action: Poll | None,
     now_us: int,
@@ -52,8 +52,8 @@ def facts_of(
         "spill_bytes": source.spilled_byte_count if source is not None else 0,
         "received_bytes": counted.byte_count if counted is not None else 0,
         "ignored_row_count": counted.ignored_row_count if counted is not None else 0,
-        "recorder_error": chores.error,
-        "recorder_pending": chores.pending_count,
+        "recorder_error": background_tasks.error,
+        "recorder_pending": background_tasks.pending_count,
         "source_error": server.error if server is not None else "",
         "action": action.value if action is not None else "RUN",
     }

@@ -17,7 +17,7 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import StatementInterrupted
 from penstock.load.stage import Staged, Steps
 from penstock.ports.refusals import ValueRefused
-from penstock.ports.table_sync import Apart
+from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied, SqlTarget
 
 logger = structlog.get_logger(__name__)
@@ -49,7 +49,7 @@ def apply_batch(
     staged: Staged,
     *,
     log_id: str,
-    apart: Apart | None = None,
+    apart: TableSync | None = None,
     at: Applied | None = None,
     clock: Clock = REAL_CLOCK,
 ) -> BatchResult:
@@ -71,7 +71,7 @@ class _Batch:
         target: SqlTarget,
         staged: Staged,
         log_id: str,
-        apart: Apart | None,
+        apart: TableSync | None,
         at: Applied,
         clock: Clock,
     ) -> None:
@@ -135,4 +135,4 @@ class _Batch:
             target.advance(log_id=self._log_id, before=at, after=staged.after)
             return
         target.advance(log_id=self._log_id, before=at, after=at)
-        target.write_apart(replace(self._apart, applied=staged.after))
+        target.write_table_sync(replace(self._apart, applied=staged.after))

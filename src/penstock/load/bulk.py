@@ -21,8 +21,8 @@ from penstock.host.clock import REAL_CLOCK
 from penstock.load.bulk_progress import OnProgress, Teller, Watch
 from penstock.load.bulk_tasks import partitions, partitions_beside, streams_per_task
 from penstock.load.chunk import copy_chunks
-from penstock.load.late_keys import put_late_keys
-from penstock.load.late_tables import drop_late_keys, late_tables
+from penstock.load.deferred_keys import put_deferred_keys
+from penstock.load.deferred_tables import deferred_tables, drop_deferred_keys
 from penstock.load.ledger import Ledger, Step, next_step, read_ledger, refused, write_ledger
 from penstock.load.session import Session
 from penstock.model import PenstockError, TableDefinition, TableName
@@ -37,12 +37,12 @@ from penstock.ports.bulk import (
     check_names,
     open_bulk_target,
 )
-from penstock.ports.deferred_keys import LateTable, early_and_late
+from penstock.ports.deferred_keys import DeferredTable, early_and_late
 from penstock.ports.planner import Planner, Point, PointUnfit
 from penstock.ports.refusals import TargetShapeDiffers
-from penstock.ports.server_pair import Ends
+from penstock.ports.server_pair import ServerPair
 from penstock.ports.target import target_name
-from penstock.sql.read_plan import way_of
+from penstock.sql.read_plan import read_plan_of
 
 logger = structlog.get_logger(__name__)
 
@@ -84,7 +84,7 @@ class BulkOptions:
     run_directory: Path
     namespaces: Mapping[str, str] = field(default_factory=dict)
     max_threads: int = 5
-    ends: Ends | None = None
+    ends: ServerPair | None = None
     replaces: bool = False
     adds_foreign_keys: bool = True
     beside: bool = False
@@ -354,8 +354,8 @@ class _Load:
         self.ledger.put(plans)
         self.ledger.foreign_keys_done = False
         write_ledger(self.options.state_directory, self.ledger)
-        for table in self.late_tables(plans):
-            drop_late_keys(self.options.target_url, table)
+        for table in self.deferred_tables(plans):
+            drop_deferred_keys(self.options.target_url, table)
         self.target.begin_afresh(plans)
 
     def living_first_point(self) -> Point | None:
@@ -384,7 +384,7 @@ class _Load:
         binary = self.target.takes_binary(definition)
         listed = columns
         if ends is not None:
-            way = way_of(definition, ends)
+            way = read_plan_of(definition, ends)
             columns = way.columns
             listed = way.expressions or way.columns
         return TablePlan(
@@ -500,9 +500,9 @@ class _Load:
         definitions = list(self.definitions.values())
         plans = [plan for plan in self.ledger.plans if not plan.has_keys]
         names = {plan.source for plan in plans}
-        late = {one.source: one for one in self.late_tables(plans)}
+        late = {one.source: one for one in self.deferred_tables(plans)}
         if self.options.keys_directory is not None:
-            put_late_keys(self.options.keys_directory, late.values(), instead_of=names)
+            put_deferred_keys(self.options.keys_directory, late.values(), instead_of=names)
         early = [
             early_and_late(one)[0] if one.name in late else one
             for one in definitions
@@ -517,11 +517,11 @@ class _Load:
             self.result.notes += self.target.add_foreign_keys(definitions)
             self.ledger.foreign_keys_done = True
 
-    def late_tables(self, plans: Sequence[TablePlan]) -> list[LateTable]:
+    def deferred_tables(self, plans: Sequence[TablePlan]) -> list[DeferredTable]:
         """Those of these tables whose rows are of several moments, with the keys that wait."""
         if self.options.keys_directory is None:
             return []
-        return late_tables(
+        return deferred_tables(
             plans,
             self.definitions,
             self.target,

@@ -48,16 +48,16 @@ def copy_chunks(tasks: Iterator[ChunkTask], *, streams: int = 1) -> Iterable[Chu
 
 def _stream(waiting: deque[ChunkTask]) -> Iterator[ChunkOutcome]:
     """Copy what waits, one after the other, until nothing does."""
-    with Workplace() as workplace:
+    with ChunkCopier() as copier:
         while waiting:
             try:
                 task = waiting.popleft()
             except IndexError:  # another thread has taken the last one in between
                 return
-            yield workplace.copy(task)
+            yield copier.copy(task)
 
 
-class Workplace:
+class ChunkCopier:
     """The connections that the chunks of one stream share."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Workplace:
         self._reader: BulkReader | None = None
         self._writer: BulkWriter | None = None
 
-    def __enter__(self) -> Workplace:
+    def __enter__(self) -> ChunkCopier:
         return self
 
     def __exit__(self, *_ignored: object) -> None:

@@ -186,10 +186,10 @@ class _Walk:
         if op == Op.INSERT:
             found = self._new(-1)
         elif origin in self._at:
-            standing = self._at[origin]
-            if standing is None:
+            resume_state = self._at[origin]
+            if resume_state is None:
                 raise self._fold._inconsistent("a change of a row that is not there")
-            found = standing
+            found = resume_state
             self._at[origin] = None
         else:
             found = self._new(origin)

@@ -1,6 +1,6 @@
 """State files that somebody else replaces, read again only when they were.
 
-Not here: what they hold (`model.wishes`, `late_keys.py`).
+Not here: what they hold (`model.table_requests`, `deferred_keys.py`).
 """
 
 from __future__ import annotations

@@ -22,17 +22,17 @@ from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.retry import Backoff, Patience, is_outage
-from penstock.load.ahead import Ahead, Wanted
-from penstock.load.apart_flow import JOBS, ApartFlow, Copier, options_for
 from penstock.load.batch_size import FIRST_BYTES, MAX_BYTES, next_batch_bytes
+from penstock.load.deferred_keys import DeferredKeyFlow, KeyMaker
 from penstock.load.hold import Held, Hold, read_held, read_hold, write_held
 from penstock.load.isolation import BrokenTables
 from penstock.load.kept_files import AppliedFiles, Keeping
-from penstock.load.late_keys import KeyMaker, LateFlow
 from penstock.load.loader_state import LoaderState, write_loader_state
+from penstock.load.prefetch import StagePrefetch, Wanted
 from penstock.load.rows_files import sweep
 from penstock.load.session import SessionKeeper, SparkJobFailed, SparkLost
 from penstock.load.sql_target import loading_of
+from penstock.load.table_sync_flow import JOBS, Copier, TableSyncFlow, options_for
 from penstock.load.unsure import UnsureTables
 from penstock.log.layout import (
     DONE_NAME,
@@ -48,7 +48,7 @@ from penstock.model import PenstockError, TableName
 from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import Batch, BatchOptions, Target
 from penstock.ports.policies import EVOLVE_ALL, Policies, SchemaChangeNotCarried
-from penstock.ports.table_sync import Apart
+from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied
 
 logger = structlog.get_logger(__name__)
@@ -131,12 +131,12 @@ class Loader:
         self._clock = clock
         self._files = files
         self._target: Target | None = None
-        self._ahead: Ahead | None = None
+        self._ahead: StagePrefetch | None = None
         self._ahead_options: BatchOptions | None = None
-        self._apart = ApartFlow(
+        self._apart = TableSyncFlow(
             options.state_directory, options.starts, copier, clock=clock, files=files
         )
-        self._late = LateFlow(options.state_directory, keys, files)
+        self._late = DeferredKeyFlow(options.state_directory, keys, files)
         self._broken = BrokenTables(options, files)
         self._applied = Applied()
         self._log_id = ""
@@ -370,15 +370,15 @@ class Loader:
         self._apart.look()
         due = self._apart.due(self._applied)
         if due:
-            self._write_apart(due)
+            self._write_table_sync(due)
         if self._is_outdated():
             self._open_ahead()
 
-    def _write_apart(self, rows: Sequence[Apart]) -> None:
+    def _write_table_sync(self, rows: Sequence[TableSync]) -> None:
         assert self._target is not None
         self._abandon()
         faults.point("load.apart.before")
-        self._target.write_apart(rows, at=self._applied)
+        self._target.write_table_sync(rows, at=self._applied)
         faults.point("load.apart.after")
         self._apart.took(rows)
         self._target.forget()  # a copy may have made a table anew
@@ -387,7 +387,7 @@ class Loader:
     def _isolate(self) -> None:
         """Leave tables behind that cannot be applied; why is on disk before the target says so."""
         self._broken.keep()
-        self._write_apart(self._apart.isolated(self._broken.errors, self._applied))
+        self._write_table_sync(self._apart.isolated(self._broken.errors, self._applied))
         for error in self._broken.take():
             self._options.on_note(error)
         if self._is_outdated():
@@ -412,9 +412,9 @@ class Loader:
         self._files_applied.tidy(self._apart.segment_needed(self._applied))
         return True
 
-    def _ahead_of(self, table: TableName) -> Ahead:
+    def _ahead_of(self, table: TableName) -> StagePrefetch:
         options = options_for(self._batch_options(), table)
-        return Ahead(options, self._sessions, jobs=JOBS, clock=self._clock)
+        return StagePrefetch(options, self._sessions, jobs=JOBS, clock=self._clock)
 
     # --- keys that have waited --------------------------------------------------------------------
 
@@ -483,7 +483,7 @@ class Loader:
         )
         try:
             applied = target.bind(self._log_id)
-            self._apart.connected(target.read_apart())
+            self._apart.connected(target.read_table_syncs())
         except BaseException:
             target.close()
             raise
@@ -506,7 +506,7 @@ class Loader:
         if self._ahead is not None:
             self._ahead.close()
         self._ahead_options = self._batch_options()
-        self._ahead = Ahead(self._ahead_options, self._sessions, clock=self._clock)
+        self._ahead = StagePrefetch(self._ahead_options, self._sessions, clock=self._clock)
 
     def _batch_options(self) -> BatchOptions:
         return BatchOptions(

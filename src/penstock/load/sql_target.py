@@ -16,7 +16,7 @@ from penstock.model import PenstockError, TableName
 from penstock.ports.loading import Batch, BatchOptions, Loading, Target
 from penstock.ports.policies import Policies
 from penstock.ports.registry import engine_at
-from penstock.ports.table_sync import Apart
+from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied, Engine, SqlTarget, engine_of
 
 
@@ -45,7 +45,7 @@ class MergingTarget:
         return self._sql.bind(log_id)
 
     def apply(
-        self, batch: Batch, *, apart: Apart | None = None, at: Applied | None = None
+        self, batch: Batch, *, apart: TableSync | None = None, at: Applied | None = None
     ) -> Mapping[str, float]:
         """See Target."""
         assert isinstance(batch, Staged), "it was staged by our stager"
@@ -54,16 +54,16 @@ class MergingTarget:
         )
         return done.seconds
 
-    def read_apart(self) -> dict[TableName, Apart]:
+    def read_table_syncs(self) -> dict[TableName, TableSync]:
         """See Target."""
-        return self._sql.read_apart()
+        return self._sql.read_table_syncs()
 
-    def write_apart(self, rows: Sequence[Apart], *, at: Applied) -> None:
+    def write_table_sync(self, rows: Sequence[TableSync], *, at: Applied) -> None:
         """See Target."""
         with self._sql.transaction():
             self._sql.advance(log_id=self._log_id, before=at, after=at)
             for row in rows:
-                self._sql.write_apart(row)
+                self._sql.write_table_sync(row)
 
     def take_notes(self) -> list[tuple[TableName, str]]:
         """See Target."""

@@ -19,9 +19,9 @@ from penstock.codec.mysql.mysqltext import Dialect
 from penstock.host import faults
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.position import PositionKind
-from penstock.ports.deferred_keys import LateKey
+from penstock.ports.deferred_keys import DeferredKey
 from penstock.ports.registry import part
-from penstock.ports.server_pair import Ends, Way
+from penstock.ports.server_pair import ReadPlan, ServerPair
 from penstock.ports.target import target_name
 
 APPLICATION_NAME = "penstock bulk"  # of the workers' sessions
@@ -64,7 +64,7 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
     chunks: tuple[Chunk, ...]
     name: str = ""
     given_up: tuple[str, ...] = ()
-    way: Way | None = None
+    way: ReadPlan | None = None
     settled: str = ""
     has_keys: bool = False
 
@@ -149,7 +149,7 @@ class ChunkTask:
     snapshot_text: str
     plan: str
     replica_role: bool
-    way: Way | None = None
+    way: ReadPlan | None = None
 
     @property
     def doing(self) -> str:
@@ -318,7 +318,7 @@ class BulkTarget(ChunkCounts, Protocol):
         """Keys, indexes and statistics of the tables that penstock has made."""
         ...
 
-    def late_keys(self, definition: TableDefinition) -> tuple[LateKey, ...]:
+    def deferred_keys(self, definition: TableDefinition) -> tuple[DeferredKey, ...]:
         """The unique keys of a table that penstock has made, as they are made later."""
         ...
 
@@ -336,7 +336,7 @@ class BulkTarget(ChunkCounts, Protocol):
 
 
 def open_bulk_target(
-    url: str, namespaces: Mapping[str, str], *, application_name: str, ends: Ends | None
+    url: str, namespaces: Mapping[str, str], *, application_name: str, ends: ServerPair | None
 ) -> BulkTarget:
     """Connect to a target. ends: the two servers, unless both are PostgreSQL."""
     make = part(url, "bulk_target")

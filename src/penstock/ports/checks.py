@@ -20,7 +20,7 @@ from penstock.ports.pipeline import Pipeline
 from penstock.ports.registry import part
 
 if TYPE_CHECKING:
-    from penstock.ports.server_pair import Ends
+    from penstock.ports.server_pair import ServerPair
 
 # Doctor says this very error: it needs the same thing for its first question.
 ITSELF = "itself"
@@ -245,7 +245,7 @@ class Examined:
     known: Callable[[Iterable[TableDefinition]], list[TableDefinition]]
     judged: Callable[[Sequence[TableDefinition]], tuple[tuple[TableDefinition, ...], list[Finding]]]
     extracts: Callable[[], bool]
-    ends: Callable[[], Ends | None]
+    ends: Callable[[], ServerPair | None]
 
     @property
     def config(self) -> Config:

@@ -1,7 +1,7 @@
 """Unique keys that wait until a table's rows are of one moment: which, and who makes them.
 
-Not here: the file of those that wait (`penstock.load.late_keys`), and the statements (`late_keys`
-of each engine's target).
+Not here: the file of those that wait (`penstock.load.deferred_keys`), and the statements
+(`deferred_keys` of each engine's target).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.ports.registry import part
 APPLICATION_NAME = "penstock late keys"
 
 
-class LateKey(msgspec.Struct, frozen=True, kw_only=True):
+class DeferredKey(msgspec.Struct, frozen=True, kw_only=True):
     """A unique key that waits. name, columns: in the target; columns are empty for expressions.
 
     statement: makes it. plain: makes an index of this name that is not unique.
@@ -29,7 +29,7 @@ class LateKey(msgspec.Struct, frozen=True, kw_only=True):
     plain: str
 
 
-class LateTable(msgspec.Struct, frozen=True, kw_only=True):
+class DeferredTable(msgspec.Struct, frozen=True, kw_only=True):
     """A table whose keys wait. settled: the position from which on its rows are of one moment.
 
     with_foreign_keys: its foreign keys are made with them, and not with those of all tables.
@@ -38,7 +38,7 @@ class LateTable(msgspec.Struct, frozen=True, kw_only=True):
     source: TableName
     target: TableName
     settled: int
-    keys: tuple[LateKey, ...]
+    keys: tuple[DeferredKey, ...]
     with_foreign_keys: bool = False
 
 
@@ -66,7 +66,7 @@ def _is_identity(key: UniqueKey, definition: TableDefinition) -> bool:
     return not any(key.prefixes) and set(key.columns) == set(definition.identity_columns)
 
 
-def key_refused(key: LateKey, table: TableName, said: str) -> TargetDdlFailed:
+def key_refused(key: DeferredKey, table: TableName, said: str) -> TargetDdlFailed:
     """The error for a key that the target refuses to make. said: the server's words, no values."""
     return TargetDdlFailed(
         f"adding unique key {key.name} of {table}: {said}",
@@ -77,20 +77,20 @@ def key_refused(key: LateKey, table: TableName, said: str) -> TargetDdlFailed:
     )
 
 
-def add_late_keys(url: str, table: LateTable) -> list[str]:
+def add_deferred_keys(url: str, table: DeferredTable) -> list[str]:
     """Make the unique keys of a table that have waited; what is there already is left alone.
 
     Returns a sentence for each that cannot be had any more. Raises TargetDdlFailed for one that
     the target refuses, and what a connection does.
     """
-    notes: list[str] = part(url, "deferred_keys").add_late_keys(url, table)
+    notes: list[str] = part(url, "deferred_keys").add_deferred_keys(url, table)
     return notes
 
 
-def drop_late_keys(url: str, table: LateTable) -> list[str]:
+def drop_deferred_keys(url: str, table: DeferredTable) -> list[str]:
     """Take unique keys away that an earlier load of the table has made.
 
     Returns a sentence for each that has to stay.
     """
-    notes: list[str] = part(url, "deferred_keys").drop_late_keys(url, table)
+    notes: list[str] = part(url, "deferred_keys").drop_deferred_keys(url, table)
     return notes

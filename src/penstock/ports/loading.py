@@ -17,7 +17,7 @@ from penstock.host.clock import Clock
 from penstock.log.layout import SegmentFile
 from penstock.model import PenstockError, TableName
 from penstock.ports.policies import EVOLVE_ALL, Policies
-from penstock.ports.table_sync import Apart
+from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied, Counts
 
 
@@ -135,7 +135,7 @@ class Target(Protocol):
         ...
 
     def apply(
-        self, batch: Batch, *, apart: Apart | None = None, at: Applied | None = None
+        self, batch: Batch, *, apart: TableSync | None = None, at: Applied | None = None
     ) -> Mapping[str, float]:
         """Apply a batch with its progress: all of it, or nothing; the seconds of each step.
 
@@ -146,11 +146,11 @@ class Target(Protocol):
         """
         ...
 
-    def read_apart(self) -> dict[TableName, Apart]:
+    def read_table_syncs(self) -> dict[TableName, TableSync]:
         """The tables that stand, or stood, apart from the flow."""
         ...
 
-    def write_apart(self, rows: Sequence[Apart], *, at: Applied) -> None:
+    def write_table_sync(self, rows: Sequence[TableSync], *, at: Applied) -> None:
         """Insert or replace rows of tables: all, or none. at: where the target stands."""
         ...
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from penstock.model import TableName
 from penstock.ports.registry import part
-from penstock.ports.table_sync import Apart
+from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied
 
 
@@ -38,7 +38,7 @@ class Progress(Protocol):
         """How far the log is applied; all zero when nothing is, or there is no table yet."""
         ...
 
-    def read_apart(self) -> dict[TableName, Apart]:
+    def read_table_syncs(self) -> dict[TableName, TableSync]:
         """The tables that stand, or stood, apart from the flow; see `ports/table_sync.py`."""
         ...
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 from penstock.model import PenstockError, Retry, TableDefinition, TableName
 from penstock.ports.bulk import BulkReader, ChunkTask
 from penstock.ports.registry import part
-from penstock.ports.server_pair import Ends
+from penstock.ports.server_pair import ServerPair
 from penstock.ports.target import Applied
 
 
@@ -76,7 +76,7 @@ class RepairTarget(Protocol):
         ...
 
 
-def open_repair(url: str, ends: Ends | None, namespaces: dict[str, str]) -> RepairTarget:
+def open_repair(url: str, ends: ServerPair | None, namespaces: dict[str, str]) -> RepairTarget:
     """Connect to a target, whichever engine its URL names. ends: None between PostgreSQL."""
     target: RepairTarget = part(url, "repair")(url, ends, namespaces)
     return target

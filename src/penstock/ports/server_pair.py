@@ -15,7 +15,7 @@ from penstock.codec.types import NO_CHOICES, Choices, Mapping, Server, map_table
 from penstock.model import TableDefinition
 
 
-class Way(msgspec.Struct, frozen=True, kw_only=True):
+class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How a table's rows go. Also what bulk.json holds of it. columns: their names, in order.
 
     expressions: what a SELECT of MySQL lists. cells: how those are written; lines: how the columns
@@ -32,7 +32,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ends:
+class ServerPair:
     """The two servers of a load, and what the user has chosen for what may get lost."""
 
     source: Server

@@ -2,7 +2,7 @@
 
 One class per engine implements `SourceEngine` (`postgres.engine`, `mysql.engine`); the loop of
 document 000 in `extract.py` knows nothing else of them. Engines do not know the log: what they
-keep, they keep through `StateFiles`, and what they write, through `Desk`.
+keep, they keep through `StateFiles`, and what they write, through `LogAccess`.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Ranges(Protocol):
         ...
 
 
-class Desk(Protocol):
+class LogAccess(Protocol):
     """The log as an engine may use it between two transactions."""
 
     @property
@@ -187,7 +187,7 @@ class SourceEngine(Protocol):
         """Whether something has to be done about tables before the source may count as idle."""
         ...
 
-    def tend(self, desk: Desk, /) -> None:
+    def tend(self, log_access: LogAccess, /) -> None:
         """Between transactions: do what has to be done about tables."""
         ...
 

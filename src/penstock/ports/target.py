@@ -24,7 +24,7 @@ from penstock.ports.policies import EVOLVE_ALL, Policies
 from penstock.ports.registry import part
 
 if TYPE_CHECKING:
-    from penstock.ports.table_sync import Apart
+    from penstock.ports.table_sync import TableSync
 
 SCHEMA = "wirekite"
 # What the count column of a table with a key says.
@@ -288,11 +288,11 @@ class SqlTarget(Protocol):
         """Write the CL rows, inside the transaction."""
         ...
 
-    def read_apart(self) -> dict[TableName, Apart]:
+    def read_table_syncs(self) -> dict[TableName, TableSync]:
         """The tables that stand, or stood, apart from the flow."""
         ...
 
-    def write_apart(self, row: Apart) -> None:
+    def write_table_sync(self, row: TableSync) -> None:
         """Insert or replace a table's row, inside a transaction."""
         ...
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from penstock.model import TableName
 from penstock.ports.bulk import ChunkCounts
 from penstock.ports.registry import part
-from penstock.ports.table_sync import Apart
+from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied
 
 
@@ -45,7 +45,7 @@ class TargetReader(Protocol):
         """How far the log is applied."""
         ...
 
-    def apart(self) -> Mapping[TableName, Apart]:
+    def apart(self) -> Mapping[TableName, TableSync]:
         """The tables that stand, or stood, apart from the flow."""
         ...
 

@@ -1,4 +1,4 @@
-"""How a table's rows are read from one engine so that they fit another: a `Way` per table.
+"""How a table's rows are read from one engine so that they fit another: a `ReadPlan` per table.
 
 What holds a column is the table of types' business (`codec.types`); here is how its values get
 there in bulk without becoming objects: what the source's engine lists, what the walk over the bytes
@@ -16,16 +16,16 @@ import msgspec
 
 from penstock.model import ColumnDefinition, TableDefinition
 from penstock.ports.registry import engine_with_types
-from penstock.ports.server_pair import Ends, Way
+from penstock.ports.server_pair import ReadPlan, ServerPair
 
 AS_IS = "{}"  # the value as text in utf8mb4, where anything is computed of it
 
 
-def way_of(definition: TableDefinition, ends: Ends) -> Way:
+def read_plan_of(definition: TableDefinition, ends: ServerPair) -> ReadPlan:
     """How a table's rows are read and written. Not for PostgreSQL at both ends."""
     columns = carried(definition, ends)
     plan = engine_with_types(ends.source.engine).part("read_plan")
-    way: Way = plan(columns, ends.mappings(definition), ends)
+    way: ReadPlan = plan(columns, ends.mappings(definition), ends)
     templates = _with_keys(definition, columns, way.templates)
     return msgspec.structs.replace(way, templates=templates)
 
@@ -47,7 +47,7 @@ def _with_keys(
     )
 
 
-def carried(definition: TableDefinition, ends: Ends) -> list[ColumnDefinition]:
+def carried(definition: TableDefinition, ends: ServerPair) -> list[ColumnDefinition]:
     """The columns whose values are copied.
 
     Values that MySQL computes are in its log, and PostgreSQL has not the same functions: there

@@ -19,7 +19,7 @@ _LEAVING = (Kind.DROP_COLUMN, Kind.RENAME_COLUMN)
 _COMING = (Kind.ADD_COLUMN, Kind.RENAME_COLUMN)
 
 
-class Departures:
+class SchemaDrift:
     """Of one table. Begins with what its record says; `record` is what shall be written."""
 
     def __init__(self, left_out: set[str], kept: set[str], notes: list[str]) -> None:

@@ -229,13 +229,15 @@ class Interface:
         """Add or remove a table, pause it, let it go on, or have its rows copied again."""
         form = await self._checked_form(request)
         watch = self._watch(request)
-        wish = TABLE_ACTIONS.get(request.path_params["action"])
-        if wish is None:
+        table_request = TABLE_ACTIONS.get(request.path_params["action"])
+        if table_request is None:
             raise HTTPException(HTTPStatus.NOT_FOUND)
         table = _table_of(form)
-        make, told = wish
+        make, told = table_request
         await asyncio.to_thread(make, watch.config, table)
-        logger.info("table wish made", pipeline=watch.config.pipeline.name, table=str(table))
+        logger.info(
+            "table table_request made", pipeline=watch.config.pipeline.name, table=str(table)
+        )
         watch.look_now()
         return self._back(request, "tables", f"{table} {told}")
 

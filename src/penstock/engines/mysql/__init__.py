@@ -33,7 +33,7 @@ DESCRIPTOR = Descriptor(
         "bulk_reader": f"{_HERE}.source.bulk_reader",
         "bulk_writer": f"{_HERE}.target.chunk:MySQLWriter",
         "bulk_target": f"{_HERE}.target.bulk:MySQLBulk",
-        "deferred_keys": f"{_HERE}.target.late_keys",
+        "deferred_keys": f"{_HERE}.target.deferred_keys",
         "progress": f"{_HERE}.target.progress_session:MySQLProgress",
         "repair": f"{_HERE}.target.repair:MySQLRepair",
         "leftovers": f"{_HERE}.target.leftovers",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from penstock.engines.mysql.handover import prepared
-from penstock.engines.mysql.resume_state import has_begun, make_engine
+from penstock.engines.mysql.log_start import has_begun, make_engine
 from penstock.engines.mysql.source.catalog import open_catalog
 from penstock.engines.mysql.source.engine import MySQLEngine
 from penstock.model import TableDefinition

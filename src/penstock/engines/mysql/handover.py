@@ -24,7 +24,7 @@ from penstock.engines.mysql.connect import Connection, run
 from penstock.engines.mysql.planner import MySQLPlanner
 from penstock.engines.mysql.source.beginning import Beginning, gtids_at, shapes_of
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
-from penstock.engines.mysql.source.recipes import Choice, Recipe
+from penstock.engines.mysql.source.strategies import Choice, Strategy
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.errors import PrivilegeMissing
@@ -124,7 +124,7 @@ def _tell(config: Config, choice: Choice) -> None:
     assert state is not None, "the first step is written down before"
     text = state.steps[0].text.partition("; the point: ")[0]
     write_handover(config, state.with_step(1, f"{text}; the point: {choice}"))
-    if choice.recipe is Recipe.LOCK_FREE:
+    if choice.strategy is Strategy.LOCK_FREE:
         logger.warning("tables are read at one point without a lock", how=str(choice))
 
 
@@ -140,7 +140,7 @@ def _capture(config: Config, planner: MySQLPlanner) -> None:
             gtids = gtids_at(config.source.url, connection, taken.status.position)
         _rotate(connection)
     position = str(point.position)
-    how = taken.choice.recipe.value
+    how = taken.choice.strategy.value
     if taken.settled > taken.status.position:
         how += f"; tables are equal when {taken.settled} is applied"
     state = msgspec.structs.replace(

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.engines.mysql.connect import Connection, rows
-from penstock.engines.mysql.resume_state import stored_standing
+from penstock.engines.mysql.log_start import stored_resume_state
 from penstock.engines.mysql.source.catalog import open_catalog
-from penstock.engines.mysql.source.standing import Standing
+from penstock.engines.mysql.source.resume_state import ResumeState
 from penstock.engines.mysql.source.status import (
     LogFile,
     binlog_files,
@@ -86,10 +86,10 @@ class BinlogReader:
         """See SourceReader. Raises SourceReplaced, and LogPurged where what follows is gone."""
         connection = self._connection
         end = read_status(connection).position
-        standing = stored_standing(self._config)
-        shift = standing.mark.shift if standing is not None else 0
-        if standing is not None:
-            self._check_same(standing)
+        resume_state = stored_resume_state(self._config)
+        shift = resume_state.mark.shift if resume_state is not None else 0
+        if resume_state is not None:
+            self._check_same(resume_state)
         sizes = _Sizes(
             {
                 BinlogPosition.at(file.name, 0).number + shift: file.size_bytes
@@ -100,7 +100,7 @@ class BinlogReader:
         read_to = log.end.position or log_begin(self._config)
         unread = None
         if 0 < read_to < position:
-            base = standing.mark.base if standing is not None else end.base
+            base = resume_state.mark.base if resume_state is not None else end.base
             here = BinlogPosition(read_to - (shift << BINLOG_OFFSET_BITS), base)
             unread = self._first_unread(here, end, log)
         return SourceState(
@@ -113,12 +113,12 @@ class BinlogReader:
             bytes_between=sizes,
         )
 
-    def _check_same(self, standing: Standing) -> None:
+    def _check_same(self, resume_state: ResumeState) -> None:
         identity = read_identity(self._connection)
-        if identity.name != standing.server:
+        if identity.name != resume_state.server:
             raise SourceReplaced(
                 f"the source is {identity.name} now, and the change log counts in places of "
-                f"{standing.server}",
+                f"{resume_state.server}",
                 hint="The lag is known again once the extractor has gone on with this server; see "
                 f"`penstock status {self._config.path.name}`.",
             )

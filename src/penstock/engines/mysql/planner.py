@@ -1,8 +1,8 @@
 """What the bulk load asks of a MySQL or MariaDB source: consistent points, definitions, chunks.
 
 A point is a set of sessions in snapshots at one place of the binlog, which this process lends to
-Spark's workers (`engines.mysql.source.lending`), so that one short lock serves all of them and a
-worker that is killed does not end the snapshot. Not here: the same of PostgreSQL
+Spark's workers (`engines.mysql.source.session_proxy`), so that one short lock serves all of them
+and a worker that is killed does not end the snapshot. Not here: the same of PostgreSQL
 (`source_planner.py`).
 """
 
@@ -18,9 +18,9 @@ import structlog
 
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.chunks import plan_chunks, rows_per_chunk
-from penstock.engines.mysql.source.lending import Lender
-from penstock.engines.mysql.source.recipes import Choice
+from penstock.engines.mysql.source.session_proxy import SessionProxy
 from penstock.engines.mysql.source.snapshot import Snapshots, open_snapshots
+from penstock.engines.mysql.source.strategies import Choice
 from penstock.engines.mysql.url import MySQLUrl
 from penstock.model import BinlogPosition, TableDefinition, TableName
 from penstock.model.position import PositionKind
@@ -88,15 +88,15 @@ class MySQLPlanner:
         )
         text = f"{taken.status.position}/{secrets.token_hex(8)}"
         place = MySQLUrl.parse(self._url).place
-        lender = self._kept.enter_context(
-            Lender(taken.connections, place=place, snapshot_text=text)
+        proxy = self._kept.enter_context(
+            SessionProxy(taken.connections, place=place, snapshot_text=text)
         )
         self.taken = taken
         # Not before: what was altered in between is to be seen when a table is planned.
         self._at_point = {one.name: one for one in self._captured()}
         return Point(
             position=taken.status.position,
-            snapshot_id=lender.snapshot_id,
+            snapshot_id=proxy.snapshot_id,
             snapshot_text=text,
             settled=taken.settled,
         )

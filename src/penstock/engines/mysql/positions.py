@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.engines.mysql.source.standing import STANDING_FILE, Standing, position_text
+from penstock.engines.mysql.source.resume_state import RESUME_STATE_FILE, ResumeState, position_text
 from penstock.host import checkpoint
 from penstock.model import BinlogPosition
 from penstock.model.layout import PipelineLayout
@@ -14,12 +14,12 @@ class BinlogPositions:
 
     def __init__(self, layout: PipelineLayout) -> None:
         """layout: of the pipeline."""
-        self._path = layout.state / STANDING_FILE
+        self._path = layout.state / RESUME_STATE_FILE
 
     def text(self, position: int) -> str:
         """`binlog.000003:154`."""
-        standing = checkpoint.load(self._path, Standing)
-        return position_text(standing.epochs if standing is not None else (), position)
+        resume_state = checkpoint.load(self._path, ResumeState)
+        return position_text(resume_state.epochs if resume_state is not None else (), position)
 
     def origin(self, position: int) -> str:
         """The file."""

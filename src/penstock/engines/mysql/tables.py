@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from penstock.codec.types import Engine, Server
-from penstock.engines.mysql.resume_state import stored_standing
+from penstock.engines.mysql.log_start import stored_resume_state
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog, taken_names
 from penstock.engines.mysql.source.engine import NOTES_FILE
-from penstock.engines.mysql.source.table_book import ghost_of
+from penstock.engines.mysql.source.schema_history import ghost_of
 from penstock.engines.mysql.source.table_notes import AllNotes
 from penstock.engines.mysql.url import MySQLUrl
 from penstock.host import checkpoint
@@ -80,5 +80,5 @@ def namespace(url: str, schema: str, *, is_same: bool) -> str:  # noqa: ARG001 -
 
 def shift(config: Config) -> int:
     """See Tables."""
-    standing = stored_standing(config)
-    return 0 if standing is None else standing.mark.shift << BINLOG_OFFSET_BITS
+    resume_state = stored_resume_state(config)
+    return 0 if resume_state is None else resume_state.mark.shift << BINLOG_OFFSET_BITS

@@ -7,10 +7,10 @@ from typing import Any
 
 from penstock.engines.mysql.connect import Connection, connect, rows
 from penstock.engines.mysql.target import progress
-from penstock.engines.mysql.target.apart_rows import read_apart
+from penstock.engines.mysql.target.sync_rows import read_table_syncs
 from penstock.model import TableName
 from penstock.ports.bulk import ChunkCounts, TablePlan
-from penstock.ports.table_sync import Apart
+from penstock.ports.table_sync import TableSync
 from penstock.ports.target import SCHEMA, Applied
 
 
@@ -66,9 +66,9 @@ class MySQLReader:
         """See TargetReader."""
         return progress.read_applied(self._connection)
 
-    def apart(self) -> Mapping[TableName, Apart]:
+    def apart(self) -> Mapping[TableName, TableSync]:
         """See TargetReader."""
-        return read_apart(self._connection)
+        return read_table_syncs(self._connection)
 
     def close(self) -> None:
         """See TargetReader."""

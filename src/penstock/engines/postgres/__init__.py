@@ -35,7 +35,7 @@ DESCRIPTOR = Descriptor(
         "bulk_reader": f"{_HERE}.source.bulk_reader",
         "bulk_writer": f"{_HERE}.target.chunk:PostgresWriter",
         "bulk_target": f"{_HERE}.target.bulk:PostgresBulk",
-        "deferred_keys": f"{_HERE}.target.late_keys",
+        "deferred_keys": f"{_HERE}.target.deferred_keys",
         "progress": f"{_HERE}.target.progress_session:PostgresProgress",
         "repair": f"{_HERE}.target.repair:PostgresRepair",
         "leftovers": f"{_HERE}.target.leftovers",

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.engines.postgres.connect import connect, server_errors
-from penstock.engines.postgres.target.apart_rows import read_apart
 from penstock.engines.postgres.target.bulk import PostgresCounts
 from penstock.engines.postgres.target.progress import read_action, read_applied
+from penstock.engines.postgres.target.sync_rows import read_table_syncs
 from penstock.model import TableName
 from penstock.ports.bulk import ChunkCounts
-from penstock.ports.table_sync import Apart
+from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied
 
 
@@ -51,10 +51,10 @@ class PostgresReader:
         with server_errors("reading the applied position"):
             return read_applied(self._connection)
 
-    def apart(self) -> Mapping[TableName, Apart]:
+    def apart(self) -> Mapping[TableName, TableSync]:
         """See TargetReader."""
         with server_errors("reading the tables that stand apart"):
-            return read_apart(self._connection)
+            return read_table_syncs(self._connection)
 
     def close(self) -> None:
         """See TargetReader."""

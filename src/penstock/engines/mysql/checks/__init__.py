@@ -1,7 +1,8 @@
 """Doctor for MySQL and MariaDB: the checks MY001 to MY042 and PK20, as source and as target."""
 
 # The modules put their checks into the lists when they are imported, in this order.
-from penstock.engines.mysql.checks import settings, standing, tables, target  # noqa: F401
+from penstock.engines.mysql.checks import resume_state as resume_state
+from penstock.engines.mysql.checks import settings, tables, target  # noqa: F401
 from penstock.engines.mysql.checks.applying import APPLY_CHECKS
 from penstock.engines.mysql.checks.extracting import EXTRACT_CHECKS
 from penstock.engines.mysql.checks.looking import look_at_source, look_at_target

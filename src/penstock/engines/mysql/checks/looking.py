@@ -9,7 +9,7 @@ from penstock.engines.mysql.checks.applying import APPLY_CHECKS, Applying
 from penstock.engines.mysql.checks.extracting import EXTRACT_CHECKS, Extracting
 from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, TARGET_CHECKS, MySQLProbe, Wanted
 from penstock.engines.mysql.connect import Connection, connect, server_errors
-from penstock.engines.mysql.resume_state import resume_point, server_id_of
+from penstock.engines.mysql.log_start import resume_point, server_id_of
 from penstock.engines.mysql.source.catalog import Survey, captured_tables, open_catalog, survey
 from penstock.model import PenstockError
 from penstock.ports.checks import Examined, Looked, Side, SourceSeen, untold

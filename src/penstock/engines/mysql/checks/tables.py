@@ -8,7 +8,7 @@ from penstock.codec.mysql.types import parse_type
 from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, MySQLProbe, names
 from penstock.engines.mysql.connect import quoted
 from penstock.engines.mysql.source.catalog import Exclusion
-from penstock.engines.mysql.source.recipes import WITH_SNAPSHOTS
+from penstock.engines.mysql.source.strategies import WITH_SNAPSHOTS
 from penstock.model import Identity
 from penstock.ports.checks import Finding, Severity
 

@@ -37,9 +37,9 @@ from penstock.engines.mysql.source.prepared import (
     savepoint_in,
     xid_in,
 )
+from penstock.engines.mysql.source.schema_history import Place, SchemaHistory
 from penstock.engines.mysql.source.shifting import shifted_transactions
-from penstock.engines.mysql.source.table_book import Place, TableBook
-from penstock.engines.mysql.source.unfollowed import (
+from penstock.engines.mysql.source.unsupported import (
     LOAD_AGAIN,
     ChangesMissing,
     PreparedUnseen,
@@ -110,7 +110,7 @@ class Assembler:
         *,
         decoder: Decoder,
         server: ServerVersion,
-        book: TableBook,
+        book: SchemaHistory,
         prepared: PreparedFiles,
         start: FlushPoint,
         shift: int | None,

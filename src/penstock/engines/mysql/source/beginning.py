@@ -26,7 +26,7 @@ from penstock.engines.mysql.source.status import (
     read_status,
 )
 from penstock.engines.mysql.source.stream import BUFFER_BYTES, make_room
-from penstock.engines.mysql.source.unfollowed import StartUnfit
+from penstock.engines.mysql.source.unsupported import StartUnfit
 from penstock.host.clock import REAL_CLOCK
 from penstock.model import BinlogPosition, PenstockError, TableDefinition
 from penstock.model.position import BINLOG_HEAD_BYTES

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from penstock.codec.mysql.mysqltext import Dialect, Form, Stop, TextCell, make_row_lines
-from penstock.engines.mysql.loans import SnapshotGone, is_alive
-from penstock.engines.mysql.source.borrowing import BorrowedSession, borrow
+from penstock.engines.mysql.proxy_protocol import SnapshotGone, is_alive
+from penstock.engines.mysql.source.proxied_session import ProxiedSession, open_proxied
 from penstock.model import PenstockError
 from penstock.ports.bulk import ChunkTask
 
@@ -22,7 +22,7 @@ _DEFINITION_CHANGED = 1412  # ER_TABLE_DEF_CHANGED: the table is younger than th
 class MySQLBulkReader:
     """See `BulkReader`. session: lent, of the snapshot."""
 
-    def __init__(self, session: BorrowedSession) -> None:
+    def __init__(self, session: ProxiedSession) -> None:
         self._session = session
 
     def was_rewritten(self, task: ChunkTask) -> bool:
@@ -53,7 +53,7 @@ def open_reader(url: str, snapshot_id: str, snapshot_text: str) -> MySQLBulkRead
     """See BulkSource. Who lends the sessions is known from the snapshot's name."""
     del url
     try:
-        return MySQLBulkReader(borrow(snapshot_id, snapshot_text))
+        return MySQLBulkReader(open_proxied(snapshot_id, snapshot_text))
     except SnapshotGone:
         return None
 
@@ -68,7 +68,7 @@ class RowsOfChunk:
     """The lines of one SELECT, in blocks; row_count is final at the end."""
 
     def __init__(
-        self, session: BorrowedSession, select: str, cells: Sequence[TextCell], dialect: Dialect
+        self, session: ProxiedSession, select: str, cells: Sequence[TextCell], dialect: Dialect
     ) -> None:
         self._session = session
         self._select = select

@@ -1,7 +1,7 @@
 """Capturing one more table, or one less, while the binlog is read.
 
 The binlog holds the rows of all tables: which of them go into the log is up to us. The thread that
-decodes takes a table in between two transactions, and then the wish is answered: whoever copies
+decodes takes a table in between two transactions, and then the request is answered: whoever copies
 its rows at a later point finds every change behind that point in the log. A table is taken in where
 the binlog ended when it was asked for: what lies before is in the copy, and may have been written
 when the table was another one. Not here: the rows it
@@ -13,19 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
-from penstock.engines.mysql.source.table_book import TableBook
+from penstock.engines.mysql.source.schema_history import SchemaHistory
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import as_pattern
-from penstock.model.wishes import Capture, TableWish
+from penstock.model.table_requests import Capture, TableRequest
+from penstock.ports.request_files import RequestFiles
 from penstock.ports.source import StateFiles
-from penstock.ports.wish_files import WishFiles
 
 LOOK_INTERVAL_S = 0.5
 
 
 class Captures:
-    """The wishes about capture, and their answers. Used by the extractor's thread."""
+    """The requests about capture, and their answers. Used by the extractor's thread."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Captures:
         has_given: whether everything before a position was given out by the stream.
         """
         self._url = url
-        self._files = WishFiles(state)
+        self._files = RequestFiles(state)
         self._given = takes
         self._end = end
         self._has_given = has_given
@@ -50,67 +50,67 @@ class Captures:
         self._clock = clock
         self._added: set[TableName] = set()
         self._removed: set[TableName] = set()
-        self._under_way: list[TableWish] = []
+        self._under_way: list[TableRequest] = []
         self._next_look_s = float("-inf")
 
     def takes(self, name: TableName) -> bool:
         """Whether the configuration stands for a table's name, as things are now."""
         return name not in self._removed and (self._given(name) or name in self._added)
 
-    def begin(self, book: TableBook) -> None:
+    def begin(self, book: SchemaHistory) -> None:
         """Before the first stream: the tables that were added and removed, whatever was noted."""
-        wishes, answers = self._files.read()
-        for wish in wishes.tables:
-            if wish.capture is Capture.ADDED and not answers.is_done(wish):
+        requests, answers = self._files.read()
+        for request in requests.tables:
+            if request.capture is Capture.ADDED and not answers.is_done(request):
                 continue  # when the stream is there
-            if wish.capture is not Capture.FILE:
-                self._ask(book, wish)
+            if request.capture is not Capture.FILE:
+                self._ask(book, request)
         book.take_asked()
-        for wish in answers.open(wishes.tables):
-            if wish.capture is not Capture.ADDED:
-                self._files.answer(wish, None)
+        for request in answers.open(requests.tables):
+            if request.capture is not Capture.ADDED:
+                self._files.answer(request, None)
 
-    def tend(self, book: TableBook) -> None:
+    def tend(self, book: SchemaHistory) -> None:
         """Take a step with what is wished; cheap when nothing is."""
         if self._under_way:
             if not book.is_asked:
-                for wish in self._under_way:
-                    self._files.answer(wish, None)
+                for request in self._under_way:
+                    self._files.answer(request, None)
                 self._under_way.clear()
             return
         now_s = self._clock.monotonic_s()
         if now_s < self._next_look_s:
             return
         self._next_look_s = now_s + LOOK_INTERVAL_S
-        wishes, answers = self._files.read()
-        for wish in answers.open(wishes.tables):
-            if wish.capture is Capture.ADDED:
-                error = self._look(wish)
+        requests, answers = self._files.read()
+        for request in answers.open(requests.tables):
+            if request.capture is Capture.ADDED:
+                error = self._look(request)
                 if error is not None:
-                    self._files.answer(wish, error)
+                    self._files.answer(request, error)
                     continue
-                if not self._is_reached(wish):
+                if not self._is_reached(request):
                     continue
-            self._ask(book, wish)
-            self._under_way.append(wish)
+            self._ask(book, request)
+            self._under_way.append(request)
 
-    def _is_reached(self, wish: TableWish) -> bool:
-        """Whether the stream is where the binlog ended when we first saw this wish."""
-        if wish.capture_id not in self._behind:
-            self._behind[wish.capture_id] = self._end()
-        return self._has_given(self._behind[wish.capture_id])
+    def _is_reached(self, request: TableRequest) -> bool:
+        """Whether the stream is where the binlog ended when we first saw this request."""
+        if request.capture_id not in self._behind:
+            self._behind[request.capture_id] = self._end()
+        return self._has_given(self._behind[request.capture_id])
 
-    def _ask(self, book: TableBook, wish: TableWish) -> None:
-        is_added = wish.capture is Capture.ADDED
-        (self._added if is_added else self._removed).add(wish.table)
-        (self._removed if is_added else self._added).discard(wish.table)
-        book.ask(wish.table, captured=is_added)
+    def _ask(self, book: SchemaHistory, request: TableRequest) -> None:
+        is_added = request.capture is Capture.ADDED
+        (self._added if is_added else self._removed).add(request.table)
+        (self._removed if is_added else self._added).discard(request.table)
+        book.ask(request.table, captured=is_added)
 
-    def _look(self, wish: TableWish) -> PenstockError | None:
+    def _look(self, request: TableRequest) -> PenstockError | None:
         """Why a table cannot be captured; a lost connection is raised, and tried again."""
         try:
             with open_catalog(self._url) as connection:
-                captured_tables(connection, [as_pattern(wish.table)])
+                captured_tables(connection, [as_pattern(request.table)])
         except PenstockError as error:
             if error.retry == "backoff":
                 raise

@@ -28,7 +28,8 @@ from penstock.engines.mysql.source.refusals import (
     PositionUnfit,
     ServerBehind,
 )
-from penstock.engines.mysql.source.standing import Standings, physical
+from penstock.engines.mysql.source.resume_state import ResumeStates, physical
+from penstock.engines.mysql.source.schema_history import SchemaHistory
 from penstock.engines.mysql.source.status import (
     ResumePoint,
     SourceIdentity,
@@ -40,9 +41,8 @@ from penstock.engines.mysql.source.status import (
     read_status,
 )
 from penstock.engines.mysql.source.stream import BinlogSource
-from penstock.engines.mysql.source.table_book import TableBook
 from penstock.engines.mysql.source.table_notes import AllNotes
-from penstock.engines.mysql.source.unfollowed import SeenUnknown
+from penstock.engines.mysql.source.unsupported import SeenUnknown
 from penstock.model import (
     BinlogPosition,
     FlushPoint,
@@ -53,7 +53,7 @@ from penstock.model import (
 )
 from penstock.model.position import BINLOG_HEAD_BYTES, BINLOG_OFFSET_BITS
 from penstock.ports.extract_options import ExtractOptions
-from penstock.ports.source import Desk, EnginePlace, Origin, Ranges, SourceStream
+from penstock.ports.source import EnginePlace, LogAccess, Origin, Ranges, SourceStream
 
 logger = structlog.get_logger()
 NOTES_FILE = "binlog_tables.json"
@@ -91,7 +91,7 @@ class MySQLEngine:
         self._server_id = options.server_id or server_id_for(task)
         self._replica_uuid = replica_uuid_for(task)
         self._heartbeat_s = heartbeat_s
-        self._book: TableBook | None = None
+        self._book: SchemaHistory | None = None
         self._live: LiveTables | None = None
         self._stream: BinlogSource | None = None
         self._last_mark: Mark | None = None
@@ -116,13 +116,13 @@ class MySQLEngine:
             has_given=self._has_given,
             clock=place.clock,
         )
-        self._standings = Standings(place.state, place.run, place.files, place.clock)
+        self._resume_states = ResumeStates(place.state, place.run, place.files, place.clock)
         with open_catalog(self._url, application_name="penstock stream") as connection:
             self._identity = read_identity(connection)
             self._fold = _folds(connection)
             oldest = binlog_files(connection)[0]
         notes = place.state.load(NOTES_FILE, AllNotes)
-        last = self._standings.last
+        last = self._resume_states.last
         if last is None and self._beginning is not None:
             begin = self._beginning
             mark = Mark(
@@ -134,11 +134,11 @@ class MySQLEngine:
             )
             self._make_book(None, mark.position)
             self._save_notes()
-            self._standings.save(mark, self._identity.name, self._log_identity(mark, ("", "")))
+            self._resume_states.save(mark, self._identity.name, self._log_identity(mark, ("", "")))
         else:
             # Without notes what the catalogue says now is no more than a hint.
             self._make_book(notes or AllNotes(), last.mark.position if last is not None else 0)
-        last = self._standings.last
+        last = self._resume_states.last
         resend_from = None
         if last is not None and last.server == self._identity.name:
             first = BinlogPosition.at(oldest.name, BINLOG_HEAD_BYTES).ordinal
@@ -151,7 +151,7 @@ class MySQLEngine:
 
     def _make_book(self, notes: AllNotes | None, begin: int) -> None:
         self._live = LiveTables(self._url, fold=self._fold)
-        self._book = TableBook(
+        self._book = SchemaHistory(
             self._live,
             notes,
             tables=self._tables,
@@ -173,7 +173,7 @@ class MySQLEngine:
         with open_catalog(self._url, application_name="penstock position") as connection:
             end = read_status(connection).position
             files = binlog_files(connection)
-        last = self._standings.last
+        last = self._resume_states.last
         shift = last.mark.shift if last is not None else 0
         position = end.ordinal + (shift << BINLOG_OFFSET_BITS)
         self._sizes = {
@@ -202,12 +202,12 @@ class MySQLEngine:
     @property
     def _is_settled(self) -> bool:
         """Whether the stream's server is the one that is kept: its positions can be compared."""
-        last = self._standings.last
+        last = self._resume_states.last
         return last is not None and last.server == self._identity.name
 
     def text(self, position: int) -> str:
         """See SourceEngine: `binlog.000003:154`."""
-        return self._standings.text(position)
+        return self._resume_states.text(position)
 
     # -- one attempt -------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class MySQLEngine:
     def stream(self, durable: FlushPoint) -> Iterator[SourceStream]:
         """The binlog behind a flush point, from the server that is there now."""
         assert self._book is not None
-        mark = self._standings.at(durable.position)
+        mark = self._resume_states.at(durable.position)
         self._identity = identity = self._checked(mark)
         is_same = self._is_settled
         seen = parse_gtids(identity.version, mark.gtids) if identity.has_gtids else None
@@ -274,15 +274,15 @@ class MySQLEngine:
                 logger.info("stream started", server_id=self._server_id, position=start)
                 yield source
         finally:
-            self._close_standing()
+            self._close_resume_state()
 
-    def _taken_book(self) -> TableBook:
+    def _taken_book(self) -> SchemaHistory:
         assert self._book is not None
         return self._book
 
     def _checked(self, mark: Mark) -> SourceIdentity:
         """The server, which must have everything behind the mark."""
-        last = self._standings.last
+        last = self._resume_states.last
         assert last is not None
         position = physical(mark)
         log_identity = last.log_identity if last.log_file == position.file else ""
@@ -313,7 +313,7 @@ class MySQLEngine:
         book = self._taken_book()
         if book.changed:
             book.changed = False
-            last = self._standings.last
+            last = self._resume_states.last
             if last is not None:
                 book.forget_behind(last.mark.position)
             self._save_notes()
@@ -322,19 +322,19 @@ class MySQLEngine:
         """The log is durable up to this mark."""
         self._last_mark = mark
         # Of a server that took over it must be known at once.
-        if self._standings.is_due() or not self._is_settled:
-            self._save_standing(mark)
+        if self._resume_states.is_due() or not self._is_settled:
+            self._save_resume_state(mark)
             prepared.forget_decided(mark.position)
 
-    def _save_standing(self, mark: Mark) -> None:
-        last = self._standings.last
+    def _save_resume_state(self, mark: Mark) -> None:
+        last = self._resume_states.last
         known = (last.log_file, last.log_identity) if last is not None else ("", "")
-        self._standings.save(mark, self._identity.name, self._log_identity(mark, known))
+        self._resume_states.save(mark, self._identity.name, self._log_identity(mark, known))
 
-    def _close_standing(self) -> None:
-        last = self._standings.last
+    def _close_resume_state(self) -> None:
+        last = self._resume_states.last
         if self._last_mark is not None and (last is None or last.mark != self._last_mark):
-            self._save_standing(self._last_mark)
+            self._save_resume_state(self._last_mark)
 
     def _log_identity(self, mark: Mark, known: tuple[str, str]) -> tuple[str, str]:
         """The mark's file and what tells it from another of its name; read once per file."""
@@ -356,15 +356,15 @@ class MySQLEngine:
         """Say where the log is about to be."""
         mark = self._stream.mark_at(end.position) if self._stream is not None else None
         if mark is not None:
-            self._standings.before_flush(mark)
+            self._resume_states.before_flush(mark)
 
     def has_outstanding(self) -> bool:
         """Nothing is: see `saw`."""
         return False
 
-    def tend(self, desk: Desk) -> None:
+    def tend(self, log_access: LogAccess) -> None:
         """Capture what was added, and no more what was removed."""
-        del desk
+        del log_access
         if self._captures is not None:
             self._captures.tend(self._taken_book())
 

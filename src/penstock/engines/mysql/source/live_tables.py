@@ -49,7 +49,7 @@ class LiveTables:
         self._url = url
         self._fold = fold
         self._connection: Connection | None = None
-        self._ahead: _Ahead | None = None
+        self._ahead: _StagePrefetch | None = None
 
     def close(self) -> None:
         """Let go of the connection, and of what was read: the next one may be to another server."""
@@ -80,7 +80,7 @@ class LiveTables:
             return True
         ahead = self._ahead
         if ahead is None or not ahead.begin <= behind <= ahead.end:
-            ahead = _Ahead(begin=behind, end=behind)
+            ahead = _StagePrefetch(begin=behind, end=behind)
         if self._distance_bytes(ahead.end, end) > AHEAD_BYTES_MAX:
             logger.info("definition is not looked up: too far behind", table=str(name))
             return False
@@ -96,7 +96,7 @@ class LiveTables:
         sizes = {BinlogPosition.at(one.name, 0).number: one.size_bytes for one in files}
         return sum(sizes.get(number, 0) for number in numbers) + end.offset - behind.offset
 
-    def _read_on(self, ahead: _Ahead, end: BinlogPosition) -> _Ahead:
+    def _read_on(self, ahead: _StagePrefetch, end: BinlogPosition) -> _StagePrefetch:
         """What statements did up to a place, at least, where the binlog ended just now."""
         options = DumpOptions(server_id=probe_server_id(), is_bounded=True)
         server = self._connected().server
@@ -114,7 +114,7 @@ class LiveTables:
                     said = query(event[: len(event) - sealed])
                     found = effects_of(said, server=server, fold=self._fold)
                     effects += [(place, effect) for effect in found]
-        return _Ahead(begin=ahead.begin, end=end, effects=tuple(effects))
+        return _StagePrefetch(begin=ahead.begin, end=end, effects=tuple(effects))
 
     def _connected(self) -> Connection:
         if self._connection is None:
@@ -123,7 +123,7 @@ class LiveTables:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ahead:
+class _StagePrefetch:
     """What was read ahead, for all tables: what statements did between two places, and where."""
 
     begin: BinlogPosition

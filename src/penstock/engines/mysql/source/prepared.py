@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.engines.mysql.source.unfollowed import StreamUnexpected
+from penstock.engines.mysql.source.unsupported import StreamUnexpected
 from penstock.host.faults import declare, point
 from penstock.host.files import AppendFile, Files, ReadFile
 

@@ -15,7 +15,7 @@ from penstock.codec.mysql.types import parse_type
 from penstock.codec.types import FULL_YEAR, Engine, Mapping, SourceType, filled
 from penstock.engines.mysql.connect import quoted
 from penstock.model import ColumnDefinition
-from penstock.ports.server_pair import Ends, Way
+from penstock.ports.server_pair import ReadPlan, ServerPair
 from penstock.sql.read_plan import AS_IS
 
 _DATES = frozenset({"date", "datetime", "timestamp"})
@@ -41,12 +41,12 @@ _EWKB = (
 
 
 def read_plan(
-    columns: Sequence[ColumnDefinition], mappings: Namespace[str, Mapping], ends: Ends
-) -> Way:
+    columns: Sequence[ColumnDefinition], mappings: Namespace[str, Mapping], ends: ServerPair
+) -> ReadPlan:
     """How these columns are read; the templates as each column alone has them."""
     into = _into_mysql if ends.target.engine.is_mysql else _into_postgres
     read = [into(column, mappings[column.name]) for column in columns]
-    return Way(
+    return ReadPlan(
         columns=tuple(column.name for column in columns),
         expressions=tuple(expression for expression, _, _ in read),
         cells=tuple(cell for _, cell, _ in read),

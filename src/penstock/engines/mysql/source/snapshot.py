@@ -1,6 +1,6 @@
 """Several connections that see the tables at one point, whose place in the binlog is known.
 
-`open_snapshots` takes the best way that the account's rights allow (`recipes.py`), says which
+`open_snapshots` takes the best way that the account's rights allow (`strategies.py`), says which
 before it begins, and goes on to the next one when a way does not lead there in time. Locks are held
 for the statements that take the snapshots and read the position, nothing else; should we die
 meanwhile, the server ends our sessions and with them the locks. Not here: reading the tables
@@ -17,10 +17,16 @@ from dataclasses import dataclass, replace
 import structlog
 
 from penstock.engines.mysql.connect import Connection, connect, quoted, rows, run, value
-from penstock.engines.mysql.source.recipes import Choice, Facts, NoConsistentPoint, Recipe, choices
 from penstock.engines.mysql.source.refusals import LogOff
 from penstock.engines.mysql.source.rights import read_rights
 from penstock.engines.mysql.source.status import LogStatus, read_identity, read_status
+from penstock.engines.mysql.source.strategies import (
+    Choice,
+    Facts,
+    NoConsistentPoint,
+    Strategy,
+    choices,
+)
 from penstock.host.errors import PrivilegeMissing, StatementFailed, StatementInterrupted
 from penstock.host.faults import declare, point
 from penstock.model import BinlogPosition, PenstockError, TableDefinition
@@ -78,7 +84,7 @@ class Snapshots:
 
 
 def read_choices(connection: Connection, tables: Sequence[TableDefinition]) -> list[Choice]:
-    """The recipes that this connection's account may take, best first.
+    """The strategies that this connection's account may take, best first.
 
     Raises NoConsistentPoint when there is none.
     """
@@ -102,8 +108,8 @@ def open_snapshots(
 ) -> Iterator[Snapshots]:
     """Open `count` snapshots of the tables at one point; the way out closes them.
 
-    among: the recipes to try, in order; None: all that the account may take. on_choice: told of
-    each before it begins. Raises NoConsistentPoint, or what the last recipe failed with.
+    among: the strategies to try, in order; None: all that the account may take. on_choice: told of
+    each before it begins. Raises NoConsistentPoint, or what the last strategy failed with.
     """
     if count < 1:
         raise ValueError(f"not a number of snapshots: {count}")
@@ -149,7 +155,7 @@ def _first_success(
     for choice in among:
         if on_choice is not None:
             on_choice(choice)
-        logger.info("taking snapshots", recipe=str(choice.recipe), count=len(taking.readers))
+        logger.info("taking snapshots", strategy=str(choice.strategy), count=len(taking.readers))
         try:
             taken = taking.take(choice)
         except (SnapshotsDiffer, PrivilegeMissing, StatementFailed, StatementInterrupted) as error:
@@ -181,20 +187,20 @@ class _Taking:
         self.readers = readers
         self._control = control
         self._tables = tables
-        self._recipes: dict[Recipe, Callable[[Choice], Snapshots]] = {
-            Recipe.OWN_POSITIONS: self._own_positions,
-            Recipe.BACKUP_LOCK: self._backup_lock,
-            Recipe.BACKUP_STAGE: self._backup_stage,
-            Recipe.GLOBAL_LOCK: self._global_lock,
-            Recipe.TABLE_LOCKS: self._table_locks,
-            Recipe.LOCK_FREE: self._lock_free,
+        self._strategies: dict[Strategy, Callable[[Choice], Snapshots]] = {
+            Strategy.OWN_POSITIONS: self._own_positions,
+            Strategy.BACKUP_LOCK: self._backup_lock,
+            Strategy.BACKUP_STAGE: self._backup_stage,
+            Strategy.GLOBAL_LOCK: self._global_lock,
+            Strategy.TABLE_LOCKS: self._table_locks,
+            Strategy.LOCK_FREE: self._lock_free,
         }
 
     def take(self, choice: Choice) -> Snapshots:
-        """Try this recipe, until no XA transaction is between its two ends at the point."""
+        """Try this strategy, until no XA transaction is between its two ends at the point."""
         for attempt in range(1, XA_ROUNDS_MAX + 1):
             before = self._xa_ended()
-            taken = self._recipes[choice.recipe](choice)
+            taken = self._strategies[choice.strategy](choice)
             # One that was prepared at the point is prepared still, or has been ended since.
             prepared = (
                 rows(self._control, "xa recover", doing="asking for prepared transactions")

@@ -26,10 +26,11 @@ from penstock.engines.mysql.connect import (
     server_errors,
     value,
 )
-from penstock.engines.mysql.target import apart_rows, progress
+from penstock.engines.mysql.target import progress
+from penstock.engines.mysql.target import sync_rows as sync_rows
 from penstock.engines.mysql.target.alter import Alterer
 from penstock.engines.mysql.target.direct import altered, direct_load
-from penstock.engines.mysql.target.merge import Merge, MergeSql, Way, writes_of
+from penstock.engines.mysql.target.merge import Merge, MergeSql, ReadPlan, writes_of
 from penstock.engines.mysql.target.progress import Records, read_applied, transaction
 from penstock.engines.mysql.target.refusals import HARMLESS, apply_error, refused
 from penstock.engines.mysql.target.replay import begin_replaying, event_table, replay, replays
@@ -49,7 +50,7 @@ from penstock.ports.refusals import (
     TargetRowMissing,
     TriggersWouldFire,
 )
-from penstock.ports.table_sync import Apart
+from penstock.ports.table_sync import TableSync
 from penstock.ports.target import (
     Applied,
     FileProgress,
@@ -193,13 +194,13 @@ class MySQLTarget:
         """See `Target`."""
         progress.end_files(self.connection, files)
 
-    def read_apart(self) -> dict[TableName, Apart]:
+    def read_table_syncs(self) -> dict[TableName, TableSync]:
         """See `Target`."""
-        return apart_rows.read_apart(self.connection)
+        return sync_rows.read_table_syncs(self.connection)
 
-    def write_apart(self, row: Apart) -> None:
+    def write_table_sync(self, row: TableSync) -> None:
         """See `Target`."""
-        apart_rows.write_apart(self.connection, row)
+        sync_rows.write_table_sync(self.connection, row)
 
     def mend(
         self,
@@ -466,14 +467,14 @@ class _TableApply:
     def run(self) -> None:
         """Fill what was not sent, delete, then insert."""
         merge = self._merge
-        if merge.way is Way.COUNT:
+        if merge.way is ReadPlan.COUNT:
             self._count()
             return
         if merge.merge.files:
             self._load_files()
             return
         in_place = self._fill()
-        if merge.way is Way.REPLACE:
+        if merge.way is ReadPlan.REPLACE:
             self._run(merge.delete_affected())
         elif merge.merge.counts.deletes:
             self._run(merge.delete_gone())
@@ -483,9 +484,9 @@ class _TableApply:
         wanted = merge.merge.counts.upserts - in_place
         if not wanted:
             return
-        if merge.way is Way.REPLACE:
+        if merge.way is ReadPlan.REPLACE:
             self._expect(merge.insert(), wanted)
-        elif merge.way is Way.UPSERT:
+        elif merge.way is ReadPlan.UPSERT:
             self._run(merge.insert())
         else:
             found = self._run(merge.update_known())

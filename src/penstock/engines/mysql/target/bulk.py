@@ -14,24 +14,24 @@ import structlog
 
 from penstock.engines.mysql.connect import Connection, connect, quoted, rows, run
 from penstock.engines.mysql.target import progress
-from penstock.engines.mysql.target.late_keys import run_unless_there
+from penstock.engines.mysql.target.deferred_keys import run_unless_there
 from penstock.engines.mysql.target.progress import transaction
 from penstock.engines.mysql.target.shapes import (
     check_shape,
     create_sql,
     default_statements,
+    deferred_keys,
     extras_in_mysql,
     foreign_key_statement,
     index_statements,
     key_statements,
-    late_keys,
 )
 from penstock.engines.mysql.target.target import TargetTable, read_target_tables
 from penstock.host.errors import StatementFailed
 from penstock.model import ForeignKey, PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import Found, Mark, TablePlan, TargetFires, chunks_missing
-from penstock.ports.deferred_keys import LateKey
-from penstock.ports.server_pair import Ends
+from penstock.ports.deferred_keys import DeferredKey
+from penstock.ports.server_pair import ServerPair
 from penstock.ports.target import SCHEMA, TableRecord, target_name
 
 logger = structlog.get_logger(__name__)
@@ -77,7 +77,12 @@ class MySQLBulk:
     """The driver's connection; see `BulkTarget`."""
 
     def __init__(
-        self, url: str, namespaces: Mapping[str, str], *, application_name: str, ends: Ends | None
+        self,
+        url: str,
+        namespaces: Mapping[str, str],
+        *,
+        application_name: str,
+        ends: ServerPair | None,
     ) -> None:
         self._namespaces = namespaces
         assert ends is not None, "one end is MySQL"
@@ -284,10 +289,10 @@ class MySQLBulk:
                 raise
             logger.warning("key not made", doing=doing, reason=error.message)
 
-    def late_keys(self, definition: TableDefinition) -> tuple[LateKey, ...]:
+    def deferred_keys(self, definition: TableDefinition) -> tuple[DeferredKey, ...]:
         """See BulkTarget."""
         name = self._named(definition)
-        return late_keys(definition, name, self._ends) if name in self._made() else ()
+        return deferred_keys(definition, name, self._ends) if name in self._made() else ()
 
     def add_foreign_keys(self, definitions: Sequence[TableDefinition]) -> list[str]:
         """See BulkTarget. Rows are not checked again: they are the source's."""

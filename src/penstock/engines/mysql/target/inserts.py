@@ -18,8 +18,8 @@ def insert_statements(
 ) -> Iterator[bytes]:
     """Statements of at most this size where a row allows it.
 
-    head: up to the word VALUES. templates: what is computed of each value; see `Way`. blocks: whole
-    lines each.
+    head: up to the word VALUES. templates: what is computed of each value; see `ReadPlan`. blocks:
+    whole lines each.
     """
     began = f"{head} values ".encode()
     room = max(bytes_max - len(began), 1)

@@ -51,7 +51,7 @@ _GEOMETRIES = frozenset(
 )
 
 
-class Way(Enum):
+class ReadPlan(Enum):
     """How a table's rows are applied; see the module."""
 
     UPSERT = "upsert"
@@ -123,15 +123,15 @@ class MergeSql:
             )
         return column
 
-    def _way(self) -> Way:
+    def _way(self) -> ReadPlan:
         if not self.key:
-            return Way.COUNT
+            return ReadPlan.COUNT
         others = any(index is not self.arbiter for index in self.table.unique)
         if self.arbiter is not None and not others:
-            return Way.UPSERT
+            return ReadPlan.UPSERT
         known = {target.name for _, target in self.columns.values()}
         own = any(not c.generated and c.name not in known for c in self.table.columns)
-        return Way.PLACE if own else Way.REPLACE
+        return ReadPlan.PLACE if own else ReadPlan.REPLACE
 
     # --- pieces -----------------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class MergeSql:
     @property
     def _in_place(self) -> bool:
         """Whether rows that keep their key are updated where they are, unsent columns left out."""
-        return bool(self._absent_columns) and self.way in (Way.UPSERT, Way.PLACE)
+        return bool(self._absent_columns) and self.way in (ReadPlan.UPSERT, ReadPlan.PLACE)
 
     # --- statements -------------------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ class MergeSql:
         """Insert all rows; with UPSERT rows that are there are updated."""
         names = [self._name(index) for index in self._written()]
         conflict = ""
-        if self.way is Way.UPSERT:
+        if self.way is ReadPlan.UPSERT:
             sets = ", ".join(
                 f"{name} = {self._value(index)}"
                 for name, index in zip(names, self._written(), strict=True)

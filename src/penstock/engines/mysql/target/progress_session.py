@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from penstock.engines.mysql.connect import connect
-from penstock.engines.mysql.target import apart_rows, progress
+from penstock.engines.mysql.target import progress
+from penstock.engines.mysql.target import sync_rows as sync_rows
 from penstock.host.errors import StatementFailed
 from penstock.model import TableName
-from penstock.ports.table_sync import Apart
+from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied, left_out_columns
 
 
@@ -38,9 +39,9 @@ class MySQLProgress:
         """See `Progress`."""
         return progress.read_applied(self._connection)
 
-    def read_apart(self) -> dict[TableName, Apart]:
+    def read_table_syncs(self) -> dict[TableName, TableSync]:
         """See `Progress`."""
-        return apart_rows.read_apart(self._connection)
+        return sync_rows.read_table_syncs(self._connection)
 
     def read_left_out(self) -> dict[TableName, frozenset[str]]:
         """See `Progress`."""

@@ -14,7 +14,7 @@ from penstock.engines.mysql.target.target import read_target_tables, require
 from penstock.model import TableName
 from penstock.ports.bulk import BulkReader, ChunkTask
 from penstock.ports.repair import RepairRefused, RepairTable, moved, own_columns
-from penstock.ports.server_pair import Ends
+from penstock.ports.server_pair import ServerPair
 from penstock.ports.target import SCHEMA, Applied
 
 TRANSACTIONAL = frozenset({"INNODB", "ROCKSDB", "TOKUDB"})
@@ -31,7 +31,7 @@ APPLIED = f"select applied_gsn from {SCHEMA}.wirekite_log for update"
 class MySQLRepair(MySQLWriter):
     """See `RepairTarget`."""
 
-    def __init__(self, url: str, ends: Ends | None, namespaces: dict[str, str]) -> None:
+    def __init__(self, url: str, ends: ServerPair | None, namespaces: dict[str, str]) -> None:
         """Connect. Foreign keys are off in this session; triggers cannot be, and are refused."""
         super().__init__(url)
         del namespaces

@@ -22,7 +22,7 @@ from penstock.model import PenstockError, Relation, TableName
 from penstock.ports.policies import Kind, Policies, Policy
 from penstock.ports.refusals import RelationNotCarried, ValueRefused
 from penstock.ports.target import TableRecord
-from penstock.sql.schema_drift import Departures
+from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import (
     Change,
     TypeRules,
@@ -92,21 +92,21 @@ class Reshaping:
 
         look_again: the table as it is. Raises RelationNotCarried and what the server refuses.
         """
-        departures = Departures.of(alterer.record)
+        schema_drift = SchemaDrift.of(alterer.record)
         before = alterer.record
         for change in found.names:
-            if not departures.never_there(change):
-                self._rename(change, alterer, departures)
+            if not schema_drift.never_there(change):
+                self._rename(change, alterer, schema_drift)
                 alterer = replace(alterer, table=look_again())
         known = replace(
             self._under_new_names(before, found.names),
-            left_out=tuple(departures.left_out),
-            kept=tuple(departures.kept),
+            left_out=tuple(schema_drift.left_out),
+            kept=tuple(schema_drift.kept),
         )
-        self._others(found.others, replace(alterer, record=known), departures)
-        return departures.record(before, alterer.relation)
+        self._others(found.others, replace(alterer, record=known), schema_drift)
+        return schema_drift.record(before, alterer.relation)
 
-    def _rename(self, change: Change, alterer: Alterer, departures: Departures) -> None:
+    def _rename(self, change: Change, alterer: Alterer, schema_drift: SchemaDrift) -> None:
         """A statement of its own: in one with others, columns have their old names."""
         policy = self._policies.of(change.kind)
         if policy is Policy.TRY_EVOLVE:
@@ -116,15 +116,17 @@ class Reshaping:
                 if error.retry == "backoff" or change.name in (alterer.record.key or ()):
                     raise
                 policy = Policy.LENIENT
-                self._note(departures, alterer, change, error)
+                self._note(schema_drift, alterer, change, error)
                 self._alter(alterer.lenient(change), alterer)
             else:
                 policy = Policy.EVOLVE
         else:
             self._alter(_clauses(alterer, change, policy), alterer)
-        departures.went(change, policy)
+        schema_drift.went(change, policy)
 
-    def _others(self, changes: Sequence[Change], alterer: Alterer, departures: Departures) -> None:
+    def _others(
+        self, changes: Sequence[Change], alterer: Alterer, schema_drift: SchemaDrift
+    ) -> None:
         """All changes but new names, in one ALTER TABLE."""
         alterer.check()
         ways: dict[int, Policy] = {}
@@ -136,7 +138,7 @@ class Reshaping:
                     clauses += alterer.evolve(change)
                 except RelationNotCarried as error:
                     ways[place] = Policy.LENIENT
-                    self._note(departures, alterer, change, error)
+                    self._note(schema_drift, alterer, change, error)
                     clauses += alterer.lenient(change)
             else:
                 clauses += _clauses(alterer, change, ways[place])
@@ -148,19 +150,19 @@ class Reshaping:
                 raise
             for place in tried:
                 ways[place] = Policy.LENIENT
-                self._note(departures, alterer, changes[place], error)
+                self._note(schema_drift, alterer, changes[place], error)
             clauses = alterer.ungenerated()
             for place, change in enumerate(changes):
                 clauses += _clauses(alterer, change, ways[place])
             self._alter(clauses, alterer)
         for place, change in enumerate(changes):
             way = ways[place]
-            departures.went(change, Policy.EVOLVE if way is Policy.TRY_EVOLVE else way)
+            schema_drift.went(change, Policy.EVOLVE if way is Policy.TRY_EVOLVE else way)
 
     def _note(
-        self, departures: Departures, alterer: Alterer, change: Change, error: PenstockError
+        self, schema_drift: SchemaDrift, alterer: Alterer, change: Change, error: PenstockError
     ) -> None:
-        note = departures.note(change, error.message)
+        note = schema_drift.note(change, error.message)
         self._noted.append((alterer.table.name, note))
         table = str(alterer.table.name)
         logger.warning("change of shape not carried out", table=table, note=note)

@@ -16,9 +16,9 @@ from penstock.engines.mysql.source.read_plan import target_charset
 from penstock.engines.mysql.target.target import TargetTable
 from penstock.engines.mysql.target.types import same_type
 from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableName, UniqueKey
-from penstock.ports.deferred_keys import LateKey
+from penstock.ports.deferred_keys import DeferredKey
 from penstock.ports.refusals import TargetShapeDiffers, TargetTypeMissing
-from penstock.ports.server_pair import Ends
+from penstock.ports.server_pair import ServerPair
 from penstock.sql.read_plan import carried
 from penstock.sql.schema_translation import Extras, Index, extras_of, short_name
 
@@ -30,7 +30,9 @@ PERIOD = frozenset({"ROW START", "ROW END"})
 _NOT_ASCII = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 
 
-def create_sql(definition: TableDefinition, name: TableName, ends: Ends) -> tuple[str, list[str]]:
+def create_sql(
+    definition: TableDefinition, name: TableName, ends: ServerPair
+) -> tuple[str, list[str]]:
     """CREATE TABLE with columns and primary key, and what the table lacks, sentence by sentence.
 
     Raises TargetTypeMissing for a column that the target cannot hold.
@@ -94,7 +96,7 @@ def _key(columns: Sequence[str], prefixes: Sequence[int]) -> str:
     )
 
 
-def key_statements(definition: TableDefinition, name: TableName, ends: Ends) -> list[str]:
+def key_statements(definition: TableDefinition, name: TableName, ends: ServerPair) -> list[str]:
     """The statements that give a table its unique keys.
 
     Between servers of MySQL's family these are the source's; a unique index of PostgreSQL over
@@ -103,7 +105,7 @@ def key_statements(definition: TableDefinition, name: TableName, ends: Ends) -> 
     return [_key_statement(key, name, "unique key") for key in _unique_keys(definition, ends)]
 
 
-def _unique_keys(definition: TableDefinition, ends: Ends) -> list[UniqueKey]:
+def _unique_keys(definition: TableDefinition, ends: ServerPair) -> list[UniqueKey]:
     kept = {column.name for column in definition.columns}
     return [
         key
@@ -119,10 +121,12 @@ def _key_statement(key: UniqueKey, name: TableName, kind: str) -> str:
     return f"alter table {quoted(*name)} add {kind} {quoted(key.name)} ({columns})"
 
 
-def late_keys(definition: TableDefinition, name: TableName, ends: Ends) -> tuple[LateKey, ...]:
+def deferred_keys(
+    definition: TableDefinition, name: TableName, ends: ServerPair
+) -> tuple[DeferredKey, ...]:
     """The unique keys and unique indexes of a table, as they are made later."""
     keys = [
-        LateKey(
+        DeferredKey(
             name=key.name,
             columns=key.columns,
             statement=_key_statement(key, name, "unique key"),
@@ -131,7 +135,7 @@ def late_keys(definition: TableDefinition, name: TableName, ends: Ends) -> tuple
         for key in _unique_keys(definition, ends)
     ]
     over_expressions = [
-        LateKey(name=_name_of(text), columns=(), statement=statement, plain="")
+        DeferredKey(name=_name_of(text), columns=(), statement=statement, plain="")
         for text, statement in index_statements(definition, name, ends).items()
     ]
     return (*keys, *over_expressions)
@@ -143,7 +147,7 @@ def _name_of(index: str) -> str:
     return found[1].replace("``", "`")
 
 
-def extras_in_mysql(definition: TableDefinition, ends: Ends) -> Extras:
+def extras_in_mysql(definition: TableDefinition, ends: ServerPair) -> Extras:
     """What a table gets besides columns and keys; between servers of the family, all there is."""
     extras = extras_of(definition, ends.source, ends.target, ends.mappings(definition))
     if ends.source.engine.is_mysql:
@@ -157,7 +161,9 @@ def extras_in_mysql(definition: TableDefinition, ends: Ends) -> Extras:
     return extras
 
 
-def default_statements(definition: TableDefinition, name: TableName, ends: Ends) -> dict[str, str]:
+def default_statements(
+    definition: TableDefinition, name: TableName, ends: ServerPair
+) -> dict[str, str]:
     """By column the statement that gives it its default. Rows never need it."""
     return {
         column: f"alter table {quoted(*name)} alter column {quoted(column)} set default "
@@ -166,7 +172,9 @@ def default_statements(definition: TableDefinition, name: TableName, ends: Ends)
     }
 
 
-def index_statements(definition: TableDefinition, name: TableName, ends: Ends) -> dict[str, str]:
+def index_statements(
+    definition: TableDefinition, name: TableName, ends: ServerPair
+) -> dict[str, str]:
     """By what it is the statement that makes each index that is no key."""
     if ends.source.engine.is_mysql:
         return {text: f"alter table {quoted(*name)} add {text}" for text in definition.indexes}
@@ -176,7 +184,9 @@ def index_statements(definition: TableDefinition, name: TableName, ends: Ends) -
     }
 
 
-def foreign_key_statement(key: ForeignKey, name: TableName, parent: TableName, ends: Ends) -> str:
+def foreign_key_statement(
+    key: ForeignKey, name: TableName, parent: TableName, ends: ServerPair
+) -> str:
     """The statement that makes a foreign key. Their names are unique in a database here."""
     if not ends.source.engine.is_mysql:
         key = replace(key, name=f"{name.name}_{key.name}")
@@ -195,7 +205,7 @@ def _takes(charset: str, written: str) -> bool:
     return written == "ascii" and found not in _NOT_ASCII
 
 
-def check_shape(definition: TableDefinition, table: TargetTable, ends: Ends) -> None:
+def check_shape(definition: TableDefinition, table: TargetTable, ends: ServerPair) -> None:
     """Compare a target table with the definition. Raises TargetShapeDiffers naming the columns.
 
     More columns in the target are allowed when they can be left out of an insert.

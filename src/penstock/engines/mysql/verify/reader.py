@@ -19,12 +19,12 @@ import pymysql
 from pymysql.cursors import SSCursor
 
 from penstock.engines.mysql.connect import Connection, connect, quoted, rows, run, server_errors
-from penstock.engines.mysql.source.borrowing import borrow
 from penstock.engines.mysql.source.bulk_reader import MySQLBulkReader
 from penstock.engines.mysql.source.catalog import CANDIDATES
 from penstock.engines.mysql.source.chunks import plan_chunks, rows_per_chunk
 from penstock.engines.mysql.source.definitions import definitions_of
-from penstock.engines.mysql.source.lending import Lender
+from penstock.engines.mysql.source.proxied_session import open_proxied
+from penstock.engines.mysql.source.session_proxy import SessionProxy
 from penstock.engines.mysql.target.target import read_target_tables
 from penstock.engines.mysql.url import MySQLUrl
 from penstock.engines.mysql.verify import checksum
@@ -172,8 +172,8 @@ class MySQLVerifyReader:
         """See VerifyReader. The first session is lent, in this process: no connection any more."""
         place = MySQLUrl.parse(self._url).place
         with (
-            Lender([self._lead], place=place, snapshot_text=place) as lender,
-            borrow(lender.snapshot_id, lender.snapshot_text) as session,
+            SessionProxy([self._lead], place=place, snapshot_text=place) as proxy,
+            open_proxied(proxy.snapshot_id, proxy.snapshot_text) as session,
         ):
             yield MySQLBulkReader(session)
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 
 from penstock.engines.mysql.connect import connect, run
-from penstock.engines.mysql.resume_state import stored_standing
-from penstock.engines.mysql.source.recipes import NoConsistentPoint, Recipe
+from penstock.engines.mysql.log_start import stored_resume_state
 from penstock.engines.mysql.source.snapshot import APPLICATION_NAME as SNAPSHOT_NAME
 from penstock.engines.mysql.source.snapshot import open_snapshots, read_choices
+from penstock.engines.mysql.source.strategies import NoConsistentPoint, Strategy
 from penstock.engines.mysql.source.unread import has_changes
 from penstock.engines.mysql.verify.reader import MySQLVerifyReader
 from penstock.model import BinlogPosition, TableDefinition
@@ -51,7 +51,7 @@ class MySQLVerifier:
             among = [
                 choice
                 for choice in read_choices(connection, found)
-                if choice.recipe is not Recipe.LOCK_FREE
+                if choice.strategy is not Strategy.LOCK_FREE
             ]
         if not among:
             raise NoConsistentPoint(
@@ -99,14 +99,14 @@ class MySQLVerifier:
         since: int,
     ) -> str:
         """See Verifier."""
-        standing = stored_standing(config)
-        if standing is None or not since:
+        resume_state = stored_resume_state(config)
+        if resume_state is None or not since:
             return ""
-        shift = standing.mark.shift << BINLOG_OFFSET_BITS
+        shift = resume_state.mark.shift << BINLOG_OFFSET_BITS
         found = has_changes(
             config.source.url,
-            start=BinlogPosition(since - shift, standing.mark.base),
-            until=BinlogPosition(point.position - shift, standing.mark.base),
+            start=BinlogPosition(since - shift, resume_state.mark.base),
+            until=BinlogPosition(point.position - shift, resume_state.mark.base),
             takes=Selection.parse(config.source.tables).takes,
             names=[table.name.name for table in tables()],
         )
@@ -118,5 +118,5 @@ VERIFIER: Verifier = MySQLVerifier()
 
 def _shift(config: Config) -> int:
     """By how much our log counts files further than the server that is there now."""
-    standing = stored_standing(config)
-    return standing.mark.shift if standing is not None else 0
+    resume_state = stored_resume_state(config)
+    return resume_state.mark.shift if resume_state is not None else 0

@@ -1,10 +1,10 @@
 """Capturing one more table, or one less, while the stream goes on.
 
-What is wished is in a state file (`model.wishes`); each wish is tried once and answered in
-another. A table is added to the publication first; then the thread that decodes takes it in
+What is wished is in a state file (`model.table_requests`); each request is tried once and answered
+in another. A table is added to the publication first; then the thread that decodes takes it in
 between two transactions, and only then the answer is given: whoever copies its rows at a later
-point finds every change behind that point in the log. A table that cannot be taken in is
-answered with the reason, and the others never notice. Not here: the rows it has already
+point finds every change behind that point in the log. A table that cannot be taken in is answered
+with the reason, and the others never notice. Not here: the rows it has already
 (`control.table_copy`).
 
 Two things are waited for, neither by the stream. The table joins the publication under a lock that
@@ -40,9 +40,9 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import PrivilegeMissing, StatementInterrupted
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.patterns import as_pattern
-from penstock.model.wishes import Capture, TableWish
+from penstock.model.table_requests import Capture, TableRequest
+from penstock.ports.request_files import RequestFiles
 from penstock.ports.source import StateFiles
-from penstock.ports.wish_files import WishFiles
 
 logger = structlog.get_logger()
 faults.declare("extract.capture.before", "extract.capture.bound", "extract.capture.after")
@@ -77,23 +77,23 @@ class TableNotPublished(PenstockError):
 
 @dataclass(slots=True, kw_only=True)
 class _Work:
-    """A wish under way. definition: of a table that is taken in."""
+    """A request under way. definition: of a table that is taken in."""
 
-    wish: TableWish
+    request: TableRequest
     visit: Visit
     definition: TableDefinition | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Settling:
-    """A wish that is carried out, but for the transactions older than the horizon."""
+    """A request that is carried out, but for the transactions older than the horizon."""
 
-    wish: TableWish
+    request: TableRequest
     horizon: int
 
 
 class Captures:
-    """The wishes about capture, and their answers. Used by the extractor's thread."""
+    """The requests about capture, and their answers. Used by the extractor's thread."""
 
     def __init__(
         self,
@@ -106,14 +106,14 @@ class Captures:
     ) -> None:
         """takes: what the configuration said when this process began."""
         self._url = url
-        self._files = WishFiles(state)
+        self._files = RequestFiles(state)
         self._publication = publication
         self._given = takes
         self._clock = clock
         self._added: set[TableName] = set()
         self._removed: set[TableName] = set()
         self._work: _Work | None = None
-        self._begun_with: list[TableWish] = []
+        self._begun_with: list[TableRequest] = []
         self._settling: list[_Settling] = []
         self._next_look_s = float("-inf")
 
@@ -130,26 +130,26 @@ class Captures:
     def begin(self, tables: Iterable[TableDefinition]) -> list[TableDefinition]:
         """Have what was wished meanwhile published; returns the tables that can be captured.
 
-        tables: those of the configuration, which has the wishes in it.
+        tables: those of the configuration, which has the requests in it.
         """
-        wishes, answers = self._files.read()
+        requests, answers = self._files.read()
         left = {table.name: table for table in tables}
         self._begun_with = []
-        for wish in wishes.tables:
-            if wish.capture_id == 0 or answers.is_done(wish):
+        for request in requests.tables:
+            if request.capture_id == 0 or answers.is_done(request):
                 continue
-            if wish.capture is Capture.ADDED and wish.table in left:
+            if request.capture is Capture.ADDED and request.table in left:
                 try:
-                    error = self._try(lambda name=wish.table: self._publish(name))  # type: ignore[misc]
+                    error = self._try(lambda name=request.table: self._publish(name))  # type: ignore[misc]
                 except StatementInterrupted as locked:
-                    self._later(wish, locked)
+                    self._later(request, locked)
                 else:
                     if error is None:
-                        self._begun_with.append(wish)
+                        self._begun_with.append(request)
                         continue
-                    self._files.answer(wish, error)
-                del left[wish.table]
-                self._removed.add(wish.table)
+                    self._files.answer(request, error)
+                del left[request.table]
+                self._removed.add(request.table)
         return list(left.values())
 
     def begun(self) -> None:
@@ -157,13 +157,13 @@ class Captures:
 
         And for no others: what is wished later, or between two streams, no stream has taken in.
         """
-        for wish in self._begun_with:
-            self._settle(wish)
+        for request in self._begun_with:
+            self._settle(request)
         self._begun_with = []
 
     def awaited(self) -> frozenset[TableName]:
         """Tables that begin to be captured: their rows are copied, not read into the log."""
-        return frozenset(wish.table for wish in self._begun_with)
+        return frozenset(request.table for request in self._begun_with)
 
     # -- while the stream goes on ------------------------------------------------------------
 
@@ -180,37 +180,37 @@ class Captures:
             return
         self._next_look_s = now_s + LOOK_INTERVAL_S
         self._answer_settled()
-        wishes, answers = self._files.read()
-        settling = {one.wish.capture_id for one in self._settling}
-        for wish in answers.open(wishes.tables):
-            if wish.capture_id in settling:
+        requests, answers = self._files.read()
+        settling = {one.request.capture_id for one in self._settling}
+        for request in answers.open(requests.tables):
+            if request.capture_id in settling:
                 continue
-            if wish.capture is Capture.ADDED:
-                self._take_in(wish, actions, resolver, stream)
+            if request.capture is Capture.ADDED:
+                self._take_in(request, actions, resolver, stream)
             else:
-                self._let_go(wish, actions, resolver, stream)
+                self._let_go(request, actions, resolver, stream)
             if self._is_at_work():
                 return
 
-    def _settle(self, wish: TableWish) -> None:
+    def _settle(self, request: TableRequest) -> None:
         """Answer once all transactions that are open now have ended."""
-        self._settling.append(_Settling(wish=wish, horizon=self._ask(HORIZON)))
+        self._settling.append(_Settling(request=request, horizon=self._ask(HORIZON)))
 
     def _answer_settled(self) -> None:
         if not self._settling:
             return
-        wishes, _ = self._files.read()
+        requests, _ = self._files.read()
         # Who has wished something else since does not wait for this.
         self._settling = [
             one
             for one in self._settling
-            if wishes.of(one.wish.table).capture_id == one.wish.capture_id
+            if requests.of(one.request.table).capture_id == one.request.capture_id
         ]
         oldest = self._ask(OLDEST)
         for one in list(self._settling):
             if one.horizon <= oldest:
                 self._settling.remove(one)
-                self._files.answer(one.wish, None)
+                self._files.answer(one.request, None)
                 faults.point("extract.capture.after")
 
     def _ask(self, query: str) -> int:
@@ -227,7 +227,7 @@ class Captures:
 
     def _take_in(
         self,
-        wish: TableWish,
+        request: TableRequest,
         actions: TableActions,
         resolver: RelationResolver,
         stream: PostgresSource,
@@ -235,19 +235,19 @@ class Captures:
         found: list[TableDefinition] = []
 
         def look() -> None:
-            with self._open() as catalog, server_errors(f"looking at {wish.table}"):
-                found.extend(captured_tables(catalog, [as_pattern(wish.table)]))
-            self._publish(wish.table)
-            actions.watch.admit(wish.table, found[0].source_id)
+            with self._open() as catalog, server_errors(f"looking at {request.table}"):
+                found.extend(captured_tables(catalog, [as_pattern(request.table)]))
+            self._publish(request.table)
+            actions.watch.admit(request.table, found[0].source_id)
 
         faults.point("extract.capture.before")
         try:
             error = self._try(look)
         except StatementInterrupted as locked:
-            self._later(wish, locked)
+            self._later(request, locked)
             return
         if error is not None:
-            self._files.answer(wish, error)
+            self._files.answer(request, error)
             return
         definition = found[0]
 
@@ -257,35 +257,35 @@ class Captures:
                 assembler.bind(definition.source_id, relation)
             yield from ()
 
-        self._added.add(wish.table)
-        self._removed.discard(wish.table)
-        self._work = _Work(wish=wish, visit=stream.visit(steps), definition=definition)
+        self._added.add(request.table)
+        self._removed.discard(request.table)
+        self._work = _Work(request=request, visit=stream.visit(steps), definition=definition)
         stream.ask_for_position()
 
-    def _later(self, wish: TableWish, locked: PenstockError) -> None:
+    def _later(self, request: TableRequest, locked: PenstockError) -> None:
         """Somebody has locked the table, and nobody else waits for that."""
-        logger.info("table is locked, asking again", table=str(wish.table), said=locked.message)
+        logger.info("table is locked, asking again", table=str(request.table), said=locked.message)
         self._next_look_s = self._clock.monotonic_s() + LOCKED_INTERVAL_S
 
     def _let_go(
         self,
-        wish: TableWish,
+        request: TableRequest,
         actions: TableActions,
         resolver: RelationResolver,
         stream: PostgresSource,
     ) -> None:
-        if not actions.watch.release(wish.table):
+        if not actions.watch.release(request.table):
             return  # what happened to it before is carried out first
         actions.keep()
-        self._removed.add(wish.table)
-        self._added.discard(wish.table)
+        self._removed.add(request.table)
+        self._added.discard(request.table)
 
         def steps(assembler: Assembler) -> Iterator[int]:
-            for source_id in resolver.release(wish.table):
+            for source_id in resolver.release(request.table):
                 assembler.unbind(source_id)
             yield from ()
 
-        self._work = _Work(wish=wish, visit=stream.visit(steps))
+        self._work = _Work(request=request, visit=stream.visit(steps))
         stream.ask_for_position()
 
     def _finish(self, work: _Work, actions: TableActions) -> None:
@@ -293,16 +293,16 @@ class Captures:
         faults.point("extract.capture.bound")
         actions.keep()
         if work.definition is not None:
-            self._settle(work.wish)
+            self._settle(work.request)
             return
         try:
-            error = self._try(lambda: self._unpublish(work.wish.table))
+            error = self._try(lambda: self._unpublish(work.request.table))
         except StatementInterrupted as locked:
             error = locked
         if error is not None:
             # Its rows are sent and ignored: that costs, and loses nothing.
             logger.warning("table stays published", error=error.message)
-        self._files.answer(work.wish, None)
+        self._files.answer(work.request, None)
         faults.point("extract.capture.after")
 
     # -- the publication ---------------------------------------------------------------------

@@ -32,8 +32,8 @@ from penstock.engines.postgres.source.table_shape import (
     TableWithoutColumns,
     compare,
     new_links,
+    resume_state,
     shapes_sql,
-    standing,
 )
 from penstock.engines.postgres.source.type_shape import TypeShape
 from penstock.model import Lsn, PenstockError, TableDefinition, TableName
@@ -199,7 +199,7 @@ class DdlWatch:
         with server_errors(f"looking at {name}"):
             digest, text = self._query([source_id], [name], with_text=True)[source_id]
         shape = _shape(digest, text or "")
-        stop = standing(shape)
+        stop = resume_state(shape)
         if stop is not None:
             raise stop
         self._wanted.add(name)
@@ -317,7 +317,7 @@ class DdlWatch:
             if strange
             or id_ in others
             or (id_ != UNKNOWN_ID and id_ not in digests)
-            or (name not in waiting and name in self._seen and standing(self._seen[name]))
+            or (name not in waiting and name in self._seen and resume_state(self._seen[name]))
         ]
 
     def _examine(self, names: list[TableName]) -> int:
@@ -396,7 +396,7 @@ class DdlWatch:
         """What changed, or what forbids to follow the table at all; None: nothing."""
         if last is not None and last.digest != shape.digest:
             return compare(last, shape)
-        stop = standing(shape)
+        stop = resume_state(shape)
         if stop is not None:
             return Difference(stop=stop)
         if last is not None:

@@ -28,7 +28,14 @@ from penstock.engines.postgres.source.stream import PostgresSource, StreamOption
 from penstock.engines.postgres.source.table_actions import TableActions, is_begun_only
 from penstock.model import FlushPoint, Lsn, PenstockError, Relation, Run, TableDefinition, TableName
 from penstock.ports.extract_options import ExtractOptions
-from penstock.ports.source import RELATIONS_FILE, Desk, EnginePlace, Origin, Ranges, SourceStream
+from penstock.ports.source import (
+    RELATIONS_FILE,
+    EnginePlace,
+    LogAccess,
+    Origin,
+    Ranges,
+    SourceStream,
+)
 
 WATCH_FILE = "tables.json"
 STREAM_FILE = "stream.json"
@@ -268,7 +275,7 @@ class PostgresEngine:
         """Look at the catalogue at once."""
         return self._actions is not None and self._actions.look(at_once=True) > 0
 
-    def tend(self, desk: Desk) -> None:
+    def tend(self, log_access: LogAccess) -> None:
         """Carry out what has to be done about tables that changed without sending rows."""
         actions, stream = self._actions, self._stream
         if actions is None or stream is None:
@@ -277,13 +284,13 @@ class PostgresEngine:
             self._taken_captures().tend(actions, self._resolver, stream)
         if not actions.look():
             return
-        while (action := actions.next_due(desk.durable)) is not None:
-            desk.flush()
+        while (action := actions.next_due(log_access.durable)) is not None:
+            log_access.flush()
             relation = actions.carry_out(action, stream)
             if relation is not None and self._shapes is not None:
                 self._shapes.keep()
-                desk.write(Run(relations=(relation,), end=desk.durable))
-                desk.flush()
+                log_access.write(Run(relations=(relation,), end=log_access.durable))
+                log_access.flush()
             if is_begun_only(action):
                 return
             actions.settle(action)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from penstock.codec.postgres.copytext import LineCell, LineForm
 from penstock.codec.types import Engine, Mapping, SourceType
 from penstock.model import ColumnDefinition
-from penstock.ports.server_pair import Ends, Way
+from penstock.ports.server_pair import ReadPlan, ServerPair
 from penstock.sql.read_plan import AS_IS
 
 _LINE_FORMS = {
@@ -29,18 +29,20 @@ _REFUSED_HERE = {
 
 
 def read_plan(
-    columns: Sequence[ColumnDefinition], mappings: Namespace[str, Mapping], ends: Ends
-) -> Way:
+    columns: Sequence[ColumnDefinition], mappings: Namespace[str, Mapping], ends: ServerPair
+) -> ReadPlan:
     """How these columns are read; the templates as each column alone has them."""
     found = [_from_postgres(column, mappings[column.name], ends) for column in columns]
-    return Way(
+    return ReadPlan(
         columns=tuple(column.name for column in columns),
         lines=tuple(cell for cell, _ in found),
         templates=tuple(template for _, template in found),
     )
 
 
-def _from_postgres(column: ColumnDefinition, mapping: Mapping, ends: Ends) -> tuple[LineCell, str]:
+def _from_postgres(
+    column: ColumnDefinition, mapping: Mapping, ends: ServerPair
+) -> tuple[LineCell, str]:
     kind = SourceType.of(column, ends.source.engine)
     form = LineForm.TEXT if kind.is_array else _LINE_FORMS.get(kind.base, LineForm.TEXT)
     if kind.base == "char" and not kind.is_array:

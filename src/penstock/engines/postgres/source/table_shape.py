@@ -346,7 +346,7 @@ Difference.NONE = Difference()
 def compare(before: TableShape, after: TableShape) -> Difference:
     """What must be done about a difference; both of one table, by name or by oid. Pure."""
     if before.source_id != after.source_id:
-        stop = standing(after)
+        stop = resume_state(after)
         return Difference(stop=stop, reload=None if stop else Reason.MADE_ANEW)
     stop = _stop(before, after)
     if stop is not None:
@@ -406,7 +406,7 @@ def _generated_identity(shape: TableShape) -> TableName | None:
     return None
 
 
-def standing(shape: TableShape) -> PenstockError | None:
+def resume_state(shape: TableShape) -> PenstockError | None:
     """Why a table cannot be followed as it stands now, whatever it was before. Pure."""
     unlogged = [shape.name] if shape.kind == "r" and shape.persistence != "p" else []
     unlogged += [leaf.name for leaf in shape.leaves.values() if leaf.persistence != "p"]
@@ -460,7 +460,7 @@ def _stop(before: TableShape, after: TableShape) -> PenstockError | None:
             f"{LOAD_AGAIN}",
             table=str(before.name),
         )
-    return standing(after)
+    return resume_state(after)
 
 
 def _unpublished(after: TableShape) -> PenstockError | None:

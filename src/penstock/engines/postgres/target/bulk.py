@@ -16,15 +16,15 @@ from penstock.engines.postgres.connect import (
 )
 from penstock.engines.postgres.target import bulk_keys, bulk_marks, progress
 from penstock.engines.postgres.target.bulk_checks import check_quiet, goes_binary, may_be_replica
-from penstock.engines.postgres.target.schema import create_tables, late_keys, made_tables
+from penstock.engines.postgres.target.schema import create_tables, deferred_keys, made_tables
 from penstock.engines.postgres.target.shaped import postgres_definition, referable
 from penstock.engines.postgres.target.target import read_target_tables
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import APPLICATION_NAME as COPIER
 from penstock.ports.bulk import Found, Mark, TablePlan, TargetFires
-from penstock.ports.deferred_keys import LateKey
+from penstock.ports.deferred_keys import DeferredKey
 from penstock.ports.refusals import TargetDdlFailed
-from penstock.ports.server_pair import Ends
+from penstock.ports.server_pair import ServerPair
 from penstock.ports.target import target_name
 from penstock.sql.schema_translation import tables_by_name
 
@@ -63,7 +63,12 @@ class PostgresBulk(PostgresCounts):
     """The driver's connection; see `BulkTarget`."""
 
     def __init__(
-        self, url: str, namespaces: Mapping[str, str], *, application_name: str, ends: Ends | None
+        self,
+        url: str,
+        namespaces: Mapping[str, str],
+        *,
+        application_name: str,
+        ends: ServerPair | None,
     ) -> None:
         self._url = url
         self._namespaces = namespaces
@@ -157,12 +162,12 @@ class PostgresBulk(PostgresCounts):
         shaped = self._shaped(definitions)
         bulk_keys.add_all_keys(self._url, shaped, self._namespaces, threads=threads, stop=stop)
 
-    def late_keys(self, definition: TableDefinition) -> tuple[LateKey, ...]:
+    def deferred_keys(self, definition: TableDefinition) -> tuple[DeferredKey, ...]:
         """See BulkTarget."""
         if target_name(definition.name, self._namespaces) not in made_tables(self._connection):
             return ()
         (shaped,) = self._shaped([definition])
-        return late_keys(shaped, self._namespaces)
+        return deferred_keys(shaped, self._namespaces)
 
     def add_foreign_keys(self, definitions: Sequence[TableDefinition]) -> list[str]:
         """See BulkTarget."""

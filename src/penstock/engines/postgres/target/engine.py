@@ -16,7 +16,8 @@ from penstock.engines.postgres.connect import (
     server_errors,
     statement_error,
 )
-from penstock.engines.postgres.target import apart_rows, apply, progress
+from penstock.engines.postgres.target import apply, progress
+from penstock.engines.postgres.target import sync_rows as sync_rows
 from penstock.engines.postgres.target.enums import add_missing_labels
 from penstock.engines.postgres.target.foreign import Foreign
 from penstock.engines.postgres.target.merge_rows import MergeLayout
@@ -27,7 +28,7 @@ from penstock.engines.postgres.target.staging import StagingArea, check_staged, 
 from penstock.model import PenstockError, Relation, TableName
 from penstock.ports import target as port
 from penstock.ports.policies import EVOLVE_ALL, Policies
-from penstock.ports.table_sync import Apart
+from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied, FileProgress, MergeSpec, PhaseSpec, RowsFile
 
 __all__ = [
@@ -214,14 +215,14 @@ class PostgresTarget:
         """See `Target`."""
         progress.end_files(self.connection, files)
 
-    def read_apart(self) -> dict[TableName, Apart]:
+    def read_table_syncs(self) -> dict[TableName, TableSync]:
         """See `Target`."""
         with server_errors("reading the tables that stand apart"):
-            return apart_rows.read_apart(self.connection)
+            return sync_rows.read_table_syncs(self.connection)
 
-    def write_apart(self, row: Apart) -> None:
+    def write_table_sync(self, row: TableSync) -> None:
         """See `Target`."""
-        apart_rows.write_apart(self.connection, row)
+        sync_rows.write_table_sync(self.connection, row)
 
     def mend(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
         """Give enums the labels that they lack, and columns of our tables room for NULL."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import psycopg
 
 from penstock.engines.postgres.connect import connect, server_errors
-from penstock.engines.postgres.target import apart_rows, progress
+from penstock.engines.postgres.target import progress
+from penstock.engines.postgres.target import sync_rows as sync_rows
 from penstock.model import TableName
-from penstock.ports.table_sync import Apart
+from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied, left_out_columns
 
 
@@ -43,10 +44,10 @@ class PostgresProgress:
         with server_errors("reading the applied position"):
             return progress.read_applied(self._connection)
 
-    def read_apart(self) -> dict[TableName, Apart]:
+    def read_table_syncs(self) -> dict[TableName, TableSync]:
         """See `Progress`."""
         with server_errors("reading the tables that stand apart"):
-            return apart_rows.read_apart(self._connection)
+            return sync_rows.read_table_syncs(self._connection)
 
     def read_left_out(self) -> dict[TableName, frozenset[str]]:
         """See `Progress`."""

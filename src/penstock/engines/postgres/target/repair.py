@@ -21,7 +21,7 @@ from penstock.model import TableName
 from penstock.ports.bulk import BulkReader, ChunkTask
 from penstock.ports.refusals import TargetTableMissing
 from penstock.ports.repair import RepairRefused, RepairTable, moved, own_columns
-from penstock.ports.server_pair import Ends
+from penstock.ports.server_pair import ServerPair
 from penstock.ports.target import Applied
 
 PRESENT = "select to_regclass('wirekite.wirekite_log') is not null"
@@ -42,7 +42,7 @@ ACTING = """
 class PostgresRepair(PostgresWriter):
     """See `RepairTarget`."""
 
-    def __init__(self, url: str, ends: Ends | None, namespaces: dict[str, str]) -> None:
+    def __init__(self, url: str, ends: ServerPair | None, namespaces: dict[str, str]) -> None:
         """Connect; triggers and foreign keys are kept from acting where the role may do that."""
         super().__init__(url, replica_role=False, settings=EXACT_TEXT_SETTINGS)
         self._ends = ends

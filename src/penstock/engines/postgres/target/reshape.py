@@ -19,7 +19,7 @@ from penstock.engines.postgres.target.types import same_type
 from penstock.model import PenstockError, Relation, TableName
 from penstock.ports.policies import Kind, Policies, Policy
 from penstock.ports.target import TableRecord
-from penstock.sql.schema_drift import Departures
+from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import (
     Change,
     TypeRules,
@@ -74,13 +74,13 @@ class Reshaping:
             emptied=emptied,
             replaced=replaced,
         )
-        departures = Departures.of(record)
-        departures.kept &= {column.name for column in table.columns}
+        schema_drift = SchemaDrift.of(record)
+        schema_drift.kept &= {column.name for column in table.columns}
         for change in names:
-            if not departures.never_there(change):
-                self._one(change, alterer, departures)
+            if not schema_drift.never_there(change):
+                self._one(change, alterer, schema_drift)
                 alterer = self._looked_again(alterer)
-        left_out, kept = tuple(departures.left_out), tuple(departures.kept)
+        left_out, kept = tuple(schema_drift.left_out), tuple(schema_drift.kept)
         alterer = replace(alterer, record=replace(known, left_out=left_out, kept=kept))
         alterer.check()
         for alteration in alterer.ungenerated():
@@ -88,28 +88,28 @@ class Reshaping:
         for place, change in enumerate(changes):
             if place:  # columns went and came
                 alterer = self._looked_again(alterer)
-            self._one(change, alterer, departures)
-        return departures.record(record, relation)
+            self._one(change, alterer, schema_drift)
+        return schema_drift.record(record, relation)
 
     def _looked_again(self, alterer: Alterer) -> Alterer:
         found = read_target_tables(self.connection, [alterer.table.name])
         return replace(alterer, table=require(found, alterer.table.name))
 
-    def _one(self, change: Change, alterer: Alterer, departures: Departures) -> None:
+    def _one(self, change: Change, alterer: Alterer, schema_drift: SchemaDrift) -> None:
         policy, name = self.policies.of(change.kind), alterer.table.name
         if policy is not Policy.IGNORE and alterer.is_given_up_above(change):
             policy = Policy.LENIENT
         if policy is Policy.TRY_EVOLVE:
-            policy = self._tried(change, alterer, departures)
+            policy = self._tried(change, alterer, schema_drift)
         elif policy is Policy.EVOLVE:
             self._execute_all(alterer.evolve(change), name)
         elif policy is Policy.LENIENT:
             self._execute_all(alterer.lenient(change), name)
         else:
             logger.info("target table left as it is", table=str(name), change=change.what)
-        departures.went(change, policy)
+        schema_drift.went(change, policy)
 
-    def _tried(self, change: Change, alterer: Alterer, departures: Departures) -> Policy:
+    def _tried(self, change: Change, alterer: Alterer, schema_drift: SchemaDrift) -> Policy:
         name = alterer.table.name
         try:
             with self.connection.transaction():
@@ -118,7 +118,7 @@ class Reshaping:
             is_key = change.keeps_rows and change.name in (alterer.record.key or ())
             if error.retry == "backoff" or is_key:
                 raise
-            note = departures.note(change, error.message)
+            note = schema_drift.note(change, error.message)
             self.noted.append((name, note))
             logger.warning("change of shape not carried out", table=str(name), note=note)
             self._execute_all(alterer.lenient(change), name)

@@ -1,9 +1,9 @@
 """Target tables made from the source's definitions, or checked against them.
 
 Order of a load from scratch: `create_tables` (types, tables without keys), the rows, `add_keys`
-(primary key, unique keys, indexes), and when all tables stand at one position
-`add_foreign_keys`; `add_late_keys` before that where rows are of several moments. Each is safe to
-repeat. Not here: changes of shape in mid-stream (`alter.py`).
+(primary key, unique keys, indexes), and when all tables stand at one position `add_foreign_keys`;
+`add_deferred_keys` before that where rows are of several moments. Each is safe to repeat. Not here:
+changes of shape in mid-stream (`alter.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.model import (
     TypeDefinition,
     UniqueKey,
 )
-from penstock.ports.deferred_keys import LateKey, LateTable, key_refused
+from penstock.ports.deferred_keys import DeferredKey, DeferredTable, key_refused
 from penstock.ports.refusals import (
     TargetDdlFailed,
     TargetSchemaMissing,
@@ -393,11 +393,13 @@ def _unique_key_sql(
         )
 
 
-def late_keys(definition: TableDefinition, namespaces: Mapping[str, str]) -> tuple[LateKey, ...]:
-    """The unique keys of a table, as `add_late_keys` makes them."""
+def deferred_keys(
+    definition: TableDefinition, namespaces: Mapping[str, str]
+) -> tuple[DeferredKey, ...]:
+    """The unique keys of a table, as `add_deferred_keys` makes them."""
     name = target_name(definition.name, namespaces)
     return tuple(
-        LateKey(
+        DeferredKey(
             name=key.name,
             columns=key.columns,
             statement="; ".join(_unique_key_sql(key, name, namespaces)),
@@ -407,7 +409,7 @@ def late_keys(definition: TableDefinition, namespaces: Mapping[str, str]) -> tup
     )
 
 
-def add_late_keys(connection: psycopg.Connection, table: LateTable) -> list[str]:
+def add_deferred_keys(connection: psycopg.Connection, table: DeferredTable) -> list[str]:
     """Make unique keys that have waited, each as a whole; what is there already is left alone.
 
     Returns a sentence for each that cannot be had any more. Raises TargetDdlFailed.
@@ -432,7 +434,7 @@ def add_late_keys(connection: psycopg.Connection, table: LateTable) -> list[str]
     return notes
 
 
-def drop_late_keys(connection: psycopg.Connection, table: LateTable) -> list[str]:
+def drop_deferred_keys(connection: psycopg.Connection, table: DeferredTable) -> list[str]:
     """Take unique keys away that an earlier load of the table has made.
 
     Returns a sentence for each that has to stay.

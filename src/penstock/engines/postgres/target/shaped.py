@@ -11,13 +11,13 @@ from dataclasses import replace
 
 from penstock.engines.postgres.connect import quoted
 from penstock.model import ForeignKey, TableDefinition, TableName, UniqueKey
-from penstock.ports.server_pair import Ends
+from penstock.ports.server_pair import ServerPair
 from penstock.sql.read_plan import carried
 from penstock.sql.schema_translation import Index, extras_of, short_name
 
 
 def postgres_definition(
-    definition: TableDefinition, ends: Ends, namespaces: Mapping[str, str]
+    definition: TableDefinition, ends: ServerPair, namespaces: Mapping[str, str]
 ) -> TableDefinition:
     """A table of MySQL or MariaDB as a table of PostgreSQL, with what has an equal there.
 

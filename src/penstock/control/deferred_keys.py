@@ -1,6 +1,6 @@
 """Making the unique keys that have waited, for the load process: the `KeyMaker` of a pipeline.
 
-Not here: when (`penstock.load.loader`), and the statements (`penstock.load.late_keys`).
+Not here: when (`penstock.load.loader`), and the statements (`penstock.load.deferred_keys`).
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ from dataclasses import replace
 import structlog
 
 from penstock.control.bulk_load import bulk_options
-from penstock.control.ends import source_tables
-from penstock.control.table_wishes import read_wishes
+from penstock.control.servers import source_tables
+from penstock.control.table_requests import read_requests
 from penstock.host import faults
-from penstock.load.late_keys import put_late_keys, read_late_keys
+from penstock.load.deferred_keys import put_deferred_keys, read_deferred_keys
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import as_pattern
-from penstock.model.wishes import Capture
+from penstock.model.table_requests import Capture
 from penstock.ports.config import Config
-from penstock.ports.deferred_keys import LateTable, add_late_keys
+from penstock.ports.deferred_keys import DeferredTable, add_deferred_keys
 
 logger = structlog.get_logger()
 
 
-class LateKeyMaker:
+class DeferredKeyMaker:
     """See `KeyMaker`. A table is taken out of the file when it has all of its keys."""
 
     def __init__(self, config: Config) -> None:
         """Nothing happens yet."""
         self._config = config
 
-    def make(self, tables: Sequence[LateTable]) -> None:
+    def make(self, tables: Sequence[DeferredTable]) -> None:
         """See `KeyMaker`."""
         for table in tables:
             logger.info("unique keys are made", table=str(table.target), count=len(table.keys))
             faults.point("load.keys.before")
-            notes = add_late_keys(self._config.target.url, table)
+            notes = add_deferred_keys(self._config.target.url, table)
             if table.with_foreign_keys:
                 notes += self._foreign_keys(table)
             for note in notes:
                 logger.warning("late keys", note=note)
             faults.point("load.keys.made")
-            put_late_keys(self._config.layout.state, (), instead_of=[table.source])
+            put_deferred_keys(self._config.layout.state, (), instead_of=[table.source])
 
-    def _foreign_keys(self, table: LateTable) -> list[str]:
+    def _foreign_keys(self, table: DeferredTable) -> list[str]:
         """Those of a table that was copied by itself; they may have to wait for other rows."""
         config = narrowed(self._config, table.source)
         try:
@@ -63,8 +63,8 @@ def narrowed(config: Config, table: TableName) -> Config:
 
 def unique_keys_wait(config: Config) -> bool:
     """Whether a table of the bulk load has not all of its unique keys, and will get them."""
-    wishes = read_wishes(config)
+    requests = read_requests(config)
     return any(
-        not table.with_foreign_keys and wishes.of(table.source).capture is not Capture.REMOVED
-        for table in read_late_keys(config.layout.state)
+        not table.with_foreign_keys and requests.of(table.source).capture is not Capture.REMOVED
+        for table in read_deferred_keys(config.layout.state)
     )

@@ -10,7 +10,7 @@ from penstock.control.followed import followed_names
 from penstock.model import TableDefinition
 from penstock.ports.config import Config
 from penstock.ports.registry import same_types
-from penstock.ports.server_pair import Ends
+from penstock.ports.server_pair import ServerPair
 from penstock.ports.tables import tables_at
 
 
@@ -19,7 +19,7 @@ def server_of(url: str) -> Server:
     return tables_at(url).server_of(url)
 
 
-def ends_of(config: Config) -> Ends | None:
+def server_pair(config: Config) -> ServerPair | None:
     """The two servers, as they say themselves which they are.
 
     None where every type is the same at both, and nothing is translated.
@@ -27,7 +27,7 @@ def ends_of(config: Config) -> Ends | None:
     if same_types(config.source.url, config.target.url):
         return None
     source = server_of(config.source.url)
-    return Ends(
+    return ServerPair(
         source=source,
         target=server_of(config.target.url),
         choices=parse_choices(config.target.types, source.engine),

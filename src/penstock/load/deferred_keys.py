@@ -21,24 +21,24 @@ from penstock.host import checkpoint, faults
 from penstock.host.files import REAL_FILES, Files
 from penstock.load.following import Follower
 from penstock.model import TableName
-from penstock.ports.deferred_keys import LateTable
+from penstock.ports.deferred_keys import DeferredTable
 
-LATE_KEYS_FILE = "late_keys.json"
+DEFERRED_KEYS_FILE = "late_keys.json"
 faults.declare("load.keys.before", "load.keys.made")
 
 _turn = threading.Lock()  # the loader and copies of single tables, each with a thread of its own
 
 
-class LateKeys(msgspec.Struct, frozen=True, kw_only=True):
+class DeferredKeys(msgspec.Struct, frozen=True, kw_only=True):
     """What the file holds: the tables that wait."""
 
-    tables: tuple[LateTable, ...] = ()
+    tables: tuple[DeferredTable, ...] = ()
 
 
 class KeyMaker(Protocol):
     """Who makes keys that have waited."""
 
-    def make(self, tables: Sequence[LateTable]) -> None:
+    def make(self, tables: Sequence[DeferredTable]) -> None:
         """Make the keys of these tables and take the tables out of the file; safe to repeat.
 
         Raises TargetDdlFailed for a key that the target refuses, naming it.
@@ -46,7 +46,7 @@ class KeyMaker(Protocol):
         ...
 
 
-class LateFlow:
+class DeferredKeyFlow:
     """What the loader knows of keys that wait. Used by its thread alone."""
 
     def __init__(
@@ -54,9 +54,9 @@ class LateFlow:
     ) -> None:
         """maker: None where no key is made."""
         self._maker = maker
-        self._file = Follower(state_directory / LATE_KEYS_FILE, LateKeys(), files)
+        self._file = Follower(state_directory / DEFERRED_KEYS_FILE, DeferredKeys(), files)
 
-    def waiting(self, apart: Collection[TableName]) -> list[LateTable]:
+    def waiting(self, apart: Collection[TableName]) -> list[DeferredTable]:
         """The tables that wait, without those that stand apart: they have not met the others."""
         if self._maker is None:
             return []
@@ -68,34 +68,36 @@ class LateFlow:
         """Of those that wait, the position from which on each one's rows are of one moment."""
         return {table.source: table.settled for table in self.waiting(())}
 
-    def due(self, apart: Collection[TableName], covered: Callable[[], int]) -> list[LateTable]:
+    def due(self, apart: Collection[TableName], covered: Callable[[], int]) -> list[DeferredTable]:
         """Those of them whose rows are of one moment. covered: up to where changes are applied."""
         waiting = self.waiting(apart)
         reached = covered() if waiting else 0
         return [table for table in waiting if table.settled <= reached]
 
-    def make(self, tables: Sequence[LateTable]) -> None:
+    def make(self, tables: Sequence[DeferredTable]) -> None:
         """Have their keys made; see `KeyMaker`."""
         assert self._maker is not None, "nothing waits without one"
         self._maker.make(tables)
 
 
-def read_late_keys(state_directory: Path, files: Files = REAL_FILES) -> tuple[LateTable, ...]:
+def read_deferred_keys(
+    state_directory: Path, files: Files = REAL_FILES
+) -> tuple[DeferredTable, ...]:
     """The tables whose keys wait. Raises CheckpointCorrupt."""
-    found = checkpoint.load(state_directory / LATE_KEYS_FILE, LateKeys, files)
+    found = checkpoint.load(state_directory / DEFERRED_KEYS_FILE, DeferredKeys, files)
     return () if found is None else found.tables
 
 
-def put_late_keys(
-    state_directory: Path, tables: Iterable[LateTable], *, instead_of: Collection[TableName]
+def put_deferred_keys(
+    state_directory: Path, tables: Iterable[DeferredTable], *, instead_of: Collection[TableName]
 ) -> None:
     """Write down tables whose keys wait, in place of what is there of the tables `instead_of`.
 
     Raises CheckpointCorrupt, DiskFull, FileFailed.
     """
     with _turn:
-        before = read_late_keys(state_directory)
+        before = read_deferred_keys(state_directory)
         after = (*(one for one in before if one.source not in instead_of), *tables)
         if after != before:
             REAL_FILES.make_directory(state_directory)
-            checkpoint.save(state_directory / LATE_KEYS_FILE, LateKeys(tables=after))
+            checkpoint.save(state_directory / DEFERRED_KEYS_FILE, DeferredKeys(tables=after))

@@ -1,6 +1,7 @@
 """Unique keys made late, and taken away before a table is copied again, in MySQL and MariaDB.
 
-Each is safe to repeat. Not here: when (`penstock.load.late_keys`), the statements (`shapes.py`).
+Each is safe to repeat. Not here: when (`penstock.load.deferred_keys`), the statements
+(`shapes.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from contextlib import closing
 from penstock.engines.mysql.connect import Connection, connect, quoted, run
 from penstock.engines.mysql.target.target import read_target_tables
 from penstock.host.errors import StatementFailed
-from penstock.ports.deferred_keys import APPLICATION_NAME, LateTable, key_refused
+from penstock.ports.deferred_keys import APPLICATION_NAME, DeferredTable, key_refused
 
 _DUPLICATE_NAME = frozenset({1061, 1022, 1068, 1826, 121})  # a key of that name is there already
 _SAME_VALUES = frozenset({1062, 1169, 1586})
@@ -27,13 +28,13 @@ def run_unless_there(connection: Connection, statement: str, *, doing: str) -> N
             raise
 
 
-def add_late_keys(url: str, table: LateTable) -> list[str]:
+def add_deferred_keys(url: str, table: DeferredTable) -> list[str]:
     """See `ports.deferred_keys`. A key over an expression that the target refuses is a sentence."""
     with closing(connect(url, application_name=APPLICATION_NAME)) as connection:
         return _add(connection, table)
 
 
-def _add(connection: Connection, table: LateTable) -> list[str]:
+def _add(connection: Connection, table: DeferredTable) -> list[str]:
     there = read_target_tables(connection, [table.target]).get(table.target)
     notes = []
     for key in table.keys:
@@ -55,13 +56,13 @@ def _add(connection: Connection, table: LateTable) -> list[str]:
     return notes
 
 
-def drop_late_keys(url: str, table: LateTable) -> list[str]:
+def drop_deferred_keys(url: str, table: DeferredTable) -> list[str]:
     """See `ports.deferred_keys`."""
     with closing(connect(url, application_name=APPLICATION_NAME)) as connection:
         return _drop(connection, table)
 
 
-def _drop(connection: Connection, table: LateTable) -> list[str]:
+def _drop(connection: Connection, table: DeferredTable) -> list[str]:
     notes = []
     for key in table.keys:
         statement = f"alter table {quoted(*table.target)} drop key {quoted(key.name)}"

@@ -1,6 +1,6 @@
 """The loader's tables that stand apart: what is wished for them, and their own batches.
 
-Asked by the loader between two of its batches. It reads the wishes, says which tables the batches
+Asked by the loader between two of its batches. It reads the requests, says which tables the batches
 of all leave out, has rows copied by the `Copier`, and stages batches of one table that catches up,
 on a thread of its own while the others flow on. Applying is the loader's, one batch after the
 other. Not here: which state follows which (`apart.py`), copying rows (`control.table_copy`).
@@ -17,20 +17,20 @@ import structlog
 
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
-from penstock.load.ahead import Ahead, Wanted
 from penstock.load.following import Follower
+from penstock.load.prefetch import StagePrefetch, Wanted
 from penstock.log.layout import SegmentFile
 from penstock.model import TableName
-from penstock.model.wishes import (
+from penstock.model.table_requests import (
     CAPTURED_FILE,
-    WISHES_FILE,
+    REQUESTS_FILE,
     CaptureAnswers,
-    TableWishes,
+    TableRequests,
 )
 from penstock.ports.loading import Batch, BatchOptions
 from penstock.ports.table_sync import (
-    Apart,
-    ApartState,
+    SyncState,
+    TableSync,
     has_met,
     isolated,
     left_out,
@@ -41,7 +41,7 @@ from penstock.ports.target import Applied
 
 logger = structlog.get_logger(__name__)
 
-BUSY = (ApartState.COPYING, ApartState.JOINING)
+BUSY = (SyncState.COPYING, SyncState.CATCHING_UP)
 JOBS = "catching up"
 NEAR_SEGMENTS = 3
 
@@ -62,7 +62,7 @@ class Copier(Protocol):
         ...
 
 
-class ApartFlow:
+class TableSyncFlow:
     """What the loader knows of tables apart. Used by its thread alone."""
 
     def __init__(
@@ -75,31 +75,31 @@ class ApartFlow:
         files: Files = REAL_FILES,
     ) -> None:
         """starts: of the bulk load. copier: None where nothing can be copied."""
-        self.rows: dict[TableName, Apart] = {}
+        self.rows: dict[TableName, TableSync] = {}
         self._starts = starts
         self._copier = copier
         self._clock = clock
-        self._wishes = Follower(state_directory / WISHES_FILE, TableWishes(), files)
+        self._requests = Follower(state_directory / REQUESTS_FILE, TableRequests(), files)
         self._answers = Follower(state_directory / CAPTURED_FILE, CaptureAnswers(), files)
-        self._ahead: Ahead | None = None
+        self._ahead: StagePrefetch | None = None
         self._joining: TableName | None = None
 
     # -- what batches of all tables are told -------------------------------------------------
 
-    def connected(self, rows: Mapping[TableName, Apart]) -> None:
+    def connected(self, rows: Mapping[TableName, TableSync]) -> None:
         """What the target says; read again after every failure."""
         self.rows = dict(rows)
         self.look()
 
     def look(self) -> bool:
         """See what is wished now; whether that is something else than before."""
-        wishes, answers = self._wishes.look(), self._answers.look()
-        return wishes or answers
+        requests, answers = self._requests.look(), self._answers.look()
+        return requests or answers
 
     @property
     def left_out(self) -> frozenset[TableName]:
         """Tables that the batches leave out."""
-        return left_out(self.rows.values(), self._wishes.value)
+        return left_out(self.rows.values(), self._requests.value)
 
     @property
     def starts(self) -> dict[TableName, int]:
@@ -111,7 +111,7 @@ class ApartFlow:
     def is_busy(self) -> bool:
         """Whether a table is on its way back to the others."""
         apart = any(row.state in BUSY for row in self.rows.values())
-        return apart or bool(moves_open(self.rows, self._wishes.value, self._answers.value))
+        return apart or bool(moves_open(self.rows, self._requests.value, self._answers.value))
 
     def segment_needed(self, applied: Applied) -> int:
         """The last segment that nobody needs any more."""
@@ -119,29 +119,29 @@ class ApartFlow:
 
     # -- moves -------------------------------------------------------------------------------
 
-    def due(self, applied: Applied) -> list[Apart]:
+    def due(self, applied: Applied) -> list[TableSync]:
         """The rows that have to be written before anything else."""
-        wishes: TableWishes = self._wishes.value
+        requests: TableRequests = self._requests.value
         copied: dict[TableName, int] = {}
         for row in self.rows.values():
-            if row.state is ApartState.COPYING and self._copier is not None:
-                wish = wishes.of(row.table)
-                if wish.copy_id > row.copy_id:
+            if row.state is SyncState.COPYING and self._copier is not None:
+                request = requests.of(row.table)
+                if request.copy_id > row.copy_id:
                     continue  # it is to be copied once more
-                position = self._copier.copy(row.table, row.copy_id, replaces=wish.replaces)
+                position = self._copier.copy(row.table, row.copy_id, replaces=request.replaces)
                 if position is not None:
                     copied[row.table] = position
-        return moves(self.rows, wishes, self._answers.value, applied, copied=copied)
+        return moves(self.rows, requests, self._answers.value, applied, copied=copied)
 
-    def isolated(self, tables: Iterable[TableName], applied: Applied) -> list[Apart]:
+    def isolated(self, tables: Iterable[TableName], applied: Applied) -> list[TableSync]:
         """The rows of tables that are left behind."""
         return [isolated(self.rows.get(table), table, applied) for table in tables]
 
-    def took(self, rows: Iterable[Apart]) -> None:
+    def took(self, rows: Iterable[TableSync]) -> None:
         """These rows are in the target."""
         for row in rows:
             before = self.rows.get(row.table)
-            if before is not None and before.state is ApartState.COPYING and self._copier:
+            if before is not None and before.state is SyncState.COPYING and self._copier:
                 self._copier.drop(row.table, before.copy_id)
             self.rows[row.table] = row
             logger.info(
@@ -151,7 +151,7 @@ class ApartFlow:
                 gsn=row.applied.gsn,
                 copy=row.copy_id,
             )
-            if self._joining == row.table and row.state is not ApartState.JOINING:
+            if self._joining == row.table and row.state is not SyncState.CATCHING_UP:
                 self.abandon()
 
     # -- catching up -------------------------------------------------------------------------
@@ -160,8 +160,8 @@ class ApartFlow:
         self,
         applied: Applied,
         files_after: Callable[[Applied], Sequence[SegmentFile]],
-        open_ahead: Callable[[TableName], Ahead],
-    ) -> tuple[Apart, Batch] | None:
+        open_ahead: Callable[[TableName], StagePrefetch],
+    ) -> tuple[TableSync, Batch] | None:
         """A batch of one table that catches up, when one is ready to be applied.
 
         applied: where the others are; nothing behind it is staged. files_after: the segments
@@ -190,19 +190,19 @@ class ApartFlow:
             and applied.segment - row.applied.segment <= NEAR_SEGMENTS
         )
 
-    def _next_joining(self, applied: Applied) -> Apart | None:
+    def _next_joining(self, applied: Applied) -> TableSync | None:
         """The table whose batches are staged: one after the other, by name."""
         waiting = [
             row
             for row in self.rows.values()
-            if row.state is ApartState.JOINING and not has_met(row, applied)
+            if row.state is SyncState.CATCHING_UP and not has_met(row, applied)
         ]
         row = next((row for row in waiting if row.table == self._joining), None)
         if row is None and self._joining is not None:
             self.abandon()
         return row or min(waiting, key=lambda one: one.table, default=None)
 
-    def caught_up(self, row: Apart, staged: Batch) -> Apart:
+    def caught_up(self, row: TableSync, staged: Batch) -> TableSync:
         """The table's row once its batch is applied."""
         return replace(row, applied=staged.after)
 
@@ -214,10 +214,10 @@ class ApartFlow:
 
 
 def moves_open(
-    rows: Mapping[TableName, Apart], wishes: TableWishes, answers: CaptureAnswers
-) -> list[Apart]:
+    rows: Mapping[TableName, TableSync], requests: TableRequests, answers: CaptureAnswers
+) -> list[TableSync]:
     """What is wished and not begun."""
-    return moves(rows, wishes, answers, Applied(), copied={})
+    return moves(rows, requests, answers, Applied(), copied={})
 
 
 def options_for(options: BatchOptions, table: TableName) -> BatchOptions:

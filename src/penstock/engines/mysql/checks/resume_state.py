@@ -9,7 +9,6 @@ from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, MySQLProbe, names
 from penstock.engines.mysql.connect import quoted
 from penstock.engines.mysql.source.client import DumpOptions, open_binlog
 from penstock.engines.mysql.source.login import probe_server_id
-from penstock.engines.mysql.source.recipes import NoConsistentPoint, Recipe
 from penstock.engines.mysql.source.refusals import (
     LogPurged,
     LogReset,
@@ -24,6 +23,7 @@ from penstock.engines.mysql.source.status import (
     read_status,
     status_right,
 )
+from penstock.engines.mysql.source.strategies import NoConsistentPoint, Strategy
 from penstock.host.errors import PrivilegeMissing
 from penstock.model import BinlogPosition, PenstockError
 from penstock.model.position import BINLOG_HEAD_BYTES
@@ -242,8 +242,8 @@ def right_to_lock(probe: MySQLProbe) -> Iterator[Finding]:
             error.hint.removeprefix("Run at the server: ").replace("'USER'@'HOST'", probe.account),
         )
         return
-    if best.recipe is Recipe.LOCK_FREE or (
-        best.recipe is Recipe.TABLE_LOCKS and not probe.server.is_mariadb
+    if best.strategy is Strategy.LOCK_FREE or (
+        best.strategy is Strategy.TABLE_LOCKS and not probe.server.is_mariadb
     ):
         right = "flush_tables" if probe.server.mysql(8, 0, 23) else "reload"
         yield probe.found(

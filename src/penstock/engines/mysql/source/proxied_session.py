@@ -1,7 +1,7 @@
 """A session of MySQL or MariaDB that another process has opened and lends, on a socket of our own.
 
 What a borrower needs is a statement and the packets of its result, read in large blocks. Not here:
-finding who lends (`engines.mysql.loans`), what is in the rows (`codec.mysql.mysqltext`).
+finding who lends (`engines.mysql.proxy_protocol`), what is in the rows (`codec.mysql.mysqltext`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 import structlog
 
 from penstock.codec.mysql import mysqlwire
-from penstock.engines.mysql.loans import BORROW, greeted
+from penstock.engines.mysql.proxy_protocol import OPEN_SESSION, greeted
 from penstock.host.errors import ConnectionLost
 from penstock.model import PenstockError, Retry
 
@@ -32,17 +32,17 @@ class SessionProtocolBroken(PenstockError):
     retry: ClassVar[Retry] = "backoff"
 
 
-def borrow(snapshot_id: str, snapshot_text: str) -> BorrowedSession:
+def open_proxied(snapshot_id: str, snapshot_text: str) -> ProxiedSession:
     """Borrow a session of a snapshot; waits until one is free.
 
     Raises SnapshotGone when there is none any more.
     """
-    connected = greeted(snapshot_id, BORROW, snapshot_text)
+    connected = greeted(snapshot_id, OPEN_SESSION, snapshot_text)
     connected.settimeout(None)
-    return BorrowedSession(connected)
+    return ProxiedSession(connected)
 
 
-class BorrowedSession:
+class ProxiedSession:
     """A session that somebody else opened. Not for two threads.
 
     What came and is not used yet is block[start:end].

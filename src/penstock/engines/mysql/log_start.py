@@ -9,7 +9,7 @@ from penstock.engines.mysql.source.beginning import Beginning, find_beginning
 from penstock.engines.mysql.source.catalog import open_catalog, survey
 from penstock.engines.mysql.source.engine import MySQLEngine
 from penstock.engines.mysql.source.login import server_id_for
-from penstock.engines.mysql.source.standing import STANDING_FILE, Standing, physical
+from penstock.engines.mysql.source.resume_state import RESUME_STATE_FILE, ResumeState, physical
 from penstock.engines.mysql.source.status import ResumePoint
 from penstock.host import checkpoint
 from penstock.model import BinlogPosition
@@ -41,14 +41,14 @@ def asked_position(config: Config) -> BinlogPosition | None:
     return BinlogPosition.at(section.binlog_file, section.binlog_position or 4)
 
 
-def stored_standing(config: Config) -> Standing | None:
+def stored_resume_state(config: Config) -> ResumeState | None:
     """Where the pipeline stands in the binlog; None before it began. Raises CheckpointCorrupt."""
-    return checkpoint.load(config.layout.state / STANDING_FILE, Standing)
+    return checkpoint.load(config.layout.state / RESUME_STATE_FILE, ResumeState)
 
 
 def has_begun(pipeline: Pipeline) -> bool:
     """Whether the log knows where it stands: then it goes on there, whatever else is asked for."""
-    return stored_standing(pipeline.config) is not None or bool(pipeline.log_position())
+    return stored_resume_state(pipeline.config) is not None or bool(pipeline.log_position())
 
 
 def make_engine(
@@ -81,13 +81,13 @@ def make_engine(
 
 def resume_point(config: Config) -> ResumePoint | None:
     """Where the log would go on; None when there is none."""
-    standing = stored_standing(config)
-    if standing is None:
+    resume_state = stored_resume_state(config)
+    if resume_state is None:
         return None
-    position = physical(standing.mark)
+    position = physical(resume_state.mark)
     return ResumePoint(
         position=position,
-        server=standing.server,
-        gtids=standing.mark.gtids,
-        log_identity=standing.log_identity if standing.log_file == position.file else "",
+        server=resume_state.server,
+        gtids=resume_state.mark.gtids,
+        log_identity=resume_state.log_identity if resume_state.log_file == position.file else "",
     )

@@ -1,6 +1,6 @@
 """Unique keys made late, and taken away before a table is copied again, in PostgreSQL.
 
-Not here: when (`penstock.load.late_keys`), and the statements (`schema.py`).
+Not here: when (`penstock.load.deferred_keys`), and the statements (`schema.py`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from penstock.engines.postgres.connect import (
 )
 from penstock.engines.postgres.target import schema
 from penstock.engines.postgres.target.bulk_keys import INDEX_MEMORY
-from penstock.ports.deferred_keys import APPLICATION_NAME, LateTable
+from penstock.ports.deferred_keys import APPLICATION_NAME, DeferredTable
 
 
-def add_late_keys(url: str, table: LateTable) -> list[str]:
+def add_deferred_keys(url: str, table: DeferredTable) -> list[str]:
     """See `ports.deferred_keys`."""
     settings = {**EXACT_TEXT_SETTINGS, "maintenance_work_mem": INDEX_MEMORY}
     with (
@@ -24,13 +24,13 @@ def add_late_keys(url: str, table: LateTable) -> list[str]:
         server_errors(f"adding keys of {table.target}"),
     ):
         commit_durably(target)  # they are forgotten behind it
-        return schema.add_late_keys(target, table)
+        return schema.add_deferred_keys(target, table)
 
 
-def drop_late_keys(url: str, table: LateTable) -> list[str]:
+def drop_deferred_keys(url: str, table: DeferredTable) -> list[str]:
     """See `ports.deferred_keys`."""
     with (
         connect(url, application_name=APPLICATION_NAME) as target,
         server_errors(f"dropping keys of {table.target}"),
     ):
-        return schema.drop_late_keys(target, table)
+        return schema.drop_deferred_keys(target, table)

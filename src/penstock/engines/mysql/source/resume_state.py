@@ -15,19 +15,19 @@ from pathlib import Path
 import msgspec
 
 from penstock.engines.mysql.source.assemble import Mark
-from penstock.engines.mysql.source.unfollowed import LOAD_AGAIN
+from penstock.engines.mysql.source.unsupported import LOAD_AGAIN
 from penstock.host.clock import Clock
 from penstock.host.files import FileMissing, Files
 from penstock.model import BinlogPosition, PenstockError
 from penstock.model.position import BINLOG_OFFSET_BITS
 from penstock.ports.source import StateFiles
 
-STANDING_FILE = "binlog.json"
+RESUME_STATE_FILE = "binlog.json"
 EXACT_FILE = "binlog_exact.json"
 SAVE_INTERVAL_S = 1.0
 
 
-class StandingLost(PenstockError):
+class ResumeStateLost(PenstockError):
     """State beside the log that says where it stands in the binlog is missing or of later."""
 
     code = "MY89"
@@ -44,7 +44,7 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class ResumeState:
     """The durable file. server: the identity's name. log_identity: of log_file."""
 
     mark: Mark
@@ -69,7 +69,7 @@ def position_text(epochs: tuple[Epoch, ...], position: int) -> str:
     return str(BinlogPosition(position - (epoch.shift << BINLOG_OFFSET_BITS), epoch.base))
 
 
-class Standings:
+class ResumeStates:
     """Both files. Used by the extractor's thread."""
 
     def __init__(self, state: StateFiles, run: Path, files: Files, clock: Clock) -> None:
@@ -79,21 +79,21 @@ class Standings:
         self._files = files
         self._clock = clock
         self._saved_s = float("-inf")
-        self.last: Standing | None = state.load(STANDING_FILE, Standing)
+        self.last: ResumeState | None = state.load(RESUME_STATE_FILE, ResumeState)
         self._exact = self._read_exact()
 
     def at(self, position: int) -> Mark:
         """The mark to go on from: exactly at position, or the nearest before it.
 
-        Raises StandingLost.
+        Raises ResumeStateLost.
         """
         for mark in self._exact:
             if mark.position == position:
                 return mark
         if self.last is None or self.last.mark.position > position:
-            raise StandingLost(
+            raise ResumeStateLost(
                 f"the change log ends at {position}, and what is kept beside it "
-                f"({STANDING_FILE}) is of another time",
+                f"({RESUME_STATE_FILE}) is of another time",
                 hint="Put the whole directory back from one copy. " + LOAD_AGAIN,
             )
         return self.last.mark
@@ -137,7 +137,7 @@ class Standings:
                 Epoch(since=since if epochs else 0, base=mark.base, shift=mark.shift),
             )
         self._put(
-            Standing(
+            ResumeState(
                 mark=mark,
                 server=server,
                 log_file=identity[0],
@@ -146,7 +146,7 @@ class Standings:
             )
         )
 
-    def _put(self, standing: Standing) -> None:
-        self._state.save(STANDING_FILE, standing)
-        self.last = standing
+    def _put(self, resume_state: ResumeState) -> None:
+        self._state.save(RESUME_STATE_FILE, resume_state)
+        self.last = resume_state
         self._saved_s = self._clock.monotonic_s()

@@ -17,13 +17,13 @@ from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES, DirectoryLock, DirectoryLocked, Files
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import as_pattern, parse_pattern
-from penstock.model.wishes import (
+from penstock.model.table_requests import (
     CAPTURED_FILE,
-    WISHES_FILE,
+    REQUESTS_FILE,
     Capture,
     CaptureAnswers,
-    TableWish,
-    TableWishes,
+    TableRequest,
+    TableRequests,
 )
 from penstock.ports.config import Config
 
@@ -32,49 +32,52 @@ LOCK_WAIT_S = 10.0
 LOCK_CHECK_S = 0.05
 
 
-class WishesBusy(PenstockError):
-    """Another command writes wishes for too long."""
+class RequestsBusy(PenstockError):
+    """Another command writes requests for too long."""
 
     code = "CT63"
     retry = "backoff"
 
 
-def read_wishes(config: Config, files: Files = REAL_FILES) -> TableWishes:
+def read_requests(config: Config, files: Files = REAL_FILES) -> TableRequests:
     """What is wished for the tables of a pipeline. Raises CheckpointCorrupt."""
-    return checkpoint.load(config.layout.state / WISHES_FILE, TableWishes, files) or TableWishes()
+    return (
+        checkpoint.load(config.layout.state / REQUESTS_FILE, TableRequests, files)
+        or TableRequests()
+    )
 
 
 def read_answers(config: Config, files: Files = REAL_FILES) -> CaptureAnswers:
-    """What the extractor made of the wishes. Raises CheckpointCorrupt."""
+    """What the extractor made of the requests. Raises CheckpointCorrupt."""
     path = config.layout.state / CAPTURED_FILE
     return checkpoint.load(path, CaptureAnswers, files) or CaptureAnswers()
 
 
-def put_wish(
-    config: Config, table: TableName, change: Callable[[TableWish, int], TableWish]
-) -> TableWish:
-    """Put another wish in place of a table's; change gets the last one and the new number.
+def put_request(
+    config: Config, table: TableName, change: Callable[[TableRequest, int], TableRequest]
+) -> TableRequest:
+    """Put another request in place of a table's; change gets the last one and the new number.
 
-    Raises WishesBusy.
+    Raises RequestsBusy.
     """
     with _locked(config):
-        wishes = read_wishes(config)
-        last = wishes.of(table)
-        wish = change(last, wishes.serial + 1)
-        if wish == TableWish(table=table):
-            if wish != last:
-                checkpoint.save(config.layout.state / WISHES_FILE, wishes.without(table))
-        elif wish != last:
-            checkpoint.save(config.layout.state / WISHES_FILE, wishes.with_wish(wish))
-        return wish
+        requests = read_requests(config)
+        last = requests.of(table)
+        request = change(last, requests.serial + 1)
+        if request == TableRequest(table=table):
+            if request != last:
+                checkpoint.save(config.layout.state / REQUESTS_FILE, requests.without(table))
+        elif request != last:
+            checkpoint.save(config.layout.state / REQUESTS_FILE, requests.with_request(request))
+        return request
 
 
-def forget_wish(config: Config, table: TableName) -> None:
-    """Nothing was asked for this table. Raises WishesBusy."""
+def forget_request(config: Config, table: TableName) -> None:
+    """Nothing was asked for this table. Raises RequestsBusy."""
     with _locked(config):
-        wishes = read_wishes(config)
-        if wishes.without(table) != wishes:
-            checkpoint.save(config.layout.state / WISHES_FILE, wishes.without(table))
+        requests = read_requests(config)
+        if requests.without(table) != requests:
+            checkpoint.save(config.layout.state / REQUESTS_FILE, requests.without(table))
 
 
 @contextmanager
@@ -87,7 +90,7 @@ def _locked(config: Config) -> Iterator[None]:
             break
         except DirectoryLocked as error:
             if time.monotonic() > deadline_s:
-                raise WishesBusy(
+                raise RequestsBusy(
                     f"another command changes the tables of {config.path.name}: {error.message}",
                     hint="Run the same command again.",
                 ) from error
@@ -98,19 +101,19 @@ def _locked(config: Config) -> Iterator[None]:
         lock.release()
 
 
-def wished_patterns(patterns: tuple[str, ...], wishes: TableWishes) -> tuple[str, ...]:
+def requested_patterns(patterns: tuple[str, ...], requests: TableRequests) -> tuple[str, ...]:
     """The patterns of the pipeline file, with the tables that were added and removed since."""
-    for wish in sorted(wishes.tables, key=lambda one: one.table):
-        name = as_pattern(wish.table)
-        if wish.capture is Capture.ADDED:
-            kept = [text for text in patterns if not _is_alone(text, wish.table, excludes=True)]
+    for request in sorted(requests.tables, key=lambda one: one.table):
+        name = as_pattern(request.table)
+        if request.capture is Capture.ADDED:
+            kept = [text for text in patterns if not _is_alone(text, request.table, excludes=True)]
             # Named alone, it would have to be there for good.
             taken = any(
-                not one.excludes and one.matches(wish.table) for one in map(parse_pattern, kept)
+                not one.excludes and one.matches(request.table) for one in map(parse_pattern, kept)
             )
             patterns = tuple(kept) if taken else (*kept, name)
-        elif wish.capture in (Capture.REMOVED, Capture.LEFT):
-            kept = [text for text in patterns if not _is_alone(text, wish.table, excludes=False)]
+        elif request.capture in (Capture.REMOVED, Capture.LEFT):
+            kept = [text for text in patterns if not _is_alone(text, request.table, excludes=False)]
             patterns = (*kept, f"!{name}")
     return tuple(dict.fromkeys(patterns))
 
@@ -121,10 +124,10 @@ def _is_alone(text: str, table: TableName, *, excludes: bool) -> bool:
     return pattern.exact and pattern.excludes is excludes and pattern.matches(table)
 
 
-def with_wishes(config: Config) -> Config:
+def with_requests(config: Config) -> Config:
     """The configuration with the tables that `penstock table` added and removed."""
-    wishes = read_wishes(config)
-    if not any(wish.capture is not Capture.FILE for wish in wishes.tables):
+    requests = read_requests(config)
+    if not any(request.capture is not Capture.FILE for request in requests.tables):
         return config
-    tables = wished_patterns(config.source.tables, wishes)
+    tables = requested_patterns(config.source.tables, requests)
     return replace(config, source=replace(config.source, tables=tables))

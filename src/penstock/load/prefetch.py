@@ -54,7 +54,7 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class _Errand:
+class _Request:
     """One errand: what its thread and the loader tell each other."""
 
     wanted: Wanted
@@ -66,7 +66,7 @@ class _Errand:
     thread: threading.Thread | None = None
 
 
-class Ahead:
+class StagePrefetch:
     """Stages the batch that is wanted next, while the loader does something else."""
 
     def __init__(
@@ -83,31 +83,31 @@ class Ahead:
         self._sessions = sessions
         self._clock = clock
         self._stager: BatchStager | None = None
-        self._errand: _Errand | None = None
+        self._request: _Request | None = None
         self._applying: Batch | None = None
 
     @property
     def is_asked(self) -> bool:
         """Whether a batch is on its way, or waits to be fetched."""
-        return self._errand is not None
+        return self._request is not None
 
     @property
     def is_staging(self) -> bool:
         """Whether segments were found, so that there is something to wait for."""
-        return self._errand is not None and self._errand.found
+        return self._request is not None and self._request.found
 
     def request(self, wanted: Wanted, *, applying: Batch | None = None) -> None:
         """Begin with a batch. applying: the one whose merge tables must be left alone meanwhile.
 
         Call again only when the one before was fetched or abandoned.
         """
-        assert self._errand is None, "the batch before was neither fetched nor abandoned"
-        errand = self._errand = _Errand(wanted)
+        assert self._request is None, "the batch before was neither fetched nor abandoned"
+        request = self._request = _Request(wanted)
         self._applying = applying
-        errand.thread = threading.Thread(
-            target=self._run, args=(errand,), name="stager", daemon=True
+        request.thread = threading.Thread(
+            target=self._run, args=(request,), name="stager", daemon=True
         )
-        errand.thread.start()
+        request.thread.start()
 
     def applied(self) -> None:
         """The batch told as `applying` needs its merge tables no more."""
@@ -115,30 +115,30 @@ class Ahead:
 
     def fetch(self, timeout_s: float) -> Batch | None:
         """The staged batch; None when it is not there within this time. Raises what staging did."""
-        errand = self._errand
-        assert errand is not None, "nothing was asked for"
-        assert errand.thread is not None
-        errand.thread.join(timeout_s)
-        if errand.thread.is_alive():
+        request = self._request
+        assert request is not None, "nothing was asked for"
+        assert request.thread is not None
+        request.thread.join(timeout_s)
+        if request.thread.is_alive():
             return None
-        self._errand = None
-        if errand.error is not None:
-            raise errand.error
-        return errand.staged
+        self._request = None
+        if request.error is not None:
+            raise request.error
+        return request.staged
 
     def abandon(self) -> None:
         """Give up what was asked for, staged or not; returns when nothing is at work any more."""
-        errand, self._errand = self._errand, None
+        request, self._request = self._request, None
         self._applying = None
-        if errand is None:
+        if request is None:
             return
-        assert errand.thread is not None
-        errand.abandoned.set()
-        if errand.thread.is_alive() and errand.session is not None:
-            errand.session.cancel()
-        errand.thread.join()
-        if errand.found:
-            logger.info("staged batch abandoned", gsn_after=errand.wanted.applied.gsn)
+        assert request.thread is not None
+        request.abandoned.set()
+        if request.thread.is_alive() and request.session is not None:
+            request.session.cancel()
+        request.thread.join()
+        if request.found:
+            logger.info("staged batch abandoned", gsn_after=request.wanted.applied.gsn)
 
     def close(self) -> None:
         """Abandon, and close the connection; request() opens another."""
@@ -152,25 +152,25 @@ class Ahead:
 
     # --- in the errand's thread -------------------------------------------------------------------
 
-    def _run(self, errand: _Errand) -> None:
+    def _run(self, request: _Request) -> None:
         try:
-            files = self._look(errand)
+            files = self._look(request)
             if files:
-                errand.staged = self._stage(errand, files)
+                request.staged = self._stage(request, files)
         except BaseException as error:
-            errand.error = error
+            request.error = error
             self._disconnect()
 
-    def _look(self, errand: _Errand) -> Sequence[SegmentFile]:
-        while not errand.abandoned.is_set():
-            files = errand.wanted.look()
+    def _look(self, request: _Request) -> Sequence[SegmentFile]:
+        while not request.abandoned.is_set():
+            files = request.wanted.look()
             if files:
-                errand.found = True
+                request.found = True
                 return files
-            errand.abandoned.wait(LOOK_INTERVAL_S)
+            request.abandoned.wait(LOOK_INTERVAL_S)
         return ()
 
-    def _stage(self, errand: _Errand, files: Sequence[SegmentFile]) -> Batch | None:
+    def _stage(self, request: _Request, files: Sequence[SegmentFile]) -> Batch | None:
         # Read once: what is no longer applied at this moment does not matter any more.
         applying = self._applying
         if applying is not None:
@@ -181,14 +181,14 @@ class Ahead:
         if self._stager is None:
             loading = loading_of(self._options.url)
             self._stager = loading.open_stager(self._options, clock=self._clock)
-        errand.session = session
-        if errand.abandoned.is_set():
+        request.session = session
+        if request.abandoned.is_set():
             return None
         staged = self._stager.stage(
             files,
             session,
-            applied=errand.wanted.applied,
-            before=errand.wanted.before,
+            applied=request.wanted.applied,
+            before=request.wanted.before,
             place=0 if applying is None else 1 - applying.place,
         )
         if applying is not None:

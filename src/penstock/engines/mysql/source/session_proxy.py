@@ -6,7 +6,7 @@ borrowers see one point for as long as we live, whichever of them is killed. A b
 gives its session back with COM_QUIT; one that just goes may have left it in the middle of a result:
 that session is closed, and there are spare ones. When none is left the snapshot is gone. Not here:
 taking snapshots (`snapshot.py`), and the borrower's side
-(`penstock.engines.mysql.source.borrowing`).
+(`penstock.engines.mysql.source.proxied_session`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ import structlog
 
 from penstock.codec.mysql import mysqlwire
 from penstock.engines.mysql.connect import Connection, run
-from penstock.engines.mysql.loans import BORROW, GREETING_BYTES_MAX, LOOK, YES, address_text
+from penstock.engines.mysql.proxy_protocol import (
+    GREETING_BYTES_MAX,
+    LOOK,
+    OPEN_SESSION,
+    YES,
+    address_text,
+)
 from penstock.engines.mysql.source.login import take_over
 from penstock.host.errors import ConnectionLost
 from penstock.host.socket import Wire
@@ -42,7 +48,7 @@ NAP_S = 0.001
 LOOPBACK = "127.0.0.1"
 
 
-class Lender:
+class SessionProxy:
     """Lends sessions until it is closed. Use as a context manager.
 
     snapshot_id: what borrowers need to find it; snapshot_text: what they expect to hear.
@@ -149,14 +155,14 @@ class Lender:
             if not part:
                 return
             greeting += part
-        token, _, wish = greeting.decode("ascii", "replace").strip().partition(" ")
+        token, _, request = greeting.decode("ascii", "replace").strip().partition(" ")
         if not hmac.compare_digest(token.encode(), self._token.encode()):
             return
         client.settimeout(None)
         yes = YES + self.snapshot_text.encode() + b"\n"
-        if wish == LOOK and self.session_count:
+        if request == LOOK and self.session_count:
             client.sendall(yes)
-        if wish != BORROW:
+        if request != OPEN_SESSION:
             return
         wire = self._take()
         if wire is None:

@@ -6,7 +6,7 @@ from penstock.engines.mysql.connect import Connection, rows, run
 from penstock.engines.mysql.target.progress import NOT_THERE
 from penstock.host.errors import StatementFailed
 from penstock.model import TableName
-from penstock.ports.table_sync import Apart, ApartState
+from penstock.ports.table_sync import SyncState, TableSync
 from penstock.ports.target import SCHEMA, Applied
 
 READ = f"select * from {SCHEMA}.wirekite_apart"
@@ -16,7 +16,7 @@ WRITE = (
 )
 
 
-def read_apart(connection: Connection) -> dict[TableName, Apart]:
+def read_table_syncs(connection: Connection) -> dict[TableName, TableSync]:
     """The rows by source table; none before the table is made."""
     try:
         found = rows(connection, READ, doing="reading the tables that stand apart")
@@ -25,9 +25,9 @@ def read_apart(connection: Connection) -> dict[TableName, Apart]:
             raise
         return {}
     return {
-        (table := TableName(row["source_schema"], row["source_name"])): Apart(
+        (table := TableName(row["source_schema"], row["source_name"])): TableSync(
             table=table,
-            state=ApartState(row["state"]),
+            state=SyncState(row["state"]),
             copy_id=row["copy_id"],
             start=int(row["start_position"]),
             applied=Applied(
@@ -41,7 +41,7 @@ def read_apart(connection: Connection) -> dict[TableName, Apart]:
     }
 
 
-def write_apart(connection: Connection, row: Apart) -> None:
+def write_table_sync(connection: Connection, row: TableSync) -> None:
     """Insert or replace a table's row."""
     at = row.applied
     values = (row.copy_id, row.start, at.segment, at.gsn, at.trx, at.position)

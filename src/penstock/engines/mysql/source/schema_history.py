@@ -29,7 +29,7 @@ from penstock.engines.mysql.source.relations import (
     relation_of_definition,
 )
 from penstock.engines.mysql.source.table_notes import AddedNote, AllNotes, LimitNote, TableNotes
-from penstock.engines.mysql.source.unfollowed import (
+from penstock.engines.mysql.source.unsupported import (
     LOAD_AGAIN,
     RowsChangedUnseen,
     StatementLogged,
@@ -71,7 +71,7 @@ class Catalogue(Protocol):
         ...
 
 
-class TableBook:
+class SchemaHistory:
     """Notes on every table that is or was captured. Used by the thread that decodes."""
 
     def __init__(
@@ -559,4 +559,4 @@ def _moved(name: TableName, now: TableName | None, to: TableName | None) -> Tabl
     )
 
 
-__all__ = ["Bound", "Place", "ShapeMismatch", "TableBook"]
+__all__ = ["Bound", "Place", "SchemaHistory", "ShapeMismatch"]

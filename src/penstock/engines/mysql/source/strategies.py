@@ -27,7 +27,7 @@ class NoConsistentPoint(PenstockError):
     retry = "operator"
 
 
-class Recipe(StrEnum):
+class Strategy(StrEnum):
     """A way to take several snapshots. The value is what messages call it."""
 
     OWN_POSITIONS = "each snapshot's own position"
@@ -39,18 +39,18 @@ class Recipe(StrEnum):
 
 
 _HOW = {
-    Recipe.OWN_POSITIONS: "snapshots are taken until all are at the same position, which the "
+    Strategy.OWN_POSITIONS: "snapshots are taken until all are at the same position, which the "
     "server tells for each; nothing waits",
-    Recipe.BACKUP_LOCK: "schema changes wait while snapshots are taken until no transaction ended "
-    "in between; nothing else waits",
-    Recipe.BACKUP_STAGE: "commits wait for some milliseconds while the snapshots are taken",
-    Recipe.GLOBAL_LOCK: "all writes wait for some milliseconds while the snapshots are taken, "
+    Strategy.BACKUP_LOCK: "schema changes wait while snapshots are taken until no transaction "
+    "ended in between; nothing else waits",
+    Strategy.BACKUP_STAGE: "commits wait for some milliseconds while the snapshots are taken",
+    Strategy.GLOBAL_LOCK: "all writes wait for some milliseconds while the snapshots are taken, "
     "longer if a statement is running that takes long",
-    Recipe.TABLE_LOCKS: "writes to the captured tables wait for some milliseconds while the "
+    Strategy.TABLE_LOCKS: "writes to the captured tables wait for some milliseconds while the "
     "snapshots are taken",
-    Recipe.LOCK_FREE: "snapshots are taken one after the other, and changes from before the first "
-    "one on are applied again: the tables are equal when the last one's position is reached, and "
-    "not before",
+    Strategy.LOCK_FREE: "snapshots are taken one after the other, and changes from before the "
+    "first one on are applied again: the tables are equal when the last one's position is reached, "
+    "and not before",
 }
 
 
@@ -66,20 +66,20 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A recipe that can be tried. unprotected: tables whose engine has no snapshots.
+    """A strategy that can be tried. unprotected: tables whose engine has no snapshots.
 
     lacking: why better ones cannot be, as sentences; empty for the best. sees_prepared: whether
     XA transactions that are prepared can be seen, whose rows lie in the log before the point.
     """
 
-    recipe: Recipe
+    strategy: Strategy
     unprotected: tuple[TableName, ...] = ()
     lacking: tuple[str, ...] = ()
     sees_prepared: bool = True
 
     def __str__(self) -> str:
         """What is going to be done, for people, before it begins."""
-        text = f"{self.recipe}: {_HOW[self.recipe]}"
+        text = f"{self.strategy}: {_HOW[self.strategy]}"
         if self.lacking:
             text += f" (not better: {'; '.join(self.lacking)})"
         if self.unprotected:
@@ -101,7 +101,7 @@ def _names(names: Sequence[TableName]) -> str:
 
 
 def choices(facts: Facts) -> list[Choice]:
-    """The recipes that can be tried, best first.
+    """The strategies that can be tried, best first.
 
     Raises NoConsistentPoint, with the grants that would help, when there is none.
     """
@@ -111,14 +111,14 @@ def choices(facts: Facts) -> list[Choice]:
     sees_prepared = not facts.server.mysql(8) or facts.rights.has("xa_recover_admin")
     found: list[Choice] = []
     lacking: list[str] = []
-    for recipe in _candidates(facts.server):
-        obstacle = _obstacle(recipe, facts)
+    for strategy in _candidates(facts.server):
+        obstacle = _obstacle(strategy, facts)
         if obstacle:
             lacking.append(obstacle)
         else:
             found.append(
                 Choice(
-                    recipe=recipe,
+                    strategy=strategy,
                     unprotected=unprotected,
                     lacking=tuple(lacking),
                     sees_prepared=sees_prepared,
@@ -133,46 +133,46 @@ def choices(facts: Facts) -> list[Choice]:
     return found
 
 
-def _candidates(server: ServerVersion) -> tuple[Recipe, ...]:
+def _candidates(server: ServerVersion) -> tuple[Strategy, ...]:
     if server.is_mariadb:
         return (
-            Recipe.OWN_POSITIONS,
-            Recipe.BACKUP_STAGE,
-            Recipe.GLOBAL_LOCK,
-            Recipe.TABLE_LOCKS,
-            Recipe.LOCK_FREE,
+            Strategy.OWN_POSITIONS,
+            Strategy.BACKUP_STAGE,
+            Strategy.GLOBAL_LOCK,
+            Strategy.TABLE_LOCKS,
+            Strategy.LOCK_FREE,
         )
-    return (Recipe.BACKUP_LOCK, Recipe.GLOBAL_LOCK, Recipe.TABLE_LOCKS, Recipe.LOCK_FREE)
+    return (Strategy.BACKUP_LOCK, Strategy.GLOBAL_LOCK, Strategy.TABLE_LOCKS, Strategy.LOCK_FREE)
 
 
 def _right_to_lock(server: ServerVersion) -> str:
     return "flush_tables" if server.mysql(8, 0, 23) else "reload"
 
 
-def _obstacle(recipe: Recipe, facts: Facts) -> str:
-    """Why a recipe cannot be tried, as a part of a sentence; empty when it can."""
+def _obstacle(strategy: Strategy, facts: Facts) -> str:
+    """Why a strategy cannot be tried, as a part of a sentence; empty when it can."""
     server, rights = facts.server, facts.rights
     status = (
         ""
         if server.is_mariadb or rights.has("replication client", "super")
         else ("the right REPLICATION CLIENT is missing")
     )
-    if recipe is Recipe.OWN_POSITIONS:
+    if strategy is Strategy.OWN_POSITIONS:
         return ""
-    if recipe is Recipe.BACKUP_STAGE:
+    if strategy is Strategy.BACKUP_STAGE:
         if not server.mariadb(10, 4, 1):
             return "backup stages are in MariaDB 10.4 and later"
         return "" if rights.has("reload") else "the right RELOAD is missing"
-    if recipe is Recipe.BACKUP_LOCK:
+    if strategy is Strategy.BACKUP_LOCK:
         if not server.mysql(8):
             return "backup locks are in MySQL 8 and later"
         if not facts.has_gtids:
             return "a backup lock is of use with gtid_mode = ON only"
         return status or ("" if rights.has("backup_admin") else "the right BACKUP_ADMIN is missing")
-    if recipe is Recipe.GLOBAL_LOCK:
+    if strategy is Strategy.GLOBAL_LOCK:
         locking = "" if rights.has("reload", "flush_tables") else "the right RELOAD is missing"
         return locking or status
-    if recipe is Recipe.TABLE_LOCKS:
+    if strategy is Strategy.TABLE_LOCKS:
         if not facts.tables:
             return "there is no table to lock"
         unlocked = rights.lacking_on([table.name for table in facts.tables], "lock tables")

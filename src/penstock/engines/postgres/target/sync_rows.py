@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 
 from penstock.model import TableName
-from penstock.ports.table_sync import Apart, ApartState
+from penstock.ports.table_sync import SyncState, TableSync
 from penstock.ports.target import Applied
 
 READ = """
@@ -28,16 +28,16 @@ WRITE = """
 """
 
 
-def read_apart(connection: psycopg.Connection) -> dict[TableName, Apart]:
+def read_table_syncs(connection: psycopg.Connection) -> dict[TableName, TableSync]:
     """The rows by source table; none before the table is made."""
     try:
         rows = connection.execute(READ).fetchall()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
         return {}
     return {
-        (table := TableName(row[0], row[1])): Apart(
+        (table := TableName(row[0], row[1])): TableSync(
             table=table,
-            state=ApartState(row[2]),
+            state=SyncState(row[2]),
             copy_id=row[3],
             start=int(row[4]),
             applied=Applied(segment=row[5], gsn=row[6], trx=row[7], position=int(row[8])),
@@ -46,7 +46,7 @@ def read_apart(connection: psycopg.Connection) -> dict[TableName, Apart]:
     }
 
 
-def write_apart(connection: psycopg.Connection, row: Apart) -> None:
+def write_table_sync(connection: psycopg.Connection, row: TableSync) -> None:
     """Insert or replace a table's row."""
     at = row.applied
     values = (row.copy_id, row.start, at.segment, at.gsn, at.trx, at.position)

@@ -1,9 +1,9 @@
 """Asking for a session that another process lends: the words before the bytes of the protocol.
 
 These servers cannot hand a snapshot to another session, so who holds the snapshots lends the
-sessions themselves and passes bytes on (`penstock.engines.mysql.source.lending`). A borrower says a
-random word and what it wants, and hears what the snapshot is called. Not here: what is sent over a
-lent session (`penstock.engines.mysql.source.borrowing`).
+sessions themselves and passes bytes on (`penstock.engines.mysql.source.session_proxy`). A borrower
+says a random word and what it wants, and hears what the snapshot is called. Not here: what is sent
+over a lent session (`penstock.engines.mysql.source.proxied_session`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.model import PenstockError, Retry
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 600.0  # a lender answers when a session is free
 GREETING_BYTES_MAX = 512
-BORROW, LOOK = "borrow", "look"
+OPEN_SESSION, LOOK = "borrow", "look"
 YES = b"yes "
 
 
@@ -42,8 +42,8 @@ def is_alive(snapshot_id: str, snapshot_text: str) -> bool:
     return True
 
 
-def greeted(snapshot_id: str, wish: str, expected: str) -> socket.socket:
-    """A connection to the lender, after both have said what they have to. wish: BORROW or LOOK.
+def greeted(snapshot_id: str, request: str, expected: str) -> socket.socket:
+    """A connection to the lender, after both have said what they have to. request: BORROW or LOOK.
 
     Raises SnapshotGone.
     """
@@ -55,7 +55,7 @@ def greeted(snapshot_id: str, wish: str, expected: str) -> socket.socket:
         raise _gone(f"nobody answers at {place or 'no address'}") from error
     try:
         connected.settimeout(ANSWER_TIMEOUT_S)
-        connected.sendall(f"{token} {wish}\n".encode())
+        connected.sendall(f"{token} {request}\n".encode())
         answer = _line(connected)
         if not answer.startswith(YES) or answer[len(YES) :].decode() != expected:
             raise _gone(f"{place} lends no session of it")

@@ -1,0 +1,138 @@
+"""What the operator wants of single tables while a pipeline runs, and what capture made of it.
+
+Two files below state/, each replaced whole by one side alone: `wishes.json` by the commands
+`penstock table ...`, `captured.json` by the extractor, which answers the requests that concern it.
+The loader's answer is in the target (`ports.table_sync`). Requests say how a table shall be, not
+what to do: to carry them out twice does no harm, and what nobody has carried out yet is found at
+the next start. Not here: making requests (`control.table_requests`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from penstock.model.table import TableName
+
+REQUESTS_FILE = "wishes.json"
+CAPTURED_FILE = "captured.json"
+
+
+class Capture(StrEnum):
+    """Whether a table's changes go into the log. Values are kept in files."""
+
+    FILE = "file"  # as the pipeline file says
+    ADDED = "added"
+    REMOVED = "removed"
+    LEFT = "left"  # new, a pattern takes it in, and it is left out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRequest:
+    """How one table shall be.
+
+    capture_id: number of the request that decided capture last. copy_id: number of the last request
+    to have the table's rows copied again (add, resync); 0: none. replaces: rows that the target
+    table holds before that copy may go. paused: its changes wait in the log. code, error, hint: why
+    it is left out.
+    """
+
+    table: TableName
+    capture: Capture = Capture.FILE
+    capture_id: int = 0
+    copy_id: int = 0
+    replaces: bool = False
+    paused: bool = False
+    code: str = ""
+    error: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRequests:
+    """All requests. serial: the number of the last one."""
+
+    serial: int = 0
+    tables: tuple[TableRequest, ...] = ()
+
+    def of(self, table: TableName) -> TableRequest:
+        """The request for a table; where nobody has wished, that it be as the file says."""
+        return next(
+            (request for request in self.tables if request.table == table),
+            TableRequest(table=table),
+        )
+
+    def with_request(self, request: TableRequest) -> TableRequests:
+        """One more request, in place of what was wished for its table before."""
+        others = tuple(other for other in self.tables if other.table != request.table)
+        return replace(self, serial=self.serial + 1, tables=(*others, request))
+
+    def without(self, table: TableName) -> TableRequests:
+        """Nothing is asked for this table any more."""
+        return replace(
+            self, tables=tuple(request for request in self.tables if request.table != table)
+        )
+
+    def copied(self) -> frozenset[TableName]:
+        """Tables whose rows are copied by request, and not by the bulk load."""
+        return frozenset(request.table for request in self.tables if request.copy_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureAnswer:
+    """What the extractor made of a request. capture_id: of the request.
+
+    error: why it cannot be carried out (code, sentence, next command); all empty when it was.
+    """
+
+    table: TableName
+    capture_id: int
+    code: str = ""
+    error: str = ""
+    hint: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the request was carried out."""
+        return not self.error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureAnswers:
+    """All answers, one per table."""
+
+    tables: tuple[CaptureAnswer, ...] = ()
+
+    def of(self, table: TableName) -> CaptureAnswer | None:
+        """The answer for a table, or None."""
+        return next((answer for answer in self.tables if answer.table == table), None)
+
+    def is_done(self, request: TableRequest) -> bool:
+        """Whether capture is as a request has it; what the file says always is."""
+        answer = self.of(request.table)
+        return request.capture_id == 0 or (
+            answer is not None and answer.capture_id == request.capture_id and answer.is_done
+        )
+
+    def refuses(self, request: TableRequest) -> bool:
+        """Whether this request was tried and cannot be carried out."""
+        answer = self.of(request.table)
+        return answer is not None and answer.capture_id == request.capture_id and not answer.is_done
+
+    def with_answer(self, answer: CaptureAnswer) -> CaptureAnswers:
+        """One more answer, in place of the table's before."""
+        others = tuple(other for other in self.tables if other.table != answer.table)
+        return CaptureAnswers(tables=(*others, answer))
+
+    def open(self, requests: Iterable[TableRequest]) -> list[TableRequest]:
+        """Requests about capture that nobody has tried to carry out."""
+        return [
+            request
+            for request in requests
+            if request.capture_id
+            and (
+                (answer := self.of(request.table)) is None
+                or answer.capture_id != request.capture_id
+            )
+        ]
