@@ -107,7 +107,7 @@ def logged(server: MySQLServer, snapshots: Snapshots) -> set[int]:
 
 
 @pytest.mark.server("mysql")
-@pytest.mark.parametrize("recipe", OF_MYSQL)
+@pytest.mark.parametrize("strategy", OF_MYSQL)
 def test_every_recipe_of_mysql(
     mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition], strategy: Strategy
 ) -> None:
@@ -116,7 +116,7 @@ def test_every_recipe_of_mysql(
 
 
 @pytest.mark.server("mariadb")
-@pytest.mark.parametrize("recipe", OF_MARIADB)
+@pytest.mark.parametrize("strategy", OF_MARIADB)
 def test_every_recipe_of_mariadb(
     mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition], strategy: Strategy
 ) -> None:
@@ -404,7 +404,7 @@ def test_a_lock_that_is_not_to_be_had_gives_way_to_the_next_recipe(
     assert [choice.strategy for choice in told] == [Strategy.TABLE_LOCKS, Strategy.LOCK_FREE]
 
 
-@pytest.mark.parametrize("recipe", [Strategy.GLOBAL_LOCK, Strategy.TABLE_LOCKS])
+@pytest.mark.parametrize("strategy", [Strategy.GLOBAL_LOCK, Strategy.TABLE_LOCKS])
 def test_locks_are_let_go_when_we_fail(
     mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition], strategy: Strategy
 ) -> None:
@@ -421,13 +421,13 @@ def test_locks_are_let_go_when_we_fail(
 KILLED = """
 import sys
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
-from penstock.engines.mysql.source.strategies import Choice, Recipe
+from penstock.engines.mysql.source.strategies import Choice, Strategy
 from penstock.engines.mysql.source.refusals import LogOff
 from penstock.engines.mysql.source.snapshot import open_snapshots
 url, pattern = sys.argv[1:]
 with open_catalog(url) as connection:
     tables = captured_tables(connection, [pattern])
-with open_snapshots(url, tables, count=2, among=[Choice(recipe=Recipe.GLOBAL_LOCK)]):
+with open_snapshots(url, tables, count=2, among=[Choice(strategy=Strategy.GLOBAL_LOCK)]):
     pass
 """
 

@@ -132,7 +132,7 @@ def test_rows_and_what_is_remembered_of_them_are_one_transaction(apart: bool) ->
         ("need", False),
         ("reshape", False),
         ("advance", True),
-        *([("write_apart", True)] if apart else []),
+        *([("write_table_sync", True)] if apart else []),
         ("check_staged", True),
         ("apply_phases", True),
         ("end_files", True),

@@ -23,7 +23,7 @@ class SyncState(StrEnum):
     """Where a table is. Values are kept in the target: never rename one.
 
     FOLLOWING: with the others. PAUSED: its changes wait. COPYING: its rows are copied at a
-    consistent point of their own. JOINING: its changes since are applied, beside the others.
+    consistent point of their own. CATCHING_UP: its changes since are applied, beside the others.
     REMOVED: its changes count no more. ISOLATED: a change of it could not be applied; those behind
     count no more, until its rows are copied again.
     """
