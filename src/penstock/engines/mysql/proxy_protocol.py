@@ -43,7 +43,9 @@ def is_alive(snapshot_id: str, snapshot_text: str) -> bool:
 
 
 def greeted(snapshot_id: str, request: str, expected: str) -> socket.socket:
-    """A connection to the lender, after both have said what they have to. request: OPEN_SESSION or LOOK.
+    """A connection to the lender, after both have said what they have to.
+
+    request: OPEN_SESSION or LOOK.
 
     Raises SnapshotGone.
     """
