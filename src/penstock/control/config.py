@@ -26,9 +26,6 @@ from penstock.model.patterns import PatternInvalid, Selection
 from penstock.ports.config import SECTIONS, Config, EngineOptions, Mode, camel, snake
 from penstock.ports.registry import Descriptor, engine_at, engines, part, types_at
 
-# Starting positions: what the handover of mode data+change finds by itself.
-START_KEYS = frozenset({"binlogFile", "binlogPosition", "startScn", "startLsn"})
-
 
 class ConfigKeyUnknown(PenstockError):
     """A key or section that penstock does not know."""
@@ -217,7 +214,7 @@ def _refuse_other_engines(text: ConfigText) -> None:
             owners = [one for one in engines() if key in one.options.get(section, ())]
             if not owners:
                 continue
-            if mode == Mode.DATA_CHANGE and key in START_KEYS:
+            if mode == Mode.DATA_CHANGE and any(key in one.start_keys for one in owners):
                 raise ConfigStartRefused(
                     f"{text.place(section, key)}: {key} is a starting position, and mode "
                     "data+change captures the position itself during the handover",

@@ -172,8 +172,8 @@ class Plan:
 def check(config: Config, *, whole: bool = True) -> Plan | None:
     """Refuse a pipeline between engines that would lose something unasked.
 
-    whole: False where the configuration is narrowed to some of its tables. None between servers of
-    PostgreSQL, where nothing is asked: every type is the same. Raises PlanRefused, and what
+    whole: False where the configuration is narrowed to some of its tables. None between servers
+    where every type is the same, and nothing is asked. Raises PlanRefused, and what
     `make_plan` does.
     """
     if not is_planned(config):

@@ -2,7 +2,7 @@
 
 First everything is looked at and nothing changed; then the source is let go, the target's state,
 and last the directory, so that a reset that was killed at any moment can be repeated. Not here:
-asking (`penstock.cli.reset`), and what each engine holds (`engines.postgres.source.leftovers`,
+asking (`penstock.cli.reset`), and what each engine holds (`ports.reset`,
 `ports.leftovers`).
 """
 
@@ -29,6 +29,7 @@ from penstock.model import PenstockError
 from penstock.model.removal import Removal
 from penstock.model.table_requests import Capture
 from penstock.ports import leftovers as at_target
+from penstock.ports.checks import checks_of
 from penstock.ports.config import Config
 from penstock.ports.handover import read_handover
 from penstock.ports.identity import check_pipeline, stored_identity
@@ -126,7 +127,7 @@ def look(config: Config, *, with_tables: bool) -> Reset:
             f"the target follows change log {target.log_id}, "
             f"{'this pipeline has ' + follows if follows else 'a pipeline of mode data has none'}",
             hint="It is another pipeline's target: reset that one, or, if nobody has it any more, "
-            "run at the target: drop schema wirekite; (PostgreSQL: with cascade)",
+            f"run at the target: {checks_of(config.target.url).DROP_PROGRESS}",
         )
     return Reset(
         source=source,

@@ -146,7 +146,7 @@ def _check_mode(config: Config) -> None:
 
 
 def _patterns(config: Config) -> tuple[str, ...]:
-    """The patterns as they are wished now: a web server's configuration may be older."""
+    """The patterns as they are asked for now: a web server's configuration may be older."""
     return requested_patterns(config.source.tables, read_requests(config))
 
 

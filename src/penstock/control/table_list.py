@@ -29,7 +29,7 @@ WAITING = (SyncState.PAUSED, SyncState.COPYING, SyncState.CATCHING_UP)  # change
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLine:
-    """One table that somebody has wished something for.
+    """One table that somebody has asked something for.
 
     state: where it is. wanted: what it is on its way to; empty when it is there. behind: row
     changes of this table that wait, as far as the others are. code, error, hint: why

@@ -40,7 +40,7 @@ class RequestsBusy(PenstockError):
 
 
 def read_requests(config: Config, files: Files = REAL_FILES) -> TableRequests:
-    """What is wished for the tables of a pipeline. Raises CheckpointCorrupt."""
+    """What is asked for the tables of a pipeline. Raises CheckpointCorrupt."""
     return (
         checkpoint.load(config.layout.state / REQUESTS_FILE, TableRequests, files)
         or TableRequests()

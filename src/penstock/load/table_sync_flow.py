@@ -1,4 +1,4 @@
-"""The loader's tables that stand apart: what is wished for them, and their own batches.
+"""The loader's tables that stand apart: what is asked for them, and their own batches.
 
 Asked by the loader between two of its batches. It reads the requests, says which tables the batches
 of all leave out, has rows copied by the `Copier`, and stages batches of one table that catches up,
@@ -92,7 +92,7 @@ class TableSyncFlow:
         self.look()
 
     def look(self) -> bool:
-        """See what is wished now; whether that is something else than before."""
+        """See what is asked now; whether that is something else than before."""
         requests, answers = self._requests.look(), self._answers.look()
         return requests or answers
 
@@ -216,7 +216,7 @@ class TableSyncFlow:
 def moves_open(
     rows: Mapping[TableName, TableSync], requests: TableRequests, answers: CaptureAnswers
 ) -> list[TableSync]:
-    """What is wished and not begun."""
+    """What is asked and not begun."""
     return moves(rows, requests, answers, Applied(), copied={})
 
 

@@ -57,14 +57,14 @@ class TableRequests:
     tables: tuple[TableRequest, ...] = ()
 
     def of(self, table: TableName) -> TableRequest:
-        """The request for a table; where nobody has wished, that it be as the file says."""
+        """The request for a table; where nobody has asked, that it be as the file says."""
         return next(
             (request for request in self.tables if request.table == table),
             TableRequest(table=table),
         )
 
     def with_request(self, request: TableRequest) -> TableRequests:
-        """One more request, in place of what was wished for its table before."""
+        """One more request, in place of what was asked for its table before."""
         others = tuple(other for other in self.tables if other.table != request.table)
         return replace(self, serial=self.serial + 1, tables=(*others, request))
 

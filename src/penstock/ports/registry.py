@@ -43,7 +43,8 @@ class Descriptor:
     name: of its folder. shown: its name for people. schemes: of its URLs, each with the engine's
     name in the table of types (`codec.types`). parts: by name, as `module` or `module:attribute`; a
     part that is not there is what the engine cannot be. options: keys of a section of the pipeline
-    file that are this engine's alone. begins: where a new change log of it begins, in words, and
+    file that are this engine's alone. start_keys: those of them that say where a new log begins,
+    which a handover finds by itself. begins: where a new change log of it begins, in words, and
     what to do in place of another engine's parameter. example: a URL. has_same_types: every type is
     the same in every version, so that between two of its servers nothing is translated or chosen.
     """
@@ -53,6 +54,7 @@ class Descriptor:
     schemes: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    start_keys: frozenset[str] = frozenset()
     begins: tuple[str, str] = ("", "")
     example: str = ""
     has_same_types: bool = False

@@ -29,7 +29,7 @@ class RequestFiles:
         self._state = state
 
     def read(self) -> tuple[TableRequests, CaptureAnswers]:
-        """What is wished, and what was made of it. Raises CheckpointCorrupt."""
+        """What is asked, and what was made of it. Raises CheckpointCorrupt."""
         requests = self._state.load(REQUESTS_FILE, TableRequests) or TableRequests()
         return requests, self._state.load(CAPTURED_FILE, CaptureAnswers) or CaptureAnswers()
 
@@ -44,8 +44,10 @@ class RequestFiles:
                 error=error.message,
                 hint=error.hint,
             )
-            logger.warning("wish refused", table=str(request.table), error=error.message)
+            logger.warning("table request refused", table=str(request.table), error=error.message)
         else:
-            logger.info("wish carried out", table=str(request.table), capture=str(request.capture))
+            logger.info(
+                "table request carried out", table=str(request.table), capture=str(request.capture)
+            )
         _, answers = self.read()
         self._state.save(CAPTURED_FILE, answers.with_answer(said))

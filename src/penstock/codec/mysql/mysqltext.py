@@ -19,6 +19,7 @@ from typing import Protocol
 
 from penstock.codec.mysql import mysqlwire
 from penstock.codec.mysql.charsets import decoder
+from penstock.codec.unfit import CellUnfit
 from penstock.model import PenstockError
 
 Block = bytes | bytearray | memoryview
@@ -73,16 +74,6 @@ class TextBroken(PenstockError):
 
     code = "DC70"
     retry = "backoff"
-
-
-class CellUnfit(PenstockError):
-    """A value cannot be written for the target: it has no such text, or not in this encoding.
-
-    fields: row, counted from 1 within the chunk, column, counted from 0, and reason.
-    """
-
-    code = "DC71"
-    retry = "operator"
 
 
 class Transcoder(Protocol):

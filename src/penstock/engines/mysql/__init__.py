@@ -9,6 +9,7 @@ DESCRIPTOR = Descriptor(
     shown="MySQL or MariaDB",
     schemes={"mysql": "mysql", "mariadb": "mariadb"},
     options={"changeExtractor": frozenset({"binlogFile", "binlogPosition", "serverId"})},
+    start_keys=frozenset({"binlogFile", "binlogPosition"}),
     begins=(
         "starts at a place of its binlog",
         "name the place with binlogFile and binlogPosition",

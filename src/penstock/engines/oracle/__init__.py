@@ -5,5 +5,6 @@ from penstock.ports.registry import Descriptor
 DESCRIPTOR = Descriptor(
     name="oracle",
     shown="Oracle",
+    start_keys=frozenset({"startScn"}),
     options={"changeExtractor": frozenset({"startScn"})},
 )

@@ -5,5 +5,6 @@ from penstock.ports.registry import Descriptor
 DESCRIPTOR = Descriptor(
     name="sqlserver",
     shown="SQL Server",
+    start_keys=frozenset({"startLsn"}),
     options={"changeExtractor": frozenset({"startLsn"})},
 )

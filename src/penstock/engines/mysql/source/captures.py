@@ -71,7 +71,7 @@ class Captures:
                 self._files.answer(request, None)
 
     def tend(self, book: SchemaHistory) -> None:
-        """Take a step with what is wished; cheap when nothing is."""
+        """Take a step with what is asked; cheap when nothing is."""
         if self._under_way:
             if not book.is_asked:
                 for request in self._under_way:

@@ -1,6 +1,6 @@
 """Capturing one more table, or one less, while the stream goes on.
 
-What is wished is in a state file (`model.table_requests`); each request is tried once and answered
+What is asked is in a state file (`model.table_requests`); each request is tried once and answered
 in another. A table is added to the publication first; then the thread that decodes takes it in
 between two transactions, and only then the answer is given: whoever copies its rows at a later
 point finds every change behind that point in the log. A table that cannot be taken in is answered
@@ -128,7 +128,7 @@ class Captures:
     # -- before the first stream -------------------------------------------------------------
 
     def begin(self, tables: Iterable[TableDefinition]) -> list[TableDefinition]:
-        """Have what was wished meanwhile published; returns the tables that can be captured.
+        """Have what was asked meanwhile published; returns the tables that can be captured.
 
         tables: those of the configuration, which has the requests in it.
         """
@@ -155,7 +155,7 @@ class Captures:
     def begun(self) -> None:
         """The tables of `begin` are watched, and will be captured: answer for them.
 
-        And for no others: what is wished later, or between two streams, no stream has taken in.
+        And for no others: what is asked later, or between two streams, no stream has taken in.
         """
         for request in self._begun_with:
             self._settle(request)
@@ -170,7 +170,7 @@ class Captures:
     def tend(
         self, actions: TableActions, resolver: RelationResolver, stream: PostgresSource
     ) -> None:
-        """Take a step with what is wished; cheap when nothing is."""
+        """Take a step with what is asked; cheap when nothing is."""
         if self._work is not None:
             if self._work.visit.finished:
                 self._finish(self._work, actions)
@@ -200,7 +200,7 @@ class Captures:
         if not self._settling:
             return
         requests, _ = self._files.read()
-        # Who has wished something else since does not wait for this.
+        # Who has asked for something else since does not wait for this.
         self._settling = [
             one
             for one in self._settling
