@@ -36,10 +36,10 @@ def extract_once(url: str, directory: str, slot: str, end: int, *, streams: bool
 
     streams: never catch up by COPY.
     """
+    from penstock.codec.postgres.lsn import Lsn
     from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
     from penstock.engines.postgres.source.engine import PostgresEngine
     from penstock.extract.extractor import ExtractOptions, Extractor
-    from penstock.model import Lsn
 
     with open_catalog(url) as catalog:
         tables = captured_tables(catalog, ["public.w"])

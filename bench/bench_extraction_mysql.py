@@ -39,9 +39,9 @@ from bench.harness import (
     run_process,
 )
 from bench.workload_mysql import DATABASE, Made, MySQLWorkload
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.server.embedded import EmbeddedMariaDB, EmbeddedMySQL
 from penstock.engines.mysql.version import Flavour
-from penstock.model import BinlogPosition
 
 Server = EmbeddedMariaDB | EmbeddedMySQL
 KINDS = {"mariadb": EmbeddedMariaDB, "mysql": EmbeddedMySQL}

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.connect import Connection, connect, run, value
 from penstock.engines.mysql.source.status import read_status
-from penstock.model import BinlogPosition
 
 DATABASE = "bench"
 COLUMNS = "id, n, t, amount, at, flag, doc, f, u, note"

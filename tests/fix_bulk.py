@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psycopg
 
+from penstock.codec.postgres.lsn import Lsn
 from penstock.control.bulk_load import bulk_load
 from penstock.control.compare import TablePair, compare_tables
 from penstock.control.config import load_config
@@ -17,7 +18,7 @@ from penstock.engines.postgres.source.slot import ConsistentPoint
 from penstock.engines.postgres.verify.reader import PostgresVerifyReader
 from penstock.load.bulk import BulkResult
 from penstock.load.session import Session
-from penstock.model import Lsn, TableName
+from penstock.model import TableName
 from penstock.ports.config import Config
 from penstock.ports.planner import Point
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from fix_extract import QUICK
 from fix_mysql import MySQLServer, database_of
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.source.beginning import find_beginning
 from penstock.engines.mysql.source.engine import MySQLEngine
 from penstock.extract.extractor import ExtractOptions, Extractor
-from penstock.model import BinlogPosition
 from penstock.model.patterns import Selection
 
 OPTIONS = replace(QUICK, idle_wait_s=0.4)

@@ -16,7 +16,8 @@ import pytest
 
 from fix_bank_engines import NothingThere, ServerGone, session
 from fix_kills import POSTGRES, BankPipeline
-from penstock.model import BinlogPosition, Lsn
+from penstock.codec.mysql.binlog_position import BinlogPosition
+from penstock.codec.postgres.lsn import Lsn
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 

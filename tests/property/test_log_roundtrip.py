@@ -94,7 +94,7 @@ def test_what_is_written_is_read(
             assert plain_batches(found) == [
                 row for row in expected if row[0] > after and row[5] == relation.full_name
             ]
-        printed = [line for segment in segments for line in lines(segment)]
+        printed = [line for segment in segments for line in lines(segment, str)]
         letters = [line.split("\t")[1] for line in printed if line.split("\t")[1] != "R"]
         assert letters == [chr(row[3]) for row in expected]
         assert not any("\n" in line or "\r" in line for line in printed)

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from fix_bulk import ORDERS, between, check_equal, fill_orders, load, point_of, rows, run
+from penstock.codec.postgres.lsn import Lsn
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import load_config
 from penstock.engines.postgres.planner import PostgresPlanner
@@ -20,7 +21,7 @@ from penstock.load.bulk import finish_foreign_keys
 from penstock.load.bulk_progress import BulkProgress, stored_progress
 from penstock.load.ledger import TargetHoldsRows, read_ledger, start_positions, write_ledger
 from penstock.load.session import Session
-from penstock.model import Lsn, TableName
+from penstock.model import TableName
 from penstock.ports.bulk import TargetFires
 from penstock.ports.config import Config
 

@@ -19,6 +19,7 @@ import pytest
 
 from fix_bulk import ORDERS, between, check_equal, fill_orders, load, point_of, rows, run
 from fix_proxy import Proxy
+from penstock.codec.postgres.lsn import Lsn
 from penstock.control.bulk_load import bulk_load
 from penstock.control.live import bulk_line
 from penstock.control.target_state import read_target_state
@@ -30,7 +31,6 @@ from penstock.load.bulk import BulkStopped
 from penstock.load.bulk_progress import BulkProgress
 from penstock.load.ledger import read_ledger, start_positions
 from penstock.load.session import Session
-from penstock.model import Lsn
 from penstock.ports.bulk import ChunkTask, Status
 from penstock.ports.config import Config
 from penstock.ports.target_state import open_target_reader
@@ -46,7 +46,7 @@ from penstock.control.config import load_config
 from penstock.engines.postgres.planner import PostgresPlanner
 from penstock.load.bulk import Point
 from penstock.load.session import SessionOptions, start_session
-from penstock.model import Lsn
+from penstock.codec.postgres.lsn import Lsn
 
 config = load_config(Path(sys.argv[1]))
 point = None

@@ -13,6 +13,7 @@ import pytest
 from fix_extract import QUICK, SLOT, extractor_of, log_changes, segments_of, set_up
 from fix_postgres import Server
 from fix_stream import run_sql
+from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.assembly import PublicationLost
 from penstock.engines.postgres.source.client import open_replication
@@ -20,7 +21,6 @@ from penstock.engines.postgres.source.slot import create_slot, read_slot
 from penstock.engines.postgres.source.source_identity import TimelineForked
 from penstock.extract.extractor import ExtractOptions
 from penstock.log.layout import list_open_segments
-from penstock.model import Lsn
 
 BY_COPY = replace(QUICK, catch_up_bytes=1, catch_up_range_bytes=256 * 1024, process_commits=True)
 STREAMED = replace(QUICK, slot="other", catch_up_bytes=0, process_commits=True)

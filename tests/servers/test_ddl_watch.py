@@ -19,6 +19,7 @@ from fix_ddl_watch import (
     told,
     watching,
 )
+from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.source.catalog import (
     TableNotCapturable,
     captured_tables,
@@ -32,7 +33,7 @@ from penstock.engines.postgres.source.ddl_watch import (
     WatchState,
 )
 from penstock.engines.postgres.source.table_shape import Reason
-from penstock.model import Lsn, TableName
+from penstock.model import TableName
 
 
 @pytest.fixture

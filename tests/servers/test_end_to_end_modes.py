@@ -14,9 +14,9 @@ import pytest
 from fix_end_to_end import Pair
 from fix_pipeline import penstock
 from fix_postgres import Server
+from penstock.codec.postgres.lsn import Lsn
 from penstock.log.layout import list_segments
 from penstock.log.segment import open_segment
-from penstock.model import Lsn
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

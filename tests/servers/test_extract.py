@@ -237,7 +237,7 @@ def test_transactions_are_recorded_with_process_commits(source_url: str, tmp_pat
     extractor_of(source_url, tmp_path, options=options).run()
     with segments_of(tmp_path) as (segment,):
         found = [segment.transactions.find(number) for number in range(1, 5)]
-        letters = [line.split("\t")[1] for line in lines(segment)]
+        letters = [line.split("\t")[1] for line in lines(segment, str)]
     assert found.pop() is None
     places = [(one.position, one.end_position) for one in found if one is not None]
     assert places == sorted(places)

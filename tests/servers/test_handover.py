@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from fix_postgres import Server
+from penstock.codec.postgres.lsn import Lsn
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import load_config
 from penstock.control.handover import bulk_planner, read_handover, wait_for_point
@@ -28,7 +29,6 @@ from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.standby import NotAStandby
 from penstock.load.ledger import Ledger, read_ledger, write_ledger
 from penstock.load.session import Session
-from penstock.model import Lsn
 from penstock.ports.config import Config
 from penstock.ports.handover import Phase
 

@@ -36,7 +36,7 @@ from penstock.control.config import load_config
 from penstock.engines.mysql.planner import MySQLPlanner
 from penstock.load.bulk import Point
 from penstock.load.session import SessionOptions, start_session
-from penstock.model import BinlogPosition
+from penstock.codec.mysql.binlog_position import BinlogPosition
 
 config = load_config(Path(sys.argv[1]))
 point = None

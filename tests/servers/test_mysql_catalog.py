@@ -8,6 +8,7 @@ import pytest
 
 from fix_mysql import MySQLServer, database_of
 from penstock.codec.mysql import mysqlwire
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.binlog_tables import table_map
 from penstock.codec.mysql.types import agrees
 from penstock.engines.mysql.connect import Connection
@@ -20,7 +21,7 @@ from penstock.engines.mysql.source.catalog import (
 )
 from penstock.engines.mysql.source.client import DumpOptions, open_binlog
 from penstock.engines.mysql.source.definitions import source_id_of
-from penstock.model import BinlogPosition, ColumnDefinition, Identity, TableDefinition, TableName
+from penstock.model import ColumnDefinition, Identity, TableDefinition, TableName
 
 pytestmark = pytest.mark.each_server
 

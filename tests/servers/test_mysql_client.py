@@ -14,6 +14,7 @@ import pytest
 from fix_mysql import MySQLServer, database_of
 from fix_proxy import Proxy
 from penstock.codec.mysql import mysqlwire
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.gtids import GtidSet, MariaGtids
 from penstock.engines.mysql.connect import connect
 from penstock.engines.mysql.source import refusals
@@ -21,7 +22,7 @@ from penstock.engines.mysql.source.client import BinlogConnection, DumpOptions, 
 from penstock.engines.mysql.source.login import replica_uuid_for, server_id_for
 from penstock.engines.mysql.source.status import check_continues, parse_gtids, read_status
 from penstock.host.errors import ConnectionLost, PrivilegeMissing
-from penstock.model import BinlogPosition, PenstockError
+from penstock.model import PenstockError
 
 pytestmark = pytest.mark.each_server
 

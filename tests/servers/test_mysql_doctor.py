@@ -14,6 +14,7 @@ import pytest
 
 from fix_mysql import MySQLServer
 from fix_mysql_doctor import look, one
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.checks import CHECKS, settings
 from penstock.engines.mysql.checks import resume_state as resume_state
 from penstock.engines.mysql.checks.probe import MySQLProbe, Wanted
@@ -21,7 +22,6 @@ from penstock.engines.mysql.connect import connect
 from penstock.engines.mysql.source.client import DumpOptions, open_binlog
 from penstock.engines.mysql.source.status import ResumePoint, read_identity, read_status
 from penstock.engines.mysql.version import ServerVersion
-from penstock.model import BinlogPosition
 from penstock.ports.checks import Severity, Side
 
 E, W, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO

@@ -13,6 +13,7 @@ from fix_extract import Stop, log_changes, running, until
 from fix_mysql import MySQLServer, follow_primary
 from fix_mysql_extract import engine_of, extractor_of
 from penstock.codec.mysql import mysqlwire
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.source.client import DumpOptions, open_binlog
 from penstock.engines.mysql.source.login import server_id_for
 from penstock.engines.mysql.source.refusals import (
@@ -25,7 +26,6 @@ from penstock.engines.mysql.source.refusals import (
 )
 from penstock.engines.mysql.source.unsupported import SeenUnknown, StartUnfit
 from penstock.extract.extractor import ExtractOptions, Extractor
-from penstock.model import BinlogPosition
 
 QUICK = ExtractOptions(flush_interval_s=0.2)
 Maker = Callable[..., MySQLServer]

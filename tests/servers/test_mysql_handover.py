@@ -17,6 +17,7 @@ from fix_bulk import rows, run
 from fix_extract import log_changes
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_extract import sql
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.binlog_tables import ShapeMismatch
 from penstock.control.bulk_load import bulk_load, bulk_options
 from penstock.control.config import load_config
@@ -34,7 +35,7 @@ from penstock.engines.mysql.source.proxied_session import open_proxied
 from penstock.extract.extractor import Ended, Extractor
 from penstock.load.bulk import BulkResult, finish_foreign_keys
 from penstock.load.session import Session
-from penstock.model import BinlogPosition, TableName
+from penstock.model import TableName
 from penstock.ports.config import Config
 from penstock.ports.handover import Phase, read_handover, write_handover
 

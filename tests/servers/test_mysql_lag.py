@@ -12,6 +12,7 @@ import pytest
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_extract import sql
 from fix_pipeline import penstock, pipeline
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.control.extract_process import extract_changes
 from penstock.control.lag import read_lag
 from penstock.control.status import read_status
@@ -19,7 +20,6 @@ from penstock.engines.mysql.connect import connect
 from penstock.engines.mysql.source.refusals import LogPurged
 from penstock.engines.mysql.target import progress as mysql_progress
 from penstock.engines.postgres.target import progress as postgres_progress
-from penstock.model import BinlogPosition
 from penstock.ports.config import Config
 from penstock.ports.lag import open_source
 from penstock.ports.positions import positions_of

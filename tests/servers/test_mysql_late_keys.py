@@ -18,6 +18,7 @@ from fix_merge import ITEM, insert, update
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_loader import ITEMS, Target
 from fix_pipeline import write_pipeline
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import load_config
 from penstock.control.deferred_keys import DeferredKeyMaker
@@ -28,7 +29,7 @@ from penstock.extract.extractor import Ended
 from penstock.load.deferred_keys import put_deferred_keys, read_deferred_keys
 from penstock.load.ledger import read_ledger
 from penstock.load.session import Session
-from penstock.model import BinlogPosition, TableName
+from penstock.model import TableName
 from penstock.ports.deferred_keys import DeferredKey, DeferredTable, add_deferred_keys
 from penstock.ports.handover import read_handover
 from penstock.ports.refusals import TargetDdlFailed

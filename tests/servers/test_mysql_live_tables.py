@@ -8,10 +8,11 @@ import pytest
 
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_extract import sql
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.source import live_tables
 from penstock.engines.mysql.source.client import BinlogConnection
 from penstock.engines.mysql.source.live_tables import LiveTables
-from penstock.model import BinlogPosition, TableName
+from penstock.model import TableName
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 
 from fix_mysql import MySQLServer, database_of
 from penstock.codec.mysql import mysqlwire
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.connect import connect, rows
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.client import DumpOptions, open_binlog
@@ -29,7 +30,7 @@ from penstock.engines.mysql.source.strategies import Choice, NoConsistentPoint, 
 from penstock.host import faults
 from penstock.host.errors import StatementInterrupted
 from penstock.host.faults import FaultInjected
-from penstock.model import BinlogPosition, TableDefinition
+from penstock.model import TableDefinition
 
 WRITE_ROWS = (23, 30)
 WRITERS = 3

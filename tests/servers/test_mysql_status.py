@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from fix_mysql import MySQLServer
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.gtids import GtidSet
 from penstock.engines.mysql.connect import Connection, connect
 from penstock.engines.mysql.source import refusals
 from penstock.engines.mysql.source import status as st
 from penstock.engines.mysql.version import ServerVersion
 from penstock.host.errors import PrivilegeMissing
-from penstock.model import BinlogPosition
 
 
 @pytest.fixture

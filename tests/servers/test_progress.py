@@ -17,6 +17,7 @@ from fix_hands import Hands
 from fix_pipeline import pipeline
 from fix_postgres import Server
 from penstock.codec.columns import batch_schema, transactions_batch
+from penstock.codec.postgres.lsn import Lsn
 from penstock.control.actions import ActionWatch
 from penstock.control.lag import read_lag
 from penstock.control.log_facts import outstanding_commit_us, read_log_end
@@ -30,7 +31,7 @@ from penstock.engines.postgres.source.catalog import captured_tables, open_catal
 from penstock.engines.postgres.target.progress import set_action
 from penstock.host.errors import ServerUnreachable
 from penstock.log import Writer, WriterOptions
-from penstock.model import Column, FlushPoint, Lsn, Op, Relation, Rows, Run
+from penstock.model import Column, FlushPoint, Op, Relation, Rows, Run
 from penstock.ports.config import Config
 from penstock.ports.refusals import ActionUnknown
 

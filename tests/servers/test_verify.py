@@ -14,6 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from penstock.codec.postgres.lsn import Lsn
 from penstock.control.config import load_config
 from penstock.control.running import LOAD_LOCK
 from penstock.control.servers import source_tables
@@ -32,7 +33,6 @@ from penstock.extract.extractor import ExtractOptions, Extractor
 from penstock.host.files import REAL_FILES, DirectoryLock
 from penstock.load.hold import HOLD_FILE, Held, Hold, read_hold, write_held, write_hold
 from penstock.load.ledger import Ledger, write_ledger
-from penstock.model import Lsn
 from penstock.ports.config import Config
 
 SLOT = "wirekite_replication_slot"

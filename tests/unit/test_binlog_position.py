@@ -8,8 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.model import BinlogPosition
-from penstock.model.position import BINLOG_NUMBER_MAX, BINLOG_OFFSET_MAX, PositionInvalid
+from penstock.codec.mysql.binlog_position import (
+    BINLOG_NUMBER_MAX,
+    BINLOG_OFFSET_MAX,
+    BinlogPosition,
+)
+from penstock.model.position import PositionInvalid
 
 numbers = st.integers(0, BINLOG_NUMBER_MAX)
 offsets = st.integers(0, BINLOG_OFFSET_MAX)

@@ -20,6 +20,7 @@ from penstock.codec.mysql.mysqltext import TextBroken
 from penstock.codec.mysql.values import ewkb_hex, uncompressed
 from penstock.codec.postgres import pgwire
 from penstock.codec.postgres.copytext import LineCell, LineForm, LoadLines
+from penstock.codec.postgres.lsn import LSN_MAX, Lsn
 from penstock.engines.mysql.source.prepared import PreparedFiles, StreamUnexpected
 from penstock.engines.mysql.target.rows_file import pieces_of
 from penstock.engines.mysql.version import ServerVersion
@@ -29,8 +30,7 @@ from penstock.host.files import REAL_FILES
 from penstock.host.retry import Backoff
 from penstock.load.keys import encode
 from penstock.log.layout import checked_extension, next_segments
-from penstock.model import Lsn
-from penstock.model.position import LSN_MAX, PositionInvalid
+from penstock.model.position import PositionInvalid
 from penstock.ports.refusals import StagingChanged
 from penstock.ports.target import RowsFile
 

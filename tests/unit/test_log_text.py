@@ -36,7 +36,7 @@ def printed(run: Run, options: WriterOptions | None = None) -> list[str]:
         log.write(run)
         log.rotate()
     with open_segment(LOG / "0.ckt", files=disk) as segment:
-        return list(lines(segment))
+        return list(lines(segment, hex))
 
 
 def test_each_operation_prints_what_the_source_sent() -> None:
@@ -158,7 +158,7 @@ def test_begin_and_commit_enclose_their_rows_with_process_commits() -> None:
         ["3", "C"],
     ]
     assert printed(run, wanted)[1] == "0\tB\t\t\t1\t701"
-    assert printed(run, wanted)[-1] == "3\tC\t\t\t2\t0/C8\t2023-11-14 22:13:20.000002+00"
+    assert printed(run, wanted)[-1] == "3\tC\t\t\t2\t0xc8\t2023-11-14 22:13:20.000002+00"
 
 
 @given(st.dates())

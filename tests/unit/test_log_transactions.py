@@ -31,6 +31,7 @@ from penstock.log.changes import ChangeLog
 from penstock.log.transactions import never_fall
 from penstock.model import FlushPoint, Run
 from penstock.model.position import POSITION_MAX, to_bytes
+from penstock.ports.positions import has_wide_positions
 
 LOG = Path("/log")
 
@@ -140,13 +141,14 @@ def test_an_engine_with_wide_positions_is_read_by_python() -> None:
     groups = numbered([inserts(1), inserts(1, first=1)])
     wide = [2**64, 2**127 + 5]
     disk = written([placed([*groups[0], *groups[1]], wide)], {"engine": "one of tomorrow"})
-    log = ChangeLog(LOG, files=disk)
+    log = ChangeLog(LOG, is_wide=has_wide_positions, files=disk)
     assert [change.position for change in log] == wide
     table = log.table("public.item")
     assert table.schema.field("_position").type == POSITION
     assert table.column("_position").to_pylist() == [to_bytes(one) for one in wide]
     narrow = written([placed([*groups[0], *groups[1]], [7, 8])])
-    column = ChangeLog(LOG, files=narrow).table("public.item").column("_position")
+    read = ChangeLog(LOG, is_wide=has_wide_positions, files=narrow)
+    column = read.table("public.item").column("_position")
     assert (column.type, column.to_pylist()) == (pa.uint64(), [7, 8])
 
 

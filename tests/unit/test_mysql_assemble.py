@@ -25,6 +25,7 @@ from fix_binlog_events import (
 from fix_binlog_feed import inserts, row
 from fix_stream import changes_of
 from penstock.codec.mysql.binlog_events import EventKind
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.gtids import GtidSet
 from penstock.engines.mysql.source.assemble import Assembler, Limits, Mark
 from penstock.engines.mysql.source.definitions import source_id_of
@@ -35,7 +36,6 @@ from penstock.engines.mysql.source.unsupported import PreparedUnseen, StreamUnex
 from penstock.engines.mysql.version import ServerVersion
 from penstock.host.files import REAL_FILES
 from penstock.model import (
-    BinlogPosition,
     ColumnDefinition,
     FlushPoint,
     Identity,

@@ -18,6 +18,7 @@ from fix_binlog import (
     recorded_tables,
 )
 from penstock.codec.mysql.binlog import Stop
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.gtids import GtidSet, MariaGtids
 from penstock.codec.mysql.types import neutral_type
 from penstock.engines.mysql.source.assemble import Assembler, Limits, Mark
@@ -27,7 +28,6 @@ from penstock.engines.mysql.source.schema_history import SchemaHistory
 from penstock.engines.mysql.version import ServerVersion
 from penstock.host.files import REAL_FILES
 from penstock.model import (
-    BinlogPosition,
     ColumnDefinition,
     FlushPoint,
     Identity,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.source.assemble import Mark
 from penstock.engines.mysql.source.resume_state import (
     EXACT_FILE,
@@ -16,7 +17,6 @@ from penstock.engines.mysql.source.resume_state import (
 from penstock.extract.extractor import _StateFiles
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
-from penstock.model import BinlogPosition
 
 
 def mark(text: str, *, shift: int = 0, gtids: str = "u:1") -> Mark:

@@ -6,19 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.binlog_query import Query
 from penstock.engines.mysql.source.ddl_text import effects_of
 from penstock.engines.mysql.source.definitions import source_id_of
 from penstock.engines.mysql.source.schema_history import Place, SchemaHistory
 from penstock.engines.mysql.source.unsupported import RowsChangedUnseen, StatementLogged
 from penstock.engines.mysql.version import ServerVersion
-from penstock.model import (
-    BinlogPosition,
-    ColumnDefinition,
-    Identity,
-    TableDefinition,
-    TableName,
-)
+from penstock.model import ColumnDefinition, Identity, TableDefinition, TableName
 
 NAME = TableName("shop", "t")
 MARIA = ServerVersion.parse("10.11.19-MariaDB")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.source.slot import (
     PositionGone,
     SlotLost,
@@ -22,7 +23,7 @@ from penstock.engines.postgres.source.source_identity import (
     check_timeline,
 )
 from penstock.engines.postgres.source.stream import StreamOptions, protocol_options
-from penstock.model import FlushPoint, Lsn, PenstockError
+from penstock.model import FlushPoint, PenstockError
 
 GOOD = SlotState(
     name="s",

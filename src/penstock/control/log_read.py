@@ -14,6 +14,7 @@ from penstock.log.changes import ChangeLog, Wanted
 from penstock.log.layout import STATE_NAME
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import Selection
+from penstock.ports.positions import has_wide_positions
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
@@ -57,7 +58,9 @@ def read_log(
         since_us=_microseconds("since", since),
         until_us=_microseconds("until", until),
     )
-    return ChangeLog(place.directory, extension=place.extension, wanted=wanted)
+    return ChangeLog(
+        place.directory, is_wide=has_wide_positions, extension=place.extension, wanted=wanted
+    )
 
 
 def _selection(tables: str | Sequence[str]) -> Callable[[TableName], bool]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from penstock.host.files import FileMissing
 from penstock.log import check, list_segments, open_segment
 from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, SegmentMissing
 from penstock.log.reader import Finding
-from penstock.log.segment import list_begun_segments
-from penstock.log.text import NULL, lines, position_text
+from penstock.log.segment import Segment, list_begun_segments
+from penstock.log.text import NULL, lines
 from penstock.model import PenstockError, TableName
+from penstock.ports.positions import kind_in_log
 
 _UNESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\"}
 
@@ -102,6 +104,11 @@ def describe(place: LogPlace) -> Iterator[dict[str, Any]]:
             }
 
 
+def position_text(segment: Segment, position: int) -> str:
+    """A position as the engine prints it that the segment is from. Raises PositionInvalid."""
+    return str(kind_in_log(segment.header.source.get("engine", ""))(position))
+
+
 def _table_name(totals: Any) -> str:
     return f"{totals.schema}.{totals.name}"
 
@@ -121,7 +128,7 @@ def printed(
                 raise
             continue  # loaded and removed, or renamed, while we printed those before it
         with segment:
-            for line in lines(segment):
+            for line in lines(segment, partial(position_text, segment)):
                 if table is None or _is_of(line, table):
                     yield line
 

@@ -36,7 +36,7 @@ from penstock.log.reader import check_link
 from penstock.log.segment import ClosedSegment, Segment, open_segment
 from penstock.log.text import date_text, exact_texts, timestamp_text
 from penstock.model import Column, Marker, Op, PenstockError, Rows, TableName
-from penstock.model.position import is_wide, to_ordinal
+from penstock.model.position import to_ordinal
 
 if TYPE_CHECKING:
     import pandas
@@ -134,17 +134,22 @@ class ChangeLog:
     Iterate over it for one `Change` after another, in the order of commits; `table` has all changes
     of one table as a pyarrow Table, `to_pandas` and `to_spark` as a DataFrame. Each reads the files
     anew. Raises SegmentCorrupt for damage, and SegmentMissing where changes between are gone.
+
+    is_wide: whether positions of an engine, by its name in the log, may need more than 64 bits;
+    then they are told as their 16 bytes.
     """
 
     def __init__(
         self,
         directory: Path,
         *,
+        is_wide: Callable[[str], bool],
         extension: str = EXTENSION_DEFAULT,
         wanted: Wanted | None = None,
         files: Files = REAL_FILES,
     ) -> None:
         self.directory = directory
+        self._is_wide = is_wide
         self._extension = extension
         self._wanted = Wanted() if wanted is None else wanted
         self._files = files
@@ -169,7 +174,7 @@ class ChangeLog:
         wide = False
         for segment in self._segments():
             with segment:
-                wide = is_wide(segment.header.source.get("engine", ""))
+                wide = self._is_wide(segment.header.source.get("engine", ""))
                 pieces += change_tables.pieces(segment, wanted, self._wanted)
         return change_tables.joined(pieces, wide=wide)
 

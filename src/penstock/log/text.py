@@ -33,7 +33,6 @@ from penstock.log.order import merged
 from penstock.log.segment import Segment
 from penstock.log.transactions import Transaction
 from penstock.model import Column, Marker, MarkerKind, Op, Relation, Rows
-from penstock.model.position import of_engine
 
 NULL = "\\N"
 ABSENT = "\\A"
@@ -52,10 +51,13 @@ _ESCAPES = str.maketrans(
 _DAY_US = 86_400_000_000
 
 
-def lines(segment: Segment) -> Iterator[str]:
+PositionText = Callable[[int], str]
+
+
+def lines(segment: Segment, position_text: PositionText) -> Iterator[str]:
     """All of a segment's content in order, one line each, without the line's end.
 
-    Raises SegmentCorrupt.
+    position_text: prints a position as the source writes it. Raises SegmentCorrupt.
     """
     relations = sorted(segment.relations(), key=lambda place: place[0])
     trx, behind = 0, segment.start.gsn
@@ -63,14 +65,14 @@ def lines(segment: Segment) -> Iterator[str]:
         texts = [_RowTexts(rows) for rows in group.batches]
         for number, gsn, found in _items(group, texts, relations):
             if number and number != trx:
-                yield from _ends(segment, trx, behind)
+                yield from _ends(segment, trx, behind, position_text)
                 trx = number
                 yield from _begins(segment, trx, behind)
             behind = gsn or behind
             yield from found
     for gsn, relation in relations:
         yield _relation_line(gsn, relation)
-    yield from _ends(segment, trx, behind)
+    yield from _ends(segment, trx, behind, position_text)
 
 
 def escaped(value: str) -> str:
@@ -117,11 +119,11 @@ def _begins(segment: Segment, trx: int, behind: int) -> list[str]:
     return [f"{behind}\tB\t\t\t{trx}\t{escaped(str(found.source_id))}"]
 
 
-def _ends(segment: Segment, trx: int, behind: int) -> list[str]:
+def _ends(segment: Segment, trx: int, behind: int, position_text: PositionText) -> list[str]:
     found = _marked(segment, trx)
     if found is None:
         return []
-    place = position_text(segment, found.position)
+    place = position_text(found.position)
     time = timestamp_text(found.commit_time_us, "+00")
     return [f"{behind}\tC\t\t\t{trx}\t{place}\t{time}"]
 
@@ -129,11 +131,6 @@ def _ends(segment: Segment, trx: int, behind: int) -> list[str]:
 def _marked(segment: Segment, trx: int) -> Transaction | None:
     told = segment.transactions
     return told.find(trx) if told.is_marked(trx) else None
-
-
-def position_text(segment: Segment, position: int) -> str:
-    """A position as the engine prints it that the segment is from."""
-    return str(of_engine(segment.header.source.get("engine", ""))(position))
 
 
 class _RowTexts:

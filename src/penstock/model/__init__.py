@@ -5,7 +5,6 @@ Standard library only. No I/O, no drivers, no columns: rows as Arrow live in `pe
 
 from penstock.model.change import FlushPoint, Marker, MarkerKind, Op, Rows, Run
 from penstock.model.errors import LOAD_AFRESH, LOAD_AGAIN, PenstockError, Retry
-from penstock.model.position import BinlogPosition, Lsn
 from penstock.model.relation import Column, Identity, Relation
 from penstock.model.table import (
     ColumnDefinition,
@@ -19,13 +18,11 @@ from penstock.model.table import (
 __all__ = [
     "LOAD_AFRESH",
     "LOAD_AGAIN",
-    "BinlogPosition",
     "Column",
     "ColumnDefinition",
     "FlushPoint",
     "ForeignKey",
     "Identity",
-    "Lsn",
     "Marker",
     "MarkerKind",
     "Op",

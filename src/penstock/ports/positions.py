@@ -1,4 +1,4 @@
-"""Positions of the change log as a source's users know them: LSNs, or places in binlog files.
+"""Positions of the change log as a source's users know them, such as LSNs.
 
 Only a position's own engine prints and reads it. Not here: the positions themselves
 (`penstock.model.position`).
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.model.position import PositionKind
+from penstock.model.position import PositionInvalid, PositionKind
 from penstock.ports.config import Config
-from penstock.ports.registry import part
+from penstock.ports.registry import part, schemes
 
 
 class Positions(Protocol):
@@ -50,6 +50,28 @@ def kind_of(config: Config) -> PositionKind:
     """How the positions of this pipeline's source itself are parsed and printed."""
     found: PositionKind = part(config.source.url, "position")
     return found
+
+
+def kind_in_log(engine: str) -> PositionKind:
+    """How the positions of a log are printed, whoever reads it.
+
+    engine: as the identity of the log's source names it, a scheme of the engine's URLs. Raises
+    PositionInvalid for an engine that this penstock does not have.
+    """
+    found = schemes().get(engine)
+    if found is None:
+        raise PositionInvalid(
+            f"positions of {engine or 'an unnamed engine'} are not known",
+            hint="Read the log with the version of penstock that wrote it, or a later one, and "
+            "with the package installed that the engine is in.",
+        )
+    kind: PositionKind = found.part("position")
+    return kind
+
+
+def has_wide_positions(engine: str) -> bool:
+    """Whether positions of an engine may need more than 64 bits; so with one that is not known."""
+    return engine not in schemes() or kind_in_log(engine).BITS > 64
 
 
 def positions_of(config: Config) -> Positions:

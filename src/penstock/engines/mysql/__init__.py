@@ -22,7 +22,7 @@ DESCRIPTOR = Descriptor(
         "extraction": f"{_HERE}.extraction",
         "plan": f"{_HERE}.plan",
         "planner": f"{_HERE}.planner:make_planner",
-        "position": "penstock.model.position:BinlogPosition",
+        "position": "penstock.codec.mysql.binlog_position:BinlogPosition",
         "positions": f"{_HERE}.positions:positions_of",
         "reset": f"{_HERE}.reset",
         "tables": f"{_HERE}.tables",

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 import msgspec
 import structlog
 
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql import replica as mysql_replica
 from penstock.engines.mysql.connect import Connection, run
 from penstock.engines.mysql.planner import MySQLPlanner
@@ -28,7 +29,7 @@ from penstock.engines.mysql.source.strategies import Choice, Strategy
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.errors import PrivilegeMissing
-from penstock.model import BinlogPosition, PenstockError, TableDefinition
+from penstock.model import PenstockError, TableDefinition
 from penstock.ports.config import Config, HandoverMode
 from penstock.ports.handover import Handover, Phase, check_bulk_load, read_handover, write_handover
 from penstock.ports.pipeline import Pipeline

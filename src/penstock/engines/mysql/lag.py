@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from penstock.codec.mysql.binlog_position import BINLOG_OFFSET_BITS, BinlogPosition
 from penstock.engines.mysql.connect import Connection, rows
 from penstock.engines.mysql.log_start import stored_resume_state
 from penstock.engines.mysql.source.catalog import open_catalog
@@ -23,8 +24,7 @@ from penstock.engines.mysql.source.status import (
     read_status,
 )
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.model import BinlogPosition, PenstockError
-from penstock.model.position import BINLOG_OFFSET_BITS
+from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.ports.handover import log_begin
 from penstock.ports.lag import LogEnd, Retention, SourceState, Unread

@@ -5,6 +5,7 @@ Not here: extracting (`penstock.extract`), what doctor finds there (`checks/look
 
 from __future__ import annotations
 
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.source.beginning import Beginning, find_beginning
 from penstock.engines.mysql.source.catalog import open_catalog, survey
 from penstock.engines.mysql.source.engine import MySQLEngine
@@ -12,7 +13,6 @@ from penstock.engines.mysql.source.login import server_id_for
 from penstock.engines.mysql.source.resume_state import RESUME_STATE_FILE, ResumeState, physical
 from penstock.engines.mysql.source.status import ResumePoint
 from penstock.host import checkpoint
-from penstock.model import BinlogPosition
 from penstock.ports.config import Config
 from penstock.ports.extract_options import ExtractOptions
 from penstock.ports.pipeline import Pipeline

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.codec.mysql.binlog_position import BINLOG_HEAD_BYTES, BinlogPosition
 from penstock.engines.mysql.url import EXAMPLE, MySQLUrl
 from penstock.host.errors import UrlInvalid
-from penstock.model import BinlogPosition
-from penstock.model.position import BINLOG_HEAD_BYTES, PositionInvalid
+from penstock.model.position import PositionInvalid
 from penstock.ports.config import ChangeExtractorSection
 
 SERVER_ID_MAX = 2**32 - 1

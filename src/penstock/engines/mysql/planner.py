@@ -16,13 +16,14 @@ from typing import Self
 
 import structlog
 
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.chunks import plan_chunks, rows_per_chunk
 from penstock.engines.mysql.source.session_proxy import SessionProxy
 from penstock.engines.mysql.source.snapshot import Snapshots, open_snapshots
 from penstock.engines.mysql.source.strategies import Choice
 from penstock.engines.mysql.url import MySQLUrl
-from penstock.model import BinlogPosition, TableDefinition, TableName
+from penstock.model import TableDefinition, TableName
 from penstock.model.position import PositionKind
 from penstock.ports.bulk import Chunk
 from penstock.ports.config import Config

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.source.resume_state import RESUME_STATE_FILE, ResumeState, position_text
 from penstock.host import checkpoint
-from penstock.model import BinlogPosition
 from penstock.model.layout import PipelineLayout
 from penstock.ports.config import Config
 

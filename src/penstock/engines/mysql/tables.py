@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from penstock.codec.mysql.binlog_position import BINLOG_OFFSET_BITS
 from penstock.codec.types import Engine, Server
 from penstock.engines.mysql.log_start import stored_resume_state
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog, taken_names
@@ -14,7 +15,6 @@ from penstock.engines.mysql.url import MySQLUrl
 from penstock.host import checkpoint
 from penstock.model import TableDefinition, TableName
 from penstock.model.patterns import as_pattern
-from penstock.model.position import BINLOG_OFFSET_BITS
 from penstock.ports.config import Config
 from penstock.ports.tables import Followed, Present
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import psycopg
 import structlog
 
+from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.connect import connect, server_errors
 from penstock.engines.postgres.handover import prepared
 from penstock.engines.postgres.planner import tell_blockers
@@ -19,7 +20,7 @@ from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.engine import PostgresEngine
 from penstock.engines.postgres.source.slot_owner import check_adoptable, disclaim_slot
 from penstock.engines.postgres.standby import check_publication_there
-from penstock.model import Lsn, TableDefinition
+from penstock.model import TableDefinition
 from penstock.model.patterns import Selection
 from penstock.ports.config import Config, Mode
 from penstock.ports.extract_options import ExtractOptions

@@ -17,6 +17,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 import msgspec
 import structlog
 
+from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.connect import connect, server_errors
 from penstock.engines.postgres.planner import tell_blockers
 from penstock.engines.postgres.source import slot as slots
@@ -39,7 +40,7 @@ from penstock.engines.postgres.standby import (
 )
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
-from penstock.model import Lsn, PenstockError, TableDefinition
+from penstock.model import PenstockError, TableDefinition
 from penstock.ports.config import HandoverMode
 from penstock.ports.handover import (
     Do,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import psycopg
 
+from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.connect import connect, server_errors
-from penstock.model import Lsn
 from penstock.ports.config import Config
 from penstock.ports.lag import LogEnd, Retention, SourceState
 

@@ -12,6 +12,7 @@ from typing import Self
 
 import structlog
 
+from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.source.bulk_reader import snapshot_text
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.slot import Blocker, Watch
@@ -26,7 +27,7 @@ from penstock.engines.postgres.source.snapshot import (
     temporary_consistent_point,
 )
 from penstock.engines.postgres.standby import paused_point
-from penstock.model import Lsn, TableDefinition, TableName
+from penstock.model import TableDefinition, TableName
 from penstock.model.position import PositionKind
 from penstock.ports.bulk import Chunk
 from penstock.ports.config import Config, HandoverMode

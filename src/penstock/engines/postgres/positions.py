@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.model import Lsn
+from penstock.codec.postgres.lsn import Lsn
 from penstock.ports.config import Config
 
 

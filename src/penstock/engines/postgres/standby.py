@@ -11,10 +11,11 @@ from typing import ClassVar
 
 import psycopg
 
+from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quoted, server_errors
 from penstock.engines.postgres.source.slot import ConsistentPoint, published
 from penstock.host.clock import REAL_CLOCK
-from penstock.model import Lsn, PenstockError, Retry, TableName
+from penstock.model import PenstockError, Retry, TableName
 from penstock.ports.config import Config
 
 APPLICATION_NAME = "penstock handover"

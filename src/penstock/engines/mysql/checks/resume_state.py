@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.codec.mysql import mysqlwire
+from penstock.codec.mysql.binlog_position import BINLOG_HEAD_BYTES, BinlogPosition
 from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, MySQLProbe, names
 from penstock.engines.mysql.connect import quoted
 from penstock.engines.mysql.source.client import DumpOptions, open_binlog
@@ -25,8 +26,7 @@ from penstock.engines.mysql.source.status import (
 )
 from penstock.engines.mysql.source.strategies import NoConsistentPoint, Strategy
 from penstock.host.errors import PrivilegeMissing
-from penstock.model import BinlogPosition, PenstockError
-from penstock.model.position import BINLOG_HEAD_BYTES
+from penstock.model import PenstockError
 from penstock.ports.checks import Finding, Severity, mend_of
 
 LONG_QUERY_S = 60

@@ -25,6 +25,7 @@ from penstock.codec.mysql.binlog_events import (
     xa_prepare,
 )
 from penstock.codec.mysql.binlog_outcome import OFFSET_BITS
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.binlog_query import Query, query
 from penstock.codec.mysql.binlog_tables import table_map
 from penstock.codec.mysql.gtids import GtidSet, MariaGtids
@@ -47,15 +48,7 @@ from penstock.engines.mysql.source.unsupported import (
     TransactionUndone,
 )
 from penstock.engines.mysql.version import ServerVersion
-from penstock.model import (
-    BinlogPosition,
-    FlushPoint,
-    Marker,
-    MarkerKind,
-    Relation,
-    Run,
-    TableName,
-)
+from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Run, TableName
 
 logger = structlog.get_logger()
 READ_BYTES = 4 * 1024 * 1024

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from penstock.codec.mysql.binlog import BinlogBroken, Decoder, Stop, make_decoder
 from penstock.codec.mysql.binlog_events import HEAD_BYTES, EventKind, gtid_list, previous_gtids
+from penstock.codec.mysql.binlog_position import BINLOG_HEAD_BYTES, BinlogPosition
 from penstock.codec.mysql.binlog_tables import table_map
 from penstock.codec.mysql.gtids import GtidSet, MariaGtids
 from penstock.engines.mysql.connect import Connection, value
@@ -28,8 +29,7 @@ from penstock.engines.mysql.source.status import (
 from penstock.engines.mysql.source.stream import BUFFER_BYTES, make_room
 from penstock.engines.mysql.source.unsupported import StartUnfit
 from penstock.host.clock import REAL_CLOCK
-from penstock.model import BinlogPosition, PenstockError, TableDefinition
-from penstock.model.position import BINLOG_HEAD_BYTES
+from penstock.model import PenstockError, TableDefinition
 
 ATTEMPTS_MAX = 20
 PAUSE_S = 0.2

@@ -20,6 +20,7 @@ import structlog
 
 from penstock.codec.mysql import mysqlwire
 from penstock.codec.mysql.binlog_events import CHECKSUM_BYTES, EventKind
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.gtids import GtidSet, MariaGtids
 from penstock.engines.mysql.connect import (
     AGAIN,
@@ -44,7 +45,7 @@ from penstock.engines.mysql.version import ServerVersion
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectionLost, PrivilegeMissing
 from penstock.host.socket import Wire
-from penstock.model import BinlogPosition, PenstockError
+from penstock.model import PenstockError
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock stream"

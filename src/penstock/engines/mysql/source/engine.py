@@ -11,6 +11,11 @@ from contextlib import AbstractContextManager, contextmanager
 import structlog
 
 from penstock.codec.mysql.binlog import make_decoder
+from penstock.codec.mysql.binlog_position import (
+    BINLOG_HEAD_BYTES,
+    BINLOG_OFFSET_BITS,
+    BinlogPosition,
+)
 from penstock.codec.mysql.gtids import GtidSet, MariaGtids
 from penstock.engines.mysql.connect import Connection, value
 from penstock.engines.mysql.source.assemble import Assembler, Limits, Mark
@@ -43,15 +48,7 @@ from penstock.engines.mysql.source.status import (
 from penstock.engines.mysql.source.stream import BinlogSource
 from penstock.engines.mysql.source.table_notes import AllNotes
 from penstock.engines.mysql.source.unsupported import SeenUnknown
-from penstock.model import (
-    BinlogPosition,
-    FlushPoint,
-    PenstockError,
-    Run,
-    TableDefinition,
-    TableName,
-)
-from penstock.model.position import BINLOG_HEAD_BYTES, BINLOG_OFFSET_BITS
+from penstock.model import FlushPoint, PenstockError, Run, TableDefinition, TableName
 from penstock.ports.extract_options import ExtractOptions
 from penstock.ports.source import EnginePlace, LogAccess, Origin, Ranges, SourceStream
 

@@ -19,6 +19,7 @@ from penstock.codec.mysql.binlog_events import (
     format_description,
     rotate,
 )
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.binlog_query import query
 from penstock.codec.mysql.binlog_walk import has_checksum
 from penstock.engines.mysql.connect import Connection, rows
@@ -28,7 +29,7 @@ from penstock.engines.mysql.source.ddl_text import Effect, effects_of
 from penstock.engines.mysql.source.definitions import definitions_of
 from penstock.engines.mysql.source.login import probe_server_id
 from penstock.engines.mysql.source.status import binlog_files, read_status
-from penstock.model import BinlogPosition, TableDefinition, TableName
+from penstock.model import TableDefinition, TableName
 
 logger = structlog.get_logger()
 AHEAD_BYTES_MAX = 2 * 2**30  # more than that is not read ahead: some ten seconds

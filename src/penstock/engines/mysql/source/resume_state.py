@@ -14,12 +14,12 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.codec.mysql.binlog_position import BINLOG_OFFSET_BITS, BinlogPosition
 from penstock.engines.mysql.source.assemble import Mark
 from penstock.engines.mysql.source.unsupported import LOAD_AGAIN
 from penstock.host.clock import Clock
 from penstock.host.files import FileMissing, Files
-from penstock.model import BinlogPosition, PenstockError
-from penstock.model.position import BINLOG_OFFSET_BITS
+from penstock.model import PenstockError
 from penstock.ports.source import StateFiles
 
 RESUME_STATE_FILE = "binlog.json"

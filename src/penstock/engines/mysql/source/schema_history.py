@@ -16,6 +16,7 @@ from typing import Protocol
 
 import structlog
 
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.binlog_query import Query
 from penstock.codec.mysql.binlog_tables import ShapeMismatch, TableMap, check_relation
 from penstock.codec.mysql.retyping import keeps_values
@@ -35,7 +36,7 @@ from penstock.engines.mysql.source.unsupported import (
     StatementLogged,
     TableMoved,
 )
-from penstock.model import BinlogPosition, Column, Relation, TableDefinition, TableName
+from penstock.model import Column, Relation, TableDefinition, TableName
 
 logger = structlog.get_logger()
 _GHOST = re.compile(r"_+(?P<table>.+?)(?:_\d{8,14})?_(?:gho|ghc|del|new|old)\d*")

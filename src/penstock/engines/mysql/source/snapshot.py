@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.connect import Connection, connect, quoted, rows, run, value
 from penstock.engines.mysql.source.refusals import LogOff
 from penstock.engines.mysql.source.rights import read_rights
@@ -29,7 +30,7 @@ from penstock.engines.mysql.source.strategies import (
 )
 from penstock.host.errors import PrivilegeMissing, StatementFailed, StatementInterrupted
 from penstock.host.faults import declare, point
-from penstock.model import BinlogPosition, PenstockError, TableDefinition
+from penstock.model import PenstockError, TableDefinition
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock snapshot"

@@ -12,6 +12,7 @@ from itertools import islice
 
 from penstock.codec.mysql import mysqlwire
 from penstock.codec.mysql.binlog_events import EventKind
+from penstock.codec.mysql.binlog_position import BINLOG_HEAD_BYTES, BinlogPosition
 from penstock.codec.mysql.gtids import GtidSet, MariaGtids
 from penstock.engines.mysql.connect import Connection, literal, rows, run, value
 from penstock.engines.mysql.source.client import BinlogConnection, DumpOptions, Gtids, open_binlog
@@ -30,8 +31,7 @@ from penstock.engines.mysql.source.refusals import (
 )
 from penstock.engines.mysql.version import ServerVersion
 from penstock.host.errors import PrivilegeMissing
-from penstock.model import LOAD_AGAIN, BinlogPosition
-from penstock.model.position import BINLOG_HEAD_BYTES
+from penstock.model import LOAD_AGAIN
 
 # What a transaction, or a statement that is one, begins with.
 _BEGINNINGS = frozenset(

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection
 
 from penstock.codec.mysql import mysqlwire
 from penstock.codec.mysql.binlog_events import HEAD_BYTES, EventKind
+from penstock.codec.mysql.binlog_position import BINLOG_OFFSET_BITS, BinlogPosition
 from penstock.codec.mysql.binlog_query import query_text_start
 from penstock.engines.mysql.source.client import DumpOptions, open_binlog
 from penstock.engines.mysql.source.login import probe_server_id
-from penstock.model import BinlogPosition, TableName
-from penstock.model.position import BINLOG_OFFSET_BITS
+from penstock.model import TableName
 
 _TABLE_MAP_FIXED = 8  # table id and flags
 _CLOSED = frozenset({EventKind.TRANSACTION_PAYLOAD, EventKind.QUERY_COMPRESSED})

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 
+from penstock.codec.mysql.binlog_position import BINLOG_OFFSET_BITS, BinlogPosition
 from penstock.engines.mysql.connect import connect, run
 from penstock.engines.mysql.log_start import stored_resume_state
 from penstock.engines.mysql.source.snapshot import APPLICATION_NAME as SNAPSHOT_NAME
@@ -17,9 +18,8 @@ from penstock.engines.mysql.source.snapshot import open_snapshots, read_choices
 from penstock.engines.mysql.source.strategies import NoConsistentPoint, Strategy
 from penstock.engines.mysql.source.unread import has_changes
 from penstock.engines.mysql.verify.reader import MySQLVerifyReader
-from penstock.model import BinlogPosition, TableDefinition
+from penstock.model import TableDefinition
 from penstock.model.patterns import Selection
-from penstock.model.position import BINLOG_OFFSET_BITS
 from penstock.ports.config import Config
 from penstock.ports.verify import APPLICATION_NAME, PART_BYTES, SourcePoint, Verifier, VerifyReader
 

@@ -23,6 +23,7 @@ from typing import Self
 
 import structlog
 
+from penstock.codec.postgres.lsn import Lsn
 from penstock.codec.postgres.pgoutput import make_decoder
 from penstock.codec.postgres.pgwire import FRAME_HEAD_BYTES, frame_at, server_message
 from penstock.engines.postgres.connect import literal
@@ -41,7 +42,7 @@ from penstock.engines.postgres.source.stream import (
 )
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
-from penstock.model import FlushPoint, Lsn, Run
+from penstock.model import FlushPoint, Run
 from penstock.ports.extract_options import RANGE_BYTES
 
 logger = structlog.get_logger()

@@ -18,6 +18,7 @@ from typing import Any
 import psycopg
 import structlog
 
+from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.connect import quoted, server_errors
 from penstock.engines.postgres.source.definitions import definitions_of
 from penstock.engines.postgres.source.table_shape import (
@@ -36,7 +37,7 @@ from penstock.engines.postgres.source.table_shape import (
     shapes_sql,
 )
 from penstock.engines.postgres.source.type_shape import TypeShape
-from penstock.model import Lsn, PenstockError, TableDefinition, TableName
+from penstock.model import PenstockError, TableDefinition, TableName
 
 logger = structlog.get_logger()
 ATTEMPTS_MAX = 5

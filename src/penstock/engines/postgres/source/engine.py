@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import psycopg
 
+from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.source import slot as slots
 from penstock.engines.postgres.source.captures import Captures
 from penstock.engines.postgres.source.catalog import RelationResolver, open_catalog
@@ -26,7 +27,7 @@ from penstock.engines.postgres.source.source_identity import (
 )
 from penstock.engines.postgres.source.stream import PostgresSource, StreamOptions
 from penstock.engines.postgres.source.table_actions import TableActions, is_begun_only
-from penstock.model import FlushPoint, Lsn, PenstockError, Relation, Run, TableDefinition, TableName
+from penstock.model import FlushPoint, PenstockError, Relation, Run, TableDefinition, TableName
 from penstock.ports.extract_options import ExtractOptions
 from penstock.ports.source import (
     RELATIONS_FILE,

@@ -21,6 +21,7 @@ from typing import Any, Protocol, Self
 import psycopg
 import structlog
 
+from penstock.codec.postgres.lsn import Lsn
 from penstock.codec.postgres.pgoutput_outcome import Stop
 from penstock.engines.postgres.connect import server_errors
 from penstock.engines.postgres.source.catalog import open_catalog
@@ -35,7 +36,7 @@ from penstock.engines.postgres.source.snapshot import (
     plan_chunks,
     temporary_consistent_point,
 )
-from penstock.model import Lsn, MarkerKind, PenstockError, Relation, TableDefinition, TableName
+from penstock.model import MarkerKind, PenstockError, Relation, TableDefinition, TableName
 
 logger = structlog.get_logger()
 ATTEMPTS_MAX = 5

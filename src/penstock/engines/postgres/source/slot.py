@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import psycopg
 import structlog
 
+from penstock.codec.postgres.lsn import Lsn
 from penstock.codec.postgres.pgwire import quoted_name
 from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
@@ -27,7 +28,7 @@ from penstock.engines.postgres.connect import (
 from penstock.engines.postgres.source.client import ReplicationConnection, Row, open_replication
 from penstock.host.errors import StatementFailed
 from penstock.host.faults import declare, point
-from penstock.model import LOAD_AGAIN, Lsn, PenstockError, TableName
+from penstock.model import LOAD_AGAIN, PenstockError, TableName
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock"

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.connect import connect, server_errors
 from penstock.engines.postgres.source.client import ReplicationConnection
-from penstock.model import LOAD_AGAIN, Lsn, PenstockError
+from penstock.model import LOAD_AGAIN, PenstockError
 
 SERVER_POSITION = """
     select case when pg_is_in_recovery() then pg_last_wal_replay_lsn()

@@ -23,6 +23,7 @@ from typing import Self
 import structlog
 
 from penstock.codec.postgres import pgwire
+from penstock.codec.postgres.lsn import Lsn
 from penstock.codec.postgres.pgoutput import make_decoder
 from penstock.codec.postgres.pgoutput_messages import LogicalMessage, RelationMessage
 from penstock.engines.postgres.source import slot
@@ -35,7 +36,7 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectionLost
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
-from penstock.model import FlushPoint, Lsn, PenstockError, Run
+from penstock.model import FlushPoint, PenstockError, Run
 from penstock.ports.runs import BYTE_COUNT_MAX, RUN_COUNT_MAX, RunQueue
 
 logger = structlog.get_logger()

@@ -11,10 +11,11 @@ from typing import Any
 
 import psycopg
 
+from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.connect import connect, server_errors
 from penstock.engines.postgres.source.snapshot import temporary_consistent_point
 from penstock.engines.postgres.verify.reader import PostgresVerifyReader
-from penstock.model import Lsn, TableDefinition
+from penstock.model import TableDefinition
 from penstock.ports.config import Config
 from penstock.ports.verify import APPLICATION_NAME, PART_BYTES, SourcePoint, Verifier, VerifyReader
 

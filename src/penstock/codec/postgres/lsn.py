@@ -1,0 +1,45 @@
+"""Positions of PostgreSQL: log sequence numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from penstock.model.position import PositionInvalid
+
+LSN_MAX = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Lsn:
+    """A PostgreSQL log sequence number: a byte offset in the write-ahead log.
+
+    Means "everything before this byte". Text form as PostgreSQL prints it: two hex numbers of at
+    most 32 bits with a slash between, no leading zeros.
+    """
+
+    ordinal: int
+
+    BITS: ClassVar[int] = 64
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that do not fit 64 bits."""
+        if not 0 <= self.ordinal <= LSN_MAX:
+            raise PositionInvalid(f"LSN out of range: {self.ordinal}")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `X/Y`; raises PositionInvalid on anything else."""
+        high, slash, low = text.strip().partition("/")
+        try:
+            if not slash or not 1 <= len(high) <= 8 or not 1 <= len(low) <= 8:
+                raise ValueError(text)
+            return cls((int(high, 16) << 32) | int(low, 16))
+        except ValueError as error:
+            raise PositionInvalid(
+                f"not a PostgreSQL LSN: {text!r}", hint="Write it as PostgreSQL does: 0/16B3740."
+            ) from error
+
+    def __str__(self) -> str:
+        """Print as PostgreSQL does."""
+        return f"{self.ordinal >> 32:X}/{self.ordinal & 0xFFFFFFFF:X}"
