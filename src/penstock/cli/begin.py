@@ -77,7 +77,7 @@ def init(
         return
     say_text(f"{file}: {len(found.plan.tables)} tables; look at it, it is short")
     if errors:
-        say_text(f"{len(errors)} things to do first, with their SQL, stand at its end")
+        say_text(f"{len(errors)} things to do first, with their SQL, are listed at its end")
     say_text("next:")
     meanings = ("what is still to be done", "load in bulk, then follow", "compare both sides")
     for line in exports:

@@ -38,7 +38,7 @@ def say(as_json: bool, text: str, **fields: Any) -> None:
 
 
 def say_web(as_json: bool) -> Callable[[str, dict[str, str]], None]:
-    """What the web interface tells where it can be reached with."""
+    """Prints where the web interface can be reached."""
     from penstock.control.live import event
     from penstock.host.clock import REAL_CLOCK
 

@@ -1,4 +1,4 @@
-"""The commands that look and tell: status, lag, verify, doctor, plan."""
+"""The commands that report: status, lag, verify, doctor, plan."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def status(file: Path, as_json: bool, verbose: bool) -> None:
     """Show what a pipeline is doing: steps, tables, positions, segments, processes, lag.
 
     Read from the change log, the target and the state files only, never from what a process
-    believes; so it tells the truth whether or not the pipeline runs. A server that cannot be
-    asked is named, with since when, and what is tried next; what it would have told is unknown.
+    believes; so it is right whether or not the pipeline runs. A server that cannot be
+    asked is named, with since when, and what is tried next; what only it knows is shown as unknown.
     Changes nothing.
 
     \b
@@ -42,16 +42,16 @@ def status(file: Path, as_json: bool, verbose: bool) -> None:
 @pipeline_file
 @common
 def lag(file: Path, as_json: bool, verbose: bool) -> None:
-    """Tell how far the target is behind the source, in seconds and in bytes.
+    """Show how far the target is behind the source, in seconds and in bytes.
 
     Seconds: the age of the oldest commit that is not applied; 0 when nothing is outstanding.
     Bytes: what the source has written that is not extracted yet, and behind what is applied.
-    Where a server cannot be asked the lag is unknown (with --json null), and which it is is told.
+    Where a server cannot be asked the lag is unknown (null with --json), and the server is named.
     Changes nothing.
 
     \b
     Example:     penstock lag shop.toml
-    Exit codes:  0 told, 1 it is not known or an error, 2 wrong usage
+    Exit codes:  0 shown, 1 unknown or an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
     from penstock.control.show import show_lag, show_no_lag
     from penstock.control.status import read_status
@@ -80,10 +80,10 @@ def lag(file: Path, as_json: bool, verbose: bool) -> None:
 def verify(file: Path, repair: bool, as_json: bool, verbose: bool) -> None:
     """Compare source and target, row by row, at one position, while both are in use.
 
-    Asks the loader to stand still at the position at which the source is read, for as long as it
+    Asks the loader to pause at the position at which the source is read, for as long as it
     takes to open a snapshot of the target; then reads both by range checksums, narrowing down to
     the rows that differ. Without a running pipeline everything captured must be applied.
-    With --repair the loader stands still until the rows that differ are written anew.
+    With --repair the loader stays paused until the rows that differ are written anew.
 
     \b
     What it changes:  nothing, but for a temporary slot on a PostgreSQL source for a moment;

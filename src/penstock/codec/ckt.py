@@ -26,7 +26,7 @@ from penstock.codec.columns import (
 from penstock.model import LOAD_AGAIN, FlushPoint, Marker, PenstockError, Relation
 from penstock.model.position import POSITION_BYTES, to_bytes, to_ordinal
 
-MAGIC = b"\x89CKT\r\n\x1a\n"  # as PNG's: shows text-mode copies and cut eighth bits
+MAGIC = b"\x89CKT\r\n\x1a\n"  # as PNG's: shows text-mode copies and stripped eighth bits
 MAGIC_END = b"CKT-END\n"
 FORMAT_VERSION = 2
 ALIGNMENT = 8
@@ -162,7 +162,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushFrame:
-    """A flush point as it stands in a file.
+    """A flush point as it is in a file.
 
     durable_bytes: so many bytes from the file's start were known to be on the disk when this
     frame was written; damage below that in an open file is corruption, never a torn tail.
@@ -181,7 +181,7 @@ def checksum_salt(file_id: str) -> int:
     return int(google_crc32c.value(uuid.UUID(file_id).bytes))
 
 
-HEADER_SALT = 0  # the header frame tells the file id, so it cannot be salted with it
+HEADER_SALT = 0  # the header frame holds the file id, so it cannot be salted with it
 
 
 def _checksum(salt: int, offset_bytes: int, kind: int, length: int, parts: Iterable[Any]) -> int:
@@ -192,7 +192,7 @@ def _checksum(salt: int, offset_bytes: int, kind: int, length: int, parts: Itera
 
 
 def frame(kind: FrameKind, salt: int, offset_bytes: int, parts: Parts) -> Parts:
-    """Put a head before a payload. offset_bytes: where in the file the head will stand."""
+    """Put a head before a payload. offset_bytes: where in the file the head will be."""
     length = sum(len(part) for part in parts)
     if length % ALIGNMENT:
         raise ValueError(f"payload of {length} bytes is not aligned")
@@ -458,7 +458,7 @@ def encode_rows_prefix(entry: FrameEntry) -> bytes:
 
 
 def decode_rows_prefix(payload: pa.Buffer, offset_bytes: int) -> FrameEntry:
-    """The index entry that a rows frame's fixed part stands for."""
+    """The index entry in a rows frame's fixed part."""
     if payload.size < _ROWS.size:
         raise _invalid("rows frame too short", offset_bytes, _ROWS.size, payload.size)
     relation_id, rows, flags, updates, *bounds = _ROWS.unpack_from(payload)
@@ -478,7 +478,7 @@ def encode_transactions_prefix(entry: FrameEntry) -> bytes:
 
 
 def decode_transactions_prefix(payload: pa.Buffer, offset_bytes: int) -> FrameEntry:
-    """The index entry that a transactions frame's fixed part stands for, its gsn still 0."""
+    """The index entry in a transactions frame's fixed part, its gsn still 0."""
     if payload.size < _TRANSACTIONS.size:
         raise _invalid(
             "transactions frame too short", offset_bytes, _TRANSACTIONS.size, payload.size

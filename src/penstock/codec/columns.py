@@ -65,7 +65,7 @@ def _transactions_schema(source_id: pa.DataType) -> pa.Schema:
     )
 
 
-# One row per transaction, without gaps: their numbers are told by where the rows stand.
+# One row per transaction, without gaps: their numbers follow from the order of the rows.
 TRANSACTIONS_SCHEMA = _transactions_schema(pa.uint64())
 NAMED_TRANSACTIONS_SCHEMA = _transactions_schema(pa.string())  # of a source with ids of text
 

@@ -21,7 +21,7 @@ from penstock.log.segment import Segment, list_begun_segments, open_segment
 from penstock.model import MarkerKind, TableName
 from penstock.ports.config import Config
 
-ROWS_OPENED_MAX = 2_000_000  # per look: a log that was long before we came is counted in pieces
+ROWS_OPENED_MAX = 2_000_000  # per look: a log that was long before we started is counted in pieces
 SEGMENTS_KNOWN_MAX = 20_000  # of which the frames are remembered
 SINGLE = {RowsFlag.INSERT: "insert", RowsFlag.UPDATE: "update", RowsFlag.DELETE: "delete"}
 KINDS = ("insert", "update", "delete", "truncate")
@@ -50,8 +50,8 @@ class KindCounts:
 class ChangeCounts:
     """What was counted so far.
 
-    gsn_first: the first row that could be counted, 0 before any; earlier ones were in segments
-    that had gone. complete: everything up to the log's end is in it.
+    gsn_first: the first row that could be counted, 0 before any; earlier ones were in segments that
+    had been removed. complete: everything up to the log's end is in it.
     """
 
     tables: dict[TableName, KindCounts] = field(default_factory=dict)

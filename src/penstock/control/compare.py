@@ -3,8 +3,8 @@
 First both sides are read whole, in parallel, and answer with checksums per bucket; then only the
 rows of buckets that differ are shipped, as hashes in key order, and merged. So the cost is that
 of reading both tables once, plus once more and the differences when there are any, wherever they
-are. Not here: reading a server (`ports.verify.VerifyReader`), and which position the snapshots
-stand at (`verify.py`).
+are. Not here: reading a server (`ports.verify.VerifyReader`), and at which position the snapshots
+are (`verify.py`).
 """
 
 from __future__ import annotations
@@ -122,9 +122,9 @@ def compare_tables(
 ) -> list[TableResult]:
     """Compare tables row by row; the results come in the order of the pairs.
 
-    hasher: None takes what `hasher_for` says. ends: the two servers; None: rows go between
-    them as they are. Raises TableGone, ColumnGone, TableRewritten, ColumnIncomparable, and the
-    typed errors of the servers.
+    hasher: None takes what `hasher_for` says. ends: the two servers; None: values pass between them
+    untranslated. Raises TableGone, ColumnGone, TableRewritten, ColumnIncomparable, and the typed
+    errors of the servers.
     """
     return [
         work.result
@@ -172,7 +172,8 @@ def compare(
 ) -> list[Compared]:
     """As `compare_tables`, with what a repair needs to know.
 
-    on_gone: told of a table that a side does not have, instead of raising; the rest is compared.
+    on_gone: called with a table that a side does not have, instead of raising; the rest is
+    compared.
     """
     works = []
     for pair in pairs:
@@ -228,7 +229,7 @@ def _images(
     if ends is not None:
         return shared_images(definition, pair.target, columns, ends, dialects)
     printed = into.printed_images(definition, types)
-    assert printed is not None, "rows that go as they are, are printed alike"
+    assert printed is not None, "values that are not translated have the same text on both sides"
     return printed
 
 

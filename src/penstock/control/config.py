@@ -232,10 +232,10 @@ def _refuse_other_engines(text: ConfigText) -> None:
 
 
 def _engine_of(url: object) -> Descriptor | None:
-    """The engine of a URL as it stands in the file; None where it cannot be told yet."""
+    """The engine of a URL as it stands in the file; None where it is not known yet."""
     try:
         return engine_at(url) if isinstance(url, str) else None
-    except UrlInvalid:  # told when values are checked, with its place
+    except UrlInvalid:  # reported when values are checked, with its place
         return None
 
 

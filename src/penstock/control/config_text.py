@@ -1,4 +1,4 @@
-"""The text of a pipeline file: TOML, `${ENV}`, and where each key stands.
+"""The text of a pipeline file: TOML, `${ENV}`, and the line of each key.
 
 Not here: which keys there are and what they mean (see `config.py`).
 """
@@ -52,7 +52,7 @@ class ConfigText:
     """A parsed pipeline file.
 
     values: the TOML document with variables replaced; a text in which one was replaced is a
-    `Substituted`, so that `"${N}"` may stand where a number is wanted.
+    `Substituted`, so that `"${N}"` may be used where a number is wanted.
     lines: `(section, key)` to line number, from 1; the section itself under key "".
     """
 
@@ -127,7 +127,7 @@ def _with_variables(
 def _replaced(
     value: str, keys: tuple[str, ...], text: ConfigText, environment: Mapping[str, str]
 ) -> str | Substituted:
-    """Replace `${NAME}`; `$${` stands for a plain `${`.
+    """Replace `${NAME}`; `$${` means a plain `${`.
 
     Inside the user:password part of a URL the variable's text is percent-encoded, so that a
     password may hold `@` or `/` as it is.

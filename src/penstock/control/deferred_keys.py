@@ -1,4 +1,4 @@
-"""Making the unique keys that have waited, for the load process: the `KeyMaker` of a pipeline.
+"""Makes the deferred unique keys, for the load process: the `KeyMaker` of a pipeline.
 
 Not here: when (`penstock.load.loader`), and the statements (`penstock.load.deferred_keys`).
 """
@@ -26,7 +26,7 @@ logger = structlog.get_logger()
 
 
 class DeferredKeyMaker:
-    """See `KeyMaker`. A table is taken out of the file when it has all of its keys."""
+    """See `KeyMaker`. A table is removed from the file when it has all of its keys."""
 
     def __init__(self, config: Config) -> None:
         """Nothing happens yet."""
@@ -46,7 +46,7 @@ class DeferredKeyMaker:
             put_deferred_keys(self._config.layout.state, (), instead_of=[table.source])
 
     def _foreign_keys(self, table: DeferredTable) -> list[str]:
-        """Those of a table that was copied by itself; they may have to wait for other rows."""
+        """Those of a table from a table sync; they may have to wait for other rows."""
         config = narrowed(self._config, table.source)
         try:
             definitions = source_tables(config)
@@ -62,7 +62,7 @@ def narrowed(config: Config, table: TableName) -> Config:
 
 
 def unique_keys_wait(config: Config) -> bool:
-    """Whether a table of the bulk load has not all of its unique keys, and will get them."""
+    """Whether a table of the bulk load still has unique keys to be made."""
     requests = read_requests(config)
     return any(
         not table.with_foreign_keys and requests.of(table.source).capture is not Capture.REMOVED

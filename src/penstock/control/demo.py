@@ -1,4 +1,4 @@
-"""`penstock demo`: the main job from start to end, on two throw-away servers.
+"""`penstock demo`: the main use from start to end, on two throw-away servers.
 
 A shop is filled on one server of our own and customers keep it busy while a pipeline copies it
 to the other, takes over at the exact position and follows; when the customers have gone home,
@@ -55,7 +55,7 @@ class DemoNeedsJava(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOutcome:
-    """How the demo ended. rows_changed: by the customers, without what the server cascaded."""
+    """How the demo ended. rows_changed: by the customers, without cascaded changes."""
 
     transactions: int
     rows_changed: int

@@ -29,7 +29,7 @@ class _Tee:
     """Writes each line to every stream that wants it, and that somebody reads.
 
     A child of `penstock run` writes into a pipe. After kill -9 of the parent nobody reads it: the
-    work ends in order then, as a signal tells it to, and never by the line that it could not write.
+    work then ends in order, on a signal, and never because of a line that it could not write.
     """
 
     def __init__(self, streams: list[IO[str]]) -> None:

@@ -96,10 +96,10 @@ def examine(
 ) -> Report:
     """Run every check that concerns this pipeline, or only those with these codes or sides.
 
-    on_finding: told each finding as soon as it is there; the report has them in order of severity.
-    Changes nothing anywhere. A server that cannot be reached is one finding with the code of the
-    connection's error; its checks are counted as skipped, and so are those of the target that need
-    the source, when that is the one.
+    on_finding: called with each finding as soon as it is there; the report has them in order of
+    severity. Changes nothing anywhere. A server that cannot be reached is one finding with the code
+    of the connection's error; its checks are counted as skipped, and so are those of the target
+    that need the source, when that is the one.
     """
     findings = _Told(on_finding)
     looked = Looked(findings=findings, has_change=config.pipeline.mode.has_change, only=only)
@@ -147,7 +147,7 @@ def examined_of(config: Config) -> Examined:
 
 
 class _Told(list[Finding]):
-    """Findings, each told to somebody when it is added."""
+    """Findings, each passed on when it is added."""
 
     def __init__(self, tell: Callable[[Finding], None]) -> None:
         super().__init__()
@@ -163,9 +163,9 @@ class _Told(list[Finding]):
 
 
 # -- what a start is refused for ---------------------------------------------------------------
-# One list in parts, ours here and each engine's in its `checks`, and a test that walks all error
-# classes: one that somebody has to mend something for is here, under its checks or under the
-# reason why no check finds it.
+# One list in parts, ours here and each engine's in its `checks`. A test walks all error classes: an
+# error that somebody has to fix something for is listed, under its checks or under the reason why
+# no check finds it.
 
 _CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -185,14 +185,14 @@ _CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 _NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
     {
-        "CF HS32 HS33": "the pipeline file: no command comes as far as doctor's checks",
+        "CF HS32 HS33": "of the pipeline file: no command gets as far as doctor's checks",
         "VF": "of `penstock verify`",
         "WB": "of the web interface",
         "LG": "of the change log: `penstock log check`",
         "DC": "of bytes that were received",
         "CT01 CT02 CT03 CT04 HS14": "of `penstock run` itself: another process runs, or has failed",
         "CT50 CT70 CT80 CT81 CT82 CT83 LD60 LG30 LG31 LG32": "of other commands",
-        "CT68 CT69": "told among past errors, or by [source] newTables: nothing refuses to begin",
+        "CT68 CT69": "shown among past errors, or by [source] newTables: nothing refuses to begin",
         "CT12 LD42": "files of the directory, read by every command",
         "HS10 HS11 HS12 HS13 HS60": "of this machine at the moment that it is asked for something",
         "HS41 HS42 HS43 HS44 HS70 HS71": "of the demo's servers and of listening",

@@ -16,9 +16,9 @@ from penstock.ports.handover import LogWithoutBulkLoad, check_bulk_load, read_ha
 DIRECTORY_CHECKS = Checks(Side.HOST)
 
 
-@DIRECTORY_CHECKS.check("PK19", "what the log was begun with", change_only=True)
+@DIRECTORY_CHECKS.check("PK19", "change log begun with a bulk load", change_only=True)
 def begun_with(config: Config) -> Iterator[Finding]:
-    """In mode data+change a log must have been begun with a bulk load, at one place."""
+    """In mode data+change a log must have been begun with a bulk load, at one position."""
     if config.pipeline.mode is not Mode.DATA_CHANGE:
         return
     begun = extraction_of(config).has_begun(pipeline_of(config))
@@ -30,6 +30,6 @@ def begun_with(config: Config) -> Iterator[Finding]:
             severity=Severity.ERROR,
             side=Side.HOST,
             what=error.message,
-            why="nothing says which rows the changes that it holds belong to",
+            why="it is not known which loaded rows its changes continue",
             command=mend_of(error),
         )

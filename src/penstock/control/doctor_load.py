@@ -40,9 +40,11 @@ def _found(code: str, what: str, why: str, command: str = "") -> Finding:
     )
 
 
-@LOAD_CHECKS.check("PK15", "rows that are there")
+@LOAD_CHECKS.check("PK15", "rows already in the target")
 def rows_there(loading: Loading) -> Iterator[Finding]:
-    """The bulk load fills empty tables, or goes on with those that it began; all are told."""
+    """The bulk load fills empty tables, or goes on with those that it began; all the others are
+    reported.
+    """
     config = loading.config
     if not config.pipeline.mode.has_data:
         return
@@ -77,9 +79,9 @@ def rows_there(loading: Loading) -> Iterator[Finding]:
             yield _found("PK15", why.message, "the bulk load refuses to begin", mend_of(why))
 
 
-@LOAD_CHECKS.check("PK16", "whose progress the target keeps", change_only=True)
+@LOAD_CHECKS.check("PK16", "change log that the target follows", change_only=True)
 def bound_log(loading: Loading) -> Iterator[Finding]:
-    """A target follows one change log, for positions of two cannot be compared."""
+    """A target follows one change log: positions of two logs cannot be compared."""
     config = loading.config
     with closing(
         open_target_reader(config.target.url, application_name=APPLICATION_NAME)
@@ -96,12 +98,12 @@ def bound_log(loading: Loading) -> Iterator[Finding]:
         "PK16",
         f"the target follows the change log {rows[0][0]} of another pipeline or directory"
         + (f", not {ours}" if ours else "; this pipeline has none yet"),
-        "changes of two logs cannot be told apart there: the loader refuses them",
+        "changes of two logs cannot be distinguished there: the loader refuses them",
         f"{drop}  -- if nothing else loads this target; or name another one in target.url",
     )
 
 
-@LOAD_CHECKS.check("PK17", "what the target can take")
+@LOAD_CHECKS.check("PK17", "columns that the target can hold")
 def planned(loading: Loading) -> Iterator[Finding]:
     """Between engines: each loss needs a choice, and each column a way into the target."""
     config = loading.config

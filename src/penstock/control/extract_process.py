@@ -59,7 +59,7 @@ def extract_options(config: Config) -> ExtractOptions:
 
 
 def extract_changes(config: Config, *, verbose: bool = False, checked: bool = False) -> Outcome:
-    """Extract until idle (exitWhenIdle) or told to stop by signal or action.
+    """Extract until idle (exitWhenIdle), or until a signal or the action stops it.
 
     checked: `penstock run` has done the preflight. Raises PreflightFailed or AlreadyRunning with
     nothing changed, NewTable, and what ends an extraction.
@@ -107,7 +107,7 @@ def extract_changes(config: Config, *, verbose: bool = False, checked: bool = Fa
 
 
 def check_source(config: Config) -> None:
-    """Check whose the directory is, and tie a new one to this source."""
+    """Check which source the directory belongs to, and bind a new one to this source."""
     now = extraction_of(config).identity(config)
     stored = stored_identity(config)
     check_identity(config, stored, now)

@@ -1,6 +1,6 @@
 """The handover, as the load process sees it: it waits for the position and reads at its point.
 
-Document 000's four steps are made by the extract process, in a way of its engine's, and kept in
+Document 000's four steps are taken by the extract process, in its engine's way, and kept in
 state/handover.json. Not here: making them (`handover` of each engine), the file
 (`penstock.ports.handover`), and the bulk load itself (`bulk_load.py`).
 """
@@ -31,7 +31,7 @@ class HandoverFailed(PenstockError):
 def wait_for_point(
     config: Config, *, stop: Callable[[], bool] = lambda: False, timeout_s: float = float("inf")
 ) -> Handover | None:
-    """In the load process: wait until the position is captured; None when told to stop first.
+    """In the load process: wait until the position is captured; None when stopped before.
 
     Raises HandoverFailed after timeout_s.
     """

@@ -1,4 +1,4 @@
-"""Rows as four hashes, of two servers, merged: numbers only, whole arrays at a time.
+"""Merges rows of two servers, each row as four hashes: numbers only, whole arrays at a time.
 
 When everything differs, every row of both sides passes here, so nothing is done row by row. Not
 here: the queries (`ports.verify.Dialect`) and who reads which side (`compare.py`).
@@ -118,7 +118,7 @@ def _count(source: Hashes, target: Hashes, tally: Tally) -> None:
     signs[len(source) :] = -1
     order = np.lexsort((rows[:, 3], rows[:, 2], rows[:, 1], rows[:, 0]))
     rows, signs = rows[order], signs[order]
-    # Equal rows of both sides cancel out; what is left stands on one side only.
+    # Equal rows of both sides cancel out; what is left is on one side only.
     net = np.add.reduceat(signs, starts := _starts(rows))
     keys = rows[starts][:, :2]
     left = net != 0

@@ -2,7 +2,7 @@
 
 Seconds are of commit times, so that an idle pipeline has no lag: nothing is outstanding. Not
 here: the query of document 000, which counts from the last finished file and grows when idle, and
-asking a source of MySQL or MariaDB (`binlog_lag.py`).
+asking the source (`lag` of each engine).
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ def lag_of(
     """Put the three together. Pure.
 
     outstanding_us: commit time of the first row in the log that is not applied; None: there is
-    none. With nothing in the log and no reader on the slot it is not known whether what the
-    source has written since concerns this pipeline: then the age of the last applied commit is
-    told, which is the most it can be. begin: the position where the log begins, for as long as
-    nothing is applied.
+    none. With nothing in the log and no reader on the slot it is not known whether what the source
+    has written since concerns this pipeline: then the age of the last applied commit is reported,
+    which is the most it can be. begin: the position where the log begins, for as long as nothing is
+    applied.
     """
     seconds = 0.0
     if outstanding_us is not None:
@@ -104,7 +104,7 @@ def lag_of(
 
 
 def read_lag(config: Config, clock: Clock = REAL_CLOCK) -> Lag:
-    """Read all three places and tell the lag. Raises their typed errors."""
+    """Read all three places and compute the lag. Raises their typed errors."""
     name = "penstock lag"
     with closing(open_progress(config.target.url, application_name=name)) as target:
         applied = target.read_applied()

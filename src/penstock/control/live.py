@@ -44,7 +44,7 @@ class View(Protocol):
     """Shows a run. Called from one thread."""
 
     def event(self, text: str, kind: str = "note", **fields: Any) -> None:
-        """Something happened: in words, and what it is made of."""
+        """Something happened: a sentence for people, and its fields."""
         ...
 
     def show(self, status: Status) -> None:
@@ -76,7 +76,7 @@ def _tables_done(bulk: BulkProgress) -> str:
 
 
 def _left(item: TableProgress | BulkProgress) -> str:
-    """The time to go; nothing where it cannot be told."""
+    """The time to go; nothing where it is not known."""
     if share_of(item) == 1.0:
         return ", keys and indexes follow" if isinstance(item, BulkProgress) else ""
     return f", {human_seconds(item.eta_s)} to go" if item.eta_s is not None else ""
@@ -102,7 +102,7 @@ def change_line(status: Status, log_rate: float, applied_rate: float) -> str:
 
 
 def _following(status: Status) -> bool:
-    """Whether there is a log to tell of."""
+    """Whether there is a log to report on."""
     return status.mode != "data" and status.log.end.position > 0
 
 
@@ -179,7 +179,7 @@ def is_loaded(status: Status) -> bool:
 class JsonView:
     """One JSON object per line: events with type, time and fields, in the order they happen.
 
-    Every LINE_INTERVAL_S one of type progress, where its figures are others than before.
+    Every LINE_INTERVAL_S one of type progress, if its figures have changed.
     """
 
     def __init__(self, emit: Callable[[dict[str, Any]], None], *, clock: Clock = REAL_CLOCK):
@@ -275,7 +275,7 @@ class LiveView:
         if _following(status):
             rows = change_rows(status, told.log_rate, told.applied_rate)
             loading = told.bulk is not None and told.bulk.phase != "done"
-            # Nothing is late before all rows are there: changes wait for them in the log.
+            # There is no lag before all rows are there: changes wait for them in the log.
             parts.append(grid([one for one in rows if not (loading and one[0] in LATER)]))
         parts += [indented(text, style) for text, style in table_rows(status)]
         waiting = starting(status) if len(parts) > 1 else "Spark and the source are being prepared"
@@ -297,12 +297,12 @@ class LiveView:
 
 
 def indented(text: str, style: str = "") -> RenderableType:
-    """A line of the view; where it is broken, too."""
+    """A line of the view; its continuation lines are indented as well."""
     return Padding(Text(text, style=style), (0, 0, 0, 2), expand=False)
 
 
 def table_rows(status: Status) -> list[tuple[str, str]]:
-    """Tables that do not follow with the others, as text and style; what needs somebody first."""
+    """Tables that are not in step, as text and style; those that need attention first."""
     lines = [line for line in status.tables if line.state != "following" or line.wanted]
     lines = [line for line in lines if line.state != "removed" or line.wanted]
     lines.sort(key=lambda line: not line.error)

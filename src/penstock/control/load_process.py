@@ -66,7 +66,7 @@ def session_options(config: Config) -> SessionOptions:
 
 
 def load_changes(config: Config, *, verbose: bool = False, checked: bool = False) -> None:
-    """Load in bulk, as the mode says, then apply the change log until it is done or told to stop.
+    """Load in bulk, as the mode says, then apply the change log until it is done or stopped.
 
     checked: `penstock run` has done the preflight. Raises PreflightFailed or AlreadyRunning with
     nothing changed, and what ends a load.
@@ -103,7 +103,7 @@ class _Load:
         self.stop = stop
 
     def run(self) -> None:
-        """Bulk load and changes, as the mode says, until done or told to stop."""
+        """Bulk load and changes, as the mode says, until done or stopped."""
         mode = self.config.pipeline.mode
         loaded = BulkResult()
         if mode is Mode.DATA_CHANGE and wait_for_point(self.config, stop=self.ended) is None:
@@ -121,7 +121,7 @@ class _Load:
         return self.stop() or self.actions.word() == "STOP"
 
     def bulk(self) -> BulkResult | None:
-        """Load what is not loaded yet; None when told to stop before all of it was."""
+        """Load what is not loaded yet; None when stopped before all of it was."""
         config = self.config
         # Tables that are copied by request are not the bulk load's any more.
         copied = read_requests(config).copied()
@@ -136,7 +136,8 @@ class _Load:
                 return None
         for note in result.notes:
             logger.warning("bulk load", note=note)
-        # At one position the foreign keys hold already; else once the changes are applied.
+        # If all rows are of one position the foreign keys hold already; else once the changes are
+        # applied.
         waits = config.pipeline.mode.has_change and not result.stands_at_one_position
         if result.foreign_keys_pending and not waits:
             self.add_foreign_keys(tables)
@@ -145,7 +146,7 @@ class _Load:
     def bulk_load(self, planner: Planner, tables: Sequence[TableDefinition]) -> BulkResult:
         """Load, and go on where a session was lost with its JVM, or a connection with its network.
 
-        As a process that is started again would: by the ledger, and by what the target has.
+        It goes on as a restarted process would: by the ledger, and by what the target has.
         """
         patience = Patience(Backoff(attempts=BULK_ATTEMPTS_MAX))
         state = LoaderState(pid=os.getpid(), state="copying")
@@ -165,19 +166,19 @@ class _Load:
                 write_loader_state(self.config.layout.run, state)
                 self.stop.wait(wait_s)
                 if self.ended():
-                    raise BulkStopped("told to stop while a server was away") from error
+                    raise BulkStopped("stopped while a server was away") from error
                 state.state = "copying"
                 write_loader_state(self.config.layout.run, state)
 
     def bulk_load_once(self, planner: Planner, tables: Sequence[TableDefinition]) -> BulkResult:
         """One session's part of it; safe to repeat."""
         if not self.sessions.wait(self.ended):
-            raise BulkStopped("told to stop while Spark was starting")
+            raise BulkStopped("stopped while Spark was starting")
         session = self.sessions.get()
         return bulk_load(self.config, session, planner, definitions=tables, stop=self.ended)
 
     def follow(self, loaded: BulkResult) -> None:
-        """Apply the change log behind a bulk load until it is done or told to stop."""
+        """Apply the change log behind a bulk load until it is done or stopped."""
         config, section = self.config, self.config.change_loader
         done = section.done_directory
         options = LoaderOptions(
@@ -222,7 +223,7 @@ class _Load:
 
 
 class _DeferredKeys:
-    """Adds foreign keys beside the loader, once every table stands at one position.
+    """Adds foreign keys beside the loader, once every table is at one position.
 
     That is when everything before the latest table's consistent point is applied, or up to where
     snapshots of several moments are settled.

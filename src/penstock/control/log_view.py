@@ -84,7 +84,7 @@ def segments_of(place: LogPlace, numbers: Sequence[int] = ()) -> list[SegmentFil
 def describe(place: LogPlace) -> Iterator[dict[str, Any]]:
     """One dict per segment, in order: what `penstock log ls` prints.
 
-    A segment that is closed or removed while we look is told as it was, or left out.
+    A segment that is closed or removed while we look is described as it was, or left out.
     """
     for file in segments_of(place):
         with suppress(FileMissing), open_segment(file.path, extension=place.extension) as segment:

@@ -1,6 +1,6 @@
 """A pipeline file from two URLs: what `penstock init` writes and `penstock copy` runs.
 
-What to ask and what to choose is what `plan` and `doctor` say, told as comments. Changes nothing at
+What `plan` and `doctor` find is written as comments. Changes nothing at
 either server. Not here: reading such a file (`config.py`), printing (`penstock.cli.begin`).
 """
 
@@ -47,7 +47,8 @@ class FileThere(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A new pipeline. text: of its file. variables: what its passwords are called, and are.
+    """A new pipeline. text: of its file. variables: the names of its passwords' variables, and the
+    passwords.
 
     config: of the file, as it was looked at; its paths are those of a folder that is gone.
     """
@@ -169,7 +170,7 @@ def _read(text: str, variables: Mapping[str, str]) -> Config:
 
 
 class _Parts:
-    """What the text is put together from; more is known each time."""
+    """What the text is made of; each look at the servers adds to it."""
 
     def __init__(
         self, *, wanted: Wanted, source: str, target: str, patterns: Sequence[str]
@@ -212,7 +213,9 @@ class _Parts:
         yield from self._statements()
 
     def _patterns(self) -> list[str]:
-        """All of PostgreSQL is a pattern for each schema: one that is made later is not meant."""
+        """All of PostgreSQL is a pattern for each schema: schemas that are made later are not
+        included.
+        """
         if self.plan is None or tuple(self.patterns) != ("*.*",):
             return list(self.patterns)
         schemas = sorted({table.source.schema for table in self.plan.tables})

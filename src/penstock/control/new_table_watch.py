@@ -2,7 +2,7 @@
 
 The catalogue is compared with what the pipeline follows: at every start, and again and again while
 changes are extracted. A new table is then asked for as `penstock table add` does it, so that the
-others flow on; one that cannot be followed is left out with the reason, and stops nobody. Not
+others flow on; one that cannot be followed is left out with the reason, and stops nothing else. Not
 here: carrying it out (the engines' `captures.py`, `penstock.ports.table_sync`).
 """
 
@@ -139,7 +139,7 @@ def _refused(config: Config, tables: Sequence[TableName]) -> dict[TableName, Pen
 
 
 def _add(config: Config, table: TableName) -> None:
-    # What the bulk load has brought of it before anybody captured it may go.
+    # Rows that the bulk load brought before the table was captured may be removed.
     loaded = read_ledger(config.layout.state).plan_of(table) is not None
 
     def change(last: TableRequest, number: int) -> TableRequest:
@@ -224,8 +224,9 @@ class NewTableWatch:
             pause_s = min(max(LOOK_INTERVAL_S, cost_s / LOOK_SHARE), LOOK_INTERVAL_S_MAX)
 
     def look(self) -> None:
-        """Look once. What was there at the last look already is settled, so that tables which
-        live for a moment are left alone. Raises NewTable, and what asking the source does.
+        """Look once. Only tables that were there at the last look already are settled, so that
+        tables which live for a moment are left alone. Raises NewTable, and what asking the source
+        does.
         """
         seen = _look(self._config)
         now_s = self._clock.monotonic_s()

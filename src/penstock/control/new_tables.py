@@ -31,7 +31,8 @@ class LeftOut(PenstockError):
 
 
 def without_new(config: Config, tables: Iterable[TableDefinition]) -> list[TableDefinition]:
-    """Those of these tables that are followed or asked for; all before the extraction began.
+    """Those of these tables that are followed or asked for; all of them, if the extraction has not
+    begun.
 
     A table that is made between our look and now waits for the next look.
     """
@@ -74,7 +75,7 @@ def new_findings(
 
 
 def named_alone(patterns: Sequence[str], tables: Collection[TableName]) -> set[TableName]:
-    """Those of these tables that a pattern without wildcards names: they are wanted for sure."""
+    """Those of these tables that a pattern without wildcards names: they are certainly wanted."""
     exact = [one for one in map(parse_pattern, patterns) if one.exact and not one.excludes]
     return {table for table in tables if any(one.matches(table) for one in exact)}
 

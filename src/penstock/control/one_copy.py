@@ -1,6 +1,6 @@
 """`penstock copy`: a pipeline of mode data without a file of the user's.
 
-Its file and state lie in a folder that is named after what is copied, so that the same command
+Its file and state are in a folder that is named after what is copied, so that the same command
 finds them again. Not here: what such a pipeline is (`new_pipeline.py`).
 """
 
@@ -36,9 +36,11 @@ def copy_once(
     view: View,
     verbose: bool,
 ) -> list[str]:
-    """Copy; the names of the tables that were. Raises what a run does, and TargetFollowsAnotherLog.
+    """Copy; returns the names of the copied tables. Raises what a run does, and
+    TargetFollowsAnotherLog.
 
-    What it leaves when it fails is what it goes on from; when it is done, only the rows stay.
+    When it fails, its state stays, so that the same command goes on; when it is done, only the rows
+    stay.
     """
     # Its state would be taken for that of the pipeline that is there.
     followed = leftovers(target, tables=None).log_id

@@ -1,7 +1,7 @@
 """Which server cannot be asked, since when, and what is tried next.
 
-That a server is away is seen by whoever asks it; when a process of the pipeline tries again, by
-what it last wrote into run/. Not here: trying again (`host.retry`, `extract.extractor`).
+Whoever asks a server sees that it is away; when a process of the pipeline tries again is what it
+last wrote into run/. Not here: trying again (`host.retry`, `extract.extractor`).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Outages:
         return Outage(
             side=side,
             code=error.code,
-            error=" ".join(error.message.split()).rstrip("."),  # drivers say it in lines
+            error=" ".join(error.message.split()).rstrip("."),  # drivers write it in several lines
             hint=error.hint,
             since_us=since_us,
             unreachable=is_outage(error),
@@ -101,7 +101,7 @@ class Outages:
 
 
 class _Written(msgspec.Struct):
-    """What both files of run/ tell of a failure."""
+    """What both files of run/ say about a failure."""
 
     pid: int = 0
     state: str = ""
@@ -135,7 +135,7 @@ def read_retries(config: Config, processes: Iterable[ProcessState]) -> tuple[Ret
 
 
 def dated(outages: Iterable[Outage], retries: Sequence[Retry]) -> tuple[Outage, ...]:
-    """The outages since when the process that needs the server has missed it, if that is longer."""
+    """The outages, dated from when the process that needs the server lost it, if that is longer."""
     known = {SIDES[retry.process]: retry.since_us for retry in retries}
     return tuple(
         replace(one, since_us=min(one.since_us, known.get(one.side) or one.since_us))
@@ -146,7 +146,7 @@ def dated(outages: Iterable[Outage], retries: Sequence[Retry]) -> tuple[Outage, 
 def outage_lines(
     outages: Sequence[Outage], retries: Sequence[Retry], *, running: Sequence[str], now_us: int
 ) -> list[str]:
-    """What a person is told of it: a line for each server and for each process that tries again."""
+    """The text for people: a line for each server and for each process that tries again."""
     lines = []
     for one in outages:
         lines.append(f"{one.words} {_since(one.since_us, now_us)}: {one.error}")

@@ -44,9 +44,9 @@ class PastError(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def errors_kept(config: Config, command: str, *, clock: Clock = REAL_CLOCK) -> Iterator[None]:
-    """Keep the error that ends the block, if one does, and let it go on.
+    """Keep the error that ends the block, if one does, and let it propagate.
 
-    A pipeline whose directory is not there yet is left without one. What is refused before
+    Nothing is kept for a pipeline whose directory is not there yet. What is refused before
     anything has begun is not kept: the directory may be another pipeline's. Nor is the end of a
     command whose output nobody reads any more, as in `penstock run shop.toml | head`.
     """

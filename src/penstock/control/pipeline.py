@@ -1,4 +1,4 @@
-"""A configured pipeline, as engines are told of it: see `penstock.ports.pipeline`."""
+"""A configured pipeline, as engines see it: see `penstock.ports.pipeline`."""
 
 from __future__ import annotations
 

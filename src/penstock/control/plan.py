@@ -66,7 +66,7 @@ class ColumnPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePlan:
-    """A table. target: its name there. lacking: what it has and the target's will not have."""
+    """A table. target: its name there. lacking: what it has and the target will not."""
 
     source: TableName
     target: TableName
@@ -170,7 +170,7 @@ class Plan:
 
 
 def check(config: Config, *, whole: bool = True) -> Plan | None:
-    """Refuse a pipeline between engines that would lose something unasked.
+    """Refuse a pipeline between engines that would lose something that nobody has chosen to lose.
 
     whole: False where the configuration is narrowed to some of its tables. None between servers
     where every type is the same, and nothing is asked. Raises PlanRefused, and what

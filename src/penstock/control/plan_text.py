@@ -37,8 +37,8 @@ def _table(table: TablePlan) -> Iterator[str]:
 
 
 def _lacking(table: TablePlan) -> Iterator[str]:
-    """What the table has and the target's will not have."""
-    yield from (f"  not carried: {one}" for one in table.lacking)
+    """What the table has and the target's table will not have."""
+    yield from (f"  not translated: {one}" for one in table.lacking)
 
 
 def _types(column: ColumnPlan) -> tuple[str, str]:

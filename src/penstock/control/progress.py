@@ -2,7 +2,7 @@
 
 The segments are the truth and the table a record of them. The extractor calls from a thread of
 its own and tries again what fails, so that a target that is away never stops an extraction. Not
-here: CL and DL rows, which are written in the transactions of the rows they stand for.
+here: CL and DL rows, which are written in the transactions of the rows they record.
 """
 
 from __future__ import annotations

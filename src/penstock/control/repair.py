@@ -1,10 +1,10 @@
 """`penstock verify --repair`: the target's rows that differ, written anew from the source.
 
-Both sides stand at one position and the loader stands still there, so the changes that follow find
-what they follow. Everything is one target transaction, which is committed only when each table's
-checksums are those of the source. Rows are chosen by the hash of their key on both sides, and come
-the way the bulk load brings them: what one hash stands for goes and comes together. Not here: what
-differs (`compare.py`), and holding the loader (`verify.py`).
+Both sides are at one position and the loader is paused there, so the next changes find the rows
+that they change. Everything is one target transaction, which is committed only when each table's
+checksums are those of the source. Rows are chosen by the hash of their key on both sides, and are
+read and written as in the bulk load: all rows of one hash are deleted and written together. Not
+here: what differs (`compare.py`), and holding the loader (`verify.py`).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Repair:
         return done
 
     def _mend(self, one: Compared, target: RepairTarget, reader: BulkReader) -> Repaired:
-        """Delete what differs in one table, bring it anew, and see that the table is equal."""
+        """Delete what differs in one table, write it anew, and check that the table is equal."""
         name = one.pair.target
         self.tell(f"repairing {name}")
         chosen = (one.buckets, one.differing, one.keys, self.hasher)
@@ -100,7 +100,7 @@ class Repair:
         return Repaired(table=one.pair.source.name, target=name, deleted=deleted, written=written)
 
     def _task(self, one: Compared, where: str) -> ChunkTask:
-        """The rows to bring, as if they were a chunk of the bulk load."""
+        """The rows to write, as if they were a chunk of the bulk load."""
         definition = one.pair.source
         way = read_plan_of(definition, self.ends) if self.ends is not None else None
         columns = way.columns if way is not None else _stored(definition)

@@ -1,8 +1,8 @@
 """`penstock reset`: takes back what a pipeline made, at both servers and on disk.
 
-First everything is looked at and nothing changed; then the source is let go, the target's state,
-and last the directory, so that a reset that was killed at any moment can be repeated. Not here:
-asking (`penstock.cli.reset`), and what each engine holds (`ports.reset`,
+First everything is looked at and nothing changed; then the source is released, the target's state
+is removed, and last the directory, so that a reset that was killed at any moment can be repeated.
+Not here: asking (`penstock.cli.reset`), and what each engine holds (`ports.reset`,
 `ports.leftovers`).
 """
 
@@ -48,7 +48,7 @@ class ResetNotAllowed(PenstockError):
 
 
 class ResetUnsure(PenstockError):
-    """It cannot be told whether what is there is this pipeline's, and nobody is asked."""
+    """It is not certain that what is there is this pipeline's, and nobody is asked."""
 
     code = "CT81"
 
@@ -57,7 +57,7 @@ class ResetUnsure(PenstockError):
 class Reset:
     """What a reset does. notes: what is worth knowing before one answers.
 
-    unsure: why somebody has to look at it and answer; empty where it is the pipeline's for sure.
+    unsure: why somebody has to look at it and answer; empty where it is certainly the pipeline's.
     """
 
     source: tuple[Removal, ...]
@@ -139,15 +139,17 @@ def look(config: Config, *, with_tables: bool) -> Reset:
 
 
 def _unsure(config: Config, owner: str, log_id: str) -> str:
-    """Why a directory without a log does not tell whose it is what is there; empty: nobody's."""
+    """Why it is not known, without a log in the directory, whose the things at the servers are;
+    empty: there are none.
+    """
     found = [owner] if owner else []
     if log_id:
         found.append(f"the target follows change log {log_id}")
     if not found:
         return ""
     return (
-        f"{', '.join(found)}, and {config.directory} has no log that tells whether it is this "
-        "pipeline's"
+        f"{', '.join(found)}, and {config.directory} has no log that says whether it is this "
+        f"pipeline's"
     )
 
 
@@ -179,7 +181,7 @@ def _notes(config: Config, *, with_tables: bool) -> tuple[str, ...]:
 
 
 def carry_out(config: Config, reset: Reset, *, on_done: Callable[[str], None]) -> None:
-    """Do it, inside `at_rest`. on_done: told of each thing that is gone.
+    """Do it, inside `at_rest`. on_done: called with each thing that is gone.
 
     Raises ResetNotAllowed, and what the servers' connections do; then run it again.
     """

@@ -1,4 +1,4 @@
-"""Which processes work on a pipeline's directory, told by the locks they hold."""
+"""Which processes work on a pipeline's directory, known by the locks they hold."""
 
 from __future__ import annotations
 

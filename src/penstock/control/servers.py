@@ -20,7 +20,7 @@ def server_of(url: str) -> Server:
 
 
 def server_pair(config: Config) -> ServerPair | None:
-    """The two servers, as they say themselves which they are.
+    """The two servers, each with the engine and version that it reports.
 
     None where every type is the same at both, and nothing is translated.
     """

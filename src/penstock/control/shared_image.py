@@ -1,9 +1,9 @@
 """Images of rows that servers of different engines compute alike: SQL for both sides of a table.
 
 Each column is the text by which the table of types compares it (`codec.types`), so what a
-pipeline holds to be equal is equal here. Texts are given their length, NULL is told from every
-text, and long values enter as a digest where an engine cannot make texts of any length. Not here:
-the SQL of images and of hashing them (`ports.verify.Dialect`).
+pipeline holds to be equal is equal here. Each text is preceded by its length, NULL differs from
+every text, and long values enter as a digest where an engine cannot make texts of any length. Not
+here: the SQL of images and of hashing them (`ports.verify.Dialect`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BYTES = Form(kind=Kind.BYTES)
 
 
 class ColumnIncomparable(PenstockError):
-    """The table of types has no way to carry a column, so there is nothing to compare it by."""
+    """The table of types has no translation for a column, so there is nothing to compare it by."""
 
     code = "VF04"
 
@@ -36,9 +36,9 @@ def compared_columns(
     *,
     present: Collection[str],
 ) -> list[ColumnDefinition]:
-    """The columns that are compared: those that are carried, and computed ones that are there.
+    """The columns that are compared: those that are loaded, and generated ones that are there.
 
-    Servers of one engine compute alike what is not carried between them. present: names of the
+    Servers of one engine compute generated columns alike. present: names of the
     target's columns, as it has them.
     """
     names = {column.name for column in carried(definition, ends)}

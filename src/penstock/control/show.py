@@ -41,7 +41,7 @@ SEVERITY_STYLES = {
 
 
 def show_report(report: Report, out: Console | None = None) -> None:
-    """Print doctor's findings as blocks, so that each command can be copied as it stands."""
+    """Print doctor's findings as blocks, so that each command can be copied as it is."""
     out = out or console()
     for finding in report.findings:
         _show_finding(finding, out)
@@ -216,7 +216,7 @@ class VerifyBar:
         self._task = TaskID(0)
 
     def __enter__(self) -> Self:
-        """Nothing is drawn before there is something to tell."""
+        """Nothing is drawn before there is something to show."""
         return self
 
     def __exit__(
@@ -261,7 +261,7 @@ class VerifyBar:
 
 def _show_not_compared(result: VerifyResult, out: Console) -> None:
     for name, state in result.left_out.items():
-        out.print(Text(f"{name}: not compared, it stands apart ({state})", style="yellow"))
+        out.print(Text(f"{name}: not compared, not in step ({state})", style="yellow"))
     for name, why in result.not_compared.items():
         out.print(Text(f"{name}: not compared: {why}", style="red"))
     for name, columns in result.columns_left_out.items():

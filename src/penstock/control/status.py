@@ -1,7 +1,7 @@
 """What a pipeline is doing, read from the log, the target and the state files only.
 
-Nothing here asks a process of ours: a status is true whether or not one runs. Not here: how it is
-shown (`display.py`, `live.py`), and the two servers' sides (`lag.py`, `target_state.py`).
+Nothing here asks a process of ours: a status is correct whether or not one runs. Not here: how it
+is shown (`display.py`, `live.py`), and the two servers' sides (`lag.py`, `target_state.py`).
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ NAME = "penstock status"
 class Status:
     """All of it. outages: servers that could not be asked; lag is None then.
 
-    What the target tells is of target_read_us where it could not be asked now; where it never was,
-    `target.unknown`. retries: what processes have failed at and try again. read_us: when this was
-    read.
+    What the target says is as of target_read_us where it could not be asked now; where it was never
+    asked, `target.unknown` is set. retries: what processes have failed at and try again. read_us:
+    when this was read.
 
     tables: those that somebody asked something for. positions: how the source writes them.
     """
@@ -180,7 +180,7 @@ class StatusReader:
     def read(self, *, look_into_open: bool = True) -> Status:
         """The status now. look_into_open: read the open segment's end too.
 
-        A server that cannot be asked is told in it. Raises what the files of the pipeline do.
+        The status names a server that cannot be asked. Raises what the files of the pipeline do.
         """
         config = self._config
         log = read_log_end(config, look_into_open=look_into_open)
@@ -216,7 +216,7 @@ class StatusReader:
         )
 
     def _ask_target(self) -> Outage | None:
-        """Ask the target what it tells; why not, if it cannot be asked."""
+        """Ask the target for its state; returns why not, if it cannot be asked."""
         self.asking = "target"
         try:
             if self._target is None or self._target.is_closed:
@@ -283,7 +283,7 @@ def read_status(config: Config) -> Status:
 def at_rest(status: Status) -> Status:
     """The last status of a run that ended because its source was idle: without lag.
 
-    With the slot read by nobody the age of the last commit is told as the most the lag can be;
+    With the slot read by nobody the age of the last commit would be shown, the most the lag can be;
     but here CHANGE.DONE has just been written, and everything before it is applied. Any other
     status is returned as it is.
     """

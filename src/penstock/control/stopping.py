@@ -1,4 +1,4 @@
-"""How a process is asked to end: SIGTERM and SIGINT once end it in order, twice at once.
+"""How a process is asked to end: the first SIGTERM or SIGINT ends it in order, the second at once.
 
 Not here: what "in order" means: the extractor ends at a flush point, the loader at a batch.
 """

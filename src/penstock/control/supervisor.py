@@ -38,10 +38,10 @@ logger = structlog.get_logger()
 
 POLL_INTERVAL_S = 0.1
 STATUS_INTERVAL_S = 1.0
-SILENT_S = 8.0  # so long a question may take before its answer is called missing
+SILENT_S = 8.0  # how long an answer may take before it is reported as missing
 RESTARTS_MAX = 5
 RESTART_WAIT_FIRST_S = 1.0
-HEALTHY_AFTER_S = 60.0  # a half that ran so long has earned its restarts anew
+HEALTHY_AFTER_S = 60.0  # after running this long a half may be restarted as often as at the start
 LAST_LINES_KEPT = 30
 
 
@@ -85,7 +85,7 @@ class _Half:
         return self.code is not None and self.restart_at_s is None
 
     def start(self) -> None:
-        """Start the process; its lines go to its diagnostics file and, the last, are kept."""
+        """Start the process; its lines go to its diagnostics file, and the last ones are kept."""
         kept: deque[str] = deque(maxlen=LAST_LINES_KEPT)
 
         def on_line(line: str) -> None:
@@ -177,7 +177,7 @@ class StatusThread:
         return latest
 
     def _silence(self) -> Status | None:
-        """What there is to say while a server has taken a question and does not answer."""
+        """What to report while a server has taken a question and does not answer."""
         asked_s, last, side = self._asked_s, self._last, self._reader.asking
         silent_s = 0.0 if asked_s is None else REAL_CLOCK.monotonic_s() - asked_s
         if last is None or silent_s < SILENT_S:
@@ -209,7 +209,7 @@ class Supervisor:
         on_event: Tell,
         on_tick: Callable[[], None],
     ) -> None:
-        """on_event: told what happens to processes. on_tick: called every POLL_INTERVAL_S."""
+        """on_event: is given what happens to processes. on_tick: called every POLL_INTERVAL_S."""
         self._halves = halves
         self._stop = stop
         self._on_event = on_event
@@ -308,7 +308,7 @@ class Supervisor:
 
 
 def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
-    """Run a pipeline until it is done or told to stop.
+    """Run a pipeline until it is done or stopped.
 
     Raises PreflightFailed or AlreadyRunning with nothing changed, NewTable, HalfFailed with the
     error of the process that ended, SystemExit after a second signal.

@@ -1,4 +1,4 @@
-"""`penstock table add | remove | pause | resume | resync`: asking that a table be treated so.
+"""`penstock table add | remove | pause | resume | resync`: requests for single tables.
 
 Each checks what can be known now, and writes a request (`table_wishes.py`). Not here: carrying it
 out, and showing it (`table_list.py`).
@@ -113,7 +113,7 @@ def pause(config: Config, table: TableName) -> TableRequest:
 
 
 def resume(config: Config, table: TableName) -> TableRequest:
-    """Have them applied, in their order; forgets what was asked for a name that is no table.
+    """Have them applied, in their order; forgets requests for a name that is no table.
 
     Raises TableNotTaken.
     """
@@ -157,7 +157,7 @@ def _check_there(config: Config, table: TableName) -> None:
         raise TableNotTaken(f"{table} is not one of this pipeline's tables", hint=hint)
     known = followed_tables(config)
     is_known = known is not None and known.has(table)
-    # A pattern may stand for the name, and the table be new; or it is written wrongly.
+    # A pattern may match the name and the table be new, or the name may be misspelt.
     if not is_known and not _is_asked(config, table):
         if table in {one.name for one in source_tables(config)}:
             return
@@ -169,7 +169,9 @@ def _is_asked(config: Config, table: TableName) -> bool:
 
 
 def _is_captured(config: Config, table: TableName) -> bool:
-    """Whether the pipeline has begun with a table, rather than just standing for its name."""
+    """Whether the pipeline has begun to capture a table, and its patterns do not merely match its
+    name.
+    """
     return is_followed(config, table)
 
 
@@ -188,9 +190,9 @@ def check_capturable(config: Config, tables: Sequence[TableName]) -> list[TableD
             f"there is no table {missing[0]} at the source",
             hint="Write names as the catalogue has them: case counts.",
         )
-    # What its binlog would not tell, as the cascades of a foreign key, is refused here; and what
-    # the source could not update any more once it is published; and types that nobody has chosen
-    # a form for, with which the pipeline would not start again.
+    # Refused here: what a binlog would not contain, such as cascades of a foreign key; tables that
+    # the source could not update any more once they are published; and types with a loss that
+    # nobody has chosen for, with which the pipeline would not start again.
     checks = checks_of(config.source.url).CHECKS_OF_A_NEW_TABLE
     examine(only, only=checks, sides=(Side.SOURCE,)).require()
     check_plan(only, whole=False)

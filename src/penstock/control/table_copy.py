@@ -1,8 +1,9 @@
-"""Copying one table's rows beside the stream: for `penstock table add` and `table resync`.
+"""Copies one table's rows beside the stream: for `penstock table add` and `table resync`.
 
 The bulk load's own machinery, for one table, at a consistent point that is taken now: chunks with
 a ledger of their own below state/copies/, so that a copy that is killed goes on where it was. Each
-has a thread of the load process, works when it is its turn, and leaves a slot to the changes. Not
+runs on a thread of the load process, waits for its turn, and leaves one of Spark's slots to the
+changes. Not
 here: what happens to the table before and after (`penstock.ports.table_sync`).
 """
 
@@ -38,7 +39,7 @@ STOP_CHECK_S = 0.2
 
 
 class CopyNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown of a copy. code, error, hint: why it does not go on; empty when it does."""
+    """What is shown of a copy. code, error, hint: why it is stopped; empty when it is not."""
 
     table: TableName
     copy_id: int
@@ -144,7 +145,7 @@ class _Copy:
                 self._note(code=error.code, error=error.message, hint=error.hint)
                 self._ended.wait(patience.wait_s(error) or RETRIES.longest_s)
             except Exception as error:
-                # A defect: told where the operator looks, and the other tables flow on.
+                # A defect: shown where the operator looks, and the other tables flow on.
                 logger.exception("copy failed", table=str(self.note.table))
                 self._note(code="PS99", error=f"unexpected {type(error).__name__}: {error}")
                 return

@@ -31,9 +31,9 @@ WAITING = (SyncState.PAUSED, SyncState.COPYING, SyncState.CATCHING_UP)  # change
 class TableLine:
     """One table that somebody has asked something for.
 
-    state: where it is. wanted: what it is on its way to; empty when it is there. behind: row
-    changes of this table that wait, as far as the others are. code, error, hint: why
-    it does not go on, or is left out; empty otherwise.
+    state: where it is. wanted: the state that it will reach; empty when it has. behind: row changes
+    of this table that wait and that the others' progress has passed. code, error, hint: why it does
+    not go on, or is left out; empty otherwise.
     """
 
     table: TableName
@@ -63,7 +63,7 @@ class TableLine:
 
 
 def table_lines(config: Config) -> list[TableLine]:
-    """The tables that are, were or shall be apart from the others, by name.
+    """The tables that have, had or shall have a table sync, by name.
 
     Raises the typed errors of the target's connection.
     """
@@ -163,7 +163,7 @@ def columns_left_out(config: Config) -> dict[TableName, frozenset[str]]:
 
 
 def tables_in_sync(config: Config) -> dict[TableName, str]:
-    """Tables that do not stand with the others, and their state. Raises as `table_lines` does."""
+    """Tables that are not in step, and their state. Raises as `table_lines` does."""
     with closing(open_progress(config.target.url, application_name=APPLICATION_NAME)) as target:
         rows = target.read_table_syncs()
     return states(read_requests(config), rows)

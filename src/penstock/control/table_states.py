@@ -1,4 +1,4 @@
-"""What each table of a pipeline is at: told from the ledger, the target and the log. Pure.
+"""What each table of a pipeline is at: from the ledger, the target and the log. Pure.
 
 Not here: counting changes (`change_counts.py`).
 """
@@ -53,8 +53,8 @@ ASKED = {
 class TableFacts:
     """One table. share: of the bulk load, 0 to 1; None where there is none.
 
-    wanted: what it is on its way to, as `penstock table ls` says it; empty when it is there. code,
-    error, hint: why it does not go on.
+    wanted: the state that it will reach, as in `penstock table ls`; empty when it has. code,
+    error, hint: why it is stopped.
     """
 
     table: TableName
@@ -69,7 +69,7 @@ class TableFacts:
 def table_facts(
     status: Status, names: Iterable[TableName], *, whole: bool = False
 ) -> list[TableFacts]:
-    """Tell of every table, by name. names: those that the log follows, or counts changes of.
+    """The facts of every table, by name. names: those that the log follows, or counts changes of.
 
     whole: these are all that are followed now; others of the bulk load have another name by now,
     or were removed.

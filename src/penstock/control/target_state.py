@@ -1,6 +1,6 @@
-"""What the tables of schema or database `wirekite` in a pipeline's target tell of it.
+"""A pipeline's state, from the tables of schema or database `wirekite` in its target.
 
-The queries are those that document 000 prints, run as they stand on every engine. Not here: the
+The queries are those that document 000 prints, run unchanged on every engine. Not here: the
 tables themselves (`penstock.ports.progress`).
 """
 
@@ -51,7 +51,7 @@ class ProgressRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetState:
-    """What the target tells. unknown: it could not be asked so far, and the rest means nothing."""
+    """What the target says. unknown: it could not be asked so far, and the rest means nothing."""
 
     unknown: bool = False
     applied: Applied = field(default_factory=Applied)
@@ -89,7 +89,7 @@ def _progress_rows(reader: TargetReader, query: str) -> tuple[ProgressRow, ...]:
 
 
 def _bulk(reader: TargetReader, config: Config, action: str) -> BulkProgress | None:
-    """The bulk load's progress, without rates: what plan and target say together."""
+    """The bulk load's progress, without rates: from the plan and the target."""
     ledger = read_ledger(config.layout.state)
     if not ledger.plans:
         return None

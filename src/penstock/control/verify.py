@@ -1,9 +1,9 @@
 """`penstock verify`: are source and target equal, row by row, at one position?
 
-The source may be written meanwhile, and the pipeline may run: then the loader is asked to stand
-still at the position at which the source is read, just long enough to take a snapshot of the
-target. Without a running loader verify first makes sure that nothing is left to apply. Not here:
-the comparison (`compare.py`) and the loader's side of the hold (`penstock.load.hold`).
+The source may be written meanwhile, and the pipeline may run: then the loader is asked to pause at
+the position at which the source is read, just long enough to take a snapshot of the target. Without
+a running loader verify first makes sure that nothing is left to apply. Not here: the comparison
+(`compare.py`) and the loader's side of the hold (`penstock.load.hold`).
 """
 
 from __future__ import annotations
@@ -76,26 +76,26 @@ class ExtractorMissing(PenstockError):
 
 
 class HoldNotReached(PenstockError):
-    """The loader did not come to stand at the position in time."""
+    """The loader did not reach the position in time."""
 
     code = "VF13"
     retry: ClassVar[Retry] = "backoff"
 
 
 class VerifyStopped(PenstockError):
-    """Verify was told to stop before it had an answer."""
+    """Verify was stopped before it had an answer."""
 
     code = "VF14"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyResult:
-    """What verify found. position: where both sides stood; seconds: in all, and of the hold.
+    """What verify found. position: where both sides were; seconds: in all, and of the hold.
 
     hold_seconds: for how long the loader was kept from applying; 0 without a loader. at: the
     position as the source writes it. way: how the sides were compared, for people. repaired: what
-    was done to the tables that were found not to be equal, and are now. left_out: tables that
-    stand apart from the others (`penstock table`), and what each is at. columns_left_out: by table,
+    was done to the tables that were found not to be equal, and are now. left_out: tables whose
+    table sync has not ended (`penstock table`), and the state of each. columns_left_out: by table,
     columns of the source that the target does not have, by policy: they are not compared.
     not_compared: tables that the configuration takes in and that are not captured, or that a side
     does not have, and why.
@@ -153,9 +153,10 @@ def verify(
 ) -> VerifyResult:
     """Compare all captured tables at one position. Changes nothing but for a temporary slot.
 
-    on_waiting: told in words what is waited for. named_max: differing keys named per table.
+    on_waiting: called with a text that says what is waited for. named_max: differing keys named per
+    table.
     timeout_s: for the loader to come to the position. sessions: readers per side. repair: write the
-    rows that differ anew, while the loader stands still; see `repair.py` for what that raises.
+    rows that differ anew, while the loader is paused; see `repair.py` for what that raises.
     Raises NotLoadedYet, ChangesUnapplied, ExtractorMissing, HoldNotReached, VerifyStopped, the
     errors of `compare.py`, of the catalogue and of the servers.
     """
@@ -234,14 +235,14 @@ def table_pairs(config: Config) -> list[TablePair]:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """How to wait: tell what for, give up on stop or after the time."""
+    """How to wait: say what for, give up on stop or after the time."""
 
     tell: Callable[[str], None]
     stop: Callable[[], bool]
     timeout_s: float
 
     def stop_here(self, what: str) -> None:
-        """Raise VerifyStopped when told to stop."""
+        """Raise VerifyStopped when a stop was asked for."""
         if self.stop():
             raise VerifyStopped("verify was stopped before " + what)
 
@@ -261,9 +262,10 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
-    """Both sides at one point. hold_s: for how long the loader stood still for it.
+    """Both sides at one point. hold_s: for how long the loader was paused for it.
 
-    held_from_s: since when it stands, monotonic; 0 where it does no more. applied: of the target.
+    held_from_s: since when it is paused, monotonic; 0 where it is not any more. applied: of the
+    target.
     """
 
     source: VerifyReader
@@ -296,7 +298,7 @@ def _sides_while_running(
 ) -> _Opened:
     """Open both sides at one position.
 
-    The loader stands still only within this call; with keep until the stack is closed.
+    The loader is paused only within this call; with keep until the stack is closed.
     """
     state = config.layout.state
     if not _runs(config, "extract"):
@@ -362,7 +364,7 @@ def _not_reached(config: Config, held: Held | None) -> HoldNotReached:
             "the loader ended while verify waited for it", hint="Run `penstock verify` again."
         )
     text = positions_of(config).text
-    where = "did not answer" if held is None else f"stands at {text(held.position)}"
+    where = "did not answer" if held is None else f"is at {text(held.position)}"
     return HoldNotReached(
         f"the loader {where}",
         hint=f"See `penstock lag {config.path.name}`: when the lag is large, wait, or give a "
@@ -395,7 +397,7 @@ def _sides_at_rest(
 ) -> _Opened:
     """Open both sides when no loader runs; refuse when changes before the position are missing.
 
-    keep: a loader that is started meanwhile stands still until the stack is closed.
+    keep: a loader that is started meanwhile is paused until the stack is closed.
     """
     if keep and config.pipeline.mode.has_change:
         stack.enter_context(_hold(config))
@@ -434,7 +436,7 @@ def _check_all_applied(config: Config, waiting: _Waiting, point: SourcePoint) ->
 
 
 def _unread(config: Config, point: SourcePoint) -> str:
-    """What of ours lies between our log and the point, for people; empty for nothing."""
+    """Which of our changes are between our log and the point, for people; empty for none."""
     return verifier_of(config.source.url).unread(
         config,
         point,

@@ -185,7 +185,7 @@ cdef int put_padded(
 cdef int put_set(
     Column* column, int64_t row, Cell* cell, uint64_t bits, int64_t* text
 ) noexcept nogil:
-    """The labels whose bits are set, with commas between: behind an empty text stands none."""
+    """The labels whose bits are set, with commas between: an empty text has none behind it."""
     cdef int64_t i, size = 0
     cdef uint8_t* room
     cdef uint8_t* start

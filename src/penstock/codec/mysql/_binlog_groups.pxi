@@ -26,7 +26,7 @@ cdef object gtid_text(Gtid* gtid):
 
 
 cdef bint extends(Gtid* run, Gtid* one) noexcept nogil:
-    """Whether a transaction follows a run at once; MariaDB's last one stands for all before."""
+    """Whether a transaction follows a run at once; MariaDB's last one implies all before."""
     if run.kind != one.kind:
         return False
     if run.kind == 2:

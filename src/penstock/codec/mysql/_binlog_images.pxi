@@ -237,7 +237,7 @@ cdef bint packed_length(
 cdef bint read_rows_head(
     const uint8_t* block, int64_t start, int64_t end, uint8_t op, RowsHead* head
 ) noexcept nogil:
-    """What stands before the rows; False: malformed."""
+    """What comes before the rows; False: malformed."""
     cdef int64_t at = start + 27, extra, size
     cdef uint64_t width = 0
     cdef uint8_t kind = block[start + 4]
@@ -282,7 +282,7 @@ cdef bint read_rows_head(
 cdef int check_head(
     Bound* bound, Trouble* trouble, RowsHead* head, uint8_t op, int64_t start, bint defaults
 ) noexcept nogil:
-    """Refuse images that do not tell what is needed."""
+    """Refuse images that lack what is needed."""
     cdef int64_t i, missing = 0, first = -1
     if head.width != bound.count:
         return fail_in(trouble, bound, -1, BAD_COLUMN_COUNT, start)

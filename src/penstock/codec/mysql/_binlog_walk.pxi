@@ -58,7 +58,7 @@ cdef class _Scope:
 
 
 cdef class _Walker:
-    """Takes packets, file bytes and events at the side apart; keeps the place in the log."""
+    """Parses packets, file bytes and events at the side; keeps the place in the log."""
 
     cdef readonly object file_name
     cdef readonly int64_t file_number

@@ -74,7 +74,9 @@ cdef inline bint has_special(uint64_t word) noexcept nogil:
 
 
 cdef inline uint8_t escape_of(uint8_t byte) noexcept nogil:
-    """The letter behind the backslash; 0 where there is nothing to escape. A zero byte is apart."""
+    """The letter behind the backslash; 0 where there is nothing to escape. A zero byte is handled
+    separately.
+    """
     if byte == c"\\":
         return c"\\"
     if byte == c"\n":

@@ -34,7 +34,7 @@ _NUMBERS = {
 _LITERALS: dict[int, bool | None] = {0: None, 1: True, 2: False}
 _PRECISION_MAX = 99
 _DECIMAL, _DATE, _TIME, _DATETIME, _TIMESTAMP = 246, 10, 11, 12, 7
-# A number is printed without exponent when its point stands within these places.
+# A number is printed without exponent when its point is within these places.
 _POINT_MIN, _POINT_MAX = -14, 15
 
 
@@ -47,7 +47,7 @@ class Opaque:
 
 
 def _member_order(name: str) -> tuple[int, bytes]:
-    """Members are stored by the length of their names, then by their bytes."""
+    """Members are stored in order of the length of their names, then of their bytes."""
     encoded = name.encode()
     return len(encoded), encoded
 

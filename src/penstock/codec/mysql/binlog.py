@@ -7,9 +7,9 @@ The block holds packets as they come from the socket during a dump: a 24-bit len
 number, a status byte, and an event with its checksum. Only whole packets are consumed; an event
 that needs several is joined at the side. The two bytes that a server puts before events for
 semi-synchronous replicas are not understood: do not ask for them. Rows, table maps that are known,
-the begin and end of transactions are decoded here; all else is handed back (Stop.MESSAGE) and read
-by `binlog_events`, `binlog_query` and `binlog_tables`. Not here: the socket, what tables are
-captured, DDL.
+the begin and end of transactions are decoded here; everything else is handed back (Stop.MESSAGE)
+and read by `binlog_events`, `binlog_query` and `binlog_tables`. Not here: the socket, what tables
+are captured, DDL.
 
 Positions are one number: the file's number above OFFSET_BITS, the offset in it below. A row's is
 that of its transaction's first event, so a row is in a snapshot taken at P exactly when its
@@ -75,7 +75,7 @@ try:
     from penstock.codec.mysql._binlog import Decoder as _Kernel
 except ModuleNotFoundError as missing:
     if missing.name != "penstock.codec.mysql._binlog":
-        raise  # the kernel is there and broken: never fall back without a word
+        raise  # the kernel is there and broken: never fall back silently
     COMPILED = False
 else:
     COMPILED = True
@@ -215,7 +215,7 @@ class Decoder(Groups):
     ) -> int:
         """Decode whole packets of block[start:end]; return the offset behind the last consumed.
 
-        `stop` tells why it returned:
+        `stop` says why it returned:
         COMMIT: behind the end of a transaction with row_count >= commit_limit (default:
         row_limit; 0 stops at every one) or too many bytes. LIMIT: before a row, with row_count >=
         row_limit or too many bytes: take, then go on from the offset. MESSAGE: the event is
@@ -258,7 +258,7 @@ class Decoder(Groups):
             self._park_limit = 0
 
     def take_parked(self) -> bytes:
-        """Detach what `park` put aside: whole events, which may be kept for years."""
+        """Detach what `park` put aside: whole events, which may be kept for any length of time."""
         taken = bytes(self._parked)
         self._parked.clear()
         return taken
@@ -445,7 +445,7 @@ class Decoder(Groups):
     def take(self) -> list[Rows]:
         """Detach all buffered rows, one batch per relation version that has any.
 
-        Within a batch rows are in order; between batches the gsn column tells the order.
+        Within a batch rows are in order; between batches the gsn column gives the order.
         """
         taken = [store.batch() for store in self._stores if len(store)]
         for store in self._stores:

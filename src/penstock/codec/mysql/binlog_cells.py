@@ -72,7 +72,7 @@ class How(IntEnum):
 class Cell:
     """How one column's values are read, and the neutral type they become.
 
-    prefix: bytes of the length that stands before a value, 0 for values of `size` bytes.
+    prefix: bytes of the length in front of a value, 0 for values of `size` bytes.
     size: of a value without prefix; with How.PADDED what it is filled up to. precision, scale: of
     DECIMAL; precision also the digits of a time's fraction. charset: of text. labels: of ENUM and
     SET.
@@ -132,10 +132,10 @@ def cells(
             # The catalogue has a question mark for each character beyond utf8mb3.
             raise ShapeMismatch(
                 f"column {column.name} of {relation.full_name} has a member with a question mark "
-                "in the catalogue, which may stand for another character, and the binlog does not "
-                "tell",
-                hint="Run `set global binlog_row_metadata = 'FULL'` so that the binlog itself "
-                "tells what members are called, then load the table again.",
+                "in the catalogue, which may be another character, and the binlog does not say "
+                "which",
+                hint="Run `set global binlog_row_metadata = 'FULL'` so that the binlog itself says "
+                "what members are called, then load the table again.",
                 table=relation.full_name,
                 column=column.name,
             )
@@ -152,8 +152,8 @@ def cells(
             raise ShapeMismatch(
                 f"column {column.name} of {relation.full_name}, a {text}, cannot be kept as "
                 f"{column.neutral}" + ("" if not fits else f": {missing}"),
-                hint="Run `set global binlog_row_metadata = 'FULL'` so that the binlog itself "
-                "tells what tables look like, then load the table again.",
+                hint="Run `set global binlog_row_metadata = 'FULL'` so that the binlog itself says "
+                "what tables look like, then load the table again.",
                 table=relation.full_name,
                 column=column.name,
             )

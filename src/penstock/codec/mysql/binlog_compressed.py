@@ -1,8 +1,8 @@
 """Compressed events: MySQL's TRANSACTION_PAYLOAD, MariaDB's compressed QUERY and rows events.
 
-What comes out is events as they would have stood in the log, without checksums. Sizes that an
-event claims are never trusted before the bytes are there. A payload is taken apart piece by piece:
-however much it becomes, its packed bytes, two pieces and one event are all that is in memory.
+The result is the events as they would be in an uncompressed log, without checksums. Sizes that an
+event claims are never trusted before the bytes are there. A payload is decompressed piece by piece:
+however large it becomes, its packed bytes, two pieces and one event are all that is in memory.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Payload:
 
 
 def inflated_rows(event: bytes) -> bytes:
-    """A rows event that MariaDB compressed, as it would have been without.
+    """A rows event that MariaDB compressed, as it would have been uncompressed.
 
     The head's length is set anew. Raises BinlogBroken (reason payload).
     """

@@ -245,7 +245,7 @@ def gtid(event: bytes) -> Gtid:
 
 
 class _Serialized:
-    """The tagged fields of MySQL's newer events; a number's first byte tells its length."""
+    """The tagged fields of MySQL's newer events; a number's first byte gives its length."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

@@ -17,7 +17,7 @@ from penstock.codec.mysql.binlog_store import Store
 from penstock.codec.mysql.binlog_walk import Scope, Walker, position_of, u32
 from penstock.codec.mysql.malformed import Malformed
 
-# What MariaDB tells at a transaction's begin alone: DDL and its halves, XA.
+# What MariaDB says only where a transaction begins: DDL and its halves, XA.
 _MARIA_TELLING = events.MariaFlag.DDL | events.MariaFlag.PREPARED_XA | events.MariaFlag.COMPLETED_XA
 _MARIA_TELLING_EXTRA = (
     events.MariaExtraFlag.START_ALTER

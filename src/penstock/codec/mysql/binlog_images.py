@@ -2,7 +2,7 @@
 
 The plain form of what `_binlog.pyx` does. Offsets in errors are where in the block the trouble
 sits: the event for its head, the row or the value otherwise. Not here: packets, transactions
-(`binlog`), the forms of values (`mysql_values`).
+(`binlog`), the forms of values (`values`).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Span(NamedTuple):
 
 
 class RowsHead(NamedTuple):
-    """What stands before the rows. before, after: the bitmaps of columns that images have."""
+    """What comes before the rows. before, after: the bitmaps of columns that images have."""
 
     width: int
     before: bytes
@@ -153,7 +153,7 @@ def has_bit(bitmap: bytes, index: int) -> bool:
 
 
 def check_head(binding: Binding, head: RowsHead, op: int, start: int, defaults: bool) -> None:
-    """Refuse images that do not tell what is needed. defaults: inserts may leave columns out."""
+    """Refuse images that lack what is needed. defaults: inserts may leave columns out."""
     relation = binding.relation
     assert relation is not None
     if head.width != len(binding.cells):

@@ -27,7 +27,8 @@ TEXT_LENGTH_MAX_BYTES = 2**30
 FILE_NUMBER_MAX = 2**24 - 1
 OFFSET_BITS = 40
 # Of events that a server leaves out in one file, as they are in our GTID set already. More than
-# that cannot be told from a step back, for an event has the lower 32 bits of its place alone.
+# that cannot be distinguished from a step back, because an event has only the lower 32 bits of its
+# place.
 GAP_MAX_BYTES = 2**31 - 1
 
 
@@ -87,7 +88,7 @@ _PHRASES: dict[Reason, str] = {
     Reason.VALUE: "malformed value",
     Reason.TEXT: "text that its character set does not have",
     Reason.DEFAULTED: "inserted row without all columns (binlog_row_image is not FULL)",
-    Reason.BEFORE: "row without the old values that tell which row it is",
+    Reason.BEFORE: "row without the old values that identify it",
     Reason.TOO_LONG: "row whose text is too long to keep",
     Reason.PAYLOAD: "compressed event that cannot be decompressed",
     Reason.ENCRYPTED: "encrypted binlog file",

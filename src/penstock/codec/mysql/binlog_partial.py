@@ -1,8 +1,7 @@
-"""PARTIAL_UPDATE_ROWS: updates that carry changes of JSON documents instead of documents.
+"""PARTIAL_UPDATE_ROWS: updates that hold changes of JSON documents instead of documents.
 
 They are written anew as plain UPDATE_ROWS events with whole documents, which needs the documents
-of the before image; so the kernel never sees them. Not here: the changes themselves
-(`mysql_json_diff`).
+of the before image; so the kernel never sees them. The changes themselves are read by `json_diff`.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def whole_updates(event: bytes, binding: Binding) -> bytes:
 def _partial_columns(
     binding: Binding, block: memoryview, at: int, end: int, documents: list[int]
 ) -> tuple[frozenset[int], int]:
-    """Which columns of the row carry changes, and where the after image starts."""
+    """Which columns of the row hold changes, and where the after image starts."""
     try:
         options, behind = packed_length(block, at, end)
         if options & ~_HAS_PARTIAL:

@@ -30,7 +30,7 @@ _PASSED = {3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 18: 2, 19: 1, 20: 1, 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A statement. text: decoded from the client's character set, `raw` as it stands in the log.
+    """A statement. text: decoded from the client's character set, `raw` as it is in the log.
 
     schema: the current one. error: not 0 when the statement failed half-way. sql_mode: its bits.
     schemas: those it changes, as the server noted; None when it did not. collation: of the text.
@@ -50,7 +50,7 @@ class Query:
 
     @property
     def has_ansi_quotes(self) -> bool:
-        """Whether double quotes stand around names."""
+        """Whether double quotes enclose names."""
         return bool(self.sql_mode & _MODE_ANSI_QUOTES)
 
     @property

@@ -3,7 +3,7 @@
 With binlog_row_metadata=FULL the event has names, signedness, character sets, members and keys,
 and `relation_of` makes the relation from it. Otherwise the caller brings one, and
 `check_relation` refuses any that the event does not fit: a name is never guessed.
-Not here: rows (`binlog_images`), types and their texts (`mysql_types`).
+Not here: rows (`binlog_images`), types and their texts (`types`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LENGTH_BYTES = (1, 2, 3, 4)
 class ShapeMismatch(PenstockError):
     """A table in the binlog is not the table whose definition is known.
 
-    Names, types and keys cannot be told from the binlog alone, so the definition must be of the
+    Names, types and keys cannot be derived from the binlog alone, so the definition must be of the
     same moment. `fields` has `table` and, where one differs, `column`.
     """
 
@@ -51,7 +51,7 @@ class ShapeMismatch(PenstockError):
 
 
 class TypeRefused(PenstockError):
-    """A column has a type that penstock does not carry; `fields` has `table` and `column`."""
+    """A column has a type that penstock does not support; `fields` has `table` and `column`."""
 
     code = "DC62"
     retry = "operator"
@@ -61,7 +61,7 @@ class TypeRefused(PenstockError):
 class TableMap:
     """What a TABLE_MAP event says. body: of the event, behind its head, without checksum.
 
-    key: indexes of the primary key in key order; None: the event does not tell.
+    key: indexes of the primary key in key order; None: the event does not say.
     key_prefixes: per key column the characters that count, 0 for all.
     """
 
@@ -125,7 +125,8 @@ class _Body:
 def table_map(body: bytes, *, is_mariadb: bool, server_version: str = "") -> TableMap:
     """Read a TABLE_MAP event's body (the event without its head of 19 bytes and its checksum).
 
-    is_mariadb, server_version: which server wrote it; see `Decoder`. Empty: a new one.
+    is_mariadb, server_version: which server wrote it; see `Decoder`. An empty version: a new
+    server.
 
     Raises BinlogBroken (reason event_body), TypeRefused for a type code that no known server has.
     """
@@ -303,10 +304,10 @@ def _described(
 def _signedness(
     data: bytes | None, columns: list[WireColumn], year: bool | None
 ) -> list[bool | None]:
-    """Whether each number is unsigned; None for other columns and where it cannot be told.
+    """Whether each number is unsigned; None for other columns and where it is not known.
 
     year: see `_year_is_numeric`. Where both readings are possible, what they agree on. A YEAR is
-    always unsigned, whatever stands in its bit.
+    always unsigned, whatever its bit says.
     """
     if data is None:
         return [None] * len(columns)
@@ -430,11 +431,11 @@ def _is_open(column: WireColumn, is_mariadb: bool) -> bool:
 
 
 def refuse_type(table: TableMap, column: WireColumn, name: str) -> None:
-    """Raise TypeRefused for a type that is known and not carried."""
+    """Raise TypeRefused for a type that is known and not supported."""
     if column.code is TypeCode.VECTOR:
         raise TypeRefused(
             f"column {name} of {table.schema}.{table.name} is a {type_text(column)}, which "
-            "penstock does not carry",
+            "penstock does not support",
             hint="Leave the table out of the pipeline, or keep the vector in a json or blob "
             "column.",
             table=f"{table.schema}.{table.name}",
@@ -484,7 +485,7 @@ def _mismatch(table: str, column: str, what: str) -> ShapeMismatch:
     fields = {"table": table} | ({"column": column} if column else {})
     return ShapeMismatch(
         f"{subject} {what}",
-        hint="Run `set global binlog_row_metadata = 'FULL'` so that the binlog itself tells what "
+        hint="Run `set global binlog_row_metadata = 'FULL'` so that the binlog itself says what "
         "tables look like, then load the table again.",
         **fields,
     )

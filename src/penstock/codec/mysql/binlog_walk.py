@@ -46,8 +46,8 @@ GTID_KINDS = frozenset(
     )
 )
 INFLATED_KINDS = frozenset(range(EventKind.WRITE_ROWS_COMPRESSED_V1, 172))
-# What says where the stream stands is never inside another event; no more is a payload, which could
-# go on for ever.
+# An event that says where the stream is never comes inside another one; nor does a payload, which
+# could nest for ever.
 OUTER_KINDS = GTID_KINDS | {
     EventKind.ROTATE,
     EventKind.FORMAT_DESCRIPTION,
@@ -102,7 +102,7 @@ _FILE_NAME = re.compile(rb"[!-~]+\.([0-9]{1,10})")
 
 @dataclass(slots=True)
 class Side:
-    """Events that do not lie in the block: joined from packets, decompressed, written anew.
+    """Events that are not in the block: joined from packets, decompressed, written anew.
 
     sealed: as they came from the server, with checksums; they move the position. payload: has
     more of them, once these are used.
@@ -165,7 +165,7 @@ _EOF_BYTES_MAX = 9
 
 
 class Walker(ABC):
-    """Takes packets, file bytes and events at the side apart; keeps the place in the log."""
+    """Parses packets, file bytes and events at the side; keeps the place in the log."""
 
     stop: Stop
     message: bytes

@@ -285,9 +285,9 @@ def _decode_ucs2(data: bytes) -> str:
 
 
 def label_charset(charset: str) -> str:
-    """What the labels of an ENUM or SET are written in: in bytes they are what they were made of.
+    """The character set of the labels of an ENUM or SET; labels of a binary column stay bytes.
 
-    That is text all the same, and nobody says of which character set: nearly always UTF-8.
+    Those are text all the same, and nothing says in which character set: nearly always UTF-8.
     """
     return "utf8mb4" if charset == "binary" else charset
 

@@ -1,7 +1,6 @@
 """DECIMAL as MySQL stores it: groups of nine digits in big-endian numbers, sign in the first bit.
 
-The readable form of what `_binlog.pyx` does. Not here: the JSON wrapping of decimals
-(`mysql_json`).
+The readable form of what `_binlog.pyx` does. The JSON wrapping of decimals is in `binary_json`.
 """
 
 from __future__ import annotations

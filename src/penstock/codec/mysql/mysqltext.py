@@ -2,8 +2,8 @@
 
 The result of a text query is a packet per row, a length and a text per cell. Lines are those of
 PostgreSQL's COPY or of LOAD DATA (`Dialect`); most cells are only copied, with what would end a
-cell or a line escaped, so a row is never taken apart further than that. What stands in the text is
-settled by the expressions of the SELECT and by a `Form` per column. The specification of
+cell or a line escaped, so a row is never parsed further than that. What the text contains is
+decided by the expressions of the SELECT and by a `Form` per column. The specification of
 `_mysqltext.pyx`. Not here: which columns need which form (`penstock.sql.read_plan`).
 Source: MySQL Internals Manual, "Text Resultset"; PostgreSQL manual, COPY, "Text Format".
 """
@@ -278,7 +278,7 @@ try:
     from penstock.codec.mysql._mysqltext import RowLines as _Kernel
 except ModuleNotFoundError as missing:
     if missing.name != "penstock.codec.mysql._mysqltext":
-        raise  # the kernel is there and broken: never fall back without a word
+        raise  # the kernel is there and broken: never fall back silently
     COMPILED = False
 else:
     COMPILED = True

@@ -114,14 +114,14 @@ def dump(*, server_id: int, file: str, offset: int, flags: int = 0) -> bytes:
     Raises PacketInvalid for an offset of 4 GiB or more, which the command cannot name.
     """
     if offset >= 2**32:
-        raise PacketInvalid(f"{file}:{offset} lies behind 4 GiB: only a GTID set can name it")
+        raise PacketInvalid(f"{file}:{offset} lies beyond 4 GiB: only a GTID set can name it")
     return packet(_DUMP.pack(COM_BINLOG_DUMP, offset, flags, server_id) + file.encode())
 
 
 def dump_gtid(*, server_id: int, seen: bytes, flags: int = 0) -> bytes:
     """COM_BINLOG_DUMP_GTID of MySQL: everything that is not in the set.
 
-    seen: the set in its stored form (`mysql_gtids.GtidSet.encode`).
+    seen: the set in its stored form (`gtids.GtidSet.encode`).
     """
     head = _DUMP_GTID.pack(COM_BINLOG_DUMP_GTID, flags, server_id, 0)
     return packet(head + struct.pack("<QI", 4, len(seen)) + seen)
@@ -173,7 +173,7 @@ def event_head(event: bytes | memoryview) -> EventHead:
 
 
 def log_identity(events: Sequence[bytes]) -> str:
-    """What tells a binlog file from another one of the same name, in hex.
+    """What distinguishes a binlog file from another one of the same name, in hex.
 
     events: those that the file begins with, read from offset 4 on: the format description, which
     holds the second in which the file was made, the server's id and version, and what is behind it:

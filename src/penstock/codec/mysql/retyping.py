@@ -1,8 +1,8 @@
 """Whether values stay what they are when a column's type changes. Pure.
 
-MySQL converts the rows that are there without a word in the log. Where every value of the old type
-is one of the new, the target's own conversion gives the same; where some are not, a strict session
-fails instead of changing them, as long as nothing is rounded.
+MySQL converts the existing rows and says nothing about it in the log. Where every value of the old
+type is one of the new, the target's own conversion gives the same; where some are not, a strict
+session fails instead of changing them, as long as nothing is rounded.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ FSP_MAX = 6
 HIRES_TIME_BYTES = (3, 4, 4, 5, 5, 5, 6)
 HIRES_DATETIME_BYTES = (5, 6, 6, 7, 7, 7, 8)
 HIRES_FRACTION_BYTES = (0, 1, 1, 2, 2, 3, 3)
-_HIRES_TIME_ZERO_S = 3_020_400  # 839 hours: what stands for 00:00:00
+_HIRES_TIME_ZERO_S = 3_020_400  # 839 hours: the number that is stored for 00:00:00
 
 
 class Moment(NamedTuple):

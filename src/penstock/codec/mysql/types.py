@@ -1,7 +1,7 @@
 """MySQL's and MariaDB's column types: as the binlog names them, as texts, and as neutral types.
 
 A `WireColumn` is what a TABLE_MAP event says of one column. Not here: reading that event
-(`binlog_tables`), reading values (`mysql_values`).
+(`binlog_tables`), reading values (`values`).
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireColumn:
-    """One column as a TABLE_MAP event describes it; None: the event does not tell.
+    """One column as a TABLE_MAP event describes it; None: the event does not say.
 
     size: most bytes of a VARCHAR or STRING, bytes of the length of a BLOB, GEOMETRY, JSON or
     VECTOR, bytes of an ENUM or SET, bits of a BIT, bytes of a float. precision: of DECIMAL; for
@@ -146,7 +146,7 @@ class WireColumn:
 
     @property
     def charset(self) -> str | None:
-        """The character set's name; None when the event does not tell or the id is unknown."""
+        """The character set's name; None when the event does not say or the id is unknown."""
         return None if self.collation is None else charset_of(self.collation)
 
     @property
@@ -157,7 +157,7 @@ class WireColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeText:
-    """A type's text, taken apart. arguments: numbers in parentheses; labels: of enum and set."""
+    """A type's text, parsed. arguments: numbers in parentheses; labels: of enum and set."""
 
     base: str
     arguments: tuple[int, ...] = ()
@@ -245,7 +245,7 @@ def _character_type(column: WireColumn) -> str:
 
 
 def type_text(column: WireColumn) -> str:
-    """A column's type as the server would print it, as far as the event tells."""
+    """A column's type as the server would print it, as far as the event says."""
     code = column.code
     unsigned = " unsigned" if column.unsigned else ""
     fraction = f"({column.precision})" if column.precision else ""
@@ -289,7 +289,7 @@ def needs_schema(column: WireColumn, is_mariadb: bool) -> bool:
 def agrees(column: WireColumn, text: str, charset: str) -> bool:
     """Whether a column of this type's text, in this character set, is written like this.
 
-    What the event does not tell is not held against the text. charset: "" when not known.
+    What the event does not say does not count against the text. charset: "" when not known.
     """
     parsed = parse_type(text)
     if parsed is None:

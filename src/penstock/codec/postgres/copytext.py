@@ -1,9 +1,9 @@
 r"""Lines of PostgreSQL's COPY, as they lie in CopyData frames, to lines for LOAD DATA.
 
 Both have cells between tabs, `\N` for NULL and escapes that begin with a backslash, so most bytes
-are only copied; what differs is settled by a `LineForm` per column. What MySQL has no place for
-(infinity, years before Christ, not a number) is refused or becomes NULL, never something near.
-The specification of `_copytext.pyx`. Not here: which columns need which form
+are only copied; a `LineForm` per column says what differs. What MySQL has no place for (infinity,
+years before Christ, not a number) is refused or becomes NULL, never something near. The
+specification of `_copytext.pyx`. Not here: which columns need which form
 (`penstock.sql.read_plan`).
 Source: PostgreSQL manual, COPY, "Text Format"; MySQL manual, LOAD DATA, "Field and Line Handling".
 """
@@ -212,7 +212,7 @@ try:
     from penstock.codec.postgres._copytext import LoadLines as _Kernel
 except ModuleNotFoundError as missing:
     if missing.name != "penstock.codec.postgres._copytext":
-        raise  # the kernel is there and broken: never fall back without a word
+        raise  # the kernel is there and broken: never fall back silently
     COMPILED = False
 else:
     COMPILED = True

@@ -1,7 +1,7 @@
 """CopyData frames as they lie in a buffer, in plain Python: what `_pgcopy.pyx` says too.
 
-A COPY's rows are framed alike in both directions, so that they can be passed on as they are; all
-one must know is where a frame ends and what begins there. Not here: the messages that are not
+A COPY's rows are framed alike in both directions, so that they can be passed on as they are; one
+only has to know where a frame ends and what begins there. Not here: the messages that are not
 CopyData (`pgwire`).
 Source: PostgreSQL manual, "Message Formats".
 """
@@ -15,7 +15,7 @@ try:
     from penstock.codec.postgres._pgcopy import next_head as _kernel
 except ModuleNotFoundError as missing:
     if missing.name != "penstock.codec.postgres._pgcopy":
-        raise  # the kernel is there and broken: never fall back without a word
+        raise  # the kernel is there and broken: never fall back silently
     COMPILED = False
 else:
     COMPILED = True
@@ -35,7 +35,7 @@ def next_head(block: Block, start: int, end: int) -> int:
 
     block[start:end] begins with a message, or start is past end: inside a frame that goes on.
     Returns an offset p. Up to p, or to end when that comes first, all bytes belong to CopyData.
-    p > end: the last frame has p - end bytes still to come. p <= end: at p stands another message,
+    p > end: the last frame has p - end bytes still to come. p <= end: at p is another message,
     a head that is not whole yet, a length that no message has, or nothing more.
     Raises ValueError when start or end lies outside the block.
     """

@@ -43,7 +43,7 @@ try:
     from penstock.codec.postgres._pgoutput import Decoder as _Kernel
 except ModuleNotFoundError as missing:
     if missing.name != "penstock.codec.postgres._pgoutput":
-        raise  # the kernel is there and broken: never fall back without a word
+        raise  # the kernel is there and broken: never fall back silently
     COMPILED = False
 else:
     COMPILED = True
@@ -155,7 +155,7 @@ class Decoder:
     ) -> int:
         """Decode whole frames of block[start:end]; return the offset behind the last consumed.
 
-        `stop` tells why it returned:
+        `stop` says why it returned:
         COMMIT: behind a Commit with row_count >= commit_limit (default: row_limit; 0 stops at
         every Commit) or too many bytes. LIMIT: before a row, with row_count >= row_limit or too
         many bytes: take, then go on; the transaction is still open. KEEPALIVE, MESSAGE: the frame
@@ -413,7 +413,7 @@ class Decoder:
     def take(self) -> list[Rows]:
         """Detach all buffered rows, one batch per relation version that has any.
 
-        Within a batch rows are in order; between batches the gsn column tells the order.
+        Within a batch rows are in order; between batches the gsn column gives the order.
         """
         taken = [store.batch() for store in self._stores if len(store)]
         current = set(map(id, self._current.values()))

@@ -62,7 +62,7 @@ def need(length: int, at: int, end: int) -> None:
 
 
 def find(block: memoryview, byte: bytes, start: int, end: int) -> int:
-    """Where the byte first stands in block[start:end], -1 when nowhere."""
+    """Where the byte first is in block[start:end], -1 when nowhere."""
     found = bytes(block[start:end]).find(byte)
     return found if found < 0 else start + found
 
@@ -82,7 +82,7 @@ def row_images(store: RowStore, block: memoryview, op: int, at: int, end: int) -
     if op != _INSERT and kind in (_OLD, _KEY):
         old, before, behind = _old_image(store, block, at + 1, end)
         if kind == _KEY:
-            # Only the key is sent; the other columns are marked NULL and are not.
+            # Only the key is sent; the other columns are marked NULL although they are not NULL.
             old = [cell if cell.kind == _TEXT else cell._replace(kind=_UNCHANGED) for cell in old]
         if op == _UPDATE:
             need(1, behind, end)

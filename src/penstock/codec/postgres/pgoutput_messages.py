@@ -2,7 +2,7 @@
 
 Pure: bytes in, one frozen dataclass out, DecodeError for anything that is too short, too long or
 not as described. Each parser takes the body, without the letter in front. `streamed` says that
-the message came inside a streamed transaction and so carries the xid it belongs to. Positions are
+the message came inside a streamed transaction and so has the xid it belongs to. Positions are
 LSNs as numbers; times are microseconds since 1970 UTC. Rows, Begin and Commit are decoded by
 `penstock.codec.postgres.pgoutput`.
 Source: PostgreSQL manual, "Logical Replication Message Formats".
@@ -285,7 +285,7 @@ def truncate_message(body: Buffer, streamed: bool = False) -> TruncateMessage:
     reader = _Reader(body)
     xid, count, options = reader.xid(streamed), reader.u32(), reader.u8()
     if reader.remaining() != 4 * count:
-        # Said before reading, so that a broken count cannot ask for much memory.
+        # Checked before reading, so that a broken count cannot ask for much memory.
         reason = Reason.TRUNCATED if reader.remaining() < 4 * count else Reason.TRAILING
         raise decode_error(reason, len(body))
     return TruncateMessage(

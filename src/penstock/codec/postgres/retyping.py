@@ -1,6 +1,6 @@
 """Whether one type of PostgreSQL holds every value of another as it is. Pure.
 
-Types are texts as `format_type` prints them. Not here: MySQL's types (`mysql_retyping.py`).
+Types are texts as `format_type` prints them.
 """
 
 from __future__ import annotations

@@ -127,9 +127,11 @@ def _mariadb_only(kind: SourceType, server: Server) -> Held:
 
 
 def _json(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
-    """MySQL's JSON is a type that changes what it is given, MariaDB's is text that it checks.
+    """MySQL's JSON is a type of its own, which normalises what it is given; MariaDB's is text that
+    it checks.
 
-    There a check makes any LONGTEXT one, which may be compared in another way than JSON is.
+    In MariaDB a check constraint makes any LONGTEXT a JSON column, which may be compared in another
+    way than JSON is.
     """
     form = Form(kind=Kind.TEXT)
     if kind.engine is server.engine:

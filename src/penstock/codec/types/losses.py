@@ -131,7 +131,7 @@ class Choices:
         return self.everything if self.everything in LOSSES[loss].choices else ""
 
     def columns(self) -> Iterator[str]:
-        """The columns that are named, so that one that does not exist can be told."""
+        """The columns that are named, so that one that does not exist can be reported."""
         for _, scope in self.by_scope:
             if "." in scope:
                 yield scope
@@ -143,9 +143,9 @@ NO_CHOICES = Choices()
 def parse_choices(given: Mapping[str, str], source: Engine) -> Choices:
     """Read `[target.types]`: `"zero dates" = "null"`, `"datetime zero dates" = "text"`.
 
-    A key is a loss, or a type or column and a loss behind it; `mysql:` may stand before a type.
+    A key is a loss, or a type or column and a loss behind it; `mysql:` may precede a type.
     `"*" = "error"` is for all that have this choice. source: whose types may be named; MySQL
-    stands for MariaDB as well. Raises TypeChoiceUnknown, TypeChoiceInvalid.
+    includes MariaDB. Raises TypeChoiceUnknown, TypeChoiceInvalid.
     """
     by_scope: dict[tuple[str, str], str] = {}
     everything = ""

@@ -49,7 +49,7 @@ class Equality:
 class Mapping:
     """How one column is held in the target.
 
-    target_type: as it stands in CREATE TABLE, with character set and collation; empty when
+    target_type: as in CREATE TABLE, with character set and collation; empty when
     refused. losses: what may not arrive, whatever was chosen; chosen: loss to choice; missing:
     losses that nobody has chosen for: a pipeline with one does not start. refused: why there is no
     way at all. note: for the reader of a plan.

@@ -53,7 +53,9 @@ class Collated:
 
 
 def by_bytes(server: Server) -> Collated:
-    """The collation that tells all texts apart, blanks at the end too where the server has one."""
+    """The collation in which no two texts are equal; blanks at the end count where the server has
+    such a collation.
+    """
     if server.engine is Engine.MARIADB:
         return Collated(sql="character set utf8mb4 collate utf8mb4_nopad_bin", pads=False)
     if server.mysql(8, 0, 17):

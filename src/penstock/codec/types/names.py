@@ -1,8 +1,7 @@
 """Names of schemas, tables and columns, from one engine to another.
 
 What would be one name in the target and is two in the source is refused by name; what is too long
-is refused or, by choice, cut. Reserved words need no care: names are always quoted. Not here:
-types.
+is refused or, by choice, cut. Reserved words need no care: names are always quoted.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class NameRules:
     def table(self, name: TableName, namespaces: Mapping[str, str]) -> TableName:
         """A table's name in the target: its schema mapped ([target.map]). Raises NameRefused.
 
-        A schema of PostgreSQL is a database of MySQL or MariaDB, and the other way about.
+        A schema of PostgreSQL becomes a database of MySQL or MariaDB, and vice versa.
         """
         schema = self._name(namespaces.get(name.schema, name.schema), f"schema {name.schema}")
         own = self._name(name.name, f"table {name}")
@@ -140,7 +139,7 @@ def target_names(
 def target_columns(definition: TableDefinition, rules: NameRules) -> dict[str, str]:
     """A table's columns in the target. Raises NameRefused, naming both when two are one.
 
-    MySQL and MariaDB do not tell columns apart by case, whatever the setting.
+    Names of columns are case-insensitive in MySQL and MariaDB, whatever the setting.
     """
     result: dict[str, str] = {}
     taken: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Which engine stands on a side of a pipeline, and how new it is.
+"""Which engine is at a side of a pipeline, and its version.
 
 Not here: asking a server (`host`), the rules that depend on it (`to_postgres`, `to_mysql`).
 """

@@ -1,7 +1,4 @@
-"""A column's type at the source, taken apart: PostgreSQL's spelling and MySQL's.
-
-Not here: what becomes of it in a target.
-"""
+"""A column's type at the source, parsed: PostgreSQL's spelling and MySQL's."""
 
 from __future__ import annotations
 

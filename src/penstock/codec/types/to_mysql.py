@@ -60,7 +60,9 @@ def held(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
 
 
 def printed(server: Server, key_bytes: int | None, most: int | None) -> Held:
-    """A type that the target has no like of. most: characters of its text, None for any number."""
+    """A type that has no counterpart in the target. most: characters of its text, None for any
+    number.
+    """
     target, cases = text_type(server, most, key_bytes)
     form = Form(kind=Kind.PRINTED)
     return Held(

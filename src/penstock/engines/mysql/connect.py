@@ -40,7 +40,7 @@ NET_TIMEOUT_S = 3600  # by default a server drops after 60 s a reader that does 
 IDLE_TIMEOUT_S = 7 * 86_400
 
 # Values and statements mean the same whatever the server's defaults, its init_connect or the
-# account's are. Numbers stand for themselves, the rest is SQL.
+# account's are. Numbers are used as they are, the rest is SQL.
 SESSION_SETTINGS: Mapping[str, str] = MappingProxyType(
     {
         "time_zone": "'+00:00'",
@@ -55,7 +55,7 @@ SESSION_SETTINGS: Mapping[str, str] = MappingProxyType(
         "sql_quote_show_create": "1",
         "sql_select_limit": "18446744073709551615",
         "group_concat_max_len": "4294967295",
-        "lc_messages": "'en_US'",  # some conditions of the replication protocol are told by words
+        "lc_messages": "'en_US'",  # some errors of replication only show in their words
     }
 )
 

@@ -2,11 +2,10 @@
 
 The snapshots that the bulk load reads and the place where its changes begin are one point, which
 `MySQLPlanner` takes; it is written into state/handover.json before anything is read or followed,
-so that whoever is killed, the other half goes on from there. The sessions stay lent until the bulk
-load has read all rows, and no longer: an ALTER at the source may wait for what they have read. In
-mode pause the source is a replica: its SQL thread stands still while the point is taken. Not here:
-PostgreSQL (`handover.py`), stopping and starting a replica (`mysql_replica.py`), the bulk load
-(`bulk_load.py`).
+so that whichever half is killed, the other goes on from there. The sessions stay open in the proxy
+until the bulk load has read all rows, and no longer: an ALTER at the source may wait for what they
+have read. In mode pause the source is a replica: its SQL thread is stopped while the point is
+taken. Not here: stopping and starting a replica (`replica.py`).
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ def prepared(
     """Make the handover around an extraction; gives the place where an empty log begins.
 
     has_begun: the log has, so it goes on by itself. The way out waits for the end of the bulk load,
-    unless stop() says so: its sessions are ours. Raises what `mysql_replica` does, and what taking
-    snapshots does.
+    unless stop() says so: the sessions that it reads through are ours. Raises what `replica` does,
+    and what taking snapshots does.
     """
     config = pipeline.config
     state = read_handover(config)
@@ -75,7 +74,8 @@ def prepared(
 
 @contextmanager
 def _at_rest(config: Config, *, before: Handover | None) -> Iterator[list[TableDefinition]]:
-    """Stop the replica where mode pause asks for it, for a with block; gives the tables then.
+    """Stop the replica where mode pause asks for it, for a with block; gives the tables as they are
+    then.
 
     before: of a run that was killed. What it has stopped is ours to start; what somebody else has
     stopped is left alone.
@@ -173,8 +173,8 @@ def _resume(config: Config) -> None:
 def _beginning_of(config: Config, *, then: list[TableDefinition] | None) -> Beginning:
     """Where the log begins, by what is written down.
 
-    then: the tables as they were shortly before the point. What they are now, they were there, if
-    nothing has changed in between; else only the binlog itself can tell.
+    then: the tables as they were shortly before the point. If nothing has changed in between, they
+    are the same as now; else only the binlog itself can say.
     """
     state = read_handover(config)
     assert state is not None, "the point was written down"
@@ -208,7 +208,9 @@ def _forget_snapshot(config: Config) -> None:
 
 @contextmanager
 def _lent(pipeline: Pipeline, planner: MySQLPlanner) -> Iterator[None]:
-    """Lend the snapshots beside what runs in the block: until the bulk load has read all rows."""
+    """Proxy the snapshots' sessions beside what runs in the block, until the bulk load has read all
+    rows.
+    """
     ended = threading.Event()
 
     def keep() -> None:
@@ -219,10 +221,10 @@ def _lent(pipeline: Pipeline, planner: MySQLPlanner) -> Iterator[None]:
             _forget_snapshot(pipeline.config)
         except PenstockError as error:
             # Whoever waits for the bulk load, at the end of the block, raises it.
-            logger.warning("snapshots stay lent", error=error.message)
+            logger.warning("snapshot sessions stay open", error=error.message)
             return
         planner.release()
-        logger.info("snapshots given back")
+        logger.info("snapshot sessions closed")
 
     keeper = threading.Thread(target=keep, name="handover", daemon=True)
     keeper.start()
@@ -245,7 +247,7 @@ def _wait_for_bulk(pipeline: Pipeline, stop: Callable[[], bool]) -> None:
 
 
 def _rotate(connection: Connection) -> None:
-    """Begin a new binlog file, as document 000 asks for; it is of use, and not needed."""
+    """Begin a new binlog file, as document 000 asks for; it is useful, but not required."""
     try:
         run(connection, "flush binary logs", doing="beginning a new binlog file")
     except PrivilegeMissing as error:

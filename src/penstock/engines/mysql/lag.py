@@ -1,8 +1,7 @@
 """The lag of a MySQL or MariaDB source: its binlog's end, and what of it our log has not read.
 
-These servers know nothing of who reads: where we are is the log's own end, and the first
-transaction behind it is looked up in the binlog, by a short look as a replica. Not here: what
-follows (`lag.py`).
+These servers do not know how far readers are: our position is the log's own end, and the first
+transaction behind it is looked up in the binlog, by a short look as a replica.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ LOOK_INTERVAL_S = 5.0
 
 
 class SourceReplaced(PenstockError):
-    """Another server answers than the one whose places the change log counts in."""
+    """Another server answers than the one whose binlog positions the change log holds."""
 
     code = "CT38"
     retry = "operator"
@@ -65,7 +64,7 @@ class _Look:
 
 
 class BinlogReader:
-    """The reader of a MySQL or MariaDB source; see `source_reader.SourceReader`."""
+    """The reader of a MySQL or MariaDB source; see `ports.lag.SourceReader`."""
 
     def __init__(self, config: Config, application_name: str, *, clock: Clock = REAL_CLOCK) -> None:
         """Connect. Raises the typed errors of a connection."""
@@ -117,7 +116,7 @@ class BinlogReader:
         identity = read_identity(self._connection)
         if identity.name != resume_state.server:
             raise SourceReplaced(
-                f"the source is {identity.name} now, and the change log counts in places of "
+                f"the source is {identity.name} now, and the change log holds binlog positions of "
                 f"{resume_state.server}",
                 hint="The lag is known again once the extractor has gone on with this server; see "
                 f"`penstock status {self._config.path.name}`.",
@@ -126,8 +125,8 @@ class BinlogReader:
     def _first_unread(self, here: BinlogPosition, end: BinlogPosition, log: LogEnd) -> int | None:
         """When the first transaction behind our log was committed; None when there is none.
 
-        One that was found stays the first for as long as our log does not move. Where it moves it
-        is not looked up each time: it is no older than what was found and what the log ends with.
+        One that was found stays the first for as long as our log does not move. When the log moves
+        it is not looked up each time: it is no older than what was found and than the log's end.
         """
         known, now_s = self._looked, self._clock.monotonic_s()
         if known is not None and known.commit_us is not None:

@@ -1,4 +1,5 @@
-"""A MySQL or MariaDB source of a configured pipeline: its engine, and where its log stands.
+"""A MySQL or MariaDB source of a configured pipeline: its engine, and where its log begins or goes
+on.
 
 Not here: extracting (`penstock.extract`), what doctor finds there (`checks/looking.py`).
 """
@@ -21,7 +22,7 @@ APPLICATION_NAME = "penstock extract"
 
 
 def task_of(config: Config) -> str:
-    """What tells this pipeline from every other one, also from its copy elsewhere."""
+    """What distinguishes this pipeline from every other one, also from its copy elsewhere."""
     return f"{config.pipeline.name}\0{config.directory}"
 
 
@@ -42,12 +43,12 @@ def asked_position(config: Config) -> BinlogPosition | None:
 
 
 def stored_resume_state(config: Config) -> ResumeState | None:
-    """Where the pipeline stands in the binlog; None before it began. Raises CheckpointCorrupt."""
+    """The pipeline's resume state in the binlog; None before it began. Raises CheckpointCorrupt."""
     return checkpoint.load(config.layout.state / RESUME_STATE_FILE, ResumeState)
 
 
 def has_begun(pipeline: Pipeline) -> bool:
-    """Whether the log knows where it stands: then it goes on there, whatever else is asked for."""
+    """Whether the log has a resume state: then it goes on there, whatever else is asked for."""
     return stored_resume_state(pipeline.config) is not None or bool(pipeline.log_position())
 
 

@@ -73,7 +73,7 @@ def problems_between(
 def _warnings(
     session: Connection, table: TableDefinition, columns: Sequence[ColumnDefinition]
 ) -> Iterator[str]:
-    """What the server has to say when it computes these columns for all rows."""
+    """The server's warnings when it computes these columns for all rows."""
     doing = f"computing generated columns of {table.name}"
     counts = ", ".join(f"count(({column.default}))" for column in columns)
     try:

@@ -1,9 +1,8 @@
 """What the bulk load asks of a MySQL or MariaDB source: consistent points, definitions, chunks.
 
-A point is a set of sessions in snapshots at one place of the binlog, which this process lends to
+A point is a set of sessions in snapshots at one place of the binlog, which this process proxies to
 Spark's workers (`engines.mysql.source.session_proxy`), so that one short lock serves all of them
-and a worker that is killed does not end the snapshot. Not here: the same of PostgreSQL
-(`source_planner.py`).
+and a worker that is killed does not end the snapshot.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ SPARE_SESSIONS = 3  # for those that killed workers leave in the middle of a res
 class MySQLPlanner:
     """The `Planner` of a MySQL or MariaDB source. Use as a context manager: it keeps its points.
 
-    first: asked when the load wants the handover's point; None when there is none. on_choice: told
-    how snapshots are taken, before they are. taken: the snapshots of the latest point; its `status`
-    says where the changes that follow begin.
+    first: called when the load wants the handover's point; None when there is none. on_choice:
+    called with the strategy before the snapshots are taken. taken: the snapshots of the latest
+    point; its `status` says where the changes that follow begin.
     """
 
     positions: PositionKind = BinlogPosition
@@ -81,7 +80,7 @@ class MySQLPlanner:
         return self._first()
 
     def fresh_point(self) -> Point:
-        """See Planner. The snapshots are lent until they are released."""
+        """See Planner. The snapshots' sessions are open until they are released."""
         tables = self._captured()
         count = self._threads + SPARE_SESSIONS
         taken = self._kept.enter_context(

@@ -1,9 +1,9 @@
-"""Asking for a session that another process lends: the words before the bytes of the protocol.
+"""The handshake with the process that holds a snapshot's sessions.
 
-These servers cannot hand a snapshot to another session, so who holds the snapshots lends the
-sessions themselves and passes bytes on (`penstock.engines.mysql.source.session_proxy`). A borrower
-says a random word and what it wants, and hears what the snapshot is called. Not here: what is sent
-over a lent session (`penstock.engines.mysql.source.proxied_session`).
+These servers cannot hand a snapshot to another session, so the process that holds the snapshots
+proxies their sessions, and passes bytes on (`penstock.engines.mysql.source.session_proxy`). A
+client sends a token and its request, and is sent the snapshot's name. Not here: what is sent over a
+proxied session (`penstock.engines.mysql.source.proxied_session`).
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from typing import ClassVar
 from penstock.model import PenstockError, Retry
 
 CONNECT_TIMEOUT_S = 10.0
-ANSWER_TIMEOUT_S = 600.0  # a lender answers when a session is free
+ANSWER_TIMEOUT_S = 600.0  # the proxy answers when a session is free
 GREETING_BYTES_MAX = 512
 OPEN_SESSION, LOOK = "borrow", "look"
 YES = b"yes "
 
 
 class SnapshotGone(PenstockError):
-    """Nobody lends sessions of this snapshot any more."""
+    """The process that held the sessions of this snapshot is gone."""
 
     code = "HS40"
     retry: ClassVar[Retry] = "operator"
 
 
 def address_text(host: str, port: int, token: str) -> str:
-    """Where a snapshot's sessions are lent, as one word: what `snapshot_id` of a point holds."""
+    """Where a snapshot's session proxy is, as one word: what `snapshot_id` of a point holds."""
     return f"{host}:{port}/{token}"
 
 
 def is_alive(snapshot_id: str, snapshot_text: str) -> bool:
-    """Whether sessions of this snapshot are still lent, and it is the one it was."""
+    """Whether sessions of this snapshot are still open, and it is the same snapshot."""
     try:
         connected = greeted(snapshot_id, LOOK, snapshot_text)
     except SnapshotGone:
@@ -43,7 +43,7 @@ def is_alive(snapshot_id: str, snapshot_text: str) -> bool:
 
 
 def greeted(snapshot_id: str, request: str, expected: str) -> socket.socket:
-    """A connection to the lender, after both have said what they have to.
+    """A connection to the proxy, after the handshake.
 
     request: OPEN_SESSION or LOOK.
 
@@ -60,7 +60,7 @@ def greeted(snapshot_id: str, request: str, expected: str) -> socket.socket:
         connected.sendall(f"{token} {request}\n".encode())
         answer = _line(connected)
         if not answer.startswith(YES) or answer[len(YES) :].decode() != expected:
-            raise _gone(f"{place} lends no session of it")
+            raise _gone(f"{place} has no session of it")
     except OSError as error:
         connected.close()
         raise _gone(f"{place} did not answer: {error}") from error
@@ -71,7 +71,7 @@ def greeted(snapshot_id: str, request: str, expected: str) -> socket.socket:
 
 
 def _line(connected: socket.socket) -> bytes:
-    """What comes before the first newline; bytewise, because nothing behind it may be taken."""
+    """What comes before the first newline; bytewise, because nothing behind it may be consumed."""
     line = b""
     while len(line) < GREETING_BYTES_MAX:
         byte = connected.recv(1)

@@ -1,7 +1,7 @@
 """A replica as source: the threads that apply what its primary sends, stopped and started.
 
 Every channel of MySQL and every named connection of MariaDB counts. Not here: when that is done,
-and which ones are ours to start again (`mysql_handover.py`).
+and which ones are ours to start again (`handover.py`).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _replica(connection: Connection) -> str:
 
 
 def _rights_that_do(connection: Connection) -> tuple[str, ...]:
-    """The rights of which one is enough to stop and start a replica."""
+    """The privileges of which one is enough to stop and start a replica."""
     server = connection.server
     if server.mysql(8):
         return "replication_slave_admin", "super"

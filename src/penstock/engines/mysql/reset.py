@@ -14,7 +14,7 @@ APPLICATION_NAME = "penstock reset"
 
 
 def found(config: Config, handover: Handover | None) -> Iterator[Removal]:  # noqa: ARG001
-    """See SourceReset: these servers know nothing of us but a pause."""
+    """See SourceReset: these servers keep nothing of ours but a pause."""
     if handover is not None and handover.stopped:
         yield Removal(
             what=f"the pause of replication ({', '.join(handover.stopped)})",

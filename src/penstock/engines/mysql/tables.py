@@ -38,7 +38,7 @@ def captured(
 
 
 def followed(config: Config, *, added: Iterable[TableName]) -> Followed | None:
-    """See Tables. What was taken in is noted with the next transaction that comes."""
+    """See Tables. A table that was added is noted with the next transaction that comes."""
     notes = checkpoint.load(config.layout.state / NOTES_FILE, AllNotes)
     if notes is None:
         return None
@@ -53,13 +53,13 @@ def present(config: Config, patterns: Sequence[str], known: Followed) -> Present
     """See Tables.
 
     A captured table that is missing was dropped or has another name now: which of the two, the
-    binlog tells as soon as it is read so far.
+    binlog shows once it is read that far.
     """
     with open_catalog(config.source.url, application_name="penstock new tables") as catalog:
         names = taken_names(catalog, patterns)
     if not known.names - known.missing <= names.keys():
         return None
-    # A tool for schema changes works under such a name on a table that is followed.
+    # An online schema change tool works under such a name on a table that is followed.
     there = frozenset(
         name for name, taken in names.items() if taken and ghost_of(name) not in known.names
     )

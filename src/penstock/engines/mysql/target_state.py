@@ -1,4 +1,4 @@
-"""The reader of a MySQL or MariaDB target; see `target_state.TargetReader`."""
+"""The reader of a MySQL or MariaDB target; see `ports.target_state.TargetReader`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MySQLCounts:
         return progress.finished_chunks(self._connection, plan.source)
 
     def under_way(self) -> Mapping[TableName, int]:
-        """See ChunkCounts. These servers do not tell."""
+        """See ChunkCounts. These servers do not show it."""
         return {}
 
 

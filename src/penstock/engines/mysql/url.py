@@ -122,7 +122,7 @@ class MySQLUrl:
     def may_send_clear_text(self) -> bool:
         """Whether the server at the other end of TLS, or of a socket file, may have the password.
 
-        It has proved who it is, nobody can stand between, or the URL says so.
+        It has proved who it is, nobody can be in between, or the URL says so.
         """
         if "unix_socket" in self.options or self.is_verified:
             return True
@@ -182,7 +182,7 @@ class MySQLUrl:
         else:
             context.load_verify_locations(cafile=str(_file(root)))
         context.verify_mode = ssl.CERT_REQUIRED
-        # As libpq: the world's authorities prove nothing without the name.
+        # As in libpq: without the host's name a certificate of a public authority proves nothing.
         context.check_hostname = self.sslmode == "verify-full" or root == "system"
 
     def public_key(self) -> bytes | None:

@@ -1,6 +1,6 @@
 """Which server it is: MySQL or MariaDB, and how new.
 
-The two speak one protocol and differ in what they call things, so everything that depends on it
+The two have one protocol and differ in their names for things, so everything that depends on that
 asks here. Percona Server and Amazon Aurora count as MySQL.
 """
 

@@ -10,7 +10,7 @@ DESCRIPTOR = Descriptor(
     schemes={"postgresql": "postgresql", "postgres": "postgresql"},
     options={"changeExtractor": frozenset({"replicationSlot", "publication", "keepMessages"})},
     begins=(
-        "starts where its replication slot stands",
+        "starts at the position of its replication slot",
         "name the slot with replicationSlot",
     ),
     example="postgresql://user:${PASSWORD}@host:5432/database",

@@ -103,7 +103,7 @@ def connect(
             connection.execute("set transaction_timeout = 0")
             if not autocommit:
                 connection.commit()
-    except psycopg.Error as error:  # the server goes just now
+    except psycopg.Error as error:  # the server is just shutting down
         connection.close()
         raise connect_error(url, str(error)) from error
     return connection
@@ -197,7 +197,7 @@ _NOT_ALLOWED = re.compile(r'permission denied for database "(.+?)"')
 def connect_error(url: str, text: str) -> ConnectFailed:
     """The typed error for what libpq or the server said when a connection failed.
 
-    text: the message; SQLSTATE is not known before a connection stands, so the words decide. A
+    text: the message; SQLSTATE is not known before a connection is made, so the words decide. A
     message in another language becomes the plain ConnectFailed, with the message as it came.
     """
     said = " ".join(_scrubbed(text, url).split())
@@ -280,10 +280,10 @@ def safe_to_retry(error: BaseException) -> bool:
 
 
 def commit_durably(connection: psycopg.Connection, *, once: bool = False) -> None:
-    """Have the session's commits wait for the disk, where its role or database says otherwise.
+    """Have the session's commits wait for the disk, even where its role or database says otherwise.
 
-    For commits after which something is forgotten here. Nothing stricter is weakened: a standby
-    may have to have them, too. once: the transaction's that is open.
+    For commits after which something is forgotten here. Nothing stricter is weakened: a standby may
+    have to confirm them, too. once: only for the open transaction.
     """
     connection.execute(
         "select set_config('synchronous_commit', 'on', %s)"

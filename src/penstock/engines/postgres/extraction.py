@@ -107,10 +107,10 @@ def _begun(
 
 
 def ensure_slot(pipeline: Pipeline, tables: list[TableDefinition]) -> int:
-    """Mode change: the slot as it stands, or a new one at the present position.
+    """Mode change: the existing slot, or a new one at the present position.
 
-    Returns where the log begins when it is empty: the new slot's position, 0 for one that was
-    there. A slot that a log with content has lost is never made again: the extractor refuses.
+    Returns where the log begins when it is empty: the new slot's position, 0 for an existing one. A
+    slot that a log with content has lost is never made again: the extractor refuses.
     Raises SlotOfAnother or SlotInUse for a slot that an empty log cannot begin at.
     """
     config = pipeline.config

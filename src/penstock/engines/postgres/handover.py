@@ -4,7 +4,7 @@ Mode `snapshot` stops nothing: the slot's exported snapshot freezes the position
 while changes are extracted beside it. Mode `pause` is the document's literal form for a source
 that is a standby: replay is paused, the position is read from the frozen server, the bulk load
 reads it, the change processes start, and replay is resumed, whatever happens. What to do next is
-decided by `ports.handover.decide`, which does nothing. Not here: a slot without a bulk load
+decided by `ports.handover.decide`, which is pure. Not here: a slot without a bulk load
 (`extraction.py`).
 """
 
@@ -76,8 +76,8 @@ def prepared(
 
     The with block runs the extractor. Before it, publication and slot are made and the position
     is captured (mode pause: also the bulk load is waited for). While it runs, a thread keeps the
-    snapshot and takes the steps that follow. Leaving it waits until the bulk load has no more use
-    for the snapshot, unless stop() says so or the extraction failed. Replay that was paused is
+    snapshot and takes the steps that follow. Leaving it waits until the bulk load does not need the
+    snapshot any more, unless stop() says so or the extraction failed. Replay that was paused is
     resumed in every case. Raises LogWithoutBulkLoad, NotAStandby, StandbyTooOld,
     PublicationOnPrimary, the errors of `engines.postgres.source.slot`.
     """
@@ -176,7 +176,7 @@ class _Handing:
             self.connection = self.stack.enter_context(closing(open_source(self.config)))
 
     def wait_for_bulk(self) -> None:
-        """Keep the snapshot until the bulk load is done: the extractor may be idle before it."""
+        """Keep the snapshot until the bulk load is done: the extractor may be idle earlier."""
         while not self.stop() and not self.pipeline.bulk().finished:
             self.ended.wait(POLL_INTERVAL_S)
         deadline_s = REAL_CLOCK.monotonic_s() + 2 * POLL_INTERVAL_S
@@ -247,7 +247,7 @@ class _Handing:
                 disclaim_slot(connection, name, self.state.slot)
 
     def adopt_slot(self) -> None:
-        """A slot that is there: its changes begin where it stands; the bulk load's point is later.
+        """An existing slot: its changes begin at its position; the bulk load's point is later.
 
         Left by a run of ours that was killed before it could write the position down. Raises
         SlotThereBefore for another one.
@@ -327,7 +327,7 @@ class _Handing:
         self.save(msgspec.structs.replace(self.state, paused=False))
 
     def release(self) -> None:
-        """Let the snapshot go; the file says so first, for the load that may look for it."""
+        """Release the snapshot; the file says so first, for the load that may look for it."""
         kept, self.kept = self.kept, None
         self.point = None
         if kept is None:

@@ -23,8 +23,8 @@ SLOT_STATE = """
       left join pg_replication_slots as s on s.slot_name = %(slot)s
       left join pg_stat_replication as r on r.pid = s.active_pid
 """
-# Files are looked at only by who may: others learn the bytes alone. A recycled file has the name of
-# a later one and an old time, so names behind the present one are left out.
+# The files' times need a privilege: without it only bytes are known. A recycled file has the name
+# of a later one and an old time, so names after the present one are left out.
 KEPT = """
     select pg_wal_lsn_diff(case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
                                 else pg_current_wal_lsn() end, restart_lsn)::int8,
@@ -60,7 +60,7 @@ class PostgresReader:
         return self._connection.closed or self._connection.broken
 
     def state(self, _log: LogEnd) -> SourceState:
-        """See SourceReader: the slot tells what is behind our log."""
+        """See SourceReader: the slot says what is behind our log."""
         return read_source_state(self._connection, self._slot)
 
     def retention(self) -> Retention | None:
@@ -73,7 +73,7 @@ class PostgresReader:
 
 
 def read_source_state(connection: psycopg.Connection, slot: str) -> SourceState:
-    """Ask the source where it is and where the slot stands."""
+    """Ask the source for its position and the slot's."""
     with server_errors("reading the source's position"):
         row = connection.execute(SLOT_STATE, {"slot": slot}).fetchone()
     if row is None:
@@ -88,7 +88,7 @@ def read_source_state(connection: psycopg.Connection, slot: str) -> SourceState:
 
 
 def read_retention(connection: psycopg.Connection, slot: str) -> Retention | None:
-    """Ask the source; None without a slot or once the slot has lost its log."""
+    """Ask the source; None without a slot or once the slot is lost."""
     with server_errors("asking what the source keeps of its log"):
         row = connection.execute(KEPT, {"slot": slot}).fetchone()
         if row is None:

@@ -43,7 +43,7 @@ def problems_between(
     *,
     planned: Collection[TableName],  # noqa: ARG001 - the port's
 ) -> list[str]:
-    """See Planned. Generated columns are computed again as they were."""
+    """See Planned. None: PostgreSQL computes generated columns again as they were."""
     return []
 
 

@@ -42,7 +42,7 @@ CHUNK_BYTES_MIN = 8 * 2**20
 class PostgresPlanner:
     """The `Planner` of a PostgreSQL source. Use as a context manager: it keeps the points it makes.
 
-    first: asked when the load wants the handover's point; None when there is none. on_blocked:
+    first: called when the load wants the handover's point; None when there is none. on_blocked:
     see `slot.create_slot`.
     """
 

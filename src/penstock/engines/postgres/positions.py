@@ -10,7 +10,7 @@ class LsnPositions:
     """Those of a PostgreSQL source."""
 
     def __init__(self, slot: str = "") -> None:
-        """slot: what the source knows the pipeline by."""
+        """slot: the source's name for the pipeline."""
         self._slot = slot
 
     def text(self, position: int) -> str:

@@ -1,7 +1,7 @@
 """Doctor's check of what the loader would refuse at a MySQL or MariaDB target (PK20).
 
-It asks what the loader itself asks of a table, by the same functions. Not here: what the server
-alone tells (`target.py`).
+It asks what the loader itself asks of a table, by the same functions. Not here: what only the
+server is asked for (`target.py`).
 """
 
 from __future__ import annotations
@@ -44,9 +44,11 @@ def _found(error: PenstockError, why: str) -> Finding:
     )
 
 
-@APPLY_CHECKS.check("PK20", "what changes are applied to", change_only=True, needs_source=True)
+@APPLY_CHECKS.check("PK20", "target tables for changes", change_only=True, needs_source=True)
 def applied_to(applying: Applying) -> Iterator[Finding]:
-    """The target's tables: there in mode change, the source's shape, ours alone."""
+    """The target's tables: they exist in mode change, have the source's shape, and no other
+    pipeline loads them.
+    """
     examined = applying.examined
     config = examined.config
     ends = examined.ends()

@@ -1,7 +1,7 @@
 """Doctor's checks of what the extract process would refuse at a MySQL or MariaDB source (MY040...).
 
-They ask what it asks itself before its first row, by the same functions. Not here: what the server
-alone tells (`resume_state.py`, `settings.py`).
+They ask what it asks itself before its first row, by the same functions. Not here: what only the
+server is asked for (`resume_state.py`, `settings.py`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def same_source(extracting: Extracting) -> Iterator[Finding]:
         yield _found("MY040", error, why)
 
 
-@EXTRACT_CHECKS.check("MY041", "place to begin at", change_only=True)
+@EXTRACT_CHECKS.check("MY041", "starting position", change_only=True)
 def beginning(extracting: Extracting) -> Iterator[Finding]:
     """Where binlogFile and binlogPosition say that a new log begins, a transaction must begin."""
     config = extracting.pipeline.config

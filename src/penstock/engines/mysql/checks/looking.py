@@ -51,7 +51,7 @@ def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
 
 
 def _survey(examined: Examined, connection: Connection, looked: Looked) -> Survey | None:
-    """What the patterns come to; None where that cannot be told."""
+    """The tables that the patterns match; None where that cannot be found out."""
     patterns = examined.config.source.tables
     seen = None
     try:

@@ -30,7 +30,7 @@ class Wanted:
 
     has_change, has_data: what its mode has. server_id: ours, as a replica. resume: where the change
     log would go on. search_zero_dates: read the tables for dates that are none, which takes long.
-    log_size_bytes_max: how much binlog the source may keep before it is worth a word.
+    log_size_bytes_max: how much binlog the source may keep before doctor reports it.
     """
 
     has_change: bool = True

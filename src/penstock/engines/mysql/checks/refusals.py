@@ -38,7 +38,7 @@ CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
 NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
     {
         "MY89": "a file of the directory, read by every command",
-        "CT38": "of asking for the lag: which server answers is what MY010 looks at before",
+        "CT38": "of asking for the lag: MY010 has looked at which server answers",
         "MY55 MY59 MY80 MY81 MY82 MY83 MY84 MY85 MY86 MY87": "while the binlog is followed",
     }
 )

@@ -1,4 +1,4 @@
-"""Doctor's checks of where a source stands: its log and ours, other readers, rights, what runs."""
+"""Doctor's checks of a source's state: its log and ours, other readers, privileges, what runs."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ LONG_TRANSACTIONS = f"""
 """
 
 
-@SOURCE_CHECKS.check("MY009", "position still kept", change_only=True)
+@SOURCE_CHECKS.check("MY009", "position still in the binlog", change_only=True)
 def position_kept(probe: MySQLProbe) -> Iterator[Finding]:
-    """What the change log would go on from must still be there."""
+    """The position that the change log ends at must still be in the binlog."""
     error = _resume_error(probe)
     if isinstance(error, LogPurged | ServerBehind | PositionUnfit):
         yield probe.found(
@@ -85,7 +85,7 @@ def same_server(probe: MySQLProbe) -> Iterator[Finding]:
 
 
 def _resume_error(probe: MySQLProbe) -> PenstockError | None:
-    """Why going on is not possible; asked once."""
+    """Why extraction cannot resume; asked once."""
     point = probe.wanted.resume
     if point is None:
         return None
@@ -101,7 +101,7 @@ def _resume_error(probe: MySQLProbe) -> PenstockError | None:
 
 @SOURCE_CHECKS.check("MY012", "binlog of a replica", change_only=True)
 def replica_logs(probe: MySQLProbe) -> Iterator[Finding]:
-    """A replica writes what it gets from its primary into its own log only when told to."""
+    """A replica logs the changes of its primary only with log_slave_updates."""
     if probe.is_on("log_replica_updates", "log_slave_updates"):
         return
     if not (probe.is_on("read_only") or _is_replica(probe)):
@@ -123,7 +123,7 @@ def _is_replica(probe: MySQLProbe) -> bool:
     try:
         return bool(probe.rows("show replica status" if new else "show slave status"))
     except PrivilegeMissing:
-        return False  # told by read_only alone, then
+        return False  # read_only alone says it, then
 
 
 @SOURCE_CHECKS.check("MY013", "server id", change_only=True)
@@ -158,9 +158,9 @@ def _host_name(host: str) -> str:
     return name if colon and port.isdigit() else host
 
 
-@SOURCE_CHECKS.check("MY014", "right to replicate", change_only=True)
+@SOURCE_CHECKS.check("MY014", "REPLICATION SLAVE privilege", change_only=True)
 def right_to_dump(probe: MySQLProbe) -> Iterator[Finding]:
-    """Tried, for one event, under an id that nobody has."""
+    """A dump is tried, for one event, under a server id that nobody has."""
     if not probe.is_on("log_bin"):
         return
     oldest = BinlogPosition.at(_any_file(probe), BINLOG_HEAD_BYTES)
@@ -173,7 +173,7 @@ def right_to_dump(probe: MySQLProbe) -> Iterator[Finding]:
                 ):
                     return
     except LogPurged:
-        return  # a guessed name: the right is there
+        return  # a guessed name: the privilege is there
     except PrivilegeMissing:
         yield probe.found(
             "MY014",
@@ -193,7 +193,7 @@ def _any_file(probe: MySQLProbe) -> str:
         return f"{base}.000001"
 
 
-@SOURCE_CHECKS.check("MY015", "right to ask for the position", change_only=True)
+@SOURCE_CHECKS.check("MY015", "privilege to read the binlog position", change_only=True)
 def right_to_status(probe: MySQLProbe) -> Iterator[Finding]:
     """Where the log ends is asked at the handover and for the lag."""
     if not probe.is_on("log_bin"):
@@ -210,9 +210,9 @@ def right_to_status(probe: MySQLProbe) -> Iterator[Finding]:
         )
 
 
-@SOURCE_CHECKS.check("MY016", "right to read the tables")
+@SOURCE_CHECKS.check("MY016", "SELECT privilege on captured tables")
 def right_to_read(probe: MySQLProbe) -> Iterator[Finding]:
-    """Each captured table is read, of its rows none."""
+    """Each captured table is selected from, without rows."""
     for table in probe.tables:
         try:
             probe.rows(f"select * from {quoted(*table.name)} limit 0")
@@ -226,9 +226,9 @@ def right_to_read(probe: MySQLProbe) -> Iterator[Finding]:
             )
 
 
-@SOURCE_CHECKS.check("MY017", "right to lock")
+@SOURCE_CHECKS.check("MY017", "privileges for a consistent point")
 def right_to_lock(probe: MySQLProbe) -> Iterator[Finding]:
-    """How the tables will be read at one point, and what rights would let it be better."""
+    """How the tables will be read at one point, and which privileges would allow a better way."""
     if not probe.wanted.has_data or not probe.tables:
         return
     try:
@@ -250,37 +250,36 @@ def right_to_lock(probe: MySQLProbe) -> Iterator[Finding]:
             "MY017",
             Severity.WARNING,
             f"the tables will be read at one point by {best}",
-            "the lock that holds for all tables is the surest way",
+            "one lock over all tables is the safest",
             f"grant {right} on *.* to {probe.account};",
         )
     if probe.server.is_mariadb and not probe.rights.has("binlog admin", "super"):
         yield probe.found(
             "MY017",
             Severity.WARNING,
-            f"{probe.account} has not the right BINLOG ADMIN",
+            f"{probe.account} does not have the privilege BINLOG ADMIN",
             "an ALTER of a table waits until the bulk load has read all tables; with it, until "
             "the chunk under way is read",
             f"grant binlog admin on *.* to {probe.account};",
         )
 
 
-@SOURCE_CHECKS.check("MY018", "right to the backup lock")
+@SOURCE_CHECKS.check("MY018", "BACKUP_ADMIN privilege")
 def right_to_backup(probe: MySQLProbe) -> Iterator[Finding]:
-    """MySQL 8 can take snapshots at one point while everybody goes on writing."""
+    """MySQL 8 can take snapshots at one point without blocking writes."""
     if not probe.wanted.has_data or not probe.server.mysql(8) or not probe.tables:
         return
     if probe.variable("gtid_mode") == "ON" and not probe.rights.has("backup_admin"):
         yield probe.found(
             "MY018",
             Severity.WARNING,
-            f"{probe.account} has not the right BACKUP_ADMIN",
-            "writes wait for a lock when the bulk load begins; with it nothing but schema changes "
-            "would",
+            f"{probe.account} does not have the privilege BACKUP_ADMIN",
+            "writes wait for a lock when the bulk load begins; with it only schema changes would",
             f"grant backup_admin on *.* to {probe.account};",
         )
 
 
-@SOURCE_CHECKS.check("MY030", "statements that take long")
+@SOURCE_CHECKS.check("MY030", "long-running statements")
 def long_statements(probe: MySQLProbe) -> Iterator[Finding]:
     """A lock waits for them, and others wait for the lock."""
     if not probe.wanted.has_data:
@@ -294,20 +293,20 @@ def long_statements(probe: MySQLProbe) -> Iterator[Finding]:
             "MY030",
             Severity.WARNING,
             f"session {session} has been in a statement or transaction for {seconds} s",
-            "the lock at the begin of the bulk load would wait for it, and writes for the lock",
+            "the lock at the start of the bulk load would wait for it, and writes for the lock",
             f"kill {session};  -- or wait until it ends",
         )
 
 
 @SOURCE_CHECKS.check("MY034", "prepared transactions", change_only=True)
 def prepared(probe: MySQLProbe) -> Iterator[Finding]:
-    """XA transactions that wait for their coordinator hold locks, and the place to go on from."""
+    """XA transactions that wait for their coordinator hold locks, and keep the resume position."""
     if probe.server.mysql(8) and not probe.rights.has("xa_recover_admin"):
         yield probe.found(
             "MY034",
             Severity.INFO,
             f"{probe.account} may not see prepared XA transactions",
-            "one that is forgotten keeps locks, and keeps the change log from going on past it",
+            "one that is forgotten keeps locks, and the resume position stays before it",
             f"grant xa_recover_admin on *.* to {probe.account};",
         )
         return
@@ -318,7 +317,7 @@ def prepared(probe: MySQLProbe) -> Iterator[Finding]:
             "MY034",
             Severity.WARNING,
             f"{len(found)} XA transactions are prepared and not ended: {names(texts)}",
-            "their rows arrive when they are committed, be it days later; until then the place to "
-            "go on from stays before them",
+            "their rows arrive when they are committed, be it days later; until then the resume "
+            "position stays before them",
             "xa recover convert xid;  -- then xa commit or xa rollback each that is forgotten",
         )

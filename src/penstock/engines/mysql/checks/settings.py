@@ -44,7 +44,7 @@ def log_on(probe: MySQLProbe) -> Iterator[Finding]:
 @SOURCE_CHECKS.check("MY002", "binlog_format", change_only=True)
 def row_format(probe: MySQLProbe) -> Iterator[Finding]:
     """Changes must be logged as rows."""
-    written = probe.variable("binlog_format") or "ROW"  # MySQL will have no other one day
+    written = probe.variable("binlog_format") or "ROW"  # a later MySQL will have no other format
     if written.upper() != "ROW":
         yield probe.found(
             "MY002",
@@ -101,7 +101,7 @@ def row_image(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY004", "binlog_row_metadata", change_only=True)
 def row_metadata(probe: MySQLProbe) -> Iterator[Finding]:
-    """With full metadata the log itself says what columns are called."""
+    """With full metadata the binlog itself has the names of columns."""
     metadata = probe.variable("binlog_row_metadata")
     if metadata is None or metadata.upper() != "FULL":
         has = "has no binlog_row_metadata" if metadata is None else f"has it at {metadata}"
@@ -117,7 +117,7 @@ def row_metadata(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY005", "partial JSON", change_only=True)
 def partial_json(probe: MySQLProbe) -> Iterator[Finding]:
-    """Parts of a JSON document can be put together only with what was there before."""
+    """A partial JSON update can be applied only to the document before it."""
     if "PARTIAL_JSON" not in (probe.variable("binlog_row_value_options") or ""):
         return
     is_full = (probe.variable("binlog_row_image") or "FULL").upper() == "FULL"
@@ -154,7 +154,7 @@ def gtid_mode(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY007", "gtid_strict_mode", change_only=True)
 def gtid_strict_mode(probe: MySQLProbe) -> Iterator[Finding]:
-    """MariaDB's numbers grow within a domain only when it is told to see to it."""
+    """MariaDB guarantees ascending sequence numbers within a domain only in strict mode."""
     if probe.server.is_mariadb and not probe.is_on("gtid_strict_mode"):
         yield probe.found(
             "MY007",
@@ -167,7 +167,7 @@ def gtid_strict_mode(probe: MySQLProbe) -> Iterator[Finding]:
 
 
 def retention_s(probe: MySQLProbe) -> int | None:
-    """For how long the server keeps its binlog; 0: for ever, None: as short as it likes."""
+    """For how long the server keeps its binlog; 0: for ever, None: not guaranteed."""
     if probe.is_rds:
         hours = value(
             probe.connection,
@@ -181,13 +181,13 @@ def retention_s(probe: MySQLProbe) -> int | None:
     return probe.number("binlog_expire_logs_seconds") or int(days * 86_400)
 
 
-@SOURCE_CHECKS.check("MY008", "retention of the binlog", change_only=True)
+@SOURCE_CHECKS.check("MY008", "binlog retention", change_only=True)
 def retention(probe: MySQLProbe) -> Iterator[Finding]:
-    """A pipeline that stands for longer than this has to load its tables again."""
+    """A pipeline that is stopped for longer than this has to load its tables again."""
     seconds = retention_s(probe)
     if seconds is not None and (seconds == 0 or seconds >= RETENTION_S_MIN):
         return
-    kept = f"for {seconds / 3600:g} hours" if seconds else "no longer than it likes"
+    kept = f"for {seconds / 3600:g} hours" if seconds else "for no guaranteed time"
     mend = probe.setting("binlog_expire_logs_seconds", str(RETENTION_S_ADVISED))
     if probe.is_rds:
         mend = "call mysql.rds_set_configuration('binlog retention hours', 168);"
@@ -197,14 +197,14 @@ def retention(probe: MySQLProbe) -> Iterator[Finding]:
         "MY008",
         Severity.WARNING,
         f"the source keeps its binlog {kept}",
-        "when the pipeline stands still for longer, its tables have to be loaded again",
+        "when the pipeline is stopped for longer, its tables have to be loaded again",
         mend,
     )
 
 
-@SOURCE_CHECKS.check("MY011", "filters of the binlog", change_only=True)
+@SOURCE_CHECKS.check("MY011", "binlog filters", change_only=True)
 def filters(probe: MySQLProbe) -> Iterator[Finding]:
-    """Filters leave changes out of the log without a trace."""
+    """Filters silently leave changes out of the binlog."""
     if not probe.is_on("log_bin"):
         return
     try:
@@ -227,7 +227,7 @@ def filters(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY025", "binlog_checksum", change_only=True)
 def checksum(probe: MySQLProbe) -> Iterator[Finding]:
-    """Checksums tell a damaged file from a changed one."""
+    """Checksums reveal damaged events."""
     if (probe.variable("binlog_checksum") or "NONE").upper() == "NONE":
         yield probe.found(
             "MY025",
@@ -240,7 +240,7 @@ def checksum(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY026", "timeouts", change_only=True)
 def timeouts(probe: MySQLProbe) -> Iterator[Finding]:
-    """A server drops readers that do not drain; our own sessions ask for more patience."""
+    """A server drops readers that are slow to read; our own sessions ask for longer timeouts."""
     short = [
         f"{name} = {seconds}"
         for name in ("net_write_timeout", "wait_timeout")
@@ -258,7 +258,7 @@ def timeouts(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY029", "durability", change_only=True)
 def durability(probe: MySQLProbe) -> Iterator[Finding]:
-    """A crash must not unsay what was sent."""
+    """A crash must not undo what was sent."""
     for name in ("sync_binlog", "innodb_flush_log_at_trx_commit"):
         text = probe.variable(name)
         if text is not None and text != "1":
@@ -272,7 +272,7 @@ def durability(probe: MySQLProbe) -> Iterator[Finding]:
             )
 
 
-@SOURCE_CHECKS.check("MY035", "size of the binlog", change_only=True)
+@SOURCE_CHECKS.check("MY035", "binlog size", change_only=True)
 def log_size(probe: MySQLProbe) -> Iterator[Finding]:
     """The server's disk holds what retention keeps."""
     if not probe.is_on("log_bin"):

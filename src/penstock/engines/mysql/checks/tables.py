@@ -20,7 +20,7 @@ HIDDEN_TYPES = frozenset({"uuid", "inet4", "inet6"})
 
 @SOURCE_CHECKS.check("MY019", "keys", change_only=True)
 def keys(probe: MySQLProbe) -> Iterator[Finding]:
-    """Rows of a table without a key are told apart by everything that is in them."""
+    """Rows of a table without a key are identified by all of their columns."""
     for table in probe.tables:
         if table.identity is Identity.FULL:
             yield probe.found(
@@ -28,30 +28,30 @@ def keys(probe: MySQLProbe) -> Iterator[Finding]:
                 Severity.WARNING,
                 f"{table.name} has no primary key, and no unique key without NULLs",
                 "an update or delete looks for a row that is equal in all columns, which is slow; "
-                "equal rows cannot be told apart",
+                "duplicate rows cannot be distinguished",
                 f"alter table {quoted(*table.name)} add column id bigint unsigned auto_increment "
                 "primary key;",
             )
 
 
-@SOURCE_CHECKS.check("MY020", "engines")
+@SOURCE_CHECKS.check("MY020", "storage engines")
 def engines(probe: MySQLProbe) -> Iterator[Finding]:
-    """Only some engines can be read as they were at one point."""
+    """Only some storage engines have consistent snapshots."""
     for table in probe.tables:
         if table.engine.upper() not in WITH_SNAPSHOTS:
             yield probe.found(
                 "MY020",
                 Severity.WARNING,
-                f"{table.name} is a table of the engine {table.engine}",
-                "it cannot be read as it was at one point, and a statement that fails half way "
-                "leaves its first half behind",
+                f"{table.name} uses the storage engine {table.engine}",
+                "it has no consistent snapshots, and a statement that fails half way leaves its "
+                "first half behind",
                 f"alter table {quoted(*table.name)} engine = InnoDB;",
             )
 
 
 @SOURCE_CHECKS.check("MY021", "cascading foreign keys", change_only=True)
 def cascades(probe: MySQLProbe) -> Iterator[Finding]:
-    """What a foreign key does to the rows that refer is not in the binlog."""
+    """What a foreign key cascades to the referencing rows is not in the binlog."""
     if probe.server.mysql(9, 6) and not probe.is_on("innodb_native_foreign_keys"):
         return
     for table in probe.tables:
@@ -67,7 +67,7 @@ def cascades(probe: MySQLProbe) -> Iterator[Finding]:
                     Severity.ERROR,
                     f"the foreign key {key.name} of {table.name} to {key.target} says "
                     f"{' and '.join(sorted(rules))}",
-                    "InnoDB changes the rows that refer without logging it: they would stay as "
+                    "InnoDB changes the referencing rows without logging it: they would stay as "
                     "they are in the target",
                     f"alter table {quoted(*table.name)} drop foreign key {quoted(key.name)}, "
                     f"add constraint {quoted(key.name)} foreign key "
@@ -76,9 +76,9 @@ def cascades(probe: MySQLProbe) -> Iterator[Finding]:
                 )
 
 
-@SOURCE_CHECKS.check("MY022", "old forms of times", change_only=True)
+@SOURCE_CHECKS.check("MY022", "old temporal formats", change_only=True)
 def old_times(probe: MySQLProbe) -> Iterator[Finding]:
-    """Times in the form of before 2012 do not say in the log how many digits they have."""
+    """Times in the format before MySQL 5.6 are logged without their number of digits."""
     if probe.server.is_mariadb and not probe.is_on("mysql56_temporal_format"):
         yield probe.found(
             "MY022",
@@ -93,7 +93,7 @@ def old_times(probe: MySQLProbe) -> Iterator[Finding]:
             yield probe.found(
                 "MY022",
                 Severity.WARNING,
-                f"{table.name} has times in an old form: {names(old)}",
+                f"{table.name} has times in an old format: {names(old)}",
                 "the log does not say how many digits they have; the table's definition must",
                 f"alter table {quoted(*table.name)} force;",
             )
@@ -101,7 +101,7 @@ def old_times(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY023", "zero dates")
 def zero_dates(probe: MySQLProbe) -> Iterator[Finding]:
-    """Dates like 0000-00-00 are none to other engines. Reads the tables: only when asked for."""
+    """Other engines have no dates like 0000-00-00. Reads the tables: only when asked for."""
     if not probe.wanted.search_zero_dates:
         return
     for table in probe.tables:
@@ -144,9 +144,9 @@ def versioned(probe: MySQLProbe) -> Iterator[Finding]:
             )
 
 
-@SOURCE_CHECKS.check("MY032", "types that the log does not name", change_only=True)
+@SOURCE_CHECKS.check("MY032", "types that the binlog does not name", change_only=True)
 def hidden_types(probe: MySQLProbe) -> Iterator[Finding]:
-    """MariaDB logs some types as others: their definitions say what they are."""
+    """MariaDB logs some types as other types: only the table's definition says what they are."""
     if not probe.server.is_mariadb:
         return
     for table in probe.tables:
@@ -160,7 +160,6 @@ def hidden_types(probe: MySQLProbe) -> Iterator[Finding]:
             yield probe.found(
                 "MY032",
                 Severity.INFO,
-                f"{table.name} has columns that the binlog does not name the type of: "
-                f"{names(hidden)}",
-                "they are told from the table's definition, which has to be of the same time",
+                f"{table.name} has columns whose type is not in the binlog: {names(hidden)}",
+                "their types come from the table's definition, which has to be of the same time",
             )

@@ -12,7 +12,7 @@ from penstock.ports.checks import Finding, Severity
 from penstock.ports.target import SCHEMA
 
 PACKET_BYTES_ADVISED = 2**30
-# What ends so tells every letter from every other; all other collations find some equal.
+# Collations with these endings distinguish all characters; in all others some compare equal.
 EXACT_ENDINGS = ("_bin", "_as_cs")
 
 # To empty a table takes DROP; a foreign key takes REFERENCES, of which MariaDB knows nothing.
@@ -49,9 +49,9 @@ def present_tables(probe: MySQLProbe) -> dict[TableName, TableDefinition]:
     return found
 
 
-@TARGET_CHECKS.check("MY024", "collations of keys", needs_source=True)
+@TARGET_CHECKS.check("MY024", "key collations", needs_source=True)
 def key_collations(probe: MySQLProbe) -> Iterator[Finding]:
-    """A key must not find equal in the target what is different in the source."""
+    """Keys that differ in the source must not be equal in the target."""
     present = present_tables(probe)
     for table in probe.tables:
         target = present.get(table.name)
@@ -95,20 +95,22 @@ def packet_size(probe: MySQLProbe) -> Iterator[Finding]:
 
 @TARGET_CHECKS.check("MY028", "local_infile")
 def local_infile(probe: MySQLProbe) -> Iterator[Finding]:
-    """Rows are brought by LOAD DATA LOCAL."""
+    """Rows are loaded with LOAD DATA LOCAL."""
     if not probe.is_on("local_infile"):
         yield probe.found(
             "MY028",
             Severity.WARNING,
             "local_infile of the target is off",
-            "rows go by INSERT, which takes longer than LOAD DATA LOCAL",
+            "rows are loaded with INSERT, which is slower than LOAD DATA LOCAL",
             probe.setting("local_infile", "1"),
         )
 
 
 @TARGET_CHECKS.check("MY029", "durability")
 def durable_commits(probe: MySQLProbe) -> Iterator[Finding]:
-    """A crash must not unsay what was applied; no session can ask for more than the server does."""
+    """A crash must not undo what was applied; a session cannot ask for more durability than the
+    server's settings give.
+    """
     name = "innodb_flush_log_at_trx_commit"
     text = probe.variable(name)
     if text is not None and text != "1":
@@ -122,9 +124,9 @@ def durable_commits(probe: MySQLProbe) -> Iterator[Finding]:
         )
 
 
-@TARGET_CHECKS.check("MY033", "case of names", needs_source=True)
+@TARGET_CHECKS.check("MY033", "case of table names", needs_source=True)
 def name_case(probe: MySQLProbe) -> Iterator[Finding]:
-    """Two tables whose names differ in case alone are one where case does not count."""
+    """Two tables whose names differ only in case are one where names are case-insensitive."""
     folds = probe.number("lower_case_table_names") or 0
     source_folds = (
         (probe.source.number("lower_case_table_names") or 0) if probe.source is not None else 0
@@ -136,7 +138,8 @@ def name_case(probe: MySQLProbe) -> Iterator[Finding]:
                 Severity.WARNING,
                 "names of tables count by their case in the target (lower_case_table_names = 0), "
                 "in the source they do not",
-                "a statement that names a table in other letters finds it there, and not here",
+                "a statement that writes a table's name in another case works at the source, and "
+                "not in the target",
             )
         return
     by_folded: dict[tuple[str, str], list[str]] = {}
@@ -158,16 +161,16 @@ def name_case(probe: MySQLProbe) -> Iterator[Finding]:
         yield probe.found(
             "MY033",
             Severity.WARNING,
-            f"the target writes names of tables in small letters, such as that of {odd[0]} "
+            f"the target stores names of tables in lower case, such as that of {odd[0]} "
             f"(lower_case_table_names = {folds})",
-            "the table is called otherwise there",
+            "the table has another name there",
             "map it to that name in [target.map]",
         )
 
 
 @TARGET_CHECKS.check("MY037", "triggers in the target", needs_source=True)
 def triggers(probe: MySQLProbe) -> Iterator[Finding]:
-    """Triggers that fire on our writes do their work a second time."""
+    """Triggers that fire on our writes do their work twice."""
     wanted = {table.name for table in probe.tables}
     for row in probe.rows(TRIGGERS):
         table = TableName(row["trigger_schema"], row["table_name"])
@@ -185,7 +188,7 @@ def triggers(probe: MySQLProbe) -> Iterator[Finding]:
 
 @TARGET_CHECKS.check("MY038", "columns of type UUID", needs_source=True)
 def uuid_columns(probe: MySQLProbe) -> Iterator[Finding]:
-    """MariaDB's UUID does not take every one that PostgreSQL has."""
+    """MariaDB's UUID does not accept every value of PostgreSQL's uuid."""
     if probe.source is not None:
         return
     present = present_tables(probe)
@@ -206,9 +209,9 @@ def uuid_columns(probe: MySQLProbe) -> Iterator[Finding]:
                 )
 
 
-@TARGET_CHECKS.check("MY039", "rights in the target")
+@TARGET_CHECKS.check("MY039", "privileges in the target")
 def rights(probe: MySQLProbe) -> Iterator[Finding]:
-    """What the load and the loader do there, by what the account was granted."""
+    """What the load and the loader do there, checked against the account's grants."""
     present = present_tables(probe)
     schemas: dict[str, frozenset[str]] = {SCHEMA: ALL_OF_OURS}
     for table in probe.tables:
@@ -219,7 +222,7 @@ def rights(probe: MySQLProbe) -> Iterator[Finding]:
                 needed = needed | {"REFERENCES"}
         schemas[table.name.schema] = schemas.get(table.name.schema, frozenset()) | needed
     for schema, needed in sorted(schemas.items()):
-        # Rights on single tables count, too; what is made has the rights of its database.
+        # Privileges on single tables count, too; a table that is made has those of its database.
         names = [t.name for t in probe.tables if t.name.schema == schema]
         places = names or [TableName(schema, "wirekite_log")]
         lacking = sorted(right for right in needed if probe.rights.lacking_on(places, right))
@@ -227,7 +230,7 @@ def rights(probe: MySQLProbe) -> Iterator[Finding]:
             yield probe.found(
                 "MY039",
                 Severity.ERROR,
-                f"{probe.account} lacks rights on {schema} in the target: "
+                f"{probe.account} lacks privileges on {schema} in the target: "
                 f"{', '.join(lacking).lower()}",
                 "the loader keeps its progress and its merge tables there"
                 if schema == SCHEMA

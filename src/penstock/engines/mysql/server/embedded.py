@@ -273,7 +273,7 @@ class _EmbeddedServer:
         )
 
     def _start_once(self, init_sql: list[str], deadline: float) -> bool:
-        """Start the server and tell whether it became ready; if not, it is gone again."""
+        """Start the server; returns whether it became ready. If not, it is stopped again."""
         configuration = self._write_settings(init_sql)
         pid_file = self._home.root / "server.pid"
         pid_file.unlink(missing_ok=True)  # of a server that was killed

@@ -3,7 +3,7 @@
 The decoder walks rows, begins and commits by itself; table maps, statements, XA and files stop it
 and are dealt with one at a time. Positions that leave this module are the log's: those of the
 server plus `shift` file numbers, so that they go on rising when another server takes over. Not
-here: the socket and the threads (`stream.py`), what statements do to tables (`table_book.py`).
+here: the socket and the threads (`stream.py`), what statements do to tables (`schema_history.py`).
 """
 
 from __future__ import annotations
@@ -167,7 +167,8 @@ class Assembler:
     def feed(self, block: memoryview, start: int, end: int) -> int:
         """Handle the whole packets of block[start:end]; returns the offset behind the last one.
 
-        Raises BinlogBroken, the errors of `table_book` and of `unfollowed`, and what on_other does.
+        Raises BinlogBroken, the errors of `schema_history` and of `unsupported`, and what on_other
+        does.
         """
         at = start
         decoder = self._decoder
@@ -213,7 +214,7 @@ class Assembler:
         return True
 
     def take_asked(self) -> None:
-        """Take tables in, and let them go, unless a transaction is open."""
+        """Begin and end the capture of tables, unless a transaction is open."""
         is_between = not self._decoder.in_transaction and not self._parks
         if self._book.is_asked and is_between and self._book.take_asked():
             self._decoder.unbind_all()
@@ -231,11 +232,11 @@ class Assembler:
             self._known_below = 0
         else:
             self.counted.skipped_transaction_count += 1
-        # What was bound was passed over; behind the end it must be told anew.
+        # What was bound was passed over; behind the end it must be bound anew.
         decoder.unbind_all()
 
     def _check_end(self) -> None:
-        """The log ends where a transaction ends, or it is not this binlog's."""
+        """Check that the log ends where a transaction ends; if not, it is not of this binlog."""
         decoder = self._decoder
         begin, end = self._logical(decoder.commit_position), self._logical(decoder.end_position)
         if decoder.end_position and begin < self._known_below < end:
@@ -356,11 +357,11 @@ class Assembler:
             return
         place = self._place()
         touched = {name for one in effects for name in (one.table, one.to) if name is not None}
-        # What the target has is the shape before, which no row may have shown yet.
+        # The target has the shape before, which no row may have shown yet.
         shown = [] if self._is_known else self._book.introduced(touched, place)
         place = replace(place, since=place.since + 1)  # behind what was shown, in one transaction
         emptied = self._book.apply(effects, said, place)
-        # Table ids of before may not mean what they meant.
+        # Earlier table ids may mean something else now.
         self._decoder.unbind_all()
         if self._is_known:
             return
@@ -450,8 +451,7 @@ class Assembler:
             return
         if found is None:
             raise PreparedUnseen(
-                "an XA transaction is committed whose rows stand before the begin of the change "
-                "log",
+                "an XA transaction is committed whose rows come before the begin of the change log",
                 hint=LOAD_AGAIN,
             )
         if commits:

@@ -1,7 +1,7 @@
 """Where a new change log begins in a binlog, and what the tables are there.
 
 Without any lock: the catalogue is read before and after the place is asked for, and what is the
-same both times held there too. Which transactions lie before the place is read from its file,
+same both times was true there too. Which transactions lie before the place is read from its file,
 because what the server says of both together may be of two moments. Not here: the point of a
 handover, which rests on a snapshot (`snapshot.py`).
 """
@@ -49,7 +49,7 @@ class TablesInMotion(PenstockError):
 class Beginning:
     """Where a log begins. gtids: the transactions before it, as text; empty without GTIDs.
 
-    is_present: the tables' definitions hold at the position; else they are of later.
+    is_present: the tables' definitions are those at the position; else they are later ones.
     """
 
     position: BinlogPosition
@@ -63,8 +63,8 @@ def find_beginning(
 ) -> Beginning:
     """Where to begin: at a position that is given, or where the binlog ends now.
 
-    With a position of earlier the definitions are those of now, and only a hint where the binlog
-    itself tells what tables look like. Raises StartUnfit, LogPurged, LogOff, TablesInMotion, and
+    At an earlier position the definitions are the present ones, and only a hint where the binlog
+    itself says what tables look like. Raises StartUnfit, LogPurged, LogOff, TablesInMotion, and
     what `catalog.captured_tables` does.
     """
     with open_catalog(url, application_name="penstock beginning") as connection:
@@ -88,7 +88,7 @@ def find_beginning(
 
 
 def check_beginning(url: str, connection: Connection, at: BinlogPosition) -> str:
-    """See whether a new log can begin there; the transactions before it.
+    """Check that a new log can begin there; returns the transactions before it.
 
     Raises StartUnfit, LogPurged, ServerBehind, PositionUnfit, and what a dump does.
     """
@@ -129,7 +129,7 @@ def _present(
 
 
 def shapes_of(tables: Sequence[TableDefinition]) -> list[tuple[object, ...]]:
-    """What of definitions decides how rows are read; equal where nothing of it has changed."""
+    """The parts of definitions that decide how rows are read; equal if none of them has changed."""
     return [(one.name, one.columns, one.identity, one.identity_columns) for one in tables]
 
 
@@ -156,14 +156,14 @@ def transactions_before(url: str, position: BinlogPosition) -> str:
 
 
 def _packet_end(block: memoryview, start: int, end: int) -> int:
-    """Where the packet at `start` ends, or the block: events that pass make a decoder not stop."""
+    """Where the packet at `start` ends, or the block: a decoder does not stop at every event."""
     if end - start < PACKET_HEAD_BYTES:
         return end
     return min(start + PACKET_HEAD_BYTES + int.from_bytes(block[start : start + 3], "little"), end)
 
 
 class _Reader:
-    """Walks over a file up to a place, with an eye on ids alone."""
+    """Walks over a file up to a place, and reads only ids."""
 
     def __init__(self, position: BinlogPosition) -> None:
         self.gtids: Gtids | None = None

@@ -1,8 +1,8 @@
 """A chunk's rows out of MySQL or MariaDB: the packets of a SELECT, line by line.
 
-One thread: blocks are read from a lent session, become lines in one walk without the GIL, and go
+One thread: blocks are read from a proxied session, become lines in one walk without the GIL, and go
 to the target, while both servers work. No row becomes an object of Python or of Arrow. Not here:
-what the SELECT says (`read_plan.py`), and who lends sessions (`lending.py`).
+what the SELECT says (`read_plan.py`), and who holds the sessions (`session_proxy.py`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _DEFINITION_CHANGED = 1412  # ER_TABLE_DEF_CHANGED: the table is younger than th
 
 
 class MySQLBulkReader:
-    """See `BulkReader`. session: lent, of the snapshot."""
+    """See `BulkReader`. session: proxied, of the snapshot."""
 
     def __init__(self, session: ProxiedSession) -> None:
         self._session = session
 
     def was_rewritten(self, task: ChunkTask) -> bool:
-        """See BulkReader. Reading tells."""
+        """See BulkReader. Reading shows it."""
         del task
         return False
 
@@ -36,7 +36,7 @@ class MySQLBulkReader:
 
     def lines(self, task: ChunkTask, dialect: Dialect) -> RowsOfChunk:
         """See BulkReader."""
-        assert task.way is not None, "the plan of a table of MySQL has one"
+        assert task.way is not None, "a table of MySQL has a read plan"
         return RowsOfChunk(self._session, task.chunk.copy_out, task.way.cells, dialect)
 
     def number(self, select: str) -> int:
@@ -50,7 +50,7 @@ class MySQLBulkReader:
 
 
 def open_reader(url: str, snapshot_id: str, snapshot_text: str) -> MySQLBulkReader | None:
-    """See BulkSource. Who lends the sessions is known from the snapshot's name."""
+    """See BulkSource. The snapshot's name holds the proxy's address."""
     del url
     try:
         return MySQLBulkReader(open_proxied(snapshot_id, snapshot_text))

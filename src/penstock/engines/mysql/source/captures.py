@@ -1,11 +1,11 @@
-"""Capturing one more table, or one less, while the binlog is read.
+"""Begins and ends the capture of single tables while the binlog is read.
 
-The binlog holds the rows of all tables: which of them go into the log is up to us. The thread that
-decodes takes a table in between two transactions, and then the request is answered: whoever copies
-its rows at a later point finds every change behind that point in the log. A table is taken in where
-the binlog ended when it was asked for: what lies before is in the copy, and may have been written
-when the table was another one. Not here: the rows it
-has already (`control.table_copy`), the notes on tables (`table_book.py`).
+The binlog holds the rows of all tables: penstock decides which of them go into the log. The thread
+that decodes takes a table in between two transactions, and then the request is answered: whoever
+copies its rows at a later point finds every change behind that point in the log. Capture begins
+where the binlog ended when it was asked for: earlier rows are in the copy, and may have been
+written when the table had another shape. Not here: the rows it has already (`control.table_copy`),
+the notes on tables (`schema_history.py`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Captures:
         self._next_look_s = float("-inf")
 
     def takes(self, name: TableName) -> bool:
-        """Whether the configuration stands for a table's name, as things are now."""
+        """Whether the configuration captures a table of this name, as things are now."""
         return name not in self._removed and (self._given(name) or name in self._added)
 
     def begin(self, book: SchemaHistory) -> None:
@@ -71,7 +71,7 @@ class Captures:
                 self._files.answer(request, None)
 
     def tend(self, book: SchemaHistory) -> None:
-        """Take a step with what is asked; cheap when nothing is."""
+        """Take a step with the requests; cheap when there are none."""
         if self._under_way:
             if not book.is_asked:
                 for request in self._under_way:

@@ -1,7 +1,7 @@
 """Which tables of a MySQL or MariaDB server a pipeline captures, and why others are left out.
 
 A schema is what these servers call a database; a pipeline may take tables of several. Left out:
-views, sequences, tables whose rows are elsewhere or have types that are not carried, the server's
+views, sequences, tables whose rows are elsewhere or have types that are not supported, the server's
 own schemas, penstock's own. An account sees only what it has rights on. Not here: the patterns
 (`model.patterns`: the same for every engine), definitions (`definitions.py`).
 """
@@ -34,14 +34,14 @@ CANDIDATES = f"""
 
 
 class Exclusion(StrEnum):
-    """Why a table that a pattern stands for is not captured."""
+    """Why a table that a pattern matches is not captured."""
 
     PATTERN = "a pattern takes it out"
     VIEW = "it is a view"
-    SEQUENCE = "it is a sequence: its numbers are no rows"
+    SEQUENCE = "it is a sequence: it has no rows"
     ELSEWHERE = "its rows are kept on another server"
     NOWHERE = "its engine keeps no rows"
-    TYPE = "it has a column of a type that is not carried"
+    TYPE = "it has a column of an unsupported type"
     OWN = "it is one of penstock's own tables"
     BROKEN = "the server cannot open it"
 
@@ -55,9 +55,9 @@ class TableNotCapturable(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excluded:
-    """A table that a pattern stands for and that is not captured.
+    """A table that a pattern matches and that is not captured.
 
-    detail: the column that the reason speaks of, and its type. pattern: the one that takes it out,
+    detail: the column that the reason names, and its type. pattern: the one that takes it out,
     or empty. is_named: a pattern names it alone.
     """
 
@@ -74,7 +74,7 @@ class Excluded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What the patterns come to on this server.
+    """What the patterns match on this server.
 
     unmatched: patterns that take in by name a table that there is not, or that the account has no
     rights on. near: the tables whose names differ from those only in case.
@@ -97,7 +97,7 @@ def captured_tables(
     """The tables that the patterns take in, with their definitions, ordered by name.
 
     Raises PatternInvalid, and TableNotCapturable when a pattern names a table that does not exist
-    or cannot be captured. A pattern with wildcards may come to nothing: the result may be empty.
+    or cannot be captured. A pattern with wildcards may match nothing: the result may be empty.
     """
     result = survey(connection, patterns, with_create_sql=with_create_sql)
     for excluded in result.excluded:
@@ -120,7 +120,7 @@ def captured_tables(
 def survey(
     connection: Connection, patterns: Sequence[str], *, with_create_sql: bool = False
 ) -> Survey:
-    """What the patterns take in, what they stand for and is left out, and why.
+    """What the patterns take in, and what they match and is left out, and why.
 
     Raises PatternInvalid for a pattern that cannot be read.
     """

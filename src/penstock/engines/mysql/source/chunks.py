@@ -2,8 +2,8 @@
 
 Together the ranges hold every row once, whatever rows come and go meanwhile: the first is open
 below, the last above, each begins where the one before it ends. Bounds are keys of the table, and
-they are compared by the server alone: in 'a' = 'A' = 'á' and in trailing blanks every collation is
-a law of its own. Not here: reading the rows.
+they are compared by the server alone: every collation has its own rules for 'a' = 'A' = 'á' and for
+trailing blanks. Not here: reading the rows.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class KeyChunk:
 
 
 def _from(key: Sequence[str], bound: Bound) -> str:
-    """`key >= bound`, column by column: of row constructors no server makes good use."""
+    """`key >= bound`, column by column: no server uses an index well for row constructors."""
     names = [quoted(name) for name in key]
     alternatives = []
     for place, name in enumerate(names):
@@ -68,7 +68,7 @@ def _from(key: Sequence[str], bound: Bound) -> str:
         alternatives.append(" and ".join([*equal, f"{name} {comparison} {bound[place]}"]))
     if len(names) == 1:
         return alternatives[0]
-    # What the first column says by itself lets the server begin at the right place.
+    # A condition on the first column alone lets the server begin at the right place.
     whole = " or ".join(f"({alternative})" for alternative in alternatives)
     return f"({names[0]} >= {bound[0]} and ({whole}))"
 

@@ -1,12 +1,11 @@
 """A replica's connection: it asks for the binlog and receives it, on a socket of our own.
 
-Whole blocks are read into a large buffer of the caller, packets as they come over the wire; what is
-in them is the decoder's. Everything that is plain SQL goes through
-`penstock.engines.mysql.connect`. Not here: where to begin and whether that is still possible
-(`status.py`).
+Whole blocks are read into a large buffer of the caller, packets as they come over the wire; the
+decoder reads them. Everything that is plain SQL goes through `penstock.engines.mysql.connect`. Not
+here: where to begin and whether that is still possible (`status.py`).
 
 Measured: unlike PostgreSQL's walsender these servers put many packets into one send() while a
-reader is behind; the nap between two reads of much saves some wake-ups and costs nothing.
+reader is behind; the nap after a large read saves some wake-ups and costs nothing.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class DumpOptions:
     report_host: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse ids that are none, and a heartbeat that could not be kept."""
+        """Refuse invalid ids, and a heartbeat that no server could send."""
         if not 1 <= self.server_id <= SERVER_ID_MAX:
             raise ValueError(f"not a server id: {self.server_id}")
         if not 0.001 <= self.heartbeat_s <= 4_294_967:
@@ -138,7 +137,7 @@ class BinlogConnection:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; harmless when done twice. A server that dumps reads no good-bye."""
+        """Close the connection; harmless when done twice. A server in a dump reads no COM_QUIT."""
         self._wire.close()
 
     @property
@@ -191,7 +190,7 @@ class BinlogConnection:
         raise error
 
     def packets(self, *, wait_s: float = WAIT_S) -> Iterator[bytes | None]:
-        """Packets one by one, joined where they came in pieces: what is neither fast nor often.
+        """Packets one by one, joined where they came in pieces; slow, for rare use.
 
         Ends with a bounded dump. Gives None when nothing came for wait_s. Raises what `end` does.
         """
@@ -220,7 +219,7 @@ class BinlogConnection:
             yield payload
 
     def statements(self) -> Iterator[bytes]:
-        """The events that tell of statements (QUERY) and of files (ROTATE, FORMAT_DESCRIPTION).
+        """The events of statements (QUERY) and of files (ROTATE, FORMAT_DESCRIPTION).
 
         Rows are passed over by their heads, and so is the BEGIN of a transaction. Ends with a
         bounded dump. Raises what `end` does.
@@ -329,7 +328,7 @@ def open_binlog(
 
 
 def _introduce(connection: Connection, options: DumpOptions, seen: Gtids | None) -> None:
-    """Say what we are and understand, in the variables that a replica sets, and register."""
+    """Declare what we are and understand, in the variables that a replica sets, and register."""
     server = connection.server
     heartbeat_ns = int(options.heartbeat_s * 1e9)
     # Both names of each: old servers know one, new ones the other, and both take either.

@@ -27,7 +27,7 @@ _KEEP_NOTHING = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """What a statement asks of a table's rows that it did not ask before.
+    """A new condition that a statement puts on a table's rows.
 
     columns: of a unique key, those that it takes whole.
     """
@@ -87,7 +87,7 @@ def _limits(words: Sequence[Word], column: str) -> list[Limit]:
 
 
 def _is_key(before: Sequence[Word]) -> bool:
-    """Whether a key stands by itself, by the words in front of UNIQUE: else it is a column's."""
+    """Whether a key is a clause of its own, by the words before UNIQUE: else it is a column's."""
     return not before or before[0].is_word("CONSTRAINT")
 
 
@@ -109,7 +109,7 @@ def loses_when_ignored(clause: Sequence[Word]) -> bool:
         return True
     first = clause[0]
     if first.is_word("DROP"):
-        # A key without one of its columns may find equal what it told apart.
+        # Rows that a key distinguished may be equal in it without one of its columns.
         return not (len(clause) > 1 and clause[1].is_word(*_NO_COLUMNS))
     if first.is_word("ADD") and len(clause) > 1 and clause[1].is_word(*_PARTITIONS):
         return True

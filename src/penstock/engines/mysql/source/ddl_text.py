@@ -1,7 +1,7 @@
-"""What a statement in the binlog does to tables: which ones, and how far that is told by rows.
+"""What a statement in the binlog does to tables: which ones, and whether row events show it.
 
-Pure: only what the words say, nothing is looked up. A statement that is not understood is said to
-be so, never passed over. Not here: the words (`ddl_words.py`), what follows from it (`shapes.py`).
+Pure: only what the words say, nothing is looked up. A statement that is not understood is reported,
+never passed over. Not here: the words (`ddl_words.py`), what follows from it (`shapes.py`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HARMLESS = _keywords(
     HANDLER HELP INSTALL KILL LOCK OPTIMIZE PURGE RELEASE RESET RESTART REVOKE ROLLBACK
     SAVEPOINT SHOW SHUTDOWN SIGNAL START STOP UNINSTALL UNLOCK USE XA"""
 )
-# Logged only for the functions in them, which wrote: as text, and nobody knows into which tables.
+# Logged only because functions in them wrote: as text, and it is not known into which tables.
 _CALLS = _keywords("DO SELECT")
 _WRITES = _keywords("CALL DELETE EXECUTE IMPORT INSERT LOAD REPLACE UPDATE WITH VALUES")
 _NOT_COLUMNS = _keywords(
@@ -45,7 +45,7 @@ _NOT_COLUMNS = _keywords(
     VECTOR"""
 )
 _UNICODE = frozenset(("UTF8", "UTF8MB3", "UTF8MB4"))
-_WHOLE_UNICODE = frozenset(("UTF8MB4",))  # what takes every character, also unasked
+_WHOLE_UNICODE = frozenset(("UTF8MB4",))  # that hold every character
 _PARTITION_LOSSES = frozenset(("DROP", "TRUNCATE", "EXCHANGE", "DISCARD", "IMPORT"))
 _CHARSET_WORDS = ("CHARACTER", "CHARSET", "CHAR", "SET")
 
@@ -53,10 +53,10 @@ _CHARSET_WORDS = ("CHARACTER", "CHARSET", "CHAR", "SET")
 class Doing(StrEnum):
     """What a statement does to a table.
 
-    ALTERED: its definition may be another one. EMPTIED: all its rows are gone. CHANGED_UNSEEN: rows
-    changed, and no row in the log says how. REPAIRED: rows may be gone where the engine is none
-    that survives a crash. WRITTEN: rows may have changed by a statement that is
-    logged as text. UNKNOWN: nobody knows.
+    ALTERED: its definition may have changed. EMPTIED: all its rows are gone. CHANGED_UNSEEN: rows
+    changed, and no row in the log says how. REPAIRED: rows may be gone, unless the engine survives
+    a crash. WRITTEN: rows may have changed by a statement that is logged as text. UNKNOWN: nobody
+    knows.
     """
 
     CREATED = "created"
@@ -76,7 +76,7 @@ class Effect:
 
     table: to which; None: to any. to: a renamed table's new name. if_absent: CREATE TABLE IF NOT
     EXISTS. added: columns that ALTER adds. columns: old and new names of those that it renames, all
-    at once. limits: what ALTER asks of rows that it did not ask before. what: of CHANGED_UNSEEN, in
+    at once. limits: the new conditions that ALTER puts on rows. what: of CHANGED_UNSEEN, in
     words. names: in a WRITTEN or UNKNOWN one, what may be a table's name, alone or as
     `schema.name`; none in a WRITTEN one: it may be any.
     """
@@ -200,7 +200,7 @@ def _names(words: Sequence[Word], fold: bool) -> frozenset[str]:
 
 
 def _cascades(words: Sequence[Word]) -> bool:
-    """Whether a foreign key changes rows that refer, which these servers do not log."""
+    """Whether a foreign key cascades, which these servers do not log."""
     return any(
         first.is_word("ON")
         and second.is_word("DELETE", "UPDATE")
@@ -240,7 +240,7 @@ def _statement(reader: _Reader) -> list[Effect]:
 
 
 def _set(reader: _Reader) -> list[Effect]:
-    """SET STATEMENT ... FOR another statement, which MariaDB carries out; other SETs do nothing."""
+    """SET STATEMENT ... FOR another statement, which MariaDB executes; other SETs do nothing."""
     if not reader.accept("STATEMENT"):
         return []
     while reader.peek() is not _END:
@@ -251,7 +251,7 @@ def _set(reader: _Reader) -> list[Effect]:
 
 
 def _analyze(reader: _Reader) -> list[Effect]:
-    """ANALYZE in front of a statement, which MariaDB carries out; ANALYZE TABLE does nothing."""
+    """ANALYZE in front of a statement, which MariaDB executes; ANALYZE TABLE does nothing."""
     if reader.accept("FORMAT"):
         reader.accept_mark("=")
         reader.at += 1
@@ -462,7 +462,7 @@ def _columns_renamed(part: _Reader) -> list[tuple[str, str]]:
 
 
 def _unseen(part: _Reader) -> list[str]:
-    """What rows of the log do not tell of an ALTER's clause."""
+    """What row events do not show of an ALTER's clause."""
     part.at = 0
     first, second = part.peek(), part.peek(1)
     verb = first.text.upper() if first.kind is Kind.WORD else ""
@@ -482,12 +482,12 @@ def _unseen(part: _Reader) -> list[str]:
 
 
 def _unicode(part: _Reader) -> frozenset[str]:
-    """Character sets that no text is changed by: a session that is not strict makes `?` of some."""
+    """Character sets that can hold all text; others may lose characters to `?`, unless strict."""
     return _UNICODE if part.is_strict else _WHOLE_UNICODE
 
 
 def _redefined(part: _Reader, *, renames: bool) -> list[str]:
-    """What becomes of a column's values that the type alone does not show."""
+    """Changes of a column's values that do not follow from its type."""
     part.at = 1
     part.accept("COLUMN")
     part.if_exists()

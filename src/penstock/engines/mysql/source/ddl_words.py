@@ -148,7 +148,7 @@ class _Lexer:
         return "".join(out)
 
     def _comment(self) -> None:
-        """Comments with a version are code to servers that are that new."""
+        """Comments with a version are code for servers of that version or later."""
         text, at = self.text, self.at
         is_maria = text.startswith("/*M!", at)
         head = 4 if is_maria else 3
@@ -192,7 +192,7 @@ def words_of(query: Query, server: ServerVersion | None = None) -> list[Word]:
 
 
 def clauses(words: Sequence[Word], depth: int = 0) -> list[list[Word]]:
-    """Cut at the commas that stand at this depth."""
+    """Cut at the commas at this depth."""
     parts: list[list[Word]] = [[]]
     for word in words:
         if word.is_mark(",") and word.depth == depth:

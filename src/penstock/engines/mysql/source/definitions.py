@@ -83,7 +83,7 @@ _ByTable = defaultdict[TableName, list[Row]]
 
 
 def source_id_of(name: TableName) -> int:
-    """A table's number in the log: MySQL has none that stays, so it is made from the name."""
+    """A table's number in the log: MySQL has no permanent one, so it is made from the name."""
     text = f"{name.schema}\0{name.name}".encode()
     digest = hashlib.blake2b(text, digest_size=_SOURCE_ID_BYTES).digest()
     return int.from_bytes(digest, "big") or 1
@@ -191,7 +191,7 @@ def _generated(extra: str) -> str:
 
 
 def _default(row: Row, server: ServerVersion, extra: str) -> str | None:
-    """A column's default as SQL; MariaDB says it so, MySQL says values without quotes."""
+    """A column's default as SQL; MariaDB prints it so, MySQL prints values without quotes."""
     text = row["column_default"]
     if text is None or (server.is_mariadb and text == "NULL"):
         return None
@@ -308,7 +308,7 @@ def _by_index(indexes: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _definition(index: str, parts: Sequence[Row]) -> str:
-    """An index as it stands in CREATE TABLE."""
+    """An index as in CREATE TABLE."""
     columns = ", ".join(
         f"({part['expression']})"
         if part["column_name"] is None
@@ -323,7 +323,7 @@ def _definition(index: str, parts: Sequence[Row]) -> str:
 
 
 def _keys(indexes: Sequence[Row]) -> dict[str, UniqueKey]:
-    """Unique keys over columns by name, the primary one among them. Others tell no row apart."""
+    """Unique keys over columns by name, the primary one among them. Others identify no row."""
     found = {}
     for index, parts in _by_index(indexes).items():
         if parts[0]["non_unique"] or any(part["column_name"] is None for part in parts):
@@ -340,7 +340,7 @@ def _keys(indexes: Sequence[Row]) -> dict[str, UniqueKey]:
 
 
 def _indexes(indexes: Sequence[Row]) -> list[str]:
-    """The definitions of what is no key: other indexes, and unique ones over expressions."""
+    """The definitions of indexes that are no keys: plain ones, and unique ones over expressions."""
     return [
         _definition(index, parts)
         for index, parts in _by_index(indexes).items()
@@ -351,7 +351,7 @@ def _indexes(indexes: Sequence[Row]) -> list[str]:
 def _identity(
     columns: Sequence[ColumnDefinition], primary: UniqueKey | None, unique: Sequence[UniqueKey]
 ) -> tuple[Identity, tuple[str, ...]]:
-    """What tells a row apart: the primary key, a key that stands in for it, or the whole row."""
+    """What identifies a row: the primary key, a key in place of it, or the whole row."""
     if primary is not None and not primary.prefixes:
         return Identity.DEFAULT, primary.columns
     by_name = {column.name: column for column in columns}

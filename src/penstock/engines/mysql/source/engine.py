@@ -1,4 +1,4 @@
-"""MySQL and MariaDB as a source: standing, tables, stream and failover behind one port.
+"""MySQL and MariaDB as a source: resume state, tables, stream and failover behind one port.
 
 Not here: the loop that uses it (`extract.extractor`), where a new log begins (`beginning.py`).
 """
@@ -76,9 +76,9 @@ class MySQLEngine:
         """Say what to read.
 
         tables: what is captured now. beginning: where a log begins that is still empty; None goes
-        on with what is kept beside the log. task: what tells this pipeline from every other, for
-        our ids as a replica. takes: whether a table that is made later under a name is captured
-        from its CREATE on.
+        on with what is kept beside the log. task: what distinguishes this pipeline from every
+        other, for our ids as a replica. takes: whether a table that is made later under a name is
+        captured from its CREATE on.
         """
         self._url = url
         self._tables = tables
@@ -102,7 +102,7 @@ class MySQLEngine:
         return f"server_id {self._server_id}"
 
     def begin(self, place: EnginePlace) -> Origin:
-        """Ask the server who it is; keep where the log begins before it begins."""
+        """Ask the server for its identity; store where the log begins before it begins."""
         self._place = place
         place.files.make_directory(place.run)
         self._captures = Captures(
@@ -163,7 +163,7 @@ class MySQLEngine:
     def server_position(self) -> int:
         """See SourceEngine: where the binlog ends, as the log counts.
 
-        A stream that is past it reads a file that is no longer the server's.
+        A stream that is past that reads a file that is no longer the server's.
         """
         stream = self._stream
         known = stream.known_end if stream is not None else 0
@@ -231,8 +231,8 @@ class MySQLEngine:
         seen = parse_gtids(identity.version, mark.gtids) if identity.has_gtids else None
         if not is_same and (seen is None or mark.position != durable.position):
             raise SeenUnknown(
-                f"another server ({identity.name}) has to be gone on with, and which transactions "
-                "the change log has is not known exactly",
+                f"the stream has to go on with another server ({identity.name}), and which "
+                f"transactions the change log has is not known exactly",
                 hint="Let penstock reach the old server once more, if only for a moment.",
             )
         self._book.rewind(durable.position)
@@ -318,7 +318,7 @@ class MySQLEngine:
     def _durable(self, mark: Mark, prepared: PreparedFiles) -> None:
         """The log is durable up to this mark."""
         self._last_mark = mark
-        # Of a server that took over it must be known at once.
+        # After a failover this must be stored at once.
         if self._resume_states.is_due() or not self._is_settled:
             self._save_resume_state(mark)
             prepared.forget_decided(mark.position)
@@ -334,7 +334,7 @@ class MySQLEngine:
             self._save_resume_state(self._last_mark)
 
     def _log_identity(self, mark: Mark, known: tuple[str, str]) -> tuple[str, str]:
-        """The mark's file and what tells it from another of its name; read once per file."""
+        """The mark's file and its identity; read once per file."""
         file = physical(mark).file
         if known[0] == file:
             return known
@@ -356,11 +356,11 @@ class MySQLEngine:
             self._resume_states.before_flush(mark)
 
     def has_outstanding(self) -> bool:
-        """Nothing is: see `saw`."""
+        """Nothing is outstanding: see `saw`."""
         return False
 
     def tend(self, log_access: LogAccess) -> None:
-        """Capture what was added, and no more what was removed."""
+        """Begin to capture tables that were added, and stop for those that were removed."""
         del log_access
         if self._captures is not None:
             self._captures.tend(self._taken_book())
@@ -371,7 +371,7 @@ class MySQLEngine:
 
 
 def _limits(events_per_flush: int) -> Limits:
-    """Runs are no longer than what is to be durable at once, where that is less than usual."""
+    """The usual limits, or eventsPerFlush where that is less."""
     usual = Limits()
     is_less = events_per_flush < ExtractOptions().events_per_flush
     return Limits(row_count=events_per_flush) if is_less else usual

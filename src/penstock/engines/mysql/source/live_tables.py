@@ -1,9 +1,9 @@
-"""Tables as the server's catalogue has them now, and whether that also holds further back.
+"""Tables as the server's catalogue has them now, and whether it was the same further back.
 
-The catalogue knows only the present; the stream may be behind. What it says of a table holds at a
-place of the stream when no statement on that table lies between: so the binlog from there on is
-read ahead for statements, on a connection of its own. Not here: what is made of it
-(`table_book.py`).
+The catalogue knows only the present; the stream may be behind. What it says of a table is true at a
+place of the stream if there is no statement on that table in between: so the binlog from there on
+is read ahead for statements, on a connection of its own. Not here: what is made of it
+(`schema_history.py`).
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ def _touches(effect: Effect, name: TableName) -> bool:
 def rotate_file(event: bytes) -> str:
     """The file that a ROTATE event leads to.
 
-    Its checksum has to be told from the name: the one that opens a stream comes before the event
-    that says whether there are any, and a checksum may begin with digits.
+    Its checksum has to be separated from the name: the one that opens a stream comes before the
+    event that says whether there are any, and a checksum may begin with digits.
     """
     sealed = CHECKSUM_BYTES if has_checksum(memoryview(event)) else 0
     return rotate(event[: len(event) - sealed]).file_name

@@ -24,7 +24,7 @@ def server_id_for(task: str) -> int:
     """A server id for a task, the same every time: 2**31 to 2**32 - 1.
 
     Two readers with one id end each other's connections, so `task` names the pipeline and what
-    tells its place from another's, such as its directory.
+    distinguishes it from a copy, such as its directory.
     """
     digest = hashlib.blake2b(task.encode(), digest_size=8).digest()
     return SERVER_ID_MIN + int.from_bytes(digest, "little") % (SERVER_ID_MAX - SERVER_ID_MIN + 1)

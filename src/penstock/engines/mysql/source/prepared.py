@@ -1,4 +1,4 @@
-"""XA transactions that are prepared: their rows wait in files until somebody decides.
+"""XA transactions that are prepared: their rows wait in files until commit or rollback.
 
 That may take days and many restarts, and the binlog has them only where they were prepared. So a
 file is durable before the log's position passes that place, and it is kept until nothing that the
@@ -42,7 +42,7 @@ class Prepared:
 
 
 def xid_text(xid: Xid) -> str:
-    """A transaction's id, as text that tells it from every other."""
+    """A transaction's id, as unique text."""
     form, first, second = xid
     return f"{form}:{first.hex()}:{second.hex()}"
 
@@ -170,7 +170,7 @@ class PreparedFiles:
         return self._files.open_read(self._directory / one.file)
 
     def forget_decided(self, position: int) -> None:
-        """Nothing leads back in front of position: remove files that were decided there."""
+        """No stream will begin before position: remove files that were decided before it."""
         for at, one in [pair for pair in self._decided if pair[0] < position]:
             point("prepared.remove.before")
             self._files.unlink(self._directory / one.file)

@@ -1,7 +1,7 @@
-"""A session of MySQL or MariaDB that another process has opened and lends, on a socket of our own.
+"""A MySQL or MariaDB session that another process has opened and proxies.
 
-What a borrower needs is a statement and the packets of its result, read in large blocks. Not here:
-finding who lends (`engines.mysql.proxy_protocol`), what is in the rows (`codec.mysql.mysqltext`).
+A client needs a statement and the packets of its result, read in large blocks. Not here: connecting
+to the proxy (`engines.mysql.proxy_protocol`), what is in the rows (`codec.mysql.mysqltext`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ LET_GO = "rollback to savepoint penstock_chunk"
 
 
 class SessionProtocolBroken(PenstockError):
-    """A lent session sent what no server would send there."""
+    """A proxied session sent what no server would send there."""
 
     code = "LD50"
     retry: ClassVar[Retry] = "backoff"
 
 
 def open_proxied(snapshot_id: str, snapshot_text: str) -> ProxiedSession:
-    """Borrow a session of a snapshot; waits until one is free.
+    """Open a session of a snapshot; waits until one is free.
 
     Raises SnapshotGone when there is none any more.
     """
@@ -49,7 +49,7 @@ class ProxiedSession:
     """
 
     def __init__(self, connected: socket.socket) -> None:
-        """Take a connection to a lender who has said yes."""
+        """Take a connection to a proxy that has granted a session."""
         self._socket = connected
         self._is_idle = True
         self._in_rows = False
@@ -78,7 +78,7 @@ class ProxiedSession:
                 self.let_go()
                 self._socket.sendall(mysqlwire.QUIT)
         except (OSError, PenstockError) as error:
-            logger.info("lent session not given back", reason=str(error))
+            logger.info("proxied session not returned", reason=str(error))
         self._socket.close()
 
     def _read_out(self) -> None:
@@ -100,9 +100,9 @@ class ProxiedSession:
     # -- statements ------------------------------------------------------------------------------
 
     def let_go(self) -> None:
-        """Let go of the tables that were read: from here on an ALTER does not wait for us."""
+        """Release the tables that were read: from here on an ALTER does not wait for us."""
         if self._holds:
-            self.run(LET_GO, doing="letting go of a table")
+            self.run(LET_GO, doing="releasing a table")
             self._holds = False
 
     def run(self, statement: str, *, doing: str) -> None:
@@ -167,9 +167,9 @@ class ProxiedSession:
         try:
             count = self._socket.recv_into(self._view[self.end :])
         except OSError as error:
-            raise ConnectionLost(f"a lent session broke: {error}", hint=AGAIN) from error
+            raise ConnectionLost(f"a proxied session broke: {error}", hint=AGAIN) from error
         if count == 0:
-            raise ConnectionLost("a lent session was closed", hint=AGAIN)
+            raise ConnectionLost("a proxied session was closed", hint=AGAIN)
         self.end += count
 
     def _make_room(self) -> None:
@@ -189,7 +189,7 @@ class ProxiedSession:
         try:
             self._socket.sendall(mysqlwire.packet(COM_QUERY + statement.encode()))
         except OSError as error:
-            raise ConnectionLost(f"a lent session broke: {error}", hint=AGAIN) from error
+            raise ConnectionLost(f"a proxied session broke: {error}", hint=AGAIN) from error
 
     def _packet(self) -> bytes:
         while True:

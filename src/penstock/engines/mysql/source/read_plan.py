@@ -43,7 +43,7 @@ _EWKB = (
 def read_plan(
     columns: Sequence[ColumnDefinition], mappings: Namespace[str, Mapping], ends: ServerPair
 ) -> ReadPlan:
-    """How these columns are read; the templates as each column alone has them."""
+    """How these columns are read; each template is for its column alone."""
     into = _into_mysql if ends.target.engine.is_mysql else _into_postgres
     read = [into(column, mappings[column.name]) for column in columns]
     return ReadPlan(
@@ -63,10 +63,11 @@ def _base(column: ColumnDefinition) -> str:
 
 
 def _number(column: ColumnDefinition) -> str | None:
-    """The expression of a number whose plain text would not do; None for any other column."""
+    """The expression of a number whose plain text is not exact; None for any other column."""
     name, base = quoted(column.name), _base(column)
     if base in ("float", "double"):
-        # As it stands a FLOAT is shown with six digits; times one, not plus nothing: of -0 too.
+        # By itself a FLOAT is printed with six digits; times one, not plus zero, which would lose
+        # the sign of -0.
         return f"{name} * 1e0"
     if base == "year" and SourceType.of(column, Engine.MYSQL).is_short_year:
         return filled(FULL_YEAR, name)

@@ -42,7 +42,7 @@ class LogPurged(PenstockError):
 
 
 class GtidsPurged(LogPurged):
-    """The server has deleted transactions that we have not seen, as its GTID sets tell."""
+    """The server has deleted transactions that we have not seen, as its GTID sets show."""
 
     code = "MY51"
 
@@ -65,7 +65,7 @@ class PositionUnfit(PenstockError):
 
 
 class LogReset(PenstockError):
-    """The server began its binlog anew (RESET MASTER): what a file's name stood for is gone."""
+    """The server began its binlog anew (RESET MASTER): its files have other contents now."""
 
     code = "MY54"
     retry: ClassVar[Retry] = "operator"
@@ -79,7 +79,7 @@ class ServerIdInUse(PenstockError):
 
 
 class StreamSilent(PenstockError):
-    """The connection stands but the server sends nothing, not even its heartbeats."""
+    """The connection is open but the server sends nothing, not even its heartbeats."""
 
     code = "MY56"
     retry: ClassVar[Retry] = "backoff"
@@ -116,7 +116,7 @@ class ServerReplaced(PenstockError):
 class LogUnreadable(PenstockError):
     """The server could not read on in its own binlog file.
 
-    Its disk fails, or the file is gone since RESET MASTER: going on afresh tells which.
+    Its disk fails, or the file is gone since RESET MASTER: the next attempt shows which.
     """
 
     code = "MY61"
@@ -207,6 +207,6 @@ def dump_error(said: ServerError, *, place: str, start: str, oldest: str = "") -
 
 
 def right_to_dump(error: PrivilegeMissing) -> PrivilegeMissing:
-    """The same error, with the GRANT that it wants."""
+    """The same error, with the GRANT that is missing."""
     hint = "Run at the server: grant replication slave, replication client on *.* to 'USER'@'HOST';"
     return PrivilegeMissing(error.message, hint=hint, **error.fields)

@@ -1,4 +1,4 @@
-"""Relations of captured tables: from definitions, from what the binlog tells, or from both.
+"""Relations of captured tables: from definitions, from what the binlog says, or from both.
 
 Pure. Names come from the binlog where it has them; what it leaves open (MariaDB writes a UUID like
 BINARY(16)) from a definition that agrees with it column by column.
@@ -77,13 +77,13 @@ def merged_relation(
     """The relation of a table whose definition at this place is not known.
 
     hints: definitions of other moments, best first. Raises ShapeMismatch when the binlog does not
-    tell enough by itself, TypeRefused.
+    say enough by itself, TypeRefused.
     """
     if not table.has_names or table.key is None:
         raise ShapeMismatch(
             f"the definition of {table.schema}.{table.name} at this place of the binlog is not "
             "known, and the binlog has no names of columns",
-            hint="Run `set global binlog_row_metadata = 'FULL'` so that the binlog itself tells "
+            hint="Run `set global binlog_row_metadata = 'FULL'` so that the binlog itself says "
             "what tables look like, then load the table again.",
             table=f"{table.schema}.{table.name}",
         )

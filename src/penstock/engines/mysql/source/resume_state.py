@@ -1,4 +1,4 @@
-"""Where a pipeline stands in a binlog, kept beside its log.
+"""A pipeline's resume state in a binlog, kept beside its log.
 
 The log holds positions as numbers; a file's name, the server, its GTIDs and what is prepared there
 are kept here. Two files: one that is durable and may lag behind the log by a second, from which the
@@ -28,7 +28,7 @@ SAVE_INTERVAL_S = 1.0
 
 
 class ResumeStateLost(PenstockError):
-    """State beside the log that says where it stands in the binlog is missing or of later."""
+    """The resume state beside the log is missing, or later than the log."""
 
     code = "MY89"
     retry = "operator"
@@ -36,7 +36,7 @@ class ResumeStateLost(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """From which position on files have this base name, `shift` numbers further than theirs."""
+    """Files from this position on: base name, and by how much the log's numbers are higher."""
 
     since: int
     base: str
@@ -113,7 +113,7 @@ class ResumeStates:
         self._files.rename(temporary, self._exact_path)
 
     def _read_exact(self) -> tuple[Mark, ...]:
-        """Nothing where the machine crashed while it was written."""
+        """Empty where the machine crashed while it was written."""
         try:
             data = self._files.read_whole(self._exact_path)
         except FileMissing:
@@ -128,7 +128,7 @@ class ResumeStates:
         return self._clock.monotonic_s() - self._saved_s >= SAVE_INTERVAL_S
 
     def save(self, mark: Mark, server: str, identity: tuple[str, str] = ("", "")) -> None:
-        """Replace the durable file. identity: a binlog file's name and what tells it."""
+        """Replace the durable file. identity: a binlog file's name and its identity."""
         epochs = self.last.epochs if self.last is not None else ()
         if not epochs or (epochs[-1].base, epochs[-1].shift) != (mark.base, mark.shift):
             since = (mark.position >> BINLOG_OFFSET_BITS) << BINLOG_OFFSET_BITS

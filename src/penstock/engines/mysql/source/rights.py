@@ -1,6 +1,6 @@
-"""What an account may do, as SHOW GRANTS tells: asked before, so that nothing has to be tried.
+"""An account's privileges, from SHOW GRANTS: asked beforehand, so that nothing has to be tried.
 
-Rights of active roles count. Not here: what needs which right (`snapshot.py`, doctor).
+Privileges of active roles count. Not here: what needs which privilege (`snapshot.py`, doctor).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from penstock.engines.mysql.connect import Connection, rows
 from penstock.model import TableName
 
 ALL = "ALL PRIVILEGES"
-# New names of old rights count as the old ones.
+# New names of old privileges count as the old ones.
 _SAME = {"BINLOG MONITOR": "REPLICATION CLIENT", "REPLICATION REPLICA": "REPLICATION SLAVE"}
 _NAME = r"(?:`(?:[^`]|``)*`|\"(?:[^\"]|\"\")*\"|\*|[^`\"\s.]+)"
 _LINE = re.compile(
@@ -56,13 +56,13 @@ class Rights:
         """Whether it has a right on a whole table, however it was granted."""
         wanted = {right.upper(), ALL}
         covering = [g for g in self.grants if g.covers(name) and g.rights & wanted]
-        # A schema may be taken out of what holds everywhere.
+        # A partial revoke may exclude a schema from a global privilege.
         if any(grant.is_revoked for grant in covering):
             return any(g.schema != "*" for g in covering if not g.is_revoked)
         return bool(covering)
 
     def lacking_on(self, names: Sequence[TableName], right: str) -> list[TableName]:
-        """The tables that it has no such right on."""
+        """The tables on which it lacks this privilege."""
         return [name for name in names if not self.has_on(name, right)]
 
 
@@ -85,7 +85,7 @@ def parse_grant(line: str) -> Grant | None:
         one = _RIGHT.match(text, at)
         if one is None:
             return None
-        if one[2] is None:  # a right on some columns is none on the table
+        if one[2] is None:  # a privilege on some columns is none on the table
             rights.add(_SAME.get(one[1], one[1]))
         at = one.end()
     return Grant(

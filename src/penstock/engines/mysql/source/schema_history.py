@@ -1,9 +1,9 @@
 """The captured tables along a binlog: what statements do to them, what their rows look like.
 
-Column names and types come from the binlog itself where it tells them (full metadata), otherwise
-from the catalogue, and only where that surely holds at this place (`live_tables.py`). What rows can
-not tell (values converted, a partition dropped) stops the extraction by name.
-Not here: reading statements (`ddl_text.py`), the stream (`assemble.py`).
+Column names and types come from the binlog itself where it has them (full metadata), otherwise from
+the catalogue, and only where that is certainly right at this place (`live_tables.py`). What row
+events do not show (values converted, a partition dropped) stops the extraction by name. Not here:
+reading statements (`ddl_text.py`), the stream (`assemble.py`).
 """
 
 from __future__ import annotations
@@ -88,10 +88,10 @@ class SchemaHistory:
     ) -> None:
         """Go on with notes, or begin. changed: there is something that is not stored yet.
 
-        tables: what the configuration captures, as the catalogue has it at position `begin`; of use
-        without notes alone: what comes later is captured from its CREATE on. is_present: these
-        definitions hold at `begin`; else they are of later and no more than names. takes: whether
-        the configuration stands for a name. fold: the server folds names' case.
+        tables: what the configuration captures, as the catalogue has it at position `begin`; used
+        only without notes: later tables are captured from their CREATE on. is_present: these
+        definitions are right at `begin`; else they are later ones and only their names are used.
+        takes: whether the configuration captures a name. fold: the server folds names' case.
         """
         self.changed = notes is None
         self._live = live
@@ -102,7 +102,7 @@ class SchemaHistory:
             self._notes[one.table] = one
         self._passed: set[TableName] = set()
         self._asked: deque[tuple[TableName, bool]] = deque()
-        # What holds at a place was made so in front of it.
+        # What is true at a place was made so before it.
         since = max(begin - 1, 0)
         for definition in tables if notes is None else ():
             one = TableNotes(schema=definition.name.schema, name=definition.name.name)
@@ -114,15 +114,15 @@ class SchemaHistory:
 
     @property
     def is_asked(self) -> bool:
-        """Whether something is asked for that the thread that decodes has not done yet."""
+        """Whether there is a request that the decoding thread has not carried out yet."""
         return bool(self._asked)
 
     def ask(self, name: TableName, *, captured: bool) -> None:
-        """From any thread: capture a table from now on, or no more."""
+        """From any thread: begin or end the capture of a table."""
         self._asked.append((name, captured))
 
     def take_asked(self) -> bool:
-        """Between two transactions: do what is asked for; whether bindings hold no more."""
+        """Between two transactions: carry out requests; returns whether bindings are outdated."""
         is_changed = False
         while self._asked:
             name, captured = self._asked[0]
@@ -146,12 +146,13 @@ class SchemaHistory:
         return AllNotes(tables=list(self._notes.values()))
 
     def rewind(self, position: int) -> None:
-        """The stream goes on at position: what lies ahead has not happened yet."""
+        """The stream goes on at position: what comes later has not happened yet."""
         self.changed = True
         for notes in self._notes.values():
             notes.forget_ahead(position)
             if not notes.captured:
-                # It was seen first ahead of here; the version stays, lest it be used twice.
+                # It was first seen later than here; the version stays, so that it is not used
+                # twice.
                 notes.captured[0] = False
 
     def forget_behind(self, position: int) -> None:
@@ -227,7 +228,7 @@ class SchemaHistory:
     def _explained(
         self, notes: TableNotes, before: Mapping[str, Column], relation: Relation
     ) -> Relation:
-        """A new shape of a table with rows: what they hold in it must be known."""
+        """A new shape of a table with rows: the existing rows' values in it must be known."""
         added = notes.added_since(notes.settled)
         names = notes.names_since(notes.settled)
         strict = not any(since > notes.settled for since in notes.loose)
@@ -255,7 +256,7 @@ class SchemaHistory:
     # -- statements --------------------------------------------------------------------------
 
     def concerns(self, effects: Iterable[Effect]) -> bool:
-        """Whether any captured table, one that is about to be one or to take one's name."""
+        """Whether they concern a captured table, or one that is about to become or replace one."""
         return any(
             one.table is None
             or one.table.name == ""
@@ -272,7 +273,7 @@ class SchemaHistory:
         return not own and self._ghost_of(name) is None and self._takes(name)
 
     def _ghost_of(self, name: TableName) -> TableNotes | None:
-        """The captured table that a tool for schema changes works on under this name."""
+        """The captured table that an online schema change tool works on under this name."""
         of = ghost_of(name)
         notes = self._notes.get(of) if of is not None else None
         return notes if notes is not None and notes.is_captured else None
@@ -376,7 +377,7 @@ class SchemaHistory:
                 logger.warning("captured table was dropped", table=str(name))
 
     def _written(self, effect: Effect, query: Query, place: Place) -> None:
-        """A statement as text, or one that is not understood: whom it names may have changed."""
+        """A statement as text, or one not understood: tables that it names may have changed."""
         for name, notes in self._notes.items():
             said = {f"{name.schema}.{name.name}"}
             if query.schema == name.schema:
@@ -419,7 +420,7 @@ class SchemaHistory:
             raise _moved(name, now, next((to for to, it in held.items() if it == name), None))
 
     def _replaces(self, now: TableName, name: TableName) -> bool:
-        """Whether a tool for schema changes made this table to take that one's place."""
+        """Whether an online schema change tool made this table to replace that one."""
         match = _REPLACING.fullmatch(now.name)
         return match is not None and (now.schema, match["table"]) == name
 
@@ -457,7 +458,7 @@ class SchemaHistory:
     def refreshed(self, name: TableName, place: Place) -> Relation | None:
         """The relation that a table has behind a statement, when that is already known.
 
-        None where it is not, or is not new: its rows will tell.
+        None where it is not known, or not new: its rows will show it.
         """
         notes = self._notes.get(name)
         if notes is None or not notes.is_captured or not notes.is_there:
@@ -472,14 +473,14 @@ class SchemaHistory:
 
 
 def _add_limits(notes: TableNotes, since: int, limits: Sequence[Limit]) -> None:
-    """Of working tables alone: others are refused what they may not hold, with an error."""
+    """Only for working tables: in others an invalid row is refused with an error."""
     if limits and not notes.is_captured:
         said = [LimitNote(what=one.what, columns=one.columns) for one in limits]
         notes.limits[since] = notes.limits.get(since, []) + said
 
 
 def _key_of(notes: TableNotes) -> set[str]:
-    """What tells a captured table's rows apart, in lower case; empty when that is not known."""
+    """The columns that identify a captured table's rows, in lower case; empty when not known."""
     if notes.relation is not None:
         names = [notes.relation.columns[index].name for index in notes.relation.key]
     else:
@@ -489,7 +490,7 @@ def _key_of(notes: TableNotes) -> set[str]:
 
 
 def ghost_of(name: TableName) -> TableName | None:
-    """The table on which a tool for schema changes would work under this name."""
+    """The table on which an online schema change tool would work under this name."""
     match = _GHOST.fullmatch(name.name)
     return TableName(name.schema, match["table"]) if match else None
 
@@ -497,8 +498,8 @@ def ghost_of(name: TableName) -> TableName | None:
 def _columns_before(notes: TableNotes, last: Relation, relation: Relation) -> dict[str, Column]:
     """By the name now, the columns of the last version that are still there.
 
-    Raises RowsChangedUnseen where a name went from one column to another: the two would be taken
-    for each other by whoever has seen the last version alone.
+    Raises RowsChangedUnseen where a name went from one column to another: whoever has seen only the
+    last version would mistake one for the other.
     """
     before = {column.name: column for column in last.columns}
     known = {name.lower(): column for name, column in before.items()}
@@ -545,7 +546,7 @@ def _value_of(note: AddedNote | None, relation: Relation, column: str) -> str | 
 
 def _unseen(table: TableName, what: str) -> RowsChangedUnseen:
     return RowsChangedUnseen(
-        f"rows of {table} changed without a word in the binlog: {what}",
+        f"rows of {table} changed, and the binlog does not say how: {what}",
         hint=LOAD_AGAIN,
         table=str(table),
     )

@@ -1,11 +1,11 @@
-"""Sessions in snapshots, lent to other processes: what takes the place of an exported snapshot.
+"""Proxies sessions in snapshots for other processes: in place of an exported snapshot.
 
 These servers cannot hand one snapshot to several sessions, and a session cannot be handed to
-another process under TLS. So who took the snapshots keeps their sessions and passes bytes on:
-borrowers see one point for as long as we live, whichever of them is killed. A borrower that is done
-gives its session back with COM_QUIT; one that just goes may have left it in the middle of a result:
-that session is closed, and there are spare ones. When none is left the snapshot is gone. Not here:
-taking snapshots (`snapshot.py`), and the borrower's side
+another process under TLS. So the process that took the snapshots keeps their sessions and passes
+bytes on: clients see one point for as long as it lives, whichever of them is killed. A client that
+is done returns its session with COM_QUIT; one that disconnects may have left it in the middle of a
+result: that session is closed, and there are spare ones. When none is left the snapshot is gone.
+Not here: taking snapshots (`snapshot.py`), and the client's side
 (`penstock.engines.mysql.source.proxied_session`).
 """
 
@@ -49,9 +49,9 @@ LOOPBACK = "127.0.0.1"
 
 
 class SessionProxy:
-    """Lends sessions until it is closed. Use as a context manager.
+    """Proxies sessions until it is closed. Use as a context manager.
 
-    snapshot_id: what borrowers need to find it; snapshot_text: what they expect to hear.
+    snapshot_id: what clients need to find it; snapshot_text: what they expect as its answer.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class SessionProxy:
         self._closed = False
         for connection in connections:
             # Text comes as it is stored: what it means is decided in one place, by our tables.
-            run(connection, "set session character_set_results = null", doing="lending a session")
+            run(connection, "set session character_set_results = null", doing="preparing a session")
             wire, _ = take_over(connection, place)
             self._wires.add(wire)
             self._free.put(wire)
@@ -95,7 +95,7 @@ class SessionProxy:
 
     @property
     def session_count(self) -> int:
-        """Sessions that are lent or can be."""
+        """Sessions in use or free."""
         with self._lock:
             return len(self._wires)
 
@@ -120,7 +120,7 @@ class SessionProxy:
             wire.interrupt()
             wire.close()
 
-    # -- borrowers -------------------------------------------------------------------------------
+    # -- clients ---------------------------------------------------------------------------------
 
     def _accept(self) -> None:
         while True:
@@ -142,7 +142,7 @@ class SessionProxy:
             with client:
                 self._answer(client)
         except (OSError, ConnectionLost) as error:
-            logger.info("loan of a session ended", reason=str(error))
+            logger.info("proxied session ended", reason=str(error))
         finally:
             with self._lock:
                 self._clients.discard(client)
@@ -194,7 +194,7 @@ class SessionProxy:
             self._free.put(wire)
             return
         wire.close()
-        logger.warning("session of a snapshot lost with its borrower", left=left)
+        logger.warning("session of a snapshot lost with its client", left=left)
         if left == 0:
             for _ in range(waiting):
                 self._free.put(None)
@@ -218,7 +218,7 @@ class SessionProxy:
                 wire.send(command)
         finally:
             done.set()
-            # Whoever waits to hand a dead borrower its rows is woken, too.
+            # The thread that waits to send rows to a dead client is woken, too.
             with contextlib.suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
             wire.interrupt()
@@ -226,7 +226,7 @@ class SessionProxy:
 
 
 def _results(wire: Wire, client: socket.socket, done: threading.Event) -> None:
-    """Pass on what the server sends, until the borrower is done or something breaks."""
+    """Pass on what the server sends, until the client is done or something breaks."""
     block = memoryview(bytearray(BLOCK_BYTES))
     try:
         while True:
@@ -238,6 +238,6 @@ def _results(wire: Wire, client: socket.socket, done: threading.Event) -> None:
             elif done.is_set():
                 return
     except (OSError, ConnectionLost) as error:
-        logger.info("results of a lent session end", reason=str(error))
+        logger.info("results of a proxied session end", reason=str(error))
         with contextlib.suppress(OSError):
             client.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,7 @@
 """Several connections that see the tables at one point, whose place in the binlog is known.
 
-`open_snapshots` takes the best way that the account's rights allow (`strategies.py`), says which
-before it begins, and goes on to the next one when a way does not lead there in time. Locks are held
+`open_snapshots` takes the best strategy that the account's privileges allow (`strategies.py`),
+reports it before it begins, and tries the next one when it does not succeed in time. Locks are held
 for the statements that take the snapshots and read the position, nothing else; should we die
 meanwhile, the server ends our sessions and with them the locks. Not here: reading the tables
 (`chunks.py` plans it).
@@ -72,9 +72,9 @@ class Snapshots:
     """Connections in transactions that see the captured tables at one point.
 
     status: the point; changes behind its position are to be applied, and its GTIDs are in every
-    snapshot. settled: where the tables become equal: the point itself, except without a lock, where
-    changes up to there may be in a snapshot already. lock_held_s: how long others had to wait at
-    most.
+    snapshot. settled: where the tables become consistent: the point itself, except without a lock,
+    where changes up to there may be in a snapshot already. lock_held_s: how long others had to wait
+    at most.
     """
 
     choice: Choice
@@ -109,8 +109,8 @@ def open_snapshots(
 ) -> Iterator[Snapshots]:
     """Open `count` snapshots of the tables at one point; the way out closes them.
 
-    among: the strategies to try, in order; None: all that the account may take. on_choice: told of
-    each before it begins. Raises NoConsistentPoint, or what the last strategy failed with.
+    among: the strategies to try, in order; None: all that the account may take. on_choice: called
+    with each before it begins. Raises NoConsistentPoint, or what the last strategy failed with.
     """
     if count < 1:
         raise ValueError(f"not a number of snapshots: {count}")
@@ -133,10 +133,11 @@ def open_snapshots(
 
 
 def _has_to_say_unlogged(control: Connection) -> bool:
-    """Whether readers have to say that they log nothing, so that they let go of tables' shapes.
+    """Whether readers have to switch off binary logging, so that they release metadata locks.
 
-    MariaDB gives locks on shapes back at a savepoint only to a session that writes no binlog. Ours
-    write nothing; but to say so takes a right, and without it an ALTER waits for all of the load.
+    MariaDB releases metadata locks at a savepoint only in a session that writes no binlog. Ours
+    write nothing; but switching the binlog off takes a privilege, and without it an ALTER waits for
+    all of the load.
     """
     if not control.server.is_mariadb:
         return False
@@ -144,7 +145,7 @@ def _has_to_say_unlogged(control: Connection) -> bool:
         return True
     logger.warning(
         "schema changes of tables wait until the bulk load has read all of them",
-        why="the account has not the right binlog admin",
+        why="the account does not have the privilege binlog admin",
     )
     return False
 
@@ -160,7 +161,7 @@ def _first_success(
         try:
             taken = taking.take(choice)
         except (SnapshotsDiffer, PrivilegeMissing, StatementFailed, StatementInterrupted) as error:
-            logger.warning("recipe did not lead to snapshots", error=error.message)
+            logger.warning("strategy did not lead to snapshots", error=error.message)
             taking.give_up()
             failed = error
         else:
@@ -172,7 +173,7 @@ def _first_success(
             )
             return taken
     raise failed or NoConsistentPoint(
-        "no recipe for snapshots was given", hint="Run `penstock doctor`."
+        "no strategy for snapshots was given", hint="Run `penstock doctor`."
     )
 
 
@@ -250,7 +251,7 @@ class _Taking:
             point("snapshot.locked")
             yield held
         finally:
-            self._run(unlock, "letting go of the locks")
+            self._run(unlock, "releasing the locks")
             held.append(time.monotonic() - began)
 
     def _at_one_point(self, choice: Choice, status: LogStatus, held: Sequence[float]) -> Snapshots:
@@ -285,7 +286,7 @@ class _Taking:
 
     def _table_locks(self, choice: Choice) -> Snapshots:
         names = ", ".join(f"{quoted(*table.name)} read" for table in self._tables)
-        # Without autocommit InnoDB locks too, which keeps foreign keys' cascades away.
+        # Without autocommit InnoDB locks too, which prevents cascades of foreign keys.
         doing = "locking the tables"
         self._run("set session autocommit = 0", doing)
         try:
@@ -304,7 +305,8 @@ class _Taking:
             for _ in range(ROUNDS_MAX):
                 before = self._executed()
                 self._begin()
-                # In this order: what the position counts has an id, and is owned until it shows.
+                # In this order: a transaction that the position includes has an id, and owns it
+                # until it is visible.
                 status = read_status(self._control)
                 owned = value(self._control, "select @@global.gtid_owned", doing=doing)
                 if not owned and self._executed() == before:
@@ -330,7 +332,7 @@ class _Taking:
         raise _differ()
 
     def _own_place(self) -> BinlogPosition | None:
-        """Where all snapshots say that they are; None when they differ."""
+        """The position that all snapshots report; None when they differ."""
         positions = {_own_position(reader) for reader in self.readers}
         return positions.pop() if len(positions) == 1 else None
 
@@ -368,7 +370,7 @@ class _Taking:
         )
 
     def _wait_until_seen(self) -> None:
-        """Wait for the transactions that a position counts already and nobody sees yet.
+        """Wait for the transactions that a position includes already and that are not visible yet.
 
         A transaction owns its id before it is in the log, and until its rows can be seen.
         """

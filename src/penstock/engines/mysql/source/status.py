@@ -1,4 +1,4 @@
-"""Where a server's binlog stands, and whether it still has what we want to go on from.
+"""Where a server's binlog ends, and whether it still has the position to resume from.
 
 Statements changed their names: `show master status` is `show binary log status` in MySQL 8.4 and
 `show binlog status` in MariaDB. Not here: receiving the binlog (`client.py`).
@@ -67,7 +67,7 @@ class LogStatus:
     ignored_databases: str = ""
 
     def seen(self, server: ServerVersion) -> Gtids | None:
-        """The same set, taken apart; None without GTIDs."""
+        """The same set, parsed; None without GTIDs."""
         return parse_gtids(server, self.gtids)
 
 
@@ -85,7 +85,7 @@ class SourceIdentity:
 
     @property
     def name(self) -> str:
-        """What tells this server from another one, as text."""
+        """What distinguishes this server from another one, as text."""
         return self.server_uuid or f"server_id {self.server_id}"
 
 
@@ -112,7 +112,7 @@ def parse_gtids(server: ServerVersion, text: str) -> Gtids | None:
 
 
 def status_statement(server: ServerVersion) -> str:
-    """The statement that tells where the binlog ends."""
+    """The statement that shows where the binlog ends."""
     if server.mysql(8, 2):
         return "show binary log status"
     if server.mariadb(10, 5, 2):
@@ -121,7 +121,7 @@ def status_statement(server: ServerVersion) -> str:
 
 
 def status_right(server: ServerVersion) -> str:
-    """The right that the statement needs, as GRANT names it."""
+    """The privilege that the statement needs, as GRANT names it."""
     return "binlog monitor" if server.mariadb(10, 5, 2) else "replication client"
 
 
@@ -167,7 +167,7 @@ def binlog_files(connection: Connection) -> list[LogFile]:
 
 
 def flush_logs(connection: Connection) -> None:
-    """Have the server begin a new binlog file. Needs the right RELOAD."""
+    """Have the server begin a new binlog file. Needs the privilege RELOAD."""
     run(connection, "flush binary logs", doing="beginning a new binlog file")
 
 
@@ -200,7 +200,7 @@ def read_identity(connection: Connection) -> SourceIdentity:
 
 
 def read_log_identity(url: str, file: str) -> str:
-    """What tells a binlog file from another of the same name; see `mysqlwire.log_identity`.
+    """What distinguishes a binlog file from another of the same name; see `mysqlwire.log_identity`.
 
     Reads the file's first two events, as a replica with an id of its own. Raises what a dump does.
     """
@@ -278,7 +278,7 @@ def check_resume(connection: Connection, url: str, point: ResumePoint) -> Source
 
 
 def check_continues(connection: Connection, position: BinlogPosition) -> None:
-    """Make sure that a stream that is idle at a position is not idle for ever.
+    """Check that a stream that is idle at a position will not be idle for ever.
 
     After RESET MASTER in the file that is being read, a server goes on to send heartbeats and
     nothing else until its new file is longer than the old one was. Raises LogReset.

@@ -1,7 +1,7 @@
-"""Which way to a consistent snapshot an account may take, best first, and why. Pure.
+"""Which strategies for a consistent snapshot an account may use, best first, and why. Pure.
 
-These servers cannot hand one snapshot to several connections, as PostgreSQL does; so something
-has to keep changes away, for milliseconds, while each connection takes its own. Not here: doing it
+These servers cannot hand one snapshot to several connections, as PostgreSQL does; so changes have
+to be blocked, for milliseconds, while each connection takes its own. Not here: doing it
 (`snapshot.py`).
 """
 
@@ -15,20 +15,20 @@ from penstock.engines.mysql.source.rights import Rights
 from penstock.engines.mysql.version import ServerVersion
 from penstock.model import PenstockError, TableDefinition, TableName
 
-# Engines whose reads see one point in time; of all others a read sees what there is.
+# Engines with consistent reads; in all others a read sees the present rows.
 WITH_SNAPSHOTS = frozenset({"INNODB", "ROCKSDB", "TOKUDB", "XPAND"})
 NAMES_SHOWN_MAX = 5
 
 
 class NoConsistentPoint(PenstockError):
-    """The account has the rights for none of the ways to read the tables at one point."""
+    """The account lacks the privileges for every strategy to read the tables at one point."""
 
     code = "MY70"
     retry = "operator"
 
 
 class Strategy(StrEnum):
-    """A way to take several snapshots. The value is what messages call it."""
+    """A way to take several snapshots. The value is its name in messages."""
 
     OWN_POSITIONS = "each snapshot's own position"
     BACKUP_LOCK = "backup lock"
@@ -40,12 +40,12 @@ class Strategy(StrEnum):
 
 _HOW = {
     Strategy.OWN_POSITIONS: "snapshots are taken until all are at the same position, which the "
-    "server tells for each; nothing waits",
+    "server reports for each; nothing waits",
     Strategy.BACKUP_LOCK: "schema changes wait while snapshots are taken until no transaction "
     "ended in between; nothing else waits",
     Strategy.BACKUP_STAGE: "commits wait for some milliseconds while the snapshots are taken",
     Strategy.GLOBAL_LOCK: "all writes wait for some milliseconds while the snapshots are taken, "
-    "longer if a statement is running that takes long",
+    "longer if a long statement is running",
     Strategy.TABLE_LOCKS: "writes to the captured tables wait for some milliseconds while the "
     "snapshots are taken",
     Strategy.LOCK_FREE: "snapshots are taken one after the other, and changes from before the "
@@ -84,13 +84,13 @@ class Choice:
             text += f" (not better: {'; '.join(self.lacking)})"
         if self.unprotected:
             text += (
-                f"; {_names(self.unprotected)} cannot be read at one point, for want of an "
-                "engine with snapshots"
+                f"; {_names(self.unprotected)} cannot be read at one point: their storage engine "
+                f"has no snapshots"
             )
         if not self.sees_prepared:
             text += (
                 "; XA transactions that are prepared meanwhile would be missing and cannot be "
-                "seen: the right XA_RECOVER_ADMIN is missing"
+                "seen: the privilege XA_RECOVER_ADMIN is missing"
             )
         return text
 
@@ -155,28 +155,30 @@ def _obstacle(strategy: Strategy, facts: Facts) -> str:
     status = (
         ""
         if server.is_mariadb or rights.has("replication client", "super")
-        else ("the right REPLICATION CLIENT is missing")
+        else ("the privilege REPLICATION CLIENT is missing")
     )
     if strategy is Strategy.OWN_POSITIONS:
         return ""
     if strategy is Strategy.BACKUP_STAGE:
         if not server.mariadb(10, 4, 1):
             return "backup stages are in MariaDB 10.4 and later"
-        return "" if rights.has("reload") else "the right RELOAD is missing"
+        return "" if rights.has("reload") else "the privilege RELOAD is missing"
     if strategy is Strategy.BACKUP_LOCK:
         if not server.mysql(8):
             return "backup locks are in MySQL 8 and later"
         if not facts.has_gtids:
             return "a backup lock is of use with gtid_mode = ON only"
-        return status or ("" if rights.has("backup_admin") else "the right BACKUP_ADMIN is missing")
+        if status or rights.has("backup_admin"):
+            return status
+        return "the privilege BACKUP_ADMIN is missing"
     if strategy is Strategy.GLOBAL_LOCK:
-        locking = "" if rights.has("reload", "flush_tables") else "the right RELOAD is missing"
+        locking = "" if rights.has("reload", "flush_tables") else "the privilege RELOAD is missing"
         return locking or status
     if strategy is Strategy.TABLE_LOCKS:
         if not facts.tables:
             return "there is no table to lock"
         unlocked = rights.lacking_on([table.name for table in facts.tables], "lock tables")
-        missing = f"the right LOCK TABLES is missing on {_names(unlocked)}" if unlocked else ""
+        missing = f"the privilege LOCK TABLES is missing on {_names(unlocked)}" if unlocked else ""
         return missing or status
     return _lock_free_obstacle(facts) or status
 
@@ -184,7 +186,7 @@ def _obstacle(strategy: Strategy, facts: Facts) -> str:
 def _lock_free_obstacle(facts: Facts) -> str:
     if not facts.server.is_mariadb and not facts.has_gtids:
         # A position is behind a transaction's commit record before others can see its rows.
-        return "without a lock gtid_mode = ON is needed, which tells what can be seen"
+        return "without a lock gtid_mode = ON is needed, which shows which transactions are visible"
     keyless = [table.name for table in facts.tables if table.identity == "f"]
     if keyless:
         return f"without a lock every table needs a key: {_names(keyless)} has none"

@@ -1,7 +1,7 @@
 """The stream of one connection: runs out of a replica's socket.
 
 One thread reads whole blocks, decodes and puts runs into a bounded queue; the caller's takes them,
-makes them durable and acknowledges, which tells the server nothing: it keeps its log by rules of
+makes them durable and acknowledges; the server is not told, because it keeps its log by rules of
 its own. A broken connection ends the object; the caller opens the next one at its last flush point.
 Not here: what the bytes mean (`assemble.py`), where to begin (`engine.py`).
 """
@@ -58,8 +58,9 @@ class BinlogSource:
         """Say how to go on.
 
         start: the last flush point of the log. keep: called in the thread that decodes before a run
-        or a place is given out: what they rest on is made durable. on_durable: told, in the
-        caller's thread, of the place up to which the log is. spilled: bytes at the side.
+        or a place is given out: the state that they depend on is made durable. on_durable: called,
+        in the caller's thread, with the place up to which the log is durable. spilled: bytes in
+        side files.
         """
         self._open_connection = open_connection
         self._keep = keep

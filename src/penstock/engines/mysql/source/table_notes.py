@@ -1,8 +1,9 @@
-"""What is remembered of each table along the stream, so that going on finds it as it was there.
+"""What is remembered of each table along the stream, so that a stream that goes on finds it as it
+was there.
 
-Everything is noted with the place since which it holds: the position of the transaction that made
-it so. A stream that goes on further back forgets what lies ahead. Kept as state/binlog_tables.json.
-Not here: how notes are made (`table_book.py`).
+Everything is noted with the place since which it is so: the position of the transaction that made
+it so. A stream that goes on further back forgets what comes later. Kept as
+state/binlog_tables.json. Not here: how notes are made (`schema_history.py`).
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ class LimitNote:
 
 @dataclass(slots=True, kw_only=True)
 class TableNotes:
-    """One table. All keys are places since which something holds.
+    """One table. All keys are places since which something is so.
 
     captured: rows go to the log. there: whether the table exists. definitions: None: changed since,
     and not known. relations: as the log has them. added: columns that statements added. columns:
-    old and new names of those that they renamed. limits: of a working table of a tool for schema
-    changes, what rows it may be without. fresh: the table began empty there. loose: a session
+    old and new names of those that they renamed. limits: of a working table of an online schema
+    change tool, which rows may be missing. fresh: the table began empty there. loose: a session
     changed it that was not strict. version: the highest that any relation had.
     """
 
@@ -70,7 +71,7 @@ class TableNotes:
 
     @property
     def definition(self) -> TableDefinition | None:
-        """The definition that holds; None: not known."""
+        """The current definition; None: not known."""
         return self.definitions[max(self.definitions)] if self.definitions else None
 
     @property

@@ -1,4 +1,4 @@
-"""Is there anything of ours in a piece of the binlog? Asked where nobody follows it just now.
+"""Whether a part of the binlog holds changes of ours. Asked where no extractor reads it at present.
 
 A look as a replica, over names only: a row's table, a statement's words. What cannot be looked
 into counts as ours, so the answer "nothing" is sure. Not here: following (`stream.py`).
@@ -19,7 +19,7 @@ from penstock.model import TableName
 
 _TABLE_MAP_FIXED = 8  # table id and flags
 _CLOSED = frozenset({EventKind.TRANSACTION_PAYLOAD, EventKind.QUERY_COMPRESSED})
-_OFFSET_MASK = 2**32 - 1  # an event's end is told in 32 bits
+_OFFSET_MASK = 2**32 - 1  # an event's end has 32 bits
 _OURS_NEVER = (b"BEGIN", b"COMMIT", b"ROLLBACK", b"SAVEPOINT", b"XA ")
 
 
@@ -48,7 +48,7 @@ def has_changes(
                 continue
             head = mysqlwire.event_head(event)
             if head.kind == EventKind.ROTATE and head.is_artificial:
-                # One opens the stream, and one stands before each file that follows.
+                # One opens the stream, and one precedes each further file.
                 number = file.number + (not is_first)
                 file = BinlogPosition(number << BINLOG_OFFSET_BITS, start.base)
                 offset, is_first = int.from_bytes(event[HEAD_BYTES:][:8], "little"), False

@@ -11,7 +11,7 @@ from typing import ClassVar
 from penstock.model import LOAD_AGAIN as COMMANDS
 from penstock.model import PenstockError, Retry
 
-LOAD_AGAIN = "The changes alone do not tell what the rows are now: " + COMMANDS
+LOAD_AGAIN = "The changes alone do not say what the rows are now: " + COMMANDS
 
 
 class RowsChangedUnseen(PenstockError):
@@ -57,7 +57,7 @@ class StreamUnexpected(PenstockError):
 
 
 class SeenUnknown(PenstockError):
-    """Another server has to be gone on with, and which transactions we have is not known."""
+    """The stream has to go on with another server, and which transactions we have is not known."""
 
     code = "MY86"
     retry: ClassVar[Retry] = "operator"

@@ -1,7 +1,7 @@
 """A MySQL or MariaDB server whose tables are compared; `VerifyReader` of `ports/verify.py`.
 
 Its sessions are in transactions with consistent snapshots: at the source those of
-`engines.mysql.source.snapshot`, in the target ones that are begun while the loader stands still.
+`engines.mysql.source.snapshot`, in the target ones that are begun while the loader is paused.
 Not here: what is asked (`checksum.py`).
 """
 
@@ -169,7 +169,7 @@ class MySQLVerifyReader:
 
     @contextmanager
     def row_reader(self) -> Iterator[MySQLBulkReader]:
-        """See VerifyReader. The first session is lent, in this process: no connection any more."""
+        """See VerifyReader. The first session is proxied in this process: no new connection."""
         place = MySQLUrl.parse(self._url).place
         with (
             SessionProxy([self._lead], place=place, snapshot_text=place) as proxy,

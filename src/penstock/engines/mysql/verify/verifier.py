@@ -1,7 +1,7 @@
 """What MySQL and MariaDB do for `penstock verify`; see `Verifier` of `ports/verify.py`.
 
 The sessions are in transactions with consistent snapshots: at the source those of
-`engines.mysql.source.snapshot`, in the target ones that are begun while the loader stands still.
+`engines.mysql.source.snapshot`, in the target ones that are begun while the loader is paused.
 Not here: reading (`reader.py`).
 """
 
@@ -43,7 +43,7 @@ class MySQLVerifier:
     ) -> Iterator[tuple[VerifyReader, SourcePoint]]:
         """See Verifier. All sessions are in snapshots at one place of the binlog.
 
-        Raises NoConsistentPoint where the account may take none of the ways to exactly one place,
+        Raises NoConsistentPoint where the account may use no strategy that gives exactly one place,
         and what taking snapshots does.
         """
         url, found = config.source.url, tables()
@@ -87,7 +87,7 @@ class MySQLVerifier:
             yield stack.enter_context(MySQLVerifyReader(url, opened, part_bytes=part_bytes))
 
     def nudge(self, url: str) -> None:
-        """See Verifier. A binlog's end is told as it is."""
+        """See Verifier. A binlog's end is reported as it is."""
 
     def unread(
         self,

@@ -1,4 +1,4 @@
-"""Doctor's check of what updated and deleted rows are known by: the replica identity (PG12).
+"""Doctor's check of the replica identity, by which updated and deleted rows are found (PG12).
 
 Not here: other checks of the wanted tables (`tables.py`).
 """
@@ -64,7 +64,7 @@ WITHOUT = {
 }
 
 # From 18 on the server refuses to update a table whose identity has columns that are not sent;
-# before, changes come without them.
+# earlier versions send changes without them.
 GENERATED_IDENTITY = f"""
     {TABLE}
        and exists (
@@ -98,12 +98,13 @@ def identity(probe: Probe) -> Iterator[Finding]:
             yield found("PG12", Severity.ERROR, what, _without(row), _identity_sql(probe, row))
             continue
         root = next(t for t in probe.tables if row["id"] in (t.source_id, *t.partition_leaves))
-        if root.name not in told:  # one partition stands for all
+        if root.name not in told:  # one partition is reported for all
             yield found(
                 "PG12",
                 Severity.WARNING,
                 what + (f", a partition of {root.name}" if root.is_partitioned else ""),
-                "inserts and TRUNCATE are carried; UPDATE and DELETE fail at the source while it "
+                "inserts and TRUNCATE are replicated; UPDATE and DELETE fail at the source while "
+                "it "
                 f'is published: cannot update table "{row["name"]}" because it does not have a '
                 "replica identity and publishes updates",
                 _identity_sql(probe, row),
@@ -115,17 +116,17 @@ def identity(probe: Probe) -> Iterator[Finding]:
                 "PG12",
                 Severity.ERROR,
                 str(left_out),
-                "updates and deletes of its rows come without the key that tells them apart",
+                "updates and deletes of its rows come without the key that identifies them",
                 left_out.mend,
             )
 
 
 def _without(row: dict[str, Any]) -> str:
-    """What it leads to that a table has no identity."""
+    """The consequences of a table without an identity."""
     if row["kind"] == "p":
         return (
             "UPDATE and DELETE work at the source where its partitions have an identity, and are "
-            "sent as changes of the partitioned table: without a key of its own nobody can tell "
+            "sent as changes of the partitioned table: without a key of its own it is not known "
             "which rows they are"
         )
     return "once it is published, every UPDATE and DELETE on it fails at the source"
@@ -149,7 +150,7 @@ def _identity_sql(probe: Probe, row: dict[str, Any]) -> str:
 
 @SOURCE_CHECKS.check("PG12", "replica identity", change_only=True)
 def generated_identity(probe: Probe) -> Iterator[Finding]:
-    """Generated columns are not sent, so no row can be known by one."""
+    """Generated columns are not sent, so none can identify a row."""
     refuses = probe.version >= REFUSES_GENERATED
     for row in probe.rows(GENERATED_IDENTITY, ids=probe.table_ids, refuses=refuses):
         yield found(
@@ -158,6 +159,6 @@ def generated_identity(probe: Probe) -> Iterator[Finding]:
             f"the replica identity of {row['schema']}.{row['name']} has a generated column",
             "once it is published, every UPDATE and DELETE on it fails at the source"
             if refuses
-            else "generated columns are not sent: changed rows cannot be told apart",
+            else "generated columns are not sent: changed rows cannot be identified",
             _identity_sql(probe, row),
         )

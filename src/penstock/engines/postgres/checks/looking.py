@@ -54,7 +54,7 @@ def _system_id(connection: psycopg.Connection) -> str:
 
 
 def _survey(examined: Examined, connection: psycopg.Connection, looked: Looked) -> Survey | None:
-    """What the patterns come to; None where that cannot be told."""
+    """The tables that the patterns match; None where that cannot be found out."""
     try:
         with server_errors("reading the source's catalogue"):
             seen = survey(connection, examined.config.source.tables, dropped=examined.followed())

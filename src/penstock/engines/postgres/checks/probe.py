@@ -26,8 +26,8 @@ class Probe:
     """What the checks of one database ask: its connection and what was read from it once.
 
     tables: the wanted tables of the source; on the target side the same, as the source has them.
-    survey: what the patterns come to (source side). database: the source's system identifier and
-    database, for checks that compare both sides; empty where that is no PostgreSQL.
+    survey: what the patterns match (source side). database: the source's system identifier and
+    database, for checks that compare both sides; empty where the source is not PostgreSQL.
     """
 
     examined: Examined

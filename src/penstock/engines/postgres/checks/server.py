@@ -124,7 +124,7 @@ def free_senders(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@SOURCE_CHECKS.check("PG05", "right to replicate", change_only=True)
+@SOURCE_CHECKS.check("PG05", "REPLICATION privilege", change_only=True)
 def replication_role(probe: Probe) -> Iterator[Finding]:
     """The role needs REPLICATION, or on Amazon RDS the role rds_replication."""
     may = probe.value(
@@ -193,12 +193,12 @@ def pausable(probe: Probe) -> Iterator[Finding]:
         yield found("PG35", Severity.ERROR, error.message, "the handover is refused", error.hint)
 
 
-@SOURCE_CHECKS.check("PG18", "old transactions", change_only=True)
+@SOURCE_CHECKS.check("PG18", "long-running transactions", change_only=True)
 def old_transactions(probe: Probe) -> Iterator[Finding]:
     """Making a slot waits for every transaction that writes, prepared ones included."""
     if own_slot(probe) is not None:
         return
-    why = "making the slot waits until it ends, in whatever database of the server it is"
+    why = "making the slot waits until it ends, in any database of the server"
     for row in probe.rows(
         """
         select pid, datname, state, extract(epoch from now() - xact_start)::int as age_s
@@ -239,9 +239,9 @@ def old_transactions(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@SOURCE_CHECKS.check("PG19", "age of slots", change_only=True)
+@SOURCE_CHECKS.check("PG19", "slot age", change_only=True)
 def slot_age(probe: Probe) -> Iterator[Finding]:
-    """A slot left behind keeps vacuum from cleaning the catalogue, in the end up to wraparound."""
+    """An abandoned slot keeps vacuum from cleaning the catalogue, in the end up to wraparound."""
     for row in probe.rows(
         """
         select slot_name, age(catalog_xmin) as age
@@ -255,7 +255,8 @@ def slot_age(probe: Probe) -> Iterator[Finding]:
             "PG19",
             Severity.ERROR if row["age"] > SLOT_AGE_ERROR else Severity.WARNING,
             f"the slot {row['slot_name']} holds back the catalogue by {row['age']} transactions",
-            "vacuum cannot clean behind it; past two thousand million the server stops writing",
+            "vacuum cannot remove newer dead rows; past two thousand million transactions the "
+            "server stops writing",
             f"select pg_drop_replication_slot({literal(row['slot_name'])});  "
             "-- or let its consumer go on",
         )
@@ -263,7 +264,7 @@ def slot_age(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG23", "encoding")
 def encoding(probe: Probe) -> Iterator[Finding]:
-    """A SQL_ASCII database may hold bytes that are no text."""
+    """A SQL_ASCII database may hold bytes that are not valid text."""
     name = probe.value(
         """
         select pg_encoding_to_char(encoding)
@@ -291,7 +292,7 @@ def size_bytes(text: str) -> int:
 
 @SOURCE_CHECKS.check("PG25", "WAL kept for slots", change_only=True)
 def wal_keep_size(probe: Probe) -> Iterator[Finding]:
-    """Without a limit a stopped pipeline fills the disk; with a small one it loses its place."""
+    """Without a limit a stopped pipeline fills the disk; with a small one it loses its position."""
     text = probe.setting("max_slot_wal_keep_size") or "-1"
     mend = "alter system set max_slot_wal_keep_size = '50GB'; select pg_reload_conf();"
     if size_bytes(text) < 0:
@@ -299,7 +300,7 @@ def wal_keep_size(probe: Probe) -> Iterator[Finding]:
             "PG25",
             Severity.WARNING,
             "max_slot_wal_keep_size of the source is -1: no limit",
-            "a pipeline that stands still for long fills the server's disk",
+            "a pipeline that is stopped for long fills the server's disk",
             mend,
         )
     elif size_bytes(text) < WAL_KEEP_BYTES_MIN:
@@ -312,7 +313,7 @@ def wal_keep_size(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@SOURCE_CHECKS.check("PG26", "timeouts of replication", change_only=True)
+@SOURCE_CHECKS.check("PG26", "replication timeouts", change_only=True)
 def sender_timeouts(probe: Probe) -> Iterator[Finding]:
     """A short wal_sender_timeout cuts the stream; idle_replication_slot_timeout ends the slot."""
     timeout = int(
@@ -323,7 +324,7 @@ def sender_timeouts(probe: Probe) -> Iterator[Finding]:
             "PG26",
             Severity.WARNING,
             f"wal_sender_timeout of the source is {timeout} ms",
-            "a short hitch of network or disk cuts the stream",
+            "a short interruption of network or disk ends the stream",
             "alter system set wal_sender_timeout = '60s'; select pg_reload_conf();",
         )
     idle = probe.value(
@@ -344,9 +345,9 @@ def sender_timeouts(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@SOURCE_CHECKS.check("PG29", "settings of the role")
+@SOURCE_CHECKS.check("PG29", "role settings")
 def role_settings(probe: Probe) -> Iterator[Finding]:
-    """Settings of role or database that change the text of values: we override them."""
+    """Settings of role or database that change the text of values; we override them."""
     for row in probe.rows(
         """
         select coalesce(d.datname, 'all databases') as place, setting

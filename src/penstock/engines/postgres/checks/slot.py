@@ -68,7 +68,7 @@ def create_publication(probe: Probe) -> str:
 
 @SOURCE_CHECKS.check("PG06", "replication connection", change_only=True)
 def replication_connection(probe: Probe) -> Iterator[Finding]:
-    """Open one and ask it who it is: a pooler or pg_hba.conf may stand between."""
+    """Open one and ask it who it is: a pooler or pg_hba.conf may prevent it."""
     try:
         with open_replication(
             probe.config.source.url, application_name="penstock doctor"
@@ -79,7 +79,7 @@ def replication_connection(probe: Probe) -> Iterator[Finding]:
             "PG06",
             Severity.ERROR,
             f"no replication connection to the source: {error.message}",
-            "changes come over one; a connection pooler cannot carry it",
+            "changes come over one; a connection pooler does not support it",
             _replication_mend(probe, error),
         )
         return
@@ -96,7 +96,7 @@ def replication_connection(probe: Probe) -> Iterator[Finding]:
 
 
 def _replication_mend(probe: Probe, error: PenstockError) -> str:
-    """What lets us in, by the reason for which the server does not."""
+    """What would let us connect, by the reason for which the server refuses."""
     if isinstance(error, PrivilegeMissing):
         return replication_grant(probe)
     if isinstance(error, LoginRefused):
@@ -129,7 +129,7 @@ def same_source(probe: Probe) -> Iterator[Finding]:
 
 
 def _has_ours(probe: Probe, position: int) -> Iterator[Finding]:
-    """After a promotion, or with an older copy in its place: whether it has all the log has."""
+    """Whether the server has all that the log has, after a promotion or with an older copy."""
     known = checkpoint.load(probe.config.layout.state / STREAM_FILE, ServerIdentity)
     try:
         with open_replication(
@@ -147,7 +147,7 @@ def _has_ours(probe: Probe, position: int) -> Iterator[Finding]:
         )
 
 
-@SOURCE_CHECKS.check("PG09", "slot is ours", change_only=True)
+@SOURCE_CHECKS.check("PG09", "slot belongs to this pipeline", change_only=True)
 def slot_kind(probe: Probe) -> Iterator[Finding]:
     """A slot with our name must be a logical pgoutput slot of this database, and nobody else's."""
     slot = own_slot(probe)
@@ -200,7 +200,7 @@ def _slot_of_another(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@SOURCE_CHECKS.check("PG10", "state of the slot", change_only=True)
+@SOURCE_CHECKS.check("PG10", "slot state", change_only=True)
 def slot_state(probe: Probe) -> Iterator[Finding]:
     """The slot must still have all the WAL it needs, and nobody else may read from it."""
     slot = own_slot(probe)
@@ -213,7 +213,7 @@ def slot_state(probe: Probe) -> Iterator[Finding]:
             "PG10",
             Severity.ERROR,
             f"the slot {_slot(probe)} is lost: the server removed WAL that it still needed",
-            "the changes in between cannot be had any more",
+            "the changes in between are gone",
             _load_again(probe),
         )
     elif status == "unreserved":
@@ -305,7 +305,7 @@ def _can_create_publication(probe: Probe) -> Iterator[Finding]:
 
 
 def _may_create_publication(probe: Probe) -> Iterator[Finding]:
-    """We make the publication: that takes CREATE on the database and owning each table."""
+    """We make the publication: that takes CREATE on the database and ownership of its tables."""
     superuser = probe.value("select rolsuper from pg_roles where rolname = current_user")
     if superuser:
         return
@@ -325,7 +325,7 @@ def _may_create_publication(probe: Probe) -> Iterator[Finding]:
     lack = (
         f"{probe.user} does not own {foreign[0]['name']}"
         if foreign
-        else (f"{probe.user} has not CREATE on the database")
+        else (f"{probe.user} does not have CREATE on the database")
     )
     yield found(
         "PG11",
@@ -404,12 +404,12 @@ def spilling(probe: Probe) -> Iterator[Finding]:
             Severity.WARNING,
             f"{row['spill_txns']} transactions ({row['spill_bytes']} bytes) were spilled to the "
             "server's disk for this slot",
-            "decoding them is slower than it need be",
+            "that slows decoding down",
             f"alter role {quoted(probe.user)} set logical_decoding_work_mem = '512MB';",
         )
 
 
-@SOURCE_CHECKS.check("PG27", "fail-over of the slot", change_only=True)
+@SOURCE_CHECKS.check("PG27", "slot failover", change_only=True)
 def failover(probe: Probe) -> Iterator[Finding]:
     """From 17 on a slot can follow a promotion; one that is invalidated is lost."""
     if probe.version < 170000 or own_slot(probe) is None:
@@ -423,7 +423,7 @@ def failover(probe: Probe) -> Iterator[Finding]:
             "PG27",
             Severity.ERROR,
             f"the server invalidated the slot {_slot(probe)}: {row['invalidation_reason']}",
-            "the changes since then cannot be had from it any more",
+            "the changes since then are gone",
             _load_again(probe),
         )
     standby = probe.value(
@@ -440,9 +440,9 @@ def failover(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@SOURCE_CHECKS.check("PG28", "standbys wait for the slot", change_only=True)
+@SOURCE_CHECKS.check("PG28", "synchronized_standby_slots", change_only=True)
 def synchronized_standbys(probe: Probe) -> Iterator[Finding]:
-    """With fail-over slots the primary should not run ahead of its standby."""
+    """With failover slots the primary should not run ahead of its standby."""
     if probe.version < 170000 or probe.setting("synchronized_standby_slots"):
         return
     physical = probe.value(
@@ -460,7 +460,7 @@ def synchronized_standbys(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@SOURCE_CHECKS.check("PG31", "publication still there", change_only=True)
+@SOURCE_CHECKS.check("PG31", "publication exists", change_only=True)
 def publication_gone(probe: Probe) -> Iterator[Finding]:
     """A slot without its publication loses rows; 18 only warns in its own log."""
     slot = own_slot(probe)

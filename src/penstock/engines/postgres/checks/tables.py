@@ -1,6 +1,6 @@
 """Doctor's checks of the wanted tables on the source (PG14 to PG16, PG21, PG22, PG24, PG30).
 
-Not here: what their rows are known by (`identity.py`), how they look in the target (`target.py`).
+Not here: the replica identity (`identity.py`), how they look in the target (`target.py`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from penstock.ports.checks import Finding, Severity
 NAMES_SHOWN_MAX = 10
 UNLOGGED = (Exclusion.UNLOGGED, Exclusion.PART_UNLOGGED)
 TOLD_ELSEWHERE = (Exclusion.PART_IDENTITY, *UNLOGGED)
-# What nobody expects to be copied unless it is named.
+# Exclusions that are expected, and only reported for tables that are named.
 EXPECTED = (Exclusion.VIEW, Exclusion.MATERIALIZED_VIEW, Exclusion.OWN)
 
 
-@SOURCE_CHECKS.check("PK06", "tables wanted")
+@SOURCE_CHECKS.check("PK06", "captured tables")
 def any_table(probe: Probe) -> Iterator[Finding]:
     """The patterns must match tables, each table named must be there and one to capture."""
     listing = (
@@ -71,9 +71,9 @@ def _is_expected(left_out: Excluded) -> bool:
     return left_out.reason in EXPECTED and not left_out.is_named
 
 
-@SOURCE_CHECKS.check("PK06", "tables wanted")
+@SOURCE_CHECKS.check("PK06", "captured tables")
 def left_out(probe: Probe) -> Iterator[Finding]:
-    """What the patterns stand for and is not captured, told together by reason."""
+    """Tables that the patterns match and that are not captured, one finding per reason."""
     by_reason: dict[str, list[str]] = {}
     for excluded in probe.survey.excluded:
         if _is_expected(excluded):
@@ -86,9 +86,9 @@ def left_out(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@SOURCE_CHECKS.check("PG14", "unchanged large values", change_only=True)
+@SOURCE_CHECKS.check("PG14", "unchanged TOAST values", change_only=True)
 def toast(probe: Probe) -> Iterator[Finding]:
-    """Large values that an UPDATE leaves alone are not sent; the target keeps its own."""
+    """Large values that an UPDATE leaves unchanged are not sent; the target keeps its own."""
     rows = probe.rows(
         """
         select c.oid::regclass::text as name
@@ -135,7 +135,7 @@ def unlogged(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG16", "generated columns")
 def generated(probe: Probe) -> Iterator[Finding]:
-    """Generated columns are not carried; the target computes its own."""
+    """Generated columns are not replicated; the target computes its own."""
     for table in probe.tables:
         names = [column.name for column in table.columns if column.generated]
         if names:
@@ -143,13 +143,13 @@ def generated(probe: Probe) -> Iterator[Finding]:
                 "PG16",
                 Severity.INFO,
                 f"{table.name} has generated columns: {_names(names)}",
-                "they are not carried: a target table made by penstock computes its own",
+                "they are not replicated: a target table made by penstock computes its own",
             )
 
 
-@SOURCE_CHECKS.check("PG21", "right to read")
+@SOURCE_CHECKS.check("PG21", "SELECT privilege")
 def readable(probe: Probe) -> Iterator[Finding]:
-    """Read no row of each table: that takes USAGE on its schema and SELECT on its columns."""
+    """Select no row of each table: that takes USAGE on its schema and SELECT on its columns."""
     for table in probe.tables:
         name = quoted(*table.name)
         try:
@@ -227,7 +227,7 @@ def careful_types(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@SOURCE_CHECKS.check("PG30", "what is not replicated")
+@SOURCE_CHECKS.check("PG30", "not replicated")
 def not_replicated(probe: Probe) -> Iterator[Finding]:
     """Large objects and the state of sequences do not come through logical replication."""
     large = probe.value("select count(*) from pg_largeobject_metadata")
@@ -236,7 +236,7 @@ def not_replicated(probe: Probe) -> Iterator[Finding]:
             "PG30",
             Severity.INFO,
             f"the source has {large} large objects",
-            "logical replication does not carry them",
+            "logical replication does not include them",
         )
     sequences = probe.value(
         """
@@ -268,7 +268,7 @@ CHECKS_OF_TABLES = """
 """
 
 
-@SOURCE_CHECKS.check("PG30", "what is not replicated")
+@SOURCE_CHECKS.check("PG30", "not replicated")
 def constraints_not_made(probe: Probe) -> Iterator[Finding]:
     """CHECK and exclusion constraints stay behind: the source has checked every row that comes."""
     ids = [table.source_id for table in probe.tables]
@@ -286,7 +286,7 @@ def constraints_not_made(probe: Probe) -> Iterator[Finding]:
         )
 
 
-@SOURCE_CHECKS.check("PG30", "what is not replicated")
+@SOURCE_CHECKS.check("PG30", "not replicated")
 def inheritance(probe: Probe) -> Iterator[Finding]:
     """Tables that inherit from another are tables of their own in the target."""
     rows = probe.rows(

@@ -86,7 +86,7 @@ def installation_for(
 
 
 def _wheel_bindirs() -> list[Path]:
-    """The wheel's folders, found without importing it: importing has effects of its own."""
+    """The wheel's folders, found without importing it: importing it has side effects."""
     spec = importlib.util.find_spec(WHEEL)
     if spec is None or not spec.submodule_search_locations:
         return []

@@ -2,7 +2,7 @@
 
 A server listens on 127.0.0.1 only, on a free port, in a folder of its own, and runs as an
 unprivileged user. It never outlives the process that started it: leaving the `with` block stops
-it, and `server_process.py` sees to it should we be killed outright. Not here: anything that speaks
+it, and `server_process.py` stops it if we are killed. Not here: anything that speaks
 to the server (see `penstock.engines.postgres.connect`), and where its binaries come from
 (`penstock.engines.postgres.server.binaries`).
 """
@@ -285,7 +285,7 @@ class EmbeddedPostgres:
                 file.write(f"\n{include}\n")
 
     def _start_once(self, deadline: float) -> bool:
-        """Start the postmaster and tell whether it became ready; if not, it is gone again."""
+        """Start the postmaster; returns whether it became ready. If not, it is stopped again."""
         with self.log_path.open("ab") as log:
             process = self._home.child(
                 [str(self.bindir / "postgres"), "-D", str(self.directory), "-p", str(self.port)],
@@ -312,7 +312,7 @@ class EmbeddedPostgres:
         return ready and lines[0].strip() == str(pid)
 
     def _watch(self, pid: int) -> None:
-        """See to it that the server ends when we are killed."""
+        """Have the server stopped when we are killed."""
         doomed = None if self._home.is_kept else self._home.root
         self._watcher = Watcher(pid, kill="QUIT", doomed=doomed)
 

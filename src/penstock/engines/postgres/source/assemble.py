@@ -188,7 +188,7 @@ class Assembler:
         return behind
 
     def _feed_checked(self, block: memoryview, at: int, end: int) -> int:
-        """One frame: transactions may come that the log has already, or that a visit waits for.
+        """One frame: transactions may come that the log has already, or that queued work waits for.
 
         The server skips what was committed before the position that START_REPLICATION named; this
         holds also if it should not.
@@ -228,7 +228,7 @@ class Assembler:
         return behind
 
     def _other_frame(self, block: memoryview, at: int) -> int:
-        """What is no CopyData: notices pass, errors and the end of the stream are raised."""
+        """No CopyData: notices pass, errors and the end of the stream are raised."""
         kind = block[at]
         start, end = self._decoder.message
         if kind == ord("S"):
@@ -394,12 +394,12 @@ class Assembler:
         self._bind(message.source_id, relation, arrival)
 
     def bind(self, source_id: int, relation: Relation) -> None:
-        """Rows of source_id have this relation from now on, until the server tells another."""
+        """Rows of source_id have this relation from now on, until the server sends another."""
         self._arrival += 1
         self._bind(source_id, relation, self._arrival)
 
     def unbind(self, source_id: int) -> None:
-        """Rows of source_id count no more, until the server tells a relation that does."""
+        """Ignore rows of source_id from now on, until the server sends a captured relation."""
         self._arrival += 1
         self._bind(source_id, None, self._arrival)
 
@@ -538,7 +538,7 @@ class Assembler:
         message = parse_message(body, streamed=True)
         if isinstance(message, RelationMessage):
             arrival = next(arrivals)
-            # A shape from a rolled back part holds for no row: the server sends it again.
+            # A shape from a rolled back part is of no row: the server sends it again.
             if message.xid not in streamed.aborted:
                 self._relation(message, arrival)
         elif isinstance(message, TypeMessage | OriginMessage) or (
@@ -554,7 +554,7 @@ class Assembler:
             raise SpillBroken(f"{streamed.path} holds a {type(message).__name__}")
 
     def _merge_shapes(self, before: dict[int, _Bound]) -> None:
-        """After a streamed transaction: the shape that arrived last holds for what follows."""
+        """After a streamed transaction: the shape that arrived last is the current one."""
         for source_id, now in list(self._bound.items()):
             old = before.get(source_id)
             if old is not None and old.arrival > now.arrival:

@@ -1,4 +1,4 @@
-"""What an assembler is given and what it tells: shapes, limits, counters, errors.
+"""What an assembler is given and what it reports: shapes, limits, counters, errors.
 
 Not here: the assembler itself (`assemble.py`).
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class StreamUnexpected(PenstockError):
-    """The server sent a message that what we asked for cannot give."""
+    """The server sent a message that does not belong to the stream that we asked for."""
 
     code = "PG71"
     retry = "operator"

@@ -49,12 +49,12 @@ class PostgresBulkReader:
     def lines(self, task: ChunkTask, dialect: Dialect) -> LinesOfCopy:
         """See BulkReader. Lines of COPY are for PostgreSQL, which takes them by `connection`."""
         assert dialect is Dialect.LOAD_DATA, "a target of PostgreSQL copies by itself"
-        assert task.way is not None, "the plan of a table that goes to another engine has one"
+        assert task.way is not None, "a table that goes to another engine has a read plan"
         copy_out = task.chunk.copy_out
         return LinesOfCopy(self.connection, copy_out, task.way.lines, doing=task.doing)
 
     def tells_rewritten(self, error: PenstockError) -> bool:
-        """See BulkReader. `was_rewritten` has told before."""
+        """See BulkReader. `was_rewritten` has said so before."""
         del error
         return False
 
@@ -79,9 +79,9 @@ def open_reader(url: str, snapshot_id: str, snapshot_text: str) -> PostgresBulkR
 def import_snapshot(connection: psycopg.Connection, snapshot_id: str, text: str) -> bool:
     """Begin a read-only transaction that sees an exported snapshot; False when it is gone.
 
-    text: what the snapshot holds (`snapshot_text`): the names of snapshots come again when the
-    server has restarted, and another one must not be taken for ours. A connection that got False
-    is in a transaction that is of no use: close it.
+    text: what the snapshot holds (`snapshot_text`): after a restart the server uses the names of
+    snapshots again, and another one must not be taken for ours. A connection that got False is in a
+    failed transaction: close it.
     """
     with server_errors("importing the snapshot"):
         connection.execute(BEGIN_READ)
@@ -119,10 +119,10 @@ def snapshot_text(source_url: str, snapshot_id: str) -> str:
 
 
 def was_rewritten(connection: psycopg.Connection, relation: TableName) -> bool:
-    """Lock a relation for the transaction, and tell whether its snapshot's rows are still there.
+    """Lock a relation for the transaction; returns whether its snapshot's rows are gone.
 
-    TRUNCATE and a rewriting ALTER that committed after the snapshot leave nothing for it to see;
-    with the lock held none can come any more.
+    A TRUNCATE or rewriting ALTER that committed after the snapshot leaves no rows in it; with the
+    lock held none can follow.
     """
     connection.execute(f"lock table only {quoted(*relation)} in access share mode")
     row = connection.execute(FILENODES, {"name": quoted(*relation)}).fetchone()

@@ -1,6 +1,6 @@
-"""Capturing one more table, or one less, while the stream goes on.
+"""Begins and ends the capture of single tables while the stream goes on.
 
-What is asked is in a state file (`model.table_requests`); each request is tried once and answered
+The requests are in a state file (`model.table_requests`); each request is tried once and answered
 in another. A table is added to the publication first; then the thread that decodes takes it in
 between two transactions, and only then the answer is given: whoever copies its rows at a later
 point finds every change behind that point in the log. A table that cannot be taken in is answered
@@ -8,9 +8,9 @@ with the reason, and the others never notice. Not here: the rows it has already
 (`control.table_copy`).
 
 Two things are waited for, neither by the stream. The table joins the publication under a lock that
-keeps its writers off for that moment, because servers before 15.13, 16.9 and 17.5 send nothing of
-it ever after when one of them was at work. And the answer waits for every transaction that was open
-when the table was taken in: the log may lack what those had done before.
+keeps its writers off for that moment, because servers before 15.13, 16.9 and 17.5 would never send
+its changes if one of them was active. And the answer waits for every transaction that was open when
+the table was taken in: the log may lack what those had done before.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Settling:
-    """A request that is carried out, but for the transactions older than the horizon."""
+    """A request that is carried out, except that older transactions are still open."""
 
     request: TableRequest
     horizon: int
@@ -128,7 +128,7 @@ class Captures:
     # -- before the first stream -------------------------------------------------------------
 
     def begin(self, tables: Iterable[TableDefinition]) -> list[TableDefinition]:
-        """Have what was asked meanwhile published; returns the tables that can be captured.
+        """Have tables published that were requested meanwhile; returns those that can be captured.
 
         tables: those of the configuration, which has the requests in it.
         """
@@ -153,9 +153,9 @@ class Captures:
         return list(left.values())
 
     def begun(self) -> None:
-        """The tables of `begin` are watched, and will be captured: answer for them.
+        """The tables of `begin` are watched, and will be captured: answer their requests.
 
-        And for no others: what is asked later, or between two streams, no stream has taken in.
+        No others: no stream has taken in what was requested later, or between two streams.
         """
         for request in self._begun_with:
             self._settle(request)
@@ -170,7 +170,7 @@ class Captures:
     def tend(
         self, actions: TableActions, resolver: RelationResolver, stream: PostgresSource
     ) -> None:
-        """Take a step with what is asked; cheap when nothing is."""
+        """Take a step with the requests; cheap when there are none."""
         if self._work is not None:
             if self._work.visit.finished:
                 self._finish(self._work, actions)
@@ -200,7 +200,7 @@ class Captures:
         if not self._settling:
             return
         requests, _ = self._files.read()
-        # Who has asked for something else since does not wait for this.
+        # A newer request for the same table replaces this one.
         self._settling = [
             one
             for one in self._settling
@@ -263,7 +263,7 @@ class Captures:
         stream.ask_for_position()
 
     def _later(self, request: TableRequest, locked: PenstockError) -> None:
-        """Somebody has locked the table, and nobody else waits for that."""
+        """Another session has locked the table; the other requests do not wait for it."""
         logger.info("table is locked, asking again", table=str(request.table), said=locked.message)
         self._next_look_s = self._clock.monotonic_s() + LOCKED_INTERVAL_S
 
@@ -300,7 +300,7 @@ class Captures:
         except StatementInterrupted as locked:
             error = locked
         if error is not None:
-            # Its rows are sent and ignored: that costs, and loses nothing.
+            # Its rows are sent and ignored: that costs time, and loses nothing.
             logger.warning("table stays published", error=error.message)
         self._files.answer(work.request, None)
         faults.point("extract.capture.after")

@@ -67,7 +67,7 @@ CANDIDATES = f"""
 
 
 class Exclusion(StrEnum):
-    """Why a table that a pattern stands for is not captured."""
+    """Why a table that a pattern matches is not captured."""
 
     PATTERN = "a pattern takes it out"
     VIEW = "it is a view"
@@ -98,9 +98,9 @@ class PartitionNotSeparable(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excluded:
-    """A table that a pattern stands for and that is not captured.
+    """A table that a pattern matches and that is not captured.
 
-    related: the table that the reason speaks of: the root of a partition, or the partition.
+    related: the table that the reason names: the root of a partition, or the partition.
     pattern: the one that takes it out, or empty. mend: SQL that would make it capturable, or empty.
     is_named: a pattern names it alone.
     """
@@ -120,7 +120,7 @@ class Excluded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What the patterns come to in this database.
+    """What the patterns match in this database.
 
     unmatched: patterns that take in by name a table that there is not. near: the tables whose
     names differ from those only in case. gone: tables that a pattern names and that were dropped
@@ -153,10 +153,10 @@ class _Candidate:
 
 
 def _full_identities(root: _Candidate, leaves: Sequence[_Candidate]) -> str:
-    """The SQL that lets all changes of a partitioned table come with what tells its rows apart."""
+    """The SQL by which all changes of a partitioned table identify their rows."""
     key = root.key or ()
     lacking = [one for one in leaves if not identity_covers(one.identity, root.identity, key)]
-    if not root.identity and not key:  # then nobody who follows it could know its rows either
+    if not root.identity and not key:  # then its consumers could not identify its rows either
         lacking.insert(0, root)
     return " ".join(f"alter table {quoted(*one.name)} replica identity full;" for one in lacking)
 
@@ -180,7 +180,7 @@ def captured_tables(
     connection: from `open_catalog`. dropped: tables of which a pattern may name one that does not
     exist. Raises PatternInvalid; TableNotCapturable when a pattern names another table that does
     not exist, or one that cannot be captured; PartitionNotSeparable. A pattern with wildcards may
-    come to nothing: the result may be empty.
+    match nothing: the result may be empty.
     """
     result = survey(connection, patterns, dropped=dropped)
     for excluded in result.excluded:
@@ -209,7 +209,7 @@ def survey(
     *,
     dropped: Collection[TableName] = (),
 ) -> Survey:
-    """What the patterns take in, what they stand for and is left out, and why.
+    """What the patterns take in, and what they match and is left out, and why.
 
     dropped: tables that may have been dropped since they were followed. Raises PatternInvalid for
     a pattern that cannot be read, and PartitionNotSeparable.
@@ -361,7 +361,7 @@ class _Pick:
                 )
             taking = self._selection.taken_by(child.name)
             if taking is not None:
-                # Named beside its root it is no error: its rows are captured, under the root.
+                # Named beside its root it is not an error: its rows are captured under the root.
                 self.excluded.append(
                     Excluded(name=child.name, reason=Exclusion.PARTITION, related=root.name)
                 )

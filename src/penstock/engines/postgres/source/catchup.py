@@ -1,7 +1,8 @@
-"""Catching up: reading what lies far behind by COPY, in bounded ranges, before streaming begins.
+"""Catching up: reading changes that are far behind by COPY, in bounded ranges, before streaming
+begins.
 
 The walsender makes one send() per message; COPY of pg_logical_slot_peek_binary_changes() fills its
-buffers, which carries the same messages faster. The server answers a range only when it has
+buffers, which sends the same messages faster. The server answers a range only when it has
 decoded it whole, and decodes from the slot's restart_lsn each time, so ranges are bounded in WAL,
 and an old open transaction, which holds restart_lsn back, ends the catching up. Peeking moves
 nothing: the slot is advanced over a range only after the log has it on disk. Not here: the stream
@@ -47,8 +48,8 @@ from penstock.ports.extract_options import RANGE_BYTES
 
 logger = structlog.get_logger()
 RANGE_GROWTH = 8
-FIRST_PART = 4  # the first range is shorter, lest those who wait for rows do so for long
-REDECODED_PART = 1  # a range is at least so many times as long as what is decoded again before it
+FIRST_PART = 4  # the first range is shorter, so that rows come soon
+REDECODED_PART = 1  # a range is at least this many times what is decoded again
 WAIT_S = 3600.0
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _HEADER_BYTES = len(_SIGNATURE) + 8
@@ -112,8 +113,9 @@ class CatchUp:
     def is_worth_it(self, behind_bytes: int) -> bool:
         """Whether another range should be read, rather than streamed.
 
-        behind_bytes: WAL from which on it is. Raises what would stop a stream, too: a gap, a lost
-        slot, another server or timeline, a missing publication. `identity` is the server's then.
+        behind_bytes: from this much WAL on it is. Raises what would stop a stream, too: a gap, a
+        lost slot, another server or timeline, a missing publication. `identity` is the server's
+        then.
         """
         connection, position = self._connection, self.end.position
         self.identity = checked_server(connection, self.identity, position)
@@ -123,7 +125,7 @@ class CatchUp:
             state, self._options.slot, database=self.identity.database, position=position
         )
         if state is None or state.active_pid:
-            return False  # whoever reads it: the stream waits until it is free
+            return False  # whichever process reads it: the stream waits until it is free
         behind = self._server_end() - max(position, state.confirmed_flush)
         return behind >= behind_bytes and self._range_from(state) is not None
 
@@ -163,7 +165,7 @@ class CatchUp:
         if found is None:
             return
         self._has_read = True
-        # Never behind what the server has: what it writes later would be taken for read.
+        # Never beyond the server's end: what it writes later would count as read.
         upto = min(found[1], self._server_end())
         runs: list[Run] = []
         assembler = self._assembler(runs)
@@ -219,7 +221,7 @@ class CatchUp:
                 notice = frame_at(buffer, start, end)
                 if notice is None:
                     break
-                yield memoryview(buffer), start, notice.end  # of a lost publication, perhaps
+                yield memoryview(buffer), start, notice.end  # perhaps about a lost publication
                 start = notice.end
             if not has_begun:
                 begun = _without_header(buffer, start, end)

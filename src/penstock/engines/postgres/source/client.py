@@ -37,7 +37,7 @@ from penstock.host.socket import Wire
 from penstock.model import PenstockError
 
 logger = structlog.get_logger()
-RECEIVE_BYTES = 64 * 1024  # for log-in and commands; the stream brings its own buffer
+RECEIVE_BYTES = 64 * 1024  # for log-in and commands; the stream has its own buffer
 CANCEL_TIMEOUT_S = 5.0
 WAIT_STEP_S = 1.0  # how often on_wait is called while a command takes its time
 _INTERRUPTED = frozenset({"40001", "40P01", "55P03", "57014", "53300", "53400", "55006", "25P03"})
@@ -264,7 +264,8 @@ class ReplicationConnection:
     def cancel(self) -> None:
         """Ask the server, on a second connection, to give up the command that runs.
 
-        A session that waits for a lock does not notice a closed connection; this it does.
+        A session that waits for a lock does not notice a closed connection, but it does notice a
+        cancel.
         """
         opened = self._opened
         try:
@@ -345,7 +346,7 @@ def open_replication(
     if replication:
         startup["replication"] = "database"
     startup["application_name"] = application_name
-    startup["client_min_messages"] = "notice"  # a lost publication is told by a warning only
+    startup["client_min_messages"] = "notice"  # a lost publication is only reported as a warning
     startup.update(options)
     if parameters.get("options"):
         startup["options"] = parameters["options"]

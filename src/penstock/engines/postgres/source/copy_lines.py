@@ -77,7 +77,7 @@ class LinesOfCopy:
                         _receive(giver)
                 self._check(giver.completed())
         except BaseException:
-            pgconn.finish()  # it may stand anywhere in the middle: nobody can speak on it any more
+            pgconn.finish()  # in the middle of a copy: the connection is of no more use
             raise
 
     def _through_libpq(self) -> Iterator[bytes]:
@@ -107,7 +107,7 @@ class LinesOfCopy:
 
 
 def _is_other(giver: _Side) -> bool:
-    """Whether a message is next that is no row."""
+    """Whether the next message is not a row."""
     return giver.start < giver.end and giver.block[giver.start] != _COPY_DATA
 
 

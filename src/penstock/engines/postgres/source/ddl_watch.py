@@ -1,10 +1,10 @@
 """Noticing what the server changes without sending rows.
 
-pgoutput tells of another shape only with the next row, and of rewritten rows, attached partitions
-and dropped tables not at all. So the catalogue is looked at every few seconds and compared with
-the last look; each difference becomes an action, to be carried out when the stream has passed the
-position at which it was surely true. Not here: what a difference means (`table_shape.py`), reading
-a table again (`reload.py`).
+pgoutput reports another shape only with the next row, and rewritten rows, attached partitions and
+dropped tables not at all. So the catalogue is looked at every few seconds and compared with the
+last look; each difference becomes an action, to be carried out when the stream has passed the
+position by which it was certainly true. Not here: what a difference means (`table_shape.py`),
+reading a table again (`reload.py`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from penstock.engines.postgres.source.table_shape import (
     TableWithoutColumns,
     compare,
     new_links,
-    resume_state,
     shapes_sql,
+    why_not_followed,
 )
 from penstock.engines.postgres.source.type_shape import TypeShape
 from penstock.model import PenstockError, TableDefinition, TableName
@@ -43,10 +43,11 @@ logger = structlog.get_logger()
 ATTEMPTS_MAX = 5
 LOCK_TIMEOUT_MS = 2000
 UNKNOWN_ID = 0  # no table has this oid
-# Rows of the transaction that made a table lie at its beginning: nobody else could write before.
+# Rows of the transaction that made a table are at its beginning: no other transaction could write
+# before.
 PROBE_BLOCKS = 1024
 
-# Why a table may no longer be among the captured ones although the configuration takes its name.
+# Why a table may not be captured any more although the configuration names it.
 LEFT_BY_ITSELF = (
     ChangesNotLogged,
     PartitionIdentityDiffers,
@@ -68,7 +69,7 @@ PAGE_HEAD_BYTES, SEGMENT_HEAD_BYTES = 24, 40
 class Action:
     """Something to do when the stream has passed position (an LSN).
 
-    table: the captured name. shape: what the watch takes for known once the action is done; None:
+    table: the captured name. shape: what is known once the action is done; None:
     the table is gone.
     """
 
@@ -99,9 +100,10 @@ class Gone(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop(Action):
-    """What cannot be carried: make the log durable up to here, call done(), raise error.
+    """A change that cannot be replicated: make the log durable up to here, call done(), raise
+    error.
 
-    After done() and a new start the operator is taken to have mended it.
+    After done() and a new start the operator is assumed to have fixed it.
     """
 
     error: PenstockError
@@ -166,7 +168,7 @@ class DdlWatch:
         takes: Callable[[TableName], bool] = lambda _: True,
         as_is: Collection[TableName] = (),
     ) -> None:
-        """Begin with these tables. takes: whether the configuration stands for a name.
+        """Begin with these tables. takes: whether the configuration captures a name.
 
         as_is: tables that were not followed before, whose rows nobody has to read.
         """
@@ -176,7 +178,7 @@ class DdlWatch:
         tables = list(tables)
         self._wanted = {table.name for table in tables}
         self.changed = bool(state and state.renamed)
-        # Tables dropped while nobody watched are not among `tables`, yet must be told.
+        # Tables dropped while nobody watched are not among `tables`, yet must be reported.
         self._seen = {shape.name: shape for shape in state.followed(tables)} if state else {}
         self._settled = dict(self._seen)
         self._ids = dict.fromkeys(self._wanted, UNKNOWN_ID)
@@ -196,11 +198,11 @@ class DdlWatch:
     # -- what the extractor calls ----------------------------------------------------------------
 
     def admit(self, name: TableName, source_id: int) -> None:
-        """Follow one more table from now on, as it stands. Raises why it cannot be followed."""
+        """Follow one more table from now on, as it is. Raises why it cannot be followed."""
         with server_errors(f"looking at {name}"):
             digest, text = self._query([source_id], [name], with_text=True)[source_id]
         shape = _shape(digest, text or "")
-        stop = resume_state(shape)
+        stop = why_not_followed(shape)
         if stop is not None:
             raise stop
         self._wanted.add(name)
@@ -237,13 +239,13 @@ class DdlWatch:
         )
 
     def saw_truncate(self, table: TableName, position: int) -> None:
-        """Tell of a TRUNCATE in the stream: partitions with new files are then explained."""
+        """Note a TRUNCATE in the stream: partitions with new files are then explained."""
         self._truncated[table] = max(position, self._truncated.get(table, 0))
 
     def due(self, position: int) -> Action | None:
         """The next action if the stream has passed its position; call done() with it afterwards.
 
-        Everything before `position` must have been seen, TRUNCATEs told.
+        Everything before `position` must have been seen, and TRUNCATEs noted.
         """
         while self._pending and self._pending[0].action.position <= position:
             pending = self._pending[0]
@@ -318,7 +320,7 @@ class DdlWatch:
             if strange
             or id_ in others
             or (id_ != UNKNOWN_ID and id_ not in digests)
-            or (name not in waiting and name in self._seen and resume_state(self._seen[name]))
+            or (name not in waiting and name in self._seen and why_not_followed(self._seen[name]))
         ]
 
     def _examine(self, names: list[TableName]) -> int:
@@ -342,7 +344,7 @@ class DdlWatch:
         for name in names:
             shape = shapes.get(self._ids[name]) or by_name.get(name)
             self._compare(name, shape, definitions, position)
-        # What cannot be carried comes before other things of the same look.
+        # What cannot be replicated comes before other things of the same look.
         self._pending = deque(
             sorted(
                 self._pending,
@@ -367,7 +369,7 @@ class DdlWatch:
                 self._add(_Pending(action=Gone(position=position, table=name, shape=None)), None)
             return
         if last is None and any(seen.source_id == shape.source_id for seen in self._seen.values()):
-            return  # renamed, which is told under the old name
+            return  # renamed, which is reported under the old name
         difference = self._difference(last, shape)
         if not self._is_wanted(name, last, difference):
             self._forget(name)
@@ -394,10 +396,10 @@ class DdlWatch:
         self._add(_Pending(action=action, unless_truncated_after=unless), shape)
 
     def _difference(self, last: TableShape | None, shape: TableShape) -> Difference | None:
-        """What changed, or what forbids to follow the table at all; None: nothing."""
+        """What changed, or why the table cannot be followed at all; None: nothing."""
         if last is not None and last.digest != shape.digest:
             return compare(last, shape)
-        stop = resume_state(shape)
+        stop = why_not_followed(shape)
         if stop is not None:
             return Difference(stop=stop)
         if last is not None:
@@ -414,7 +416,7 @@ class DdlWatch:
             return True
         stop = difference.stop if difference is not None else None
         if not self._takes(name):
-            # Perhaps the configuration has the new name already; once told, it has neither.
+            # Perhaps the configuration has the new name already; once reported, it has neither.
             return isinstance(stop, TableRenamed) and name not in self._told
         return last is None or isinstance(stop, LEFT_BY_ITSELF)  # None: it was dropped before
 
@@ -478,7 +480,7 @@ class DdlWatch:
             self._ids[name] = shape.source_id
 
     def _take(self, name: TableName, shape: TableShape) -> None:
-        """A shape that asks for nothing."""
+        """A shape that needs no action."""
         self._see(name, shape)
         if not any(pending.action.table == name for pending in self._pending):
             self._settle(name, shape)

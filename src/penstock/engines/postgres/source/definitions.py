@@ -26,8 +26,8 @@ from penstock.model import (
 
 Row = dict[str, Any]
 
-# Partitions come from pg_inherits and not from pg_partition_tree(), which waits for whoever alters
-# one of them; so do sizes and printed expressions, which are left out when `shape_only`.
+# Partitions come from pg_inherits and not from pg_partition_tree(), which waits for an ALTER of one
+# of them; so do sizes and printed expressions, which are left out when `shape_only`.
 TREE = """
     with recursive tree(root, id) as (
         select c.oid, c.oid
@@ -97,7 +97,7 @@ COLUMNS = """
      order by a.attrelid, a.attnum
 """
 
-# A partitioned table has no rows, so only its leaves know what old rows have.
+# A partitioned table has no rows, so only its leaves have the values of old rows.
 MISSING_IN_LEAVES = f"""
     {TREE}
     select t.root::bigint as id,

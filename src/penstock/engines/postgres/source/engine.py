@@ -57,10 +57,10 @@ class PostgresEngine:
     ) -> None:
         """Say what to read.
 
-        tables: what is captured. takes: whether the configuration stands for a table's name, also
+        tables: what is captured. takes: whether the configuration captures a table's name, also
         of one that is not among tables. start_position: where the log must begin when it is still
-        empty (the slot's consistent point); 0: where the slot stands. pipeline: who the slot's
-        owner is; empty: it is not said.
+        empty (the slot's consistent point); 0: at the slot's position. pipeline: the slot's owner;
+        empty: it is not recorded.
         """
         self._url = url
         self._tables = tables
@@ -80,7 +80,7 @@ class PostgresEngine:
         return self._options.slot
 
     def begin(self, place: EnginePlace) -> Origin:
-        """Ask the server who it is, and from where on it can send."""
+        """Ask the server for its identity, and from where on it can send."""
         self._place = place
         self._captures = Captures(
             self._url,
@@ -92,7 +92,7 @@ class PostgresEngine:
         with open_replication(self._url, application_name=slots.APPLICATION_NAME) as connection:
             slot = slots.read_slot(connection, self._options.slot)
             self._identity = identify(connection)
-        # None: it has lost what we had not saved.
+        # None: it has lost changes that we had not saved.
         resend_from = slot.confirmed_flush if slot and slot.is_whole else None
         return Origin(
             identity={
@@ -192,7 +192,7 @@ class PostgresEngine:
         return self._shapes
 
     def ranges(self, durable: FlushPoint) -> AbstractContextManager[Ranges] | None:
-        """Ranges by COPY; None when the options have it so."""
+        """Ranges by COPY; None when the options switch them off."""
         if not self._options.catch_up_bytes:
             return None
         return self._ranges(durable)
@@ -277,7 +277,7 @@ class PostgresEngine:
         return self._actions is not None and self._actions.look(at_once=True) > 0
 
     def tend(self, log_access: LogAccess) -> None:
-        """Carry out what has to be done about tables that changed without sending rows."""
+        """Carry out the actions for tables that changed without sending rows."""
         actions, stream = self._actions, self._stream
         if actions is None or stream is None:
             return

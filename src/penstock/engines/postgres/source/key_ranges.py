@@ -21,8 +21,8 @@ logger = structlog.get_logger()
 
 SAMPLE_BLOCKS = 1000
 
-# Unique btree indexes over whole columns in the order that < and >= mean by themselves, with the
-# columns that can be compared together: up to the first that may be NULL or runs another way.
+# Unique btree indexes over whole columns in the default order of < and >=, with the columns that
+# can be compared together: up to the first that may be NULL or has the other direction.
 KEYS = """
     select i.indisprimary,
            array_agg(a.attname order by k.place) as names,
@@ -85,7 +85,7 @@ SAMPLED = "{table} tablesample system ({share:.6f}) repeatable (1)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """Columns whose values tell rows apart well enough to cut a table by them.
+    """Columns by whose values a table can be cut.
 
     columns: names. types: as the server prints them. collations: quoted, empty for types without.
     nullable: there is one column, and it may be NULL.

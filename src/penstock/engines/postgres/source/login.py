@@ -1,4 +1,4 @@
-"""Getting into a PostgreSQL server: where it is, TLS or not, and who we are.
+"""Logging in to a PostgreSQL server: its address, TLS, and authentication.
 
 Parameters and defaults are libpq's, read by libpq itself (URL, environment, service file), so
 that a URL means here what it means to psql. Not here: commands (`client.py`).

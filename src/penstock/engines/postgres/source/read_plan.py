@@ -31,7 +31,7 @@ _REFUSED_HERE = {
 def read_plan(
     columns: Sequence[ColumnDefinition], mappings: Namespace[str, Mapping], ends: ServerPair
 ) -> ReadPlan:
-    """How these columns are read; the templates as each column alone has them."""
+    """How these columns are read; each template is for its column alone."""
     found = [_from_postgres(column, mappings[column.name], ends) for column in columns]
     return ReadPlan(
         columns=tuple(column.name for column in columns),
@@ -51,9 +51,10 @@ def _from_postgres(
         return LineCell(form=LineForm.TEXT), AS_IS
     loss = _REFUSED_HERE.get(form, "")
     cell = LineCell(form=form, unfit_is_null=mapping.chosen.get(loss) == "null")
-    # What LOAD DATA need not compute is refused by the walk or, with a warning, by the server.
+    # Values that LOAD DATA does not compute are refused by the walk or, with a warning, by the
+    # server.
     is_computed = kind.base in ("real", "bit") or "digits" in mapping.chosen
     if kind.base == "uuid" and ends.target.engine is Engine.MARIADB:
-        # A column that is there already may be a UUID: 36 bytes are none, 36 characters are.
+        # An existing column may be a UUID, which accepts 36 characters but not 36 bytes.
         return cell, "convert({} using utf8mb4)"
     return cell, mapping.write.sql if is_computed else AS_IS

@@ -3,7 +3,7 @@
 The message is right about which columns come and which are the identity, because it is as old as
 the rows that follow it. The catalogue knows the rest (types below domains, keys of tables with
 full identity, values that old rows have) but may have moved on meanwhile: what it no longer knows
-is taken from the message as it stands, and noted. Not here: noticing changes that send no message
+is taken from the message as it is, and noted. Not here: noticing changes that send no message
 (`ddl_watch.py`).
 """
 
@@ -62,7 +62,7 @@ def relation_of(definition: TableDefinition, *, version: int = 1) -> Relation:
 def dropped_definitions(
     connection: psycopg.Connection, shapes: Sequence[TableShape], known: Sequence[Relation]
 ) -> list[TableDefinition]:
-    """Of tables that were followed, what is remembered of those that are no longer there.
+    """What is remembered of followed tables that are no longer there.
 
     The server still sends what was committed before they were dropped. known: as for the resolver.
     """
@@ -124,9 +124,9 @@ def _key(
 ) -> tuple[int, ...]:
     """The columns that find a row for a merge; always held by a before image, if one comes.
 
-    With an identity index the before image has that index' columns and perhaps not those of the
-    primary key, so the index it is. With FULL it has all, so the primary key will do; without one
-    the whole row is the key, said by an empty tuple. So it is where the identity has a generated
+    With an identity index the before image has that index's columns and perhaps not those of the
+    primary key, so that index is the key. With FULL it has all, so the primary key is; without one
+    the whole row is the key, which is an empty tuple. It also is where the identity has a generated
     column: the rest of it may be the same in many rows.
     """
     generated = {column.name for column in definition.columns if column.generated}
@@ -145,7 +145,7 @@ class RelationResolver:
     on from there, and columns that had to become exact text stay so. One resolver serves one log;
     `connection`, which nobody else may use, may be replaced after a reconnect, followed by
     `forget()`. Messages are resolved in the stream's thread, which runs ahead of the extractor's,
-    where definitions are adopted: a lock keeps these apart.
+    where definitions are adopted: a lock protects both.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class RelationResolver:
         return source_id in self._definitions
 
     def definition(self, source_id: int) -> TableDefinition | None:
-        """The definition that holds at this place of the stream; None for a foreign oid."""
+        """The current definition at this place of the stream; None for a foreign oid."""
         return self._definitions.get(source_id)
 
     def current(self, source_id: int) -> Relation | None:
@@ -231,8 +231,8 @@ class RelationResolver:
     def _key_holds(self, message: RelationMessage) -> bool:
         """Whether the key taken from the catalogue is still that of the table.
 
-        With identity FULL, and where no column is marked, the message does not tell, and rows that
-        are alike in a key dropped meanwhile must not be taken for one. The server repeats the
+        With identity FULL, and where no column is marked, the message does not say, and rows that
+        are equal in a key dropped meanwhile must not be taken for one. The server repeats the
         message after that.
         """
         definition = self._definitions.get(message.source_id)
@@ -247,7 +247,7 @@ class RelationResolver:
         """Take over a definition that the catalogue had where the stream is now.
 
         Returns the table's new relation, to be written although no row has used it yet; None when
-        the log has this shape already or the stream has told of a later one.
+        the log has this shape already or the stream has sent a later one.
         """
         with self._lock:
             return self._adopted(definition)
@@ -274,7 +274,7 @@ class RelationResolver:
         return self._settled(relation)
 
     def capture(self, definition: TableDefinition) -> Relation | None:
-        """Rows of one more table belong into the log from where the stream is now.
+        """Capture rows of one more table from where the stream is now.
 
         Returns the relation of the server's last message about it, if there was one already: rows
         may follow without another.
@@ -287,7 +287,7 @@ class RelationResolver:
             return None if known is None else self.resolve(known[0])
 
     def release(self, name: TableName) -> list[int]:
-        """Rows of a table do not belong into the log from where the stream is now; its oids."""
+        """Stop capturing rows of a table from where the stream is now; returns its oids."""
         with self._lock:
             self._names.discard(name)
             ids = [id_ for id_, one in self._definitions.items() if one.name == name]
@@ -350,8 +350,8 @@ class RelationResolver:
             primary = definition.key_of_changes
             chosen = primary if primary and set(primary) <= set(names) else names
             before = tuple(i for i, name in enumerate(names) if name in chosen)
-        # The name by which the table is captured, also while the stream has another one: renaming
-        # is the business of ddl_watch.
+        # The name by which the table is captured, also while the stream has another one: renames
+        # are handled by ddl_watch.
         name = definition.name
         for note in notes:
             logger.warning("catalogue has moved on", table=str(name), note=note)

@@ -1,6 +1,6 @@
 """Reading one table again, into the log, at one exact position.
 
-What a table lost or gained without rows being sent is made good by a marker RELOAD followed by all
+Where a table lost or gained rows that were not sent, a marker RELOAD is written, followed by all
 of its rows as they were at a consistent point X: one transaction of the log, placed behind every
 transaction whose commit record starts before X and before all others. Readers of the log then have
 the table's contents at X and follow it as before. Not here: when (`ddl_watch.py`).
@@ -86,7 +86,7 @@ class Sink(Protocol):
 
 
 class TableVanished(PenstockError):
-    """The table that should be read again is not there (any more)."""
+    """The table that should be read again does not exist."""
 
     code = "PG62"
     retry = "backoff"
@@ -116,11 +116,11 @@ class ReloadJob:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let the snapshot and the lock go."""
+        """Release the snapshot and the lock."""
         self.close()
 
     def close(self) -> None:
-        """Let the snapshot and the lock go; harmless when done twice."""
+        """Release the snapshot and the lock; harmless when done twice."""
         self._reader.close()
 
     def feed(
@@ -131,7 +131,7 @@ class ReloadJob:
         decoder: outside of a transaction, all that was decoded before position given out.
         relation: of the definition's columns (`RelationResolver.reshaped`). Whole transactions
         that commit before position must have been fed, and none behind it. Runs of row_limit rows
-        are cut, so memory is bounded. Rows carry position - 1: they are older than what commits
+        are cut, so memory is bounded. Rows have position - 1: they are older than what commits
         at position. Raises typed errors; the transaction is then open and must be given up.
         """
         if decoder.in_transaction:
@@ -191,9 +191,9 @@ def open_reload(
 ) -> ReloadJob:
     """Take a consistent point for one table and hold its shape.
 
-    Must be called while the stream stands still: transactions decoded meanwhile could lie behind
-    the point. Waits for every transaction that runs on the server now (see `slot.create_slot`, also
-    for on_blocked). Raises TableVanished, TableRewritten when the table keeps changing, and what
+    Must be called while the stream is paused: transactions decoded meanwhile could be behind the
+    point. Waits for every transaction that runs on the server now (see `slot.create_slot`, also for
+    on_blocked). Raises TableVanished, TableRewritten when the table keeps changing, and what
     connecting and making a slot raise.
     """
     for attempt in range(ATTEMPTS_MAX):
@@ -237,7 +237,8 @@ def _held(
     check_not_rewritten(reader, [seen])
     with open_catalog(url) as catalog, server_errors(f"reading the definition of {table}"):
         now = definitions_of(catalog, [source_id], shape_only=True).get(source_id)
-    # The COPY reads the columns of now; the rows of the stream behind X are those of the snapshot.
+    # The COPY reads the present columns; the rows of the stream behind X have those of the
+    # snapshot.
     if now is None or now.name != seen.name or now.columns != seen.columns:
         raise TableRewritten(
             f"{table} got other columns behind the snapshot",

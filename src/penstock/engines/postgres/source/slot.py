@@ -38,7 +38,7 @@ declare("slot.create.before", "slot.create.after", "slot.snapshot.before", "slot
 
 
 class SlotMissing(PenstockError):
-    """The slot that held our position is gone: what happened since is not kept anywhere."""
+    """The slot that held our position is gone: changes since then are lost."""
 
     code = "PG50"
 
@@ -62,7 +62,7 @@ class SlotInUse(PenstockError):
 
 
 class PositionGone(PenstockError):
-    """The slot is further than the log: changes in between were given to somebody else."""
+    """The slot is further than the log: changes in between were sent to another reader."""
 
     code = "PG54"
 
@@ -132,7 +132,7 @@ class CreatedSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocker:
-    """A transaction that the making of a slot waits for. pid: 0 for a prepared transaction."""
+    """A transaction that the creation of a slot waits for. pid: 0 for a prepared transaction."""
 
     pid: int
     what: str
@@ -143,7 +143,7 @@ class Blocker:
 
 
 def read_slot(connection: ReplicationConnection, name: str) -> SlotState | None:
-    """The slot as it stands, or None when there is none of this name."""
+    """The slot's state, or None when there is none of this name."""
     rows = connection.query(
         f"select * from pg_replication_slots where slot_name = {literal(name)}",
         doing=f"looking at slot {name}",
@@ -174,7 +174,7 @@ def _position(text: str | None) -> int:
 def check_slot(
     state: SlotState | None, name: str, *, database: str, position: int, plugin: str = "pgoutput"
 ) -> None:
-    """Whether the stream can go on from position (0: from where the slot stands). Pure.
+    """Whether the stream can go on from position (0: from the slot's). Pure.
 
     Raises SlotMissing, SlotUnfit, SlotLost or PositionGone, each with the SQL to type.
     """
@@ -208,7 +208,7 @@ def check_slot(
         )
     if position and state.confirmed_flush > position:
         raise PositionGone(
-            f"slot {name} stands at {Lsn(state.confirmed_flush)}, the log ends at "
+            f"slot {name} is at {Lsn(state.confirmed_flush)}, the log ends at "
             f"{Lsn(position)}: the changes between were given to another reader",
             hint=f"Let nothing else read from this slot, and {LOAD_AGAIN}",
             expected=str(Lsn(position)),
@@ -340,7 +340,7 @@ Watch = Callable[[float, list[Blocker]], None]
 
 
 def blockers(url: str) -> list[Blocker]:
-    """The transactions that hold up the making of a slot, in all databases of the server."""
+    """The transactions that delay the creation of a slot, in all databases of the server."""
     with (
         connect(url, application_name=f"{APPLICATION_NAME} slot") as connection,
         server_errors("looking for open transactions"),
@@ -361,7 +361,7 @@ def create_slot(
     """Make the slot; the publication must be there already.
 
     Waits for every transaction that runs now. on_blocked: called every BLOCKERS_AFTER_S with the
-    seconds waited and the transactions that are waited for; what it raises gives up. snapshot:
+    seconds waited and the transactions that are waited for; an exception in it gives up. snapshot:
     export one, which lives until the next command on this connection.
     """
     if not re.fullmatch(r"[a-z0-9_]{1,63}", name):
@@ -435,7 +435,7 @@ class ConsistentPoint:
             self._keeper.execute("select 1")
 
     def close(self) -> None:
-        """Let the snapshot go."""
+        """Release the snapshot."""
         with suppress(psycopg.Error):
             self._keeper.rollback()
         self._keeper.close()

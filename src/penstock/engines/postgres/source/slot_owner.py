@@ -1,8 +1,8 @@
 """Whose slot it is: a line in the comment of the publication, at the source itself.
 
 A slot has nothing but its name, which document 000 fixes for every pipeline. So the pipeline that
-reads from a slot writes itself beside it: known whatever target it has, and whether that can be
-reached. `slot_owner` tells it to whoever asks. A publication that somebody else made may not be
+reads from a slot writes its name beside it, where it can be read whatever the pipeline's target is.
+`slot_owner` returns it. A publication that somebody else made may not be
 commented: such a slot has no owner, and a standby keeps the one it has. Not here: the slot
 (`slot.py`).
 """
@@ -66,7 +66,7 @@ def slot_owner(connection: psycopg.Connection, publication: str, slot: str) -> S
 def claim_slot(
     connection: psycopg.Connection, publication: str, slot: str, owner: SlotOwner
 ) -> None:
-    """Check that the slot is nobody else's, and say whose it is. Raises SlotOfAnother."""
+    """Check that the slot is nobody else's, and record its owner. Raises SlotOfAnother."""
     comment, may_change = _comment(connection, publication)
     known = _owners(comment).get(slot)
     if known is not None and known.log_id != owner.log_id:
@@ -84,9 +84,9 @@ def disclaim_slot(connection: psycopg.Connection, publication: str, slot: str) -
 
 
 def check_adoptable(connection: psycopg.Connection, publication: str, slot: str) -> None:
-    """Whether a pipeline without a log may go on from a slot that is there.
+    """Whether a pipeline without a log may go on from an existing slot.
 
-    Raises SlotOfAnother when somebody reads from it at times, SlotInUse when somebody does now.
+    Raises SlotOfAnother when it has another owner, SlotInUse when it is being read.
     """
     known = slot_owner(connection, publication, slot)
     if known is not None:
@@ -118,8 +118,8 @@ def slot_of_another(known: SlotOwner, publication: str, slot: str) -> SlotOfAnot
 def slot_there_before(slot: str) -> SlotThereBefore:
     """The error for a slot that a new pipeline would have to make itself."""
     return SlotThereBefore(
-        f"slot {slot} is there already, but this pipeline has not begun: whoever made it may "
-        "read from it",
+        f"slot {slot} is there already, but this pipeline has not begun: another process may read "
+        f"from it",
         hint="Name a slot and a publication of its own for this pipeline in [changeExtractor] "
         "replicationSlot and publication, or go on in the directory that the slot belongs to. "
         f"If nobody needs it: select pg_drop_replication_slot({literal(slot)});",

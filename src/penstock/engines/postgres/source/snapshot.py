@@ -125,7 +125,7 @@ class Chunk:
     """A piece of a table: blocks first_block to last_block, both included, of one storage.
 
     number: from 1 within the table, over all its storages. storage: the table itself or a
-    partition. last_block None: to the end, however far that is. condition: SQL that tells the
+    partition. last_block None: to the end, however far that is. condition: SQL that selects the
     piece's rows by their key, where blocks do not. size_bytes, row_estimate: for planning and
     progress; TOAST counted.
     """
@@ -195,7 +195,7 @@ def lock_tables(
     *,
     timeout_s: float = LOCK_TIMEOUT_S,
 ) -> None:
-    """Hold tables and their partitions as they are until the transaction ends.
+    """Lock tables and their partitions against DDL until the transaction ends.
 
     Not the tables that inherit from them, which are read by themselves.
 
@@ -216,7 +216,7 @@ def lock_tables(
 
 
 def check_not_rewritten(connection: psycopg.Connection, tables: Sequence[TableDefinition]) -> None:
-    """Make sure that the snapshot shows the tables' rows.
+    """Check that the snapshot shows the tables' rows.
 
     connection: from `open_snapshot` (or a consistent point's keeper), after `lock_tables`. What
     TRUNCATE or a rewriting ALTER committed between snapshot and lock shows as an empty table.
@@ -248,7 +248,7 @@ def plan_chunks(
     """Cut a table into chunks of about size_bytes_target that together hold every row once.
 
     The last chunk of each storage is open at its end, so it does not matter when the sizes were
-    read. Storages that are no heaps are cut by a unique key, if they have one. A table without
+    read. Storages that are not heaps are cut by a unique key, if they have one. A table without
     storages, a partitioned one without partitions, has none.
     """
     if size_bytes_target < 1:
@@ -274,10 +274,12 @@ def _by_blocks(table: TableName, storage: dict[str, Any], size_bytes_target: int
     blocks = storage["heap_bytes"] // block_bytes
     step = 1
     if blocks:
-        # A heap block carries its share of the values that are stored out of line.
+        # A heap block counts with its share of the values that are stored out of line.
         bytes_per_block = max(size_bytes / blocks, block_bytes)
         step = max(int(size_bytes_target // bytes_per_block), 1)
-        step = math.ceil(blocks / math.ceil(blocks / step))  # alike: the last one is no remnant
+        step = math.ceil(
+            blocks / math.ceil(blocks / step)
+        )  # of equal size: the last one is no small rest
     starts = range(0, max(blocks, 1), step)
     return [
         _piece(

@@ -1,6 +1,6 @@
 """Which server and database this is, where its log ends, and whether ours was filled from it.
 
-Not here: the slot (`slot.py`), the directory's own papers (`penstock.ports.identity`).
+Not here: the slot (`slot.py`), the directory's own identity (`penstock.ports.identity`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ServerIdentity:
 
 
 def identify(connection: ReplicationConnection) -> ServerIdentity:
-    """Ask the server who it is. Raises ServerTooOld below 14."""
+    """Ask the server for its identity. Raises ServerTooOld below 14."""
     if connection.server_version < 14:
         raise ServerTooOld(
             f"the server is PostgreSQL {connection.settings.get('server_version', '?')}",
@@ -71,7 +71,7 @@ def identify(connection: ReplicationConnection) -> ServerIdentity:
 def check_identity(expected: ServerIdentity, now: ServerIdentity) -> None:
     """Compare with what the directory belongs to; raises SourceReplaced. Pure.
 
-    The timeline is another matter: see `check_timeline`.
+    The timeline is checked separately: see `check_timeline`.
     """
     for what, ours, theirs in (
         ("system identifier", expected.system_id, now.system_id),
@@ -116,10 +116,10 @@ def check_timeline(expected: int, now: int, history: str, position: int) -> None
 def checked_server(
     connection: ReplicationConnection, expected: ServerIdentity | None, position: int
 ) -> ServerIdentity:
-    """Who the server is, if a log filled from `expected` up to position may go on from it.
+    """The server's identity, if a log filled from `expected` up to position may go on from it.
 
-    Whoever reads on from here remembers the answer before anything new is in the log: behind a
-    promotion positions of the old timeline mean nothing any more. Raises ServerTooOld,
+    The caller stores the answer before anything new is in the log: after a promotion positions of
+    the old timeline mean nothing any more. Raises ServerTooOld,
     SourceReplaced, TimelineForked.
     """
     now = identify(connection)

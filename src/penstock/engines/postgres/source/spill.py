@@ -33,7 +33,7 @@ class Streamed:
 
     size_bytes: of its file. aborted: xids of subtransactions that were rolled back.
     relation_arrivals: for each Relation message in the file, in order, when it arrived (a count
-    over the whole connection), to tell it from one outside the stream.
+    over the whole connection), to distinguish it from one outside the stream.
     """
 
     xid: int

@@ -1,7 +1,7 @@
 """The stream of one connection: runs out of a socket, acknowledgements back into it.
 
 Two threads. The receiver reads whole blocks, decodes and puts runs into a bounded queue; the pulse
-tells the server at intervals that we live, however long the receiver waits for room in the queue,
+sends the server a status at intervals, however long the receiver waits for room in the queue,
 for the catalogue or for a side file. The caller's thread takes runs, makes them durable and
 acknowledges. A broken connection ends the object; the caller opens the next one at its last flush
 point. Not here: what the bytes mean (`assemble.py`), the log (`extract.extractor`).
@@ -42,11 +42,13 @@ from penstock.ports.runs import BYTE_COUNT_MAX, RUN_COUNT_MAX, RunQueue
 logger = structlog.get_logger()
 BUFFER_BYTES = 8 * 1024 * 1024
 FLOW_GAP_S = 0.012  # reads closer than this belong to one flow,
-FLOW_READ_COUNT = 8  # which so many make: more than what a small transaction comes in
-# A server that finds the window open sends each message on its way alone. While we nap the window
-# fills, and it gathers what it has for us: that takes it half the CPU.
+FLOW_READ_COUNT = 8  # which starts with this many: more than a small transaction comes in
+# With an open TCP window the server sends each message in a packet of its own. While we nap the
+# window fills and it collects messages: that takes it half the CPU.
 NAP_S = 0.005
-NAP_BYTES = 128 * 1024  # naps are shorter where more than this comes meanwhile: the buffer is small
+NAP_BYTES = (
+    128 * 1024
+)  # naps are shorter where more than this arrives meanwhile: the buffer is small
 COALESCE_S = 0.01  # while caught up, small transactions of this time share a run
 WAIT_S = 0.25
 PULSE_S_MAX = 10.0
@@ -57,7 +59,7 @@ declare("stream.start.before", "stream.acknowledge.before", "stream.acknowledge.
 
 
 class ServerSilent(PenstockError):
-    """The connection stands but the server sends nothing, not even answers."""
+    """The connection is open but the server sends nothing, not even answers."""
 
     code = "PG73"
     retry = "backoff"
@@ -67,8 +69,8 @@ class ServerSilent(PenstockError):
 class StreamOptions:
     """How to read. origin: `any`, or `none` to leave out what other replications applied.
 
-    keep_messages: logical messages become markers. slot_wait_s: patience with a slot that is in
-    use. idle_flush_s: how often an idle stream gives an empty run that moves the position.
+    keep_messages: logical messages become markers. slot_wait_s: how long to wait for a slot that is
+    in use. idle_flush_s: how often an idle stream gives an empty run that moves the position.
     queue_byte_count and queue_run_count bound what is decoded ahead of the caller.
     """
 
@@ -121,9 +123,9 @@ class PostgresSource:
     ) -> None:
         """Say where to go on.
 
-        start: the last flush point of the log; position 0 begins where the slot stands. expected:
-        the server that the log was filled from. on_relation, on_message: told, in the receiver's
-        thread, of every Relation message and of logical messages of our own prefix. before_run:
+        start: the last flush point of the log; position 0 begins at the slot's. expected:
+        the server that the log was filled from. on_relation, on_message: called, in the receiver's
+        thread, with every Relation message and with logical messages of our own prefix. before_run:
         called there before each run is given out.
         """
         self._url = url
@@ -292,7 +294,7 @@ class PostgresSource:
         self._queue.put(run, byte_count)
 
     def _answer(self) -> None:
-        """The server wants to hear from us; it may be shutting down and wait for our position."""
+        """The server wants a status; it may be shutting down and wait for our position."""
         self._send_status()
         self._queue.hurry()
 
@@ -368,7 +370,7 @@ class PostgresSource:
         return self._queue.closing.is_set()
 
     def ask_for_position(self) -> None:
-        """Ask the server for a keepalive, which tells how far it has read its log."""
+        """Ask the server for a keepalive, which says how far it has read its log."""
         self._send_status(reply_now=True)
 
     def runs(self) -> Iterator[Run]:
@@ -401,7 +403,7 @@ class Flow:
         self._last_s = float("-inf")
 
     def read(self, byte_count: int, now_s: float) -> None:
-        """So much was there at once."""
+        """So many bytes came in one read."""
         if byte_count == 0:
             self.nap_s = 0.0
             return
@@ -431,7 +433,7 @@ def make_room(buffer: bytearray, start: int, end: int) -> tuple[bytearray, int, 
 
 
 def _pulse_interval_s(connection: ReplicationConnection) -> float:
-    """A third of the time after which the server gives a silent client up."""
+    """A third of the time after which the server drops a silent client."""
     row = connection.query(
         "select setting from pg_settings where name = 'wal_sender_timeout'",
         doing="reading wal_sender_timeout",

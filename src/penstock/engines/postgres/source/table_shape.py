@@ -1,4 +1,4 @@
-"""What the catalogue tells of a captured table at one moment, and what a difference means.
+"""A captured table as the catalogue has it at one moment, and what a difference means.
 
 Kept from one look to the next, also over restarts, to notice what the server changes without
 sending rows. Comparing is pure; the one question that only rows can answer (did a new partition
@@ -226,7 +226,7 @@ class TableShape:
     types: tuple[TypeShape, ...] = ()
 
     def definition(self) -> TableDefinition:
-        """What is known when the catalogue has the table no more; its messages tell the columns."""
+        """What is known when the catalogue has the table no more; its messages have the columns."""
         return TableDefinition(
             name=self.name,
             source_id=self.source_id,
@@ -323,9 +323,9 @@ class ExpressionChanged(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What two looks at a table come to.
+    """The result of comparing two looks at a table.
 
-    stop: what cannot be carried. reload: why the table must be read again. changed: the shape
+    stop: what cannot be replicated. reload: why the table must be read again. changed: the shape
     differs and rows do not. new_leaves: partitions that may have brought rows. truncated_leaves:
     all that was found is that every leaf has a new file since the same transaction, as TRUNCATE of
     the whole table does, which is sent.
@@ -346,7 +346,7 @@ Difference.NONE = Difference()
 def compare(before: TableShape, after: TableShape) -> Difference:
     """What must be done about a difference; both of one table, by name or by oid. Pure."""
     if before.source_id != after.source_id:
-        stop = resume_state(after)
+        stop = why_not_followed(after)
         return Difference(stop=stop, reload=None if stop else Reason.MADE_ANEW)
     stop = _stop(before, after)
     if stop is not None:
@@ -369,7 +369,7 @@ def identity_covers(
     """Whether what a partition's before images hold is all that the root's should. Pure.
 
     The server sends changes of a partition under the root with the values that the PARTITION's
-    replica identity has put into its log, and NULL for others, without a word. part, root: the
+    replica identity has put into its log, and silently NULL for others. part, root: the
     columns of both identities, None for NOTHING. key: the root's primary key: rows are found by
     it, or else by all columns, where the root has no identity. A partition without one is never
     wrong: the server refuses to update it.
@@ -406,8 +406,8 @@ def _generated_identity(shape: TableShape) -> TableName | None:
     return None
 
 
-def resume_state(shape: TableShape) -> PenstockError | None:
-    """Why a table cannot be followed as it stands now, whatever it was before. Pure."""
+def why_not_followed(shape: TableShape) -> PenstockError | None:
+    """Why a table cannot be followed as it is now, whatever it was before. Pure."""
     unlogged = [shape.name] if shape.kind == "r" and shape.persistence != "p" else []
     unlogged += [leaf.name for leaf in shape.leaves.values() if leaf.persistence != "p"]
     if unlogged:
@@ -439,8 +439,8 @@ def resume_state(shape: TableShape) -> PenstockError | None:
     made = _generated_identity(shape)
     if made is not None:
         return IdentityGenerated(
-            f"the replica identity of {made} has a generated column now: rows cannot be told "
-            "apart by what is sent",
+            f"the replica identity of {made} has a generated column now: what is sent does not "
+            f"identify rows",
             hint="Run penstock doctor, which has the SQL that mends it, and start again: the table "
             "is then read again.",
             table=str(shape.name),
@@ -460,7 +460,7 @@ def _stop(before: TableShape, after: TableShape) -> PenstockError | None:
             f"{LOAD_AGAIN}",
             table=str(before.name),
         )
-    return resume_state(after)
+    return why_not_followed(after)
 
 
 def _unpublished(after: TableShape) -> PenstockError | None:
@@ -546,7 +546,7 @@ def _generated_changed(
     do = f"add column {column} ... generated always as (...)" if added else f"drop column {column}"
     return ExpressionChanged(
         f"generated column {attribute.name} of {table.name} was {'added' if added else 'dropped'}: "
-        "the log does not carry generated columns",
+        "the log has no generated columns",
         hint="Let the loader finish, do the same in the target "
         f"(alter table {quoted(*table.name)} {do};), and start again.",
         table=str(table.name),
@@ -561,7 +561,7 @@ def _has_new_file(before: TableShape, after: TableShape) -> bool:
 
 
 def _parts(before: TableShape, after: TableShape) -> Difference:
-    """Partitions. A table of its own needs nothing for a new file: TRUNCATE is sent."""
+    """Partitions. Other tables need nothing for a new file: TRUNCATE is sent."""
     old, new = before.leaves, after.leaves
     if old.keys() - new.keys():
         return Difference(reload=Reason.PARTITION_GONE)

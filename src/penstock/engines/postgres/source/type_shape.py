@@ -1,8 +1,8 @@
-"""The types that a table's columns rest on, as far as altering one shows in rows that are not sent.
+"""The types below a table's columns, where altering one changes rows that are not sent.
 
 An enum's label may get another name, and a composite type gain or lose an attribute, under a table
-that uses it: the server then prints every row otherwise, and says nothing. New labels need nothing
-of the kind: no row has them yet. Pure but for the SQL. Not here: making types (`types.py`).
+that uses it: the server then prints every row differently, and says nothing. New labels need no
+action: no row has them yet. Pure but for the SQL. Not here: making types (`types.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.engines.postgres.connect import quoted
 from penstock.model import PenstockError, TableName
 
 # Of the user's own types below the columns of table k: enums by the oids of their labels, composite
-# types by the numbers of their attributes. Row types of tables are those tables' business.
+# types by the numbers of their attributes. Row types of tables are watched with those tables.
 TYPES = """(
     with recursive needed(id) as (
         select a.atttypid
@@ -69,7 +69,7 @@ TYPES = """(
 
 
 class TypeAltered(PenstockError):
-    """A composite type of a captured table's column has other attributes: rows print otherwise."""
+    """A composite type of a captured column has other attributes: rows print differently."""
 
     code = "PG66"
     retry = "operator"
@@ -99,7 +99,7 @@ def label_renamed(before: Iterable[TypeShape], after: Iterable[TypeShape]) -> bo
 def altered(
     before: Iterable[TypeShape], after: Iterable[TypeShape], table: TableName
 ) -> TypeAltered | None:
-    """What stops a pipeline: attributes that came or went. Their names make no difference."""
+    """What stops a pipeline: attributes were added or dropped. Their names do not matter."""
     old = {kind.id: kind for kind in before if not kind.is_enum}
     for kind in after:
         last = old.get(kind.id)
@@ -108,7 +108,7 @@ def altered(
         name = quoted(*kind.name)
         return TypeAltered(
             f"composite type {kind.name} has other attributes now: every row of {table} that has "
-            "a value of it is printed otherwise, and none was sent",
+            "a value of it is printed differently, and none was sent",
             hint="Let the loader finish, do the same in the target "
             f"(alter type {name} add attribute ..., or drop attribute ...), and start again.",
             table=str(table),
