@@ -232,7 +232,7 @@ def _refuse_other_engines(text: ConfigText) -> None:
 
 
 def _engine_of(url: object) -> Descriptor | None:
-    """The engine of a URL as it stands in the file; None where it is not known yet."""
+    """The engine of a URL as written in the file; None where it is not known yet."""
     try:
         return engine_at(url) if isinstance(url, str) else None
     except UrlInvalid:  # reported when values are checked, with its place

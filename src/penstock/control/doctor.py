@@ -101,7 +101,7 @@ def examine(
     of the connection's error; its checks are counted as skipped, and so are those of the target
     that need the source, when that is the one.
     """
-    findings = _Told(on_finding)
+    findings = _Reported(on_finding)
     looked = Looked(findings=findings, has_change=config.pipeline.mode.has_change, only=only)
     examined = examined_of(config)
     at_source = checks_of(config.source.url)
@@ -146,16 +146,16 @@ def examined_of(config: Config) -> Examined:
     )
 
 
-class _Told(list[Finding]):
+class _Reported(list[Finding]):
     """Findings, each passed on when it is added."""
 
-    def __init__(self, tell: Callable[[Finding], None]) -> None:
+    def __init__(self, report: Callable[[Finding], None]) -> None:
         super().__init__()
-        self._tell = tell
+        self._report = report
 
     def append(self, finding: Finding) -> None:
         super().append(finding)
-        self._tell(finding)
+        self._report(finding)
 
     def extend(self, findings: Iterable[Finding]) -> None:
         for finding in findings:

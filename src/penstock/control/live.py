@@ -1,7 +1,7 @@
 """What `penstock run` shows: a live view in a terminal, lines elsewhere, JSON when asked.
 
 Everything shown comes from a `Status`. Not here: when it is read (`supervisor.py`), what is news
-(`told.py`).
+(`run_events.py`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from penstock.control.display import (
     screen,
 )
 from penstock.control.outages import utc_text
+from penstock.control.run_events import RunEvents, starting, table_text
 from penstock.control.status import Status
-from penstock.control.told import Told, starting, table_text
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.bulk_progress import BulkProgress, TableProgress, share_of
 
@@ -112,7 +112,7 @@ class LineView:
     def __init__(self, out: Console | None = None, *, clock: Clock = REAL_CLOCK) -> None:
         self._out = out or console()
         self._clock = clock
-        self._told = Told(clock)
+        self._events = RunEvents(clock)
         self._told_s = float("-inf")
         self._last = ""
 
@@ -123,15 +123,15 @@ class LineView:
 
     def show(self, status: Status) -> None:
         """See View."""
-        self._told.take(status, self.event)
+        self._events.take(status, self.event)
         now_s = self._clock.monotonic_s()
         if now_s - self._told_s < LINE_INTERVAL_S:
             return
-        told, lines = self._told, []
-        if told.bulk is not None and told.bulk.phase != "done" and told.bulk.rows_done:
-            lines.append(bulk_line(told.bulk))
+        events, lines = self._events, []
+        if events.bulk is not None and events.bulk.phase != "done" and events.bulk.rows_done:
+            lines.append(bulk_line(events.bulk))
         if _following(status):
-            lines.append(change_line(status, told.log_rate, told.applied_rate))
+            lines.append(change_line(status, events.log_rate, events.applied_rate))
         if lines and "\n".join(lines) != self._last:
             self._last = "\n".join(lines)
             self._told_s = now_s
@@ -141,7 +141,7 @@ class LineView:
     def finish(self, status: Status | None) -> None:
         """See View."""
         if status is not None:
-            self._told.take(status, self.event)
+            self._events.take(status, self.event)
         for line in last_lines(status):
             self._out.print(line)
 
@@ -185,7 +185,7 @@ class JsonView:
     def __init__(self, emit: Callable[[dict[str, Any]], None], *, clock: Clock = REAL_CLOCK):
         self._emit = emit
         self._clock = clock
-        self._told = Told(clock)
+        self._events = RunEvents(clock)
         self._told_s = float("-inf")
         self._last: dict[str, Any] = {}
 
@@ -195,7 +195,7 @@ class JsonView:
 
     def show(self, status: Status) -> None:
         """See View."""
-        self._told.take(status, self.event)
+        self._events.take(status, self.event)
         now_s = self._clock.monotonic_s()
         if now_s - self._told_s < LINE_INTERVAL_S:
             return
@@ -205,7 +205,7 @@ class JsonView:
             self._emit(event(self._clock, "progress", **found))
 
     def _figures(self, status: Status) -> dict[str, Any]:
-        told, lag, bulk = self._told, status.lag, self._told.bulk
+        events, lag, bulk = self._events, status.lag, self._events.bulk
         away = status.outage("target") is not None
         found: dict[str, Any] = {}
         if bulk is not None and bulk.phase != "done":
@@ -219,9 +219,9 @@ class JsonView:
         if _following(status):
             found |= {
                 "extracted_rows": status.log.end.gsn,
-                "extracted_rows_per_s": round(told.log_rate, 1),
+                "extracted_rows_per_s": round(events.log_rate, 1),
                 "loaded_rows": None if away else status.target.applied.gsn,
-                "loaded_rows_per_s": None if away else round(told.applied_rate, 1),
+                "loaded_rows_per_s": None if away else round(events.applied_rate, 1),
                 "lag_seconds": round(lag.seconds, 3) if lag is not None else None,
                 "lag_bytes": lag.applied_bytes if lag is not None else None,
                 "log_position": status.positions.text(status.log.end.position),
@@ -232,7 +232,7 @@ class JsonView:
         """See View."""
         fields: dict[str, Any] = {}
         if status is not None:
-            self._told.take(status, self.event)
+            self._events.take(status, self.event)
             fields = {"done": is_idle(status) or is_loaded(status), **self._figures(status)}
         self._emit(event(self._clock, "ended", text=last_lines(status)[-1], **fields))
 
@@ -251,7 +251,7 @@ class LiveView:
     def __init__(self, out: Console, *, clock: Clock = REAL_CLOCK) -> None:
         """out: a console that knows its width; what is drawn never goes beyond."""
         self._out = out
-        self._told = Told(clock)
+        self._events = RunEvents(clock)
         self._live = Live(Text(""), console=out, refresh_per_second=4, transient=True)
         self._live.start()
 
@@ -262,19 +262,19 @@ class LiveView:
 
     def show(self, status: Status) -> None:
         """See View."""
-        self._told.take(status, self.event)
+        self._events.take(status, self.event)
         self._live.update(self.drawn(status))
 
     def drawn(self, status: Status) -> RenderableType:
         """The part that is drawn anew."""
-        told = self._told
+        events = self._events
         parts: list[RenderableType] = [Text("")]
         parts += [indented(line, style="red") for line in status.outage_lines()]
-        if told.bulk is not None and told.bulk.phase != "done":
-            parts += [bulk_table(told.bulk, self._out.width), Text("")]
+        if events.bulk is not None and events.bulk.phase != "done":
+            parts += [bulk_table(events.bulk, self._out.width), Text("")]
         if _following(status):
-            rows = change_rows(status, told.log_rate, told.applied_rate)
-            loading = told.bulk is not None and told.bulk.phase != "done"
+            rows = change_rows(status, events.log_rate, events.applied_rate)
+            loading = events.bulk is not None and events.bulk.phase != "done"
             # There is no lag before all rows are there: changes wait for them in the log.
             parts.append(grid([one for one in rows if not (loading and one[0] in LATER)]))
         parts += [indented(text, style) for text, style in table_rows(status)]

@@ -26,9 +26,9 @@ from penstock.control.display import console, human_bytes, human_count, human_se
 from penstock.control.doctor import Report
 from penstock.control.lag import Lag
 from penstock.control.live import bulk_table, change_rows, table_rows
+from penstock.control.run_events import in_flight, point_text
 from penstock.control.status import Status
 from penstock.control.table_list import TableLine
-from penstock.control.told import in_flight, point_text
 from penstock.control.verify import VerifyResult
 from penstock.log.reader import Finding as LogFinding
 from penstock.ports.checks import Finding, Severity

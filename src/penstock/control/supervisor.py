@@ -24,10 +24,10 @@ from penstock.control.live import View
 from penstock.control.new_table_watch import settle_new_tables
 from penstock.control.outages import Outage
 from penstock.control.plan import check as check_plan
+from penstock.control.run_events import ReportEvent
 from penstock.control.running import RUN_LOCK, check_not_running, take_lock
 from penstock.control.status import Status, StatusReader, at_rest
 from penstock.control.stopping import HURRIED_EXIT_CODE, StopRequest, stop_on_signals
-from penstock.control.told import Tell
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.process import Child, this_program
@@ -206,7 +206,7 @@ class Supervisor:
         halves: list[_Half],
         stop: StopRequest,
         *,
-        on_event: Tell,
+        on_event: ReportEvent,
         on_tick: Callable[[], None],
     ) -> None:
         """on_event: is given what happens to processes. on_tick: called every POLL_INTERVAL_S."""

@@ -24,7 +24,7 @@ class TableState(StrEnum):
     LOADING = "bulk load"
     LOADED = "loaded"
     FOLLOWED = "follows changes"
-    STANDING = "stands still"
+    STOPPED = "stopped"
     PAUSED = "paused"
     COPYING = "rows are copied"
     CATCHING_UP = "catches up"
@@ -123,7 +123,7 @@ def _state(status: Status, progress: TableProgress | None) -> TableState:
     if status.target.action == "PAUSE":
         return TableState.PAUSED
     running = _running(status)
-    return TableState.FOLLOWED if running["extract"] and running["load"] else TableState.STANDING
+    return TableState.FOLLOWED if running["extract"] and running["load"] else TableState.STOPPED
 
 
 def _running(status: Status) -> Mapping[str, bool]:

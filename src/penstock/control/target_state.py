@@ -64,7 +64,7 @@ class TargetState:
 
 
 def read_target_state(reader: TargetReader, config: Config) -> TargetState:
-    """What the target's tables tell; empty before they are made."""
+    """What the target's tables say; empty before they are made."""
     progress, bulk = reader.present()
     if not progress:
         return TargetState()

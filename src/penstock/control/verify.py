@@ -249,7 +249,9 @@ class _Waiting:
     def until(
         self, what: str, ready: Callable[[], bool], late: Callable[[], PenstockError]
     ) -> None:
-        """Wait until ready(); raise late() after timeout_s, VerifyStopped when told to stop."""
+        """Wait until ready(); raise late() after timeout_s, VerifyStopped when a stop was asked
+        for.
+        """
         self.tell(what)
         deadline_s = REAL_CLOCK.monotonic_s() + self.timeout_s
         while not ready():

@@ -2,7 +2,7 @@
 
 Each runs on a thread of its own, because a target or a disk that hangs must not keep changes from
 the log. What cannot be recorded now is kept and tried again; the segments themselves are the
-truth. Not here: what is recorded (`extract.py`), the tables (`engines.postgres.target.progress`).
+truth. Not here: what is recorded (`extractor.py`), the tables (the engines' `target/progress.py`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class BackgroundTasks:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give what waits a last chance of CLOSE_WAIT_S, then end."""
+        """Give waiting calls another CLOSE_WAIT_S, then end."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -86,7 +86,7 @@ class BackgroundTasks:
             try:
                 call()
             except Exception as error:
-                # Any failure: the recorder is another part's, and extraction must go on.
+                # Any exception: the recorder is another part's code, and extraction must go on.
                 if not self.error:
                     logger.warning("progress could not be recorded", error=str(error))
                 self.error = str(error)
@@ -164,7 +164,7 @@ class StatusFile:
         self._written_s: float | None = None
 
     def due(self) -> bool:
-        """Whether the last writing is long enough ago."""
+        """Whether the last write is long enough ago."""
         now_s = self._clock.monotonic_s()
         return self._written_s is None or now_s - self._written_s >= self._every_s
 

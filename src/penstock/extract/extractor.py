@@ -1,10 +1,10 @@
-"""The extractor: from a source's stream into the change log, until told to stop.
+"""The extractor: from a source's stream into the change log, until stopped.
 
 The loop of document 000: wait for runs, write them, make them durable, tell the source, rotate at
-a COMMIT, record the file. What the log has on disk decides where to go on after any failure: a
-lost connection and a killed process take the same way back. The only module of this room that
-knows the log, and it knows no engine (`port.py`). Not here: the progress table
-(`engines.postgres.target.progress`, reached through `ProgressRecorder`).
+a COMMIT, record the file. What the log has on disk decides where to go on after any failure: a lost
+connection and a killed process are handled alike. The only module of this room that knows the log,
+and it knows no engine (`ports/source.py`). Not here: the progress table, which is reached through
+`ProgressRecorder`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ ACTION_INTERVAL_S = 5.0  # document 000: the action is looked at every five seco
 SOURCE_INTERVAL_S = 5.0
 QUIET_FLUSH_S = 0.2  # caught up for so long: make durable what there is
 WAIT_S = 0.2
-BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 5.0)  # a server that was there is to be found soon again
+BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 5.0)  # after an outage the server is to be found again soon
 BACKOFF_JITTER = 0.3
 STEADY_S = 60.0  # a connection that lasted so long starts the back-off anew
 
@@ -114,7 +114,7 @@ class Extractor:
     """One extraction into one directory.
 
     `run` returns when the source is idle (exit_when_idle) or an end was asked for, and raises what
-    cannot be mended by connecting again.
+    connecting again cannot repair.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Extractor:
     ) -> None:
         """Say from where to where.
 
-        engine: the source; it serves this extraction alone. directory: the pipeline's. stop: asked
+        engine: the source; it serves this extraction alone. directory: the pipeline's. stop: called
         again and again; True ends the extraction at a flush point.
         """
         self.progress = Progress(started_us=clock.now_us())
@@ -155,7 +155,7 @@ class Extractor:
     # -- the whole ---------------------------------------------------------------------------
 
     def run(self) -> Outcome:
-        """Extract until idle or told to stop. Raises typed errors; the log is whole then too."""
+        """Extract until idle or stopped. Raises typed errors; the log is whole then too."""
         origin = self._engine.begin(
             EnginePlace(
                 state=_StateFiles(self._layout.state, self._files),
@@ -232,7 +232,7 @@ class Extractor:
         self._record_recovered(writer)
         if writer.durable.position == 0 and origin.begin:
             # Durable before the first change: should all of the log be lost again, the source is
-            # seen to be further than the log, and not taken for a place to begin at.
+            # seen to be further than the log, and its position is not taken for a new beginning.
             writer.write(Run(end=FlushPoint(position=origin.begin)))
             writer.flush()
         return writer
@@ -277,7 +277,7 @@ class Extractor:
                 self._write(writer, run)
             if writer.at_commit:
                 self._make_durable(writer, source, quiet=run is None)
-                self._engine.tend(_Desk(self, writer, source))
+                self._engine.tend(_AtEnd(self, writer, source))
             if run is None and self._is_idle(writer, source):
                 return self._finish(writer, source, Ended.IDLE)
             self._report(writer)
@@ -389,7 +389,7 @@ class Extractor:
     def _is_idle(self, writer: Writer, source: SourceStream) -> bool:
         """Whether nothing came for long enough and the server has nothing more to send.
 
-        Silence alone may be a server that is still reading its log: it must have got as far as
+        A silent server may still be reading its log: it must have got as far as
         its log reached when the silence was first noticed.
         """
         pace = self._pace
@@ -474,7 +474,7 @@ class Extractor:
             self._status.write(self.facts(writer))
 
 
-class _Desk:
+class _AtEnd:
     """The engine's `LogAccess` at the end of a run."""
 
     def __init__(self, extractor: Extractor, writer: Writer, source: SourceStream) -> None:

@@ -1,4 +1,4 @@
-"""What an extraction shows of itself in run/extract.json.
+"""What an extraction reports in run/extract.json.
 
 Not here: writing the file (`bookkeeping.py`).
 """
@@ -32,7 +32,7 @@ def facts_of(
 
     engine: of the source. end: the last flush point. segment: the number that
     is open or comes next. server: asks for the server's own position; action: for the operator's
-    word. Times are microseconds since 1970.
+    action. Times are microseconds since 1970.
     """
     position = server.value if server is not None else 0
     counted = source.counted if source is not None else None

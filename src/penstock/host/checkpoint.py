@@ -1,7 +1,7 @@
 """Small state files, replaced whole and checksummed.
 
-A crash leaves the old content or the new one. A file that was changed otherwise is refused, never
-half believed. Form: `{"crc32c": "89abcdef", "state": {...}}`, the checksum over the state's bytes.
+A crash leaves the old content or the new one. A file that was changed in another way is refused as
+a whole. Form: `{"crc32c": "89abcdef", "state": {...}}`, the checksum over the state's bytes.
 """
 
 from __future__ import annotations

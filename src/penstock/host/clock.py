@@ -1,6 +1,6 @@
 """Time: the wall clock for what people read, the monotonic clock for intervals.
 
-All code that waits or measures takes a `Clock`, so that tests can turn the hands themselves.
+All code that waits or measures takes a `Clock`, so that tests can set the time.
 """
 
 from __future__ import annotations

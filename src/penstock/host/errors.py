@@ -28,7 +28,7 @@ class UrlInvalid(ConnectFailed):
 
 
 class ServerUnreachable(ConnectFailed):
-    """Nothing listens there, the host name is unknown, or the way to it is closed."""
+    """Nothing listens there, the host name is unknown, or no route leads to it."""
 
     code = "HS22"
 
@@ -61,7 +61,7 @@ class ServerBusy(ConnectFailed):
 
 
 class DatabaseRefused(ConnectFailed):
-    """The account may not use this database; MySQL says so of one that is not there, too."""
+    """The account may not use this database; MySQL says the same of one that does not exist."""
 
     code = "HS31"
     retry = "operator"
@@ -110,7 +110,7 @@ def safe_to_retry(error: BaseException) -> bool:
 def mask(url: str) -> str:
     """The URL with its secrets replaced by `***`, fit for messages and pages.
 
-    Works on broken URLs and on key=value connection strings too: rather too much is hidden.
+    Works on broken URLs and on key=value connection strings too: in doubt too much is hidden.
     """
     masked = re.sub(r"(://[^:@/?\s]*):.*@", r"\1:***@", url, count=1)
     return re.sub(

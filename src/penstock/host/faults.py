@@ -11,7 +11,7 @@ that OSError), `sleep` or `sleep=2.5` (seconds, 3600 when not said: for a test t
 from outside). Unset, a point costs one comparison.
 
 PENSTOCK_FAULT_ONCE names a folder in which a fault that happens leaves a file `name:nth` before
-it does. A fault whose file is there does not happen: so it comes once, however many processes
+it does. A fault whose file is there does not happen: so it happens once, however many processes
 inherit the plan (a worker that dies is followed by another one), and a test sees that it came.
 """
 

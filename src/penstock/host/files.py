@@ -19,7 +19,7 @@ from typing import IO, Any, Protocol, Self
 from penstock.host.faults import declare, point
 from penstock.model import PenstockError
 
-# What a disk does to us: `PENSTOCK_FAULT=files.write:5:error=ENOSPC` comes out as DiskFull.
+# Faults of a disk: `PENSTOCK_FAULT=files.write:5:error=ENOSPC` becomes DiskFull.
 declare("files.create", "files.write", "files.fdatasync", "files.rename", "files.replace")
 
 FILE_MODE = 0o640  # rows of the captured database: not for everyone
@@ -432,7 +432,7 @@ class RealFiles:
             return path.exists()
 
     def replace(self, path: Path, data: bytes) -> None:
-        """See Files. The temporary file stands beside it: rename works in one file system only."""
+        """See Files. The temporary file is beside it: rename works in one file system only."""
         temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
         with _typed(temporary, "replace"):
             point("files.replace")

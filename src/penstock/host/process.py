@@ -1,4 +1,4 @@
-"""Child processes: started in a group of their own, ended with their parent, outcome told.
+"""Child processes: started in a group of their own, ended with their parent, outcome reported.
 
 A child learns of its parent's death because its standard input ends: that holds for kill -9 and
 for every platform. Not here: which processes there are and when they are restarted
@@ -132,7 +132,7 @@ def output_is_unread() -> bool:
     """Whether our standard output or error is a pipe that nobody reads any more."""
     watch = select.poll()
     for number in (1, 2):
-        watch.register(number, 0)  # errors are told always
+        watch.register(number, 0)  # errors are always reported
     return any(events & select.POLLERR for _, events in watch.poll(0))
 
 
@@ -160,10 +160,10 @@ def java_program() -> Path | None:
 
 
 def java_version() -> int | None:
-    """The major version of the Java that Spark will use; None without one, or when it is silent.
+    """The major version of the Java that Spark will use; None without one, or when it does not say.
 
-    From the runtime's release file; only where that does not tell is the program asked, which is
-    dearer and may be slow or end early on a busy machine.
+    From the runtime's release file; only where that does not say is the program run, which costs
+    more and may be slow or end early on a busy machine.
     """
     java = java_program()
     if java is None:
@@ -186,7 +186,7 @@ def java_version() -> int | None:
 def holder_of(lock: Path) -> int:
     """The process that holds a lock file of ours; 0 when none does.
 
-    Told from the pid in the file and, where there is /proc, from that process's command line. The
+    Known from the pid in the file and, where there is /proc, from that process's command line. The
     lock itself is not touched: trying it would make a process fail that takes it at this moment.
     """
     try:

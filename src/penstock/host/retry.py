@@ -1,4 +1,4 @@
-"""Doing the same again, with bounded patience.
+"""Retries, with bounded waits.
 
 What may be tried again is answered by the layer that knows (`PenstockError.retry`,
 `errors.safe_to_retry`); here is only how often and how long to wait in between.
@@ -66,14 +66,14 @@ class Patience:
         self.worked()
 
     def worked(self) -> None:
-        """The work got on: the next failure is a first one."""
+        """The work made progress: the next failure counts as the first."""
         self._waits, self._away = (backoff.waits() for backoff in self._backoffs)
 
     def wait_s(self, error: BaseException) -> float | None:
         """The seconds to wait; None when it was tried often enough.
 
-        Only a server that takes no connection is waited for without an end: one that breaks them
-        may break because of what we do there.
+        Only a server that accepts no connection is waited for without limit: one that breaks
+        connections may do so because of our statements.
         """
         waited_for = isinstance(error, ConnectFailed) and is_outage(error)
         return next(self._away if waited_for else self._waits, None)
@@ -89,7 +89,7 @@ def retrying(
 ) -> T:
     """Call work until it returns, fails for good, or was tried backoff.attempts times.
 
-    on_wait is told the error, the number of the attempt that failed (from 1) and the seconds
+    on_wait is called with the error, the number of the attempt that failed (from 1) and the seconds
     that follow: the place for a log line. sleep may be an Event's wait, so that a stop is obeyed;
     when it returns true the error is raised at once. Raises what work raised last.
     """

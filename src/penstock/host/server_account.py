@@ -16,7 +16,7 @@ from typing import ClassVar
 from penstock.model import PenstockError
 
 ACCOUNTS = ("postgres", "nobody", "daemon")  # the first that exists; initdb wants a named user
-VERSION_TIMEOUT_S = 20.0  # for a program to say its version
+VERSION_TIMEOUT_S = 20.0  # for a program to print its version
 
 
 class BinariesMissing(PenstockError):

@@ -1,6 +1,6 @@
 """What every server of our own needs: a folder, an unprivileged user, an end with ours.
 
-A server never outlives the process that started it: should we be killed outright, a watcher that
+A server never outlives the process that started it: if we are killed, a watcher that
 holds the other end of a pipe stops it and removes the folder. Not here: what kind of server it is
 (`embedded.py`, `mysql/server.py`), and where its programs are (`binaries.py`).
 """
@@ -27,7 +27,7 @@ from penstock.model import PenstockError
 STOP_TIMEOUT_S = 30.0
 REMOVE_ATTEMPTS_MAX = 10
 LOG_TAIL_LINES = 15
-# Where everybody may make a private folder, should TMPDIR be closed to the server's user.
+# Where every user may make a private folder, if the server's user has no access to TMPDIR.
 TEMPORARY_FOLDERS = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - new folders below them
 
 # Reads one line: "done" when the server was stopped by us. End of file means that we are dead.
@@ -41,7 +41,7 @@ while kill -s 0 -- "$1" 2>/dev/null && [ "$tries" -lt 50 ]; do sleep 0.1; tries=
 
 
 class EmbeddedServerFailed(PenstockError):
-    """An embedded server could not be initialised or did not start; its own words are added."""
+    """An embedded server could not be initialised or did not start; its own messages are added."""
 
     code: ClassVar[str] = "HS41"
     retry = "operator"
@@ -152,7 +152,7 @@ class ServerFolder:
 
 
 class Watcher:
-    """A small shell that ends a process when our end of its pipe closes without a word.
+    """A small shell that ends a process when our end of its pipe closes without "done".
 
     kill: the signal it sends, as in QUIT. doomed: a folder that it removes afterwards. is_group:
     end all processes of its group, of which it is the first.
@@ -177,7 +177,7 @@ class Watcher:
         )
 
     def dismiss(self) -> None:
-        """Let it go: the process it watched was ended by us."""
+        """End it: the process that it watched was ended by us."""
         with contextlib.suppress(BrokenPipeError):  # it is gone already: nothing to dismiss
             self._process.communicate(b"done\n", timeout=STOP_TIMEOUT_S)
 

@@ -22,7 +22,7 @@ from penstock.host.errors import ConnectionLost, ServerUnreachable, TlsFailed
 TCP_KEEPALIVE_IDLE_S = 30
 TCP_KEEPALIVE_INTERVAL_S = 10
 TCP_KEEPALIVE_COUNT = 3
-TCP_USER_TIMEOUT_MS = 60_000  # unacknowledged data for this long: the way is cut
+TCP_USER_TIMEOUT_MS = 60_000  # unacknowledged data for this long: the network is cut
 NEAR_US = 500  # a round trip of less: the window does not bound the rate
 WINDOW_BYTES = 128 * 1024
 RTT_OFFSET = 68  # of tcpi_rtt, microseconds, in Linux's struct tcp_info
@@ -78,11 +78,11 @@ class Wire:
         return None
 
     def narrow_window(self) -> None:
-        """Let little be under way at a time, where the peer is near.
+        """Use a small receive window, where the peer is near.
 
-        A near peer whose window is closed gathers what it has to send, and sends it in large
-        pieces at a fraction of the cost. For a far one the window bounds the rate: it is left
-        alone, and so is every other kind of socket.
+        A near peer with a closed window collects data and sends it in large pieces at a fraction of
+        the cost. For a far one the window bounds the rate, so it is not changed; nor is it for any
+        other kind of socket.
         """
         is_tcp = self._socket.family in (socket.AF_INET, socket.AF_INET6)
         if not is_tcp or not hasattr(socket, "TCP_INFO"):
@@ -155,7 +155,7 @@ class Wire:
                     )
                 total += count
                 if not self.is_tls:
-                    break  # one call drained what was there; TLS gives 16 kB at a time
+                    break  # one call read all that was there; TLS gives 16 kB at a time
         except (BlockingIOError, ssl.SSLWantReadError):
             return total, select.POLLIN
         except ssl.SSLWantWriteError:

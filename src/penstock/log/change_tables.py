@@ -48,7 +48,7 @@ class _Shape:
 
 
 def pieces(segment: Segment, table: TableName, wanted: Wanted) -> Iterator[Piece]:
-    """A table in one segment: its shapes, its wanted rows, and in their places what empties it."""
+    """A table in one segment: its shapes, its wanted rows, and in order what empties it."""
     markers = sorted(
         (m for m in segment.markers() if m.kind in EMPTYING and tuple(table) in m.tables),
         key=lambda marker: marker.gsn,
@@ -103,7 +103,7 @@ def bits(absent: bytes | None) -> Iterator[int]:
 def joined(found: Sequence[Piece], *, wide: bool = False) -> pa.Table:
     """Pieces of one table as one Arrow table; see `ChangeLog.table`.
 
-    wide: positions are told as their 16 bytes, not as numbers of 64 bits.
+    wide: positions are given as their 16 bytes, not as numbers of 64 bits.
     """
     shape = _shape([piece for piece in found if isinstance(piece, Relation)])
     schema = _schema(shape, POSITION if wide else pa.uint64())

@@ -1,4 +1,4 @@
-"""A change log as Python people read it: tables of changes, data frames, one change after another.
+"""A change log for Python: tables of changes, data frames, one change after another.
 
 What `penstock.read_log` returns. Reading changes nothing, and the pipeline may run meanwhile: what
 was durable when a reading began is read. Not here: which directory is meant
@@ -77,7 +77,7 @@ class Change:
     row: the columns behind the change; of a delete, those that the source sent of the row that is
     gone; None for a truncate. before: the row before, where the source sent it. A column that was
     not sent is ABSENT, NULL is None. position: of the commit, as `penstock log cat` has it, as a
-    number. gsn of a truncate: of the row change that it stands behind.
+    number. gsn of a truncate: of the row change that it follows.
     """
 
     gsn: int
@@ -94,7 +94,7 @@ class Change:
 class Wanted:
     """Which changes are read. Times are microseconds since 1970 UTC; None: no limit.
 
-    gsn_after: changes behind this one; not None: the log must still have them all. gsn_through:
+    gsn_after: changes behind this one; if set, the log must still have them all. gsn_through:
     the last one. since_us: committed then or later. until_us: committed before.
     """
 
@@ -110,7 +110,7 @@ class Wanted:
         return entry.gsn_last > (self.gsn_after or 0) and not past
 
     def is_empty_of(self, segment: Segment) -> bool:
-        """Whether a segment holds none of them. A truncate stands behind the row of its gsn."""
+        """Whether a segment holds none of them. A truncate follows the row of its gsn."""
         past = self.gsn_through is not None and segment.start.gsn > self.gsn_through
         return past or segment.end.gsn < (self.gsn_after or 0)
 
@@ -136,7 +136,7 @@ class ChangeLog:
     anew. Raises SegmentCorrupt for damage, and SegmentMissing where changes between are gone.
 
     is_wide: whether positions of an engine, by its name in the log, may need more than 64 bits;
-    then they are told as their 16 bytes.
+    then they are given as their 16 bytes.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class ChangeLog:
     def table(self, name: str | None = None) -> pa.Table:
         """All changes of one table, in order. name: may be left out where there is one only.
 
-        The table's columns stand between those of the change: _gsn, _trx, _position, _commit_time,
+        The table's columns are between those of the change: _gsn, _trx, _position, _commit_time,
         _op, and _absent, the names of columns that the source did not send: they read as null and
         are not NULL. _before, last, is the row before the change where the source sent it. A delete
         shows the columns of the row that is gone. A column that was not there yet is absent.
@@ -208,7 +208,7 @@ class ChangeLog:
     def to_spark(self, session: Any, name: str | None = None) -> Any:
         """The changes of one table as a DataFrame of this Spark session, as `table` has them.
 
-        They go through this process's memory: ask `read_log` for what is needed only.
+        They go through this process's memory: ask `read_log` only for what is needed.
         """
         return session.createDataFrame(change_tables.for_spark(self.table(name)))
 
@@ -311,14 +311,14 @@ class ChangeLog:
         return found
 
     def _once_listed(self) -> list[SegmentFile]:
-        # The open one first: closed meanwhile, it has the name of a closed one in the second list.
+        # The open one first: if it is closed meanwhile, the second list has it under its new name.
         still_open = list_open_segments(self.directory, self._extension, self._files)
         closed = list_segments(self.directory, self._extension, self._files)
         last = closed[-1].number if closed else -1
         return [*closed, *(file for file in still_open if file.number > last)]
 
     def _opened(self, file: SegmentFile, before: ClosedSegment | None) -> Segment | None:
-        """The segment, open for reading; None for one that holds nothing or is gone in front."""
+        """The segment, open for reading; None for one that is empty or was removed meanwhile."""
         closed_path = file.path.with_name(segment_name(file.number, self._extension))
         with suppress(FileMissing):
             if not (file.is_open and is_header_torn(file.path, self._files)):

@@ -44,7 +44,7 @@ class SegmentPresent(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a log is and what it is reached with. consumers: directory of their directories."""
+    """Where a log is, and its file system. consumers: directory of their directories."""
 
     directory: Path
     extension: str = EXTENSION_DEFAULT

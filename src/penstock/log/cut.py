@@ -1,8 +1,8 @@
 """What recovery cuts off an open segment, kept in a file of its own until the log has it again.
 
-`N.ckt_.cut-OFFSET-GSN` holds the segment's header region and then all that stood in it from byte
-OFFSET on, behind the flush point of row GSN. The source is expected to send those changes again;
-should it not have them any more, this is all that is left. Nothing reads it but `check`.
+`N.ckt_.cut-OFFSET-GSN` holds the segment's header region and then all its bytes from OFFSET on,
+behind the flush point of row GSN. The source is expected to send those changes again; if it does
+not have them any more, this is all that is left. Nothing reads it but `check`.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def list_cuts(
 
 
 def read_cut(path: Path, at: CutPlace, files: Files = REAL_FILES) -> Cut:
-    """See what a cut file holds, up to its first byte that is not whole. Raises FileMissing."""
+    """Read what a cut file holds, up to its first byte that is not whole. Raises FileMissing."""
     file = files.open_read(path)
     try:
         row_count, gsn_last, has_only_rows = 0, at.gsn, True

@@ -22,7 +22,7 @@ class FrameBuffer:
     """
 
     def __init__(self, file: AppendFile, salt: int, buffer_size_bytes_max: int) -> None:
-        """file: positioned at its end, where the next frame will stand."""
+        """file: positioned at its end, where the next frame will be."""
         self._file = file
         self.salt = salt
         self._parts: list[Any] = []
@@ -32,7 +32,7 @@ class FrameBuffer:
 
     @property
     def end_bytes(self) -> int:
-        """Where the next frame will stand."""
+        """Where the next frame will be."""
         return self._file.size_bytes + self._buffered_bytes
 
     def add(self, kind: FrameKind, payload: ckt.Parts) -> tuple[int, int]:

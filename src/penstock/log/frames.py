@@ -100,7 +100,7 @@ class FrameReader:
 def place_entry(
     kind: FrameKind, offset: int, length: int, gsn: int, relation: int = 0
 ) -> FrameEntry:
-    """The index entry of a frame that holds no rows: it stands behind row gsn."""
+    """The index entry of a frame that holds no rows: it follows row gsn."""
     return FrameEntry(kind, 0, 0, relation, offset, length, 0, 0, gsn, gsn, 0, 0)
 
 

@@ -59,7 +59,7 @@ class IndexBuilder:
         self.entries.append(place_entry(FrameKind.MARKER, offset, length, gsn))
 
     def add_transactions(self, entry: FrameEntry) -> None:
-        """A transactions frame; it stands behind the rows so far."""
+        """A transactions frame; it follows the rows so far."""
         self.entries.append(entry._replace(gsn_first=self.gsn_last, gsn_last=self.gsn_last))
 
     def add_flush_point(self, offset: int, length: int, point: FlushPoint) -> None:
@@ -187,8 +187,8 @@ class Scan:
 
 
 def scan(reader: FrameReader) -> Scan:
-    """Read a whole file frame by frame. Raises SegmentCorrupt when durable bytes are damaged, or
-    a transaction is not told.
+    """Read a whole file frame by frame. Raises SegmentCorrupt when durable bytes are damaged, or a
+    transaction is missing.
 
     Damage is a torn tail only where bytes may not have reached the disk before a crash. A flush
     point found behind it that was written when those bytes were durable proves corruption.

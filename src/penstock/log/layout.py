@@ -1,4 +1,4 @@
-"""Names and numbers of files: where a pipeline keeps what, and which segments there are.
+"""Names and numbers of files: where a pipeline keeps its files, and which segments there are.
 
 Nothing here opens a file: see `segment.py` to read one, `reader.py` for the whole log.
 """
@@ -109,7 +109,7 @@ def next_segments(
     extension: str = EXTENSION_DEFAULT,
     files: Files = REAL_FILES,
 ) -> list[SegmentFile]:
-    """The closed segments with numbers after + 1, after + 2, ..., as many as there are and asked.
+    """The closed segments with numbers after + 1, after + 2, ..., at most as many as asked for.
 
     after: the last one already applied; -1 for none. Raises SegmentMissing when after + 1 is not
     there but a later one is, or when there is a hole between those it would return.

@@ -1,9 +1,9 @@
 """Consumers' hard links: each consumer owns a directory with a second name of every segment.
 
 A segment's space is freed when its last name goes: the log's own (removed by the loader) and
-every consumer's. So consumers are isolated and nothing keeps books. A consumer that is disabled,
-or whose directory has reached its size limit, gets no further links: a hole that it meets as
-SegmentMissing, never silently. Follows document 002 (hard links, skipped segments).
+every consumer's. So consumers are isolated and no bookkeeping is needed. A consumer that is
+disabled, or whose directory has reached its size limit, gets no further links: a hole that it meets
+as SegmentMissing, never silently. Follows document 002 (hard links, skipped segments).
 
 After a crash the newest segment may be linked again although a consumer has removed it: a
 consumer removes, unread, links that its own state is past.
@@ -28,7 +28,7 @@ logger = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumer:
-    """What a consumer's directory says about it. size_bytes_max: of its links; None: no limit."""
+    """The settings in a consumer's directory. size_bytes_max: of its links; None: no limit."""
 
     enabled: bool = True
     size_bytes_max: int | None = None
@@ -79,7 +79,7 @@ def link_segment(directory: Path, segment: Path, files: Files = REAL_FILES) -> b
     try:
         files.link(segment, directory / segment.name)
     except FileExists:
-        logger.info("consumer had its link", consumer=directory.name, segment=segment.name)
+        logger.info("consumer already had the link", consumer=directory.name, segment=segment.name)
     files.fsync_directory(directory)
     return True
 

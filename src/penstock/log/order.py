@@ -26,8 +26,8 @@ class Merged:
     """Rows of consecutive numbers, from gsn_first on, without a marker between them.
 
     batches: one or more, of any relations. batch_index, row_index: int lists of equal length; the
-    row gsn_first + i is row row_index[i] of batches[batch_index[i]]. before: markers that stand
-    before gsn_first, in order; in the last group, which may have no rows, all that are left.
+    row gsn_first + i is row row_index[i] of batches[batch_index[i]]. before: markers before
+    gsn_first, in order; in the last group, which may have no rows, all that are left.
     """
 
     gsn_first: int
@@ -39,7 +39,7 @@ class Merged:
 
 def merged(segment: Segment) -> Iterator[Merged]:
     """All content of a segment, in order. Raises SegmentCorrupt."""
-    # A marker stands behind its gsn; those of one place keep their order in the file.
+    # A marker follows its gsn; those of one place keep their order in the file.
     markers = deque(sorted(segment.markers(), key=lambda marker: marker.gsn))
     for entries in _groups(segment):
         batches = tuple(segment.read_rows(entry) for entry in entries)

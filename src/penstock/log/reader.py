@@ -1,6 +1,6 @@
 """Several segments in a row, and the examination of a whole log.
 
-Reading changes nothing: what to do about a finding is said in its hint.
+Reading changes nothing: a finding's hint says what to do about it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _check_first(segment: Segment, log_id: str | None, gsn_applied: int | None) 
 def _foreign(segment: Segment, log_id: str) -> LogForeign:
     return LogForeign(
         f"{segment.path.name} belongs to log {segment.header.log_id}, expected {log_id}",
-        hint="A file of another pipeline stands in this directory: move it away.",
+        hint="A file of another pipeline is in this directory: move it away.",
         path=str(segment.path),
         key="log id",
         expected=log_id,
@@ -213,7 +213,7 @@ def verify_whole(segment: Segment) -> None:
         add_scanned(builder, found)
     same = tuple(builder.entries) == segment.entries
     if not same or builder.totals(segment.totals.closed_us) != segment.totals:
-        error = ckt.FrameInvalid("footer does not tell what the file holds", offset_bytes=0)
+        error = ckt.FrameInvalid("footer does not match what the file holds", offset_bytes=0)
         raise corrupt(segment.path, error)
 
 
@@ -226,7 +226,7 @@ def _compare_state(state: LogState | None, last: ClosedSegment | None) -> Iterat
             code=LogForeign.code,
             file=last.path.name,
             message=f"log id {last.log_id}, the log's state says {state.log_id}",
-            hint="A file of another pipeline stands in this directory: move it away.",
+            hint="A file of another pipeline is in this directory: move it away.",
         )
     elif last.number == state.number_next - 1 and last.file_id != state.last_file_id:
         yield _finding("error", last.path, broken_chain(last.path, state.end, last.end))
@@ -259,7 +259,7 @@ def _check_open(
         source.close()
     expected = state.number_next if state is not None else before.number + 1 if before else None
     if expected is not None and file.number not in (expected, expected - 1):
-        return [_open_finding("error", file, f"is left over; segment {expected} is to come")]
+        return [_open_finding("error", file, f"is left over; segment {expected} is expected")]
     rows = found.builder.row_count
     tail = source.size_bytes - found.flush_end_bytes
     return [_open_finding("info", file, f"is open: {rows} rows, {tail} bytes not yet whole")]
@@ -271,7 +271,7 @@ def _open_finding(severity: Severity, file: SegmentFile, what: str) -> Finding:
         code="LG24",
         file=file.path.name,
         message=f"{file.path.name} {what}",
-        hint="A running extractor writes it; left over, the next start mends it.",
+        hint="A running extractor writes it; left over, the next start recovers it.",
     )
 
 

@@ -1,8 +1,8 @@
-"""What to do at start-up with what a crash left behind. Idempotent: a crash in here is mended by
-the next start.
+"""What to do at start-up with what a crash left behind. Idempotent: a crash during recovery is
+repaired by the next start.
 
 - `N.ckt_` with whole transactions is cut at its last flush point, gets its footer and its name.
-  What is cut off is kept unless the source surely sends it again (`cut.py`).
+  What is cut off is kept unless the source certainly sends it again (`cut.py`).
 - `N.ckt_` without any is removed; a position it moved on to is kept in the state.
 - A torn tail is expected, damage to what was durable is SegmentCorrupt: nothing is changed then.
 """
@@ -72,7 +72,7 @@ class ChainBroken(PenstockError):
 
 
 class LeftoverUnexpected(PenstockError):
-    """A file `N.ckt_` stands where the writer cannot have left one."""
+    """A file `N.ckt_` has a number for which the writer cannot have left one."""
 
     code = "LG10"
     retry = "operator"
@@ -97,8 +97,8 @@ def recover(
 
     The caller holds the directory's lock. log_id: what it must be; None takes what is there, or a
     new one. source: identity of the captured database; must be what it was. resend_from: position
-    from which on the source can surely send again; bytes that are cut off before it, or None, are
-    kept beside the segment (`cut.py`). Raises LogForeign, ChainBroken, LeftoverUnexpected,
+    from which on the source can certainly send again; bytes that are cut off before it, or None,
+    are kept beside the segment (`cut.py`). Raises LogForeign, ChainBroken, LeftoverUnexpected,
     SegmentCorrupt, SegmentPresent, DiskFull, FileFailed.
     """
     faults.point("log.recovery.before")
@@ -153,7 +153,7 @@ def _state_anew(
     log_id: str | None,
     source: Mapping[str, str],
 ) -> LogState:
-    """The first state of a new log, or the state that the segments tell."""
+    """The first state of a new log, or the state that follows from the segments."""
     if closed:
         with _opened(place, closed[-1]) as segment:
             state = _state_of(segment)
@@ -220,11 +220,11 @@ def continues(end: FlushPoint, start: FlushPoint) -> bool:
 
 
 def broken_chain(path: Path, expected: FlushPoint, actual: FlushPoint) -> ChainBroken:
-    """The error for a segment that does not fit where it stands."""
+    """The error for a segment that does not fit its place."""
     return ChainBroken(
         f"{path.name} does not continue the log: expected {_point_text(expected)}, "
         f"got {_point_text(actual)}",
-        hint="Run penstock log check; a file from a copy or another log stands among these.",
+        hint="Run penstock log check; a file from a copy or another log is among these.",
         path=str(path),
         expected=_point_text(expected),
         actual=_point_text(actual),
@@ -297,7 +297,7 @@ def _discard(place: Place, state: LogState, leftover: SegmentFile) -> LogState:
 
 
 def _complete(place: Place, leftover: SegmentFile, reader: FrameReader, found: Scan) -> None:
-    """Cut behind the last flush point and write the footer; or only make sure of it."""
+    """Cut behind the last flush point and write the footer, or write the last bytes again."""
     file = place.files.open_append(leftover.path)
     try:
         faults.point("log.recovery.truncate.before")
@@ -334,7 +334,7 @@ def _write_again(place: Place, file: AppendFile, found: Scan) -> None:
 def _finish(
     place: Place, state: LogState, leftover: SegmentFile
 ) -> tuple[ClosedSegment | None, LogState]:
-    """Give the name that the state says this segment was about to get."""
+    """Give this segment the name that it has in the state."""
     reader = FrameReader(place.files.open_read(leftover.path))
     try:
         found = scan(reader)
@@ -352,7 +352,7 @@ def _finish(
 
 
 def _link_last(place: Place, state: LogState) -> LogState:
-    """Make up for links of the last segment that a crash prevented."""
+    """Make the links of the last segment that a crash prevented."""
     last = state.number_next - 1
     path = place.directory / segment_name(last, place.extension)
     if state.number_linked >= last or not place.files.exists(path):

@@ -1,7 +1,7 @@
 """Read one segment: open it cheaply by its footer, or scan it; every byte used is verified.
 
 A closed file (`N.ckt`) must be whole: anything else is SegmentCorrupt. An open one (`N.ckt_`) is
-read up to its last flush point; what stands behind it is not a transaction yet. Not here:
+read up to its last flush point; what follows it is not a whole transaction yet. Not here:
 several segments in a row (`reader.py`), repairing what a crash left (`recovery.py`).
 """
 
@@ -29,7 +29,7 @@ from penstock.model import FlushPoint, Marker, PenstockError, Relation, Rows, Ta
 
 
 class SegmentMisnamed(PenstockError):
-    """A file's header tells another number than its name: it was renamed or copied."""
+    """A file's header has another number than its name: it was renamed or copied."""
 
     code = "LG02"
     retry = "operator"
@@ -37,7 +37,7 @@ class SegmentMisnamed(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedSegment:
-    """What there is to know and record about a closed segment.
+    """The facts about a closed segment.
 
     start: where it begins (the end of the one before); end: its last flush point. gsn_first,
     gsn_last: of its rows; gsn_last is gsn_first - 1 when it has none.

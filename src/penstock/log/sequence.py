@@ -1,8 +1,8 @@
 """The order every run must keep, checked before anything is written: pure.
 
-GSN dense and rising, transactions dense and each told, flush points never going back. A run that
-breaks this would be loaded wrongly much later; here it still stops the source at the place where it
-happened.
+GSNs dense and rising, transactions dense and each announced, flush points never going back. A run
+that breaks this would be loaded wrongly much later; here it still stops the source at the place
+where it happened.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class RunInvalid(PenstockError):
 class Sequence:
     """Where the log is. gsn: last row's number. trx: highest seen. end: last end of a run.
 
-    told: the last transaction of which it was said where it was committed: at position, 0 before
-    any. at_commit: the last run ended where a transaction ends.
+    told: the last transaction that was announced, that is whose commit position is known: position,
+    0 before any. at_commit: the last run ended where a transaction ends.
     """
 
     gsn: int
@@ -42,7 +42,7 @@ class Sequence:
 
 
 def start_of(point: FlushPoint) -> Sequence:
-    """The sequence right behind a flush point."""
+    """The sequence directly after a flush point."""
     return Sequence(gsn=point.gsn, trx=point.trx, told=point.trx, end=point)
 
 
@@ -62,18 +62,18 @@ def advance(last: Sequence, run: Run) -> Sequence:
     told, position = _told(last, run)
     if run.end is None:
         if trx > told + 1:
-            raise _invalid(f"transaction {trx} behind transaction {told}, the last told", last)
+            raise _invalid(f"transaction {trx} behind transaction {told}, the last announced", last)
         return replace(last, gsn=gsn, trx=trx, told=told, position=position, at_commit=False)
     end = run.end
     if end.gsn != gsn or end.trx < trx or end.position < last.end.position:
         raise _invalid(f"flush point {end} behind row {gsn}, transaction {trx}", last)
     if end.trx != told:
-        raise _invalid(f"flush point {end} behind transaction {told}, the last told", last)
+        raise _invalid(f"flush point {end} behind transaction {told}, the last announced", last)
     return Sequence(gsn=gsn, trx=end.trx, told=told, end=end, position=position)
 
 
 def _told(last: Sequence, run: Run) -> tuple[int, int]:
-    """The last transaction that is told with this run, and its position."""
+    """The last transaction that is announced in this run, and its position."""
     if run.transactions is None or not run.transactions.num_rows:
         return last.told, last.position
     positions = run.transactions.column(0)

@@ -13,7 +13,7 @@ r"""A segment as tab-delimited lines, for people and for `penstock log cat`. Pur
 | C | its commit: trx, position, commit time |
 | M | any other marker: kind, then tables and details as JSON |
 
-The sequence is the gsn; of what is not a row, the gsn of the row it stands behind. Values as
+The sequence is the gsn; of what is not a row, the gsn of the row it follows. Values as
 COPY's text format writes them: `\N` is NULL, and `\b \f \n \r \t \v \\` are escapes. Bytes are
 hex digits. `\A` is ABSENT: the source did not send the column; its value is unchanged (U) or not
 part of the replica identity (before image). No value can look like one of these: a backslash in a
@@ -191,7 +191,7 @@ def _column_texts(values: Any, neutral: str) -> list[str]:
 
 
 def exact_texts(values: Any, neutral: str) -> list[str | None]:
-    """Values of a neutral type as text that tells them exactly, not escaped; None is NULL."""
+    """Values of a neutral type as exact text, not escaped; None is NULL."""
     kind = neutral.partition("(")[0]
     if kind in _STORED_AS:
         values = values.cast(_STORED_AS[kind])

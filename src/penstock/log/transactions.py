@@ -1,7 +1,7 @@
 """The transactions of a segment: where and when each was committed. Rows name theirs by number.
 
 Numbers are dense, and a segment holds the whole of every transaction that it has rows of, so that
-the n-th one stands in the n-th place. A transactions frame is read when it is first asked for.
+the n-th one is at the n-th place. A transactions frame is read when it is first asked for.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Transaction:
 
 
 def check_told(entries: Iterable[FrameEntry], start: FlushPoint, end: FlushPoint) -> None:
-    """Raise FrameInvalid unless every transaction between these points is told, once, in order.
+    """Raise FrameInvalid unless every transaction between these points is there, once, in order.
 
-    And unless all rows are of one of these: of another nobody could say where it was committed.
+    And unless all rows are of one of these: for another the commit position would be unknown.
     """
     told = start.trx
     for entry in entries:
@@ -158,7 +158,7 @@ class Transactions:
         return pa.RecordBatch.from_arrays([*rows.columns, *dates], schema=schema)
 
     def _between(self, low: int, high: int) -> range:
-        """The frames that tell these numbers."""
+        """The frames that hold these numbers."""
         return range(bisect_right(self._firsts, low) - 1, bisect_right(self._firsts, high))
 
     def _position(self, frame: int, at: int) -> int:

@@ -58,7 +58,7 @@ class WriterBroken(PenstockError):
 
 
 class TransactionOpen(PenstockError):
-    """Asked for inside a transaction, or with a segment open, what is only right behind one."""
+    """The call is not allowed inside a transaction, or while a segment is open."""
 
     code = "LG12"
     retry = "never"
@@ -108,8 +108,8 @@ class _OpenSegment:
         self.header = header
         self.builder = IndexBuilder(header)
         self.opened_at_s = opened_at_s
-        # By identity first: hashing a relation of 1,000 columns for every batch would be dear.
-        # The relation is kept beside its id, so that the identity cannot be used anew.
+        # By identity first: hashing a relation of 1,000 columns for every batch would cost too
+        # much. The relation is kept beside its id, so that no other object can get that id.
         self.ids: dict[int, tuple[int, Relation]] = {}
         self.relation_ids: dict[Relation, int] = {}
         self.encoders: dict[int, MessageEncoder] = {}
@@ -149,9 +149,10 @@ class Writer:
     ) -> Writer:
         """Make or recover the log in this directory and take its lock.
 
-        log_id: None takes the log that is there, or makes a new one. source: what identifies the
-        captured database for good (engine, system id, database, slot), never where to reach it.
-        resend_from: position from which on it can surely send again, None when that is not known.
+        log_id: None takes the log that is there, or makes a new one. source: what permanently
+        identifies the captured database (engine, system id, database, slot), never its address.
+        resend_from: position from which on it can certainly send again, None when that is not
+        known.
         Raises LogLocked and all that `recovery.recover` raises; then nothing is held.
         """
         options = options or WriterOptions()
@@ -275,7 +276,7 @@ class Writer:
         """Raise LogBehindSource when the source has forgotten more than the log holds.
 
         position: up to which the source was told to forget (a slot's confirmed_flush_lsn). Call
-        before streaming starts: the server would begin there, and leave a hole without a word.
+        before streaming starts: the server would begin there, and silently leave a hole.
         """
         if position > self._durable.position:
             raise LogBehindSource(
@@ -564,7 +565,7 @@ def _table_of(relation: Relation) -> tuple[int, str, str]:
 
 
 def row_facts(relation_id: int, rows: Rows) -> FrameEntry:
-    """What a rows frame's fixed part tells about its batch; place still 0."""
+    """What a rows frame's fixed part says about its batch; place still 0."""
     batch = rows.batch
     ops = batch.column("op")
     letters = ops.buffers()[1][ops.offset : ops.offset + len(ops)].to_pybytes()

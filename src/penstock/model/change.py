@@ -31,7 +31,7 @@ class MarkerKind(StrEnum):
     RESOLVED = "resolved"
     HEARTBEAT = "heartbeat"
     MESSAGE = "message"
-    RELOAD = "reload"  # the rows that follow replace a table whole (see source.postgres.resync)
+    RELOAD = "reload"  # the rows that follow replace a table whole (see `reload.py`)
 
 
 # `data["reason"]` of a RELOAD in front of which columns got other names.
@@ -42,8 +42,8 @@ COLUMN_RENAMED = "a column was renamed"
 class Marker:
     """Something that is not a row change, placed between row changes.
 
-    It stands behind row `gsn` and before row `gsn + 1`; markers with the same gsn keep the order
-    in which they stand in the log.
+    It comes after row `gsn` and before row `gsn + 1`; markers with the same gsn keep their order in
+    the log.
     tables: `(schema, name)` of what it concerns. data: JSON-able details, keys as in
     `docs/ckt-format.md`.
     """

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 
 Retry = Literal["backoff", "operator", "never"]
 
-# What hints say where changes are lost for good. The command line puts the pipeline's file in the
-# place of FILE.
+# What hints say where changes are lost for good. The command line replaces FILE by the pipeline's
+# file.
 LOAD_AGAIN = "load everything again: penstock reset FILE --target, then penstock run FILE"
 LOAD_AFRESH = f"{LOAD_AGAIN[0].upper()}{LOAD_AGAIN[1:]}"
 """What to do when a target cannot be brought on from where it is."""

@@ -1,4 +1,4 @@
-"""Where a pipeline keeps what: its directories. Nothing here opens a file."""
+"""The directories of a pipeline. Nothing here opens a file."""
 
 from __future__ import annotations
 

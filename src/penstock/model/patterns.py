@@ -1,6 +1,6 @@
 """Table patterns of the configuration: which tables a pipeline takes.
 
-A pattern is `schema.table`, each part a name or a glob: `*` stands for any letters, `?` for one.
+A pattern is `schema.table`, each part a name or a glob: `*` matches any characters, `?` one.
 Names are written as the catalogue has them: case counts and nothing is folded, so a table made as
 `"Orders"` is `public.Orders`. A name that holds a dot, a `*`, a `?`, a quote or a leading `!` is
 written in double quotes (inner ones doubled), where nothing is special: `public."a.b"`. A leading
@@ -34,11 +34,11 @@ class TablePattern:
     table: re.Pattern[str]
 
     def matches(self, name: TableName) -> bool:
-        """Whether the pattern stands for this table; `excludes` is not looked at."""
+        """Whether the pattern matches this table; `excludes` is not looked at."""
         return bool(self.schema.fullmatch(name.schema) and self.table.fullmatch(name.name))
 
     def nearly_matches(self, name: TableName) -> bool:
-        """Whether it would, did case not count: the hint for a name written otherwise."""
+        """Whether it would match without regard to case: for a hint about a misspelt name."""
         return bool(
             re.fullmatch(self.schema.pattern, name.schema, re.IGNORECASE | re.DOTALL)
             and re.fullmatch(self.table.pattern, name.name, re.IGNORECASE | re.DOTALL)
@@ -96,7 +96,7 @@ def parse_pattern(text: str) -> TablePattern:
 
 
 def as_pattern(name: TableName) -> str:
-    """The pattern that stands for this table alone."""
+    """The pattern that matches only this table."""
     return ".".join(
         part if _PLAIN.fullmatch(part) else '"' + part.replace('"', '""') + '"' for part in name
     )

@@ -16,7 +16,7 @@ POSITION_MAX: int = 2 ** (8 * POSITION_BYTES) - 1
 
 
 def to_bytes(ordinal: int) -> bytes:
-    """A position as it stands in files; raises OverflowError for a number that is none."""
+    """A position as in files; raises OverflowError for a number that is none."""
     return ordinal.to_bytes(POSITION_BYTES)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """One thing to take back. statements: run as they stand here, in this order, in one session.
+    """One thing to take back. statements: run unchanged, in this order, in one session.
 
     by_hand: why somebody else has to run them; empty for what penstock does itself.
     """

@@ -73,7 +73,7 @@ class UniqueKey:
 class ForeignKey:
     """A foreign key. definition: pg_get_constraintdef(), or that part of CREATE TABLE.
 
-    on_update, on_delete: what becomes of rows that refer, as in `CASCADE`; empty when not read.
+    on_update, on_delete: the actions for referencing rows, as in `CASCADE`; empty when not read.
     """
 
     name: str
@@ -88,7 +88,7 @@ class ForeignKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeDefinition:
-    """A user-defined type that a table needs, those it rests on before it.
+    """A user-defined type that a table needs, after those it depends on.
 
     kind: `e` enum, `d` domain, `c` composite, `r` range. Types of extensions are not listed: the
     target needs the extension.
@@ -108,7 +108,7 @@ class TableDefinition:
     be found by it. identity_columns: what a before image holds. In a partitioned table with
     identity NOTHING that is up to its partitions' identities: the primary key, or else all columns.
     MySQL and MariaDB: source_id is made from the name; identity is INDEX where a unique key without
-    NULLs stands in for a primary key, FULL where there is none of either. primary_key_prefixes: as
+    NULLs stands in for a primary key, FULL where there is neither. primary_key_prefixes: as
     in UniqueKey. engine: the storage engine. is_versioned: MariaDB keeps old rows, too. create_sql:
     SHOW CREATE TABLE, where it was asked for.
     """
@@ -135,5 +135,5 @@ class TableDefinition:
 
     @property
     def key_of_changes(self) -> tuple[str, ...]:
-        """The primary key where it names one row between any two changes; empty otherwise."""
+        """The primary key if it identifies one row at any moment, empty otherwise."""
         return () if self.primary_key_deferrable else self.primary_key

@@ -1,10 +1,10 @@
-"""What the operator wants of single tables while a pipeline runs, and what capture made of it.
+"""The operator's requests for single tables while a pipeline runs, and capture's answers.
 
 Two files below state/, each replaced whole by one side alone: `wishes.json` by the commands
 `penstock table ...`, `captured.json` by the extractor, which answers the requests that concern it.
-The loader's answer is in the target (`ports.table_sync`). Requests say how a table shall be, not
-what to do: to carry them out twice does no harm, and what nobody has carried out yet is found at
-the next start. Not here: making requests (`control.table_requests`).
+The loader's answer is in the target (`ports.table_sync`). A request says how a table shall be, not
+what to do: it may be carried out twice, and one that was not carried out yet is found at the next
+start. Not here: making requests (`control.table_requests`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TableRequests:
     tables: tuple[TableRequest, ...] = ()
 
     def of(self, table: TableName) -> TableRequest:
-        """The request for a table; where nobody has asked, that it be as the file says."""
+        """The request for a table; without one, that it be as the file says."""
         return next(
             (request for request in self.tables if request.table == table),
             TableRequest(table=table),
@@ -69,7 +69,7 @@ class TableRequests:
         return replace(self, serial=self.serial + 1, tables=(*others, request))
 
     def without(self, table: TableName) -> TableRequests:
-        """Nothing is asked for this table any more."""
+        """Remove the request for this table."""
         return replace(
             self, tables=tuple(request for request in self.tables if request.table != table)
         )
@@ -109,7 +109,7 @@ class CaptureAnswers:
         return next((answer for answer in self.tables if answer.table == table), None)
 
     def is_done(self, request: TableRequest) -> bool:
-        """Whether capture is as a request has it; what the file says always is."""
+        """Whether capture is as requested; always so for what the file says."""
         answer = self.of(request.table)
         return request.capture_id == 0 or (
             answer is not None and answer.capture_id == request.capture_id and answer.is_done

@@ -2,7 +2,7 @@
 
 Rows: a worker's `BulkReader` gives them, its `BulkWriter` takes them. The driver asks a
 `BulkTarget` for tables, keys and what is loaded. The engines are found by their URLs. Not here:
-consistent points and chunks (`ports/planner.py`), in which order it goes (`penstock.load`).
+consistent points and chunks (`ports/planner.py`), the order of the work (`penstock.load`).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
     """How one table is loaded. Also what bulk.json holds of it.
 
     name: of the plan, random. given_up: names of earlier plans whose rows the target may hold.
-    position: the consistent point as text; the rows are the state before it, unless `settled` says
-    up to where changes have to be applied until they are some one state. snapshot_id: an
-    exported snapshot of the source at that point; snapshot_text: what it holds. columns: those
-    that are copied, in order; binary: in COPY's binary format; way: how rows go between
-    engines. has_keys: its keys, indexes and statistics were made by an earlier load.
+    position: the consistent point as text; the rows are the state before it, unless `settled` is
+    the position up to which changes have to be applied before they are one state. snapshot_id: an
+    exported snapshot of the source at that point; snapshot_text: what it holds. columns: those that
+    are copied, in order; binary: in COPY's binary format; way: how rows are read for another
+    engine. has_keys: its keys, indexes and statistics were made by an earlier load.
     """
 
     source: TableName
@@ -91,7 +91,7 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """What the target says of a table: the plan its rows came from, and how far it got.
+    """What the target records of a table: the plan its rows came from, and how far it got.
 
     done: chunk number to rows, of the chunks whose rows are in the table.
     """
@@ -104,7 +104,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChunksMissing(PenstockError):
-    """A table cannot be called finished: chunks of its plan are not recorded in the target."""
+    """A table is not finished: chunks of its plan are not recorded in the target."""
 
     code = "LD44"
 
@@ -135,7 +135,7 @@ class Status(StrEnum):
 class ChunkTask:
     """What a worker needs to copy one chunk. plan: the name that the target's mark must have.
 
-    way: how rows go between engines.
+    way: how rows are read for another engine.
     """
 
     source_url: str
@@ -181,7 +181,7 @@ class CopyCountsDiffer(PenstockError):
 
 
 class Lines(Protocol):
-    """The rows of a chunk as lines of text, each whole; they can be read once."""
+    """The rows of a chunk as whole lines of text; they can be read once."""
 
     @property
     def row_count(self) -> int:
@@ -262,14 +262,16 @@ class Found:
 
 
 class ChunkCounts(Protocol):
-    """What the target can say of chunks."""
+    """What the target knows of chunks."""
 
     def done(self, plan: TablePlan) -> Mapping[int, int]:
         """Chunk number to rows, of the chunks of a table that the target records as done."""
         ...
 
     def under_way(self) -> Mapping[TableName, int]:
-        """Rows of chunks that are not committed yet, by target table; empty where none can tell."""
+        """Rows of chunks that are not committed yet, by target table; empty where that is not
+        known.
+        """
         ...
 
 
@@ -358,7 +360,7 @@ def open_writer(task: ChunkTask) -> BulkWriter:
 
 
 class NamesCollide(PenstockError):
-    """Two tables cannot be told apart in wirekite_progress, or land on one target table."""
+    """Two tables have the same name in wirekite_progress, or the same target table."""
 
     code = "LD45"
 
@@ -373,7 +375,8 @@ def check_names(definitions: Sequence[TableDefinition], namespaces: Mapping[str,
         if double is not None:
             raise NamesCollide(
                 f"two source tables would both be {double} {what}",
-                hint="Rename one, map the schemas apart in [target.map], or leave one out of "
+                hint="Rename one, map the schemas to different ones in [target.map], or leave one "
+                "out of "
                 "[source] tables.",
                 table=double,
             )

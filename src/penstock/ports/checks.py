@@ -1,7 +1,7 @@
 """Doctor's checks: what one is, what they find, how they are counted, and what an engine gives.
 
 A check is one small function that looks at one side and yields findings; it has the code that
-`docs/doctor.md` lists, and stands in a list with the others that look at the same: one list for
+`docs/doctor.md` lists, and is in a list with the others that look at the same: one list for
 each engine and side, one for this machine, one for the load. Not here: the checks (the engines'
 `checks`, `penstock.control.doctor_*`), and running them all (`penstock.control.doctor`).
 """
@@ -22,9 +22,9 @@ from penstock.ports.registry import part
 if TYPE_CHECKING:
     from penstock.ports.server_pair import ServerPair
 
-# Doctor says this very error: it needs the same thing for its first question.
+# Doctor fails with the same error: it needs the same for its first query.
 ITSELF = "itself"
-DOING = "a check of doctor"  # what an error of a server says was being done
+DOING = "a check of doctor"  # the work that an error of a server names
 
 
 class Severity(StrEnum):
@@ -47,7 +47,7 @@ class Side(StrEnum):
 class Finding:
     """One thing doctor found.
 
-    what: the fact, with names and numbers. why: what it leads to. command: the exact SQL or shell
+    what: the fact, with names and numbers. why: its consequence. command: the exact SQL or shell
     command that mends it, or "" where there is none.
     """
 
@@ -71,7 +71,7 @@ class Finding:
 
 
 def mend_of(error: PenstockError, instead: str = "") -> str:
-    """What an error says to do, fit to be a finding's command.
+    """An error's hint, as a finding's command.
 
     instead: for errors that say to run doctor, which is what runs.
     """
@@ -97,13 +97,13 @@ def untold(error: PenstockError, side: Side) -> Finding:
         severity=Severity.ERROR,
         side=side,
         what=error.message,
-        why="the tables to replicate cannot be told",
+        why="the tables to replicate are not known",
         command=mend_of(error),
     )
 
 
 def not_done(check: Check, error: PenstockError) -> Finding:
-    """The finding for a check that failed itself: never silence."""
+    """The finding for a check that failed itself, so that it is never silent."""
     return Finding(
         code=check.code,
         severity=Severity.ERROR,
@@ -114,7 +114,7 @@ def not_done(check: Check, error: PenstockError) -> Finding:
     )
 
 
-# What a check looks at is its list's own: a server's connection, the configuration, a load.
+# Each list has its own subject: a server's connection, the configuration, a load.
 CheckFunction = Callable[[Any], Iterator[Finding]]
 
 
@@ -123,7 +123,7 @@ class Check:
     """A check. change_only: it does not concern pipelines of mode data.
 
     needs_source: a check of the target that compares it with the source, or looks at the captured
-    tables, which only the source tells: where that cannot be asked, it cannot be done.
+    tables, which only the source knows: where that cannot be asked, it cannot be done.
     """
 
     code: str
@@ -144,7 +144,7 @@ class Checks(list[Check]):
     def check(
         self, code: str, title: str, *, change_only: bool = False, needs_source: bool = False
     ) -> Callable[[CheckFunction], CheckFunction]:
-        """Put a function in as the check with this code; several functions may share one code."""
+        """Register a function as the check with this code; several functions may share one code."""
 
         def register(function: CheckFunction) -> CheckFunction:
             self.append(
@@ -226,15 +226,15 @@ class Looked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """A pipeline whose servers are examined: what its directory says of it, read when it is asked.
+    """A pipeline whose servers are examined: the facts in its directory, read when asked for.
 
     log_id: of its change log, "" before there is one. log_end: position of the newest flush point,
     in segments that are being written too; 0 for none. followed: the tables that the log follows,
     dropped ones too. copied: those that are copied by request, not by the bulk load. known: of the
     source's tables those that are followed or asked for. judged: those that concern a start, and
-    what is found about new ones. extracts: whether our own extract process runs. ends: the two
-    servers as they say who they are, None where every type is the same at both. Whatever reads the
-    directory raises CheckpointCorrupt.
+    the findings about new ones. extracts: whether our own extract process runs. ends: the two
+    servers, None where every type is the same at both. Whatever reads the directory raises
+    CheckpointCorrupt.
     """
 
     pipeline: Pipeline
@@ -257,8 +257,8 @@ class Examined:
 class SourceSeen:
     """What the source's checks saw of it.
 
-    tables: the captured ones, None where the source could not tell. database: what tells it from
-    every other database of its engine, empty where nothing does.
+    tables: the captured ones, None where the source could not be asked. database: what
+    distinguishes it from every other database of its engine, empty where nothing does.
     """
 
     tables: tuple[TableDefinition, ...] | None = None
@@ -266,14 +266,14 @@ class SourceSeen:
 
 
 class EngineChecks(Protocol):
-    """An engine's part `checks`; an engine that can be only one side has the functions of that one.
+    """An engine's part `checks`; an engine that can be only one side has only that side's function.
 
-    CHECKS: all of them. CHECKS_OF_A_NEW_TABLE: codes of those of the source that concern a table
+    CHECKS: all of them. CHECKS_OF_A_NEW_TABLE: codes of the source's checks that concern a table
     which a running pipeline takes in; empty for all. DROP_PROGRESS: the statement that takes the
-    progress tables out of a target. CHECKS_OF: codes of errors that need somebody to mend
-    something, each with the codes of the checks that find it. NOT_FOUND_BEFORE: the other such
-    errors, by code or by what codes begin with, and why no check finds them: a test compares both
-    with the engine's error classes.
+    progress tables out of a target. CHECKS_OF: codes of errors that need somebody to fix something,
+    each with the codes of the checks that find it. NOT_FOUND_BEFORE: the other such errors, by code
+    or by what codes begin with, and why no check finds them: a test compares both with the engine's
+    error classes.
     """
 
     CHECKS: Sequence[Check]

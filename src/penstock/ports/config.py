@@ -1,4 +1,4 @@
-"""What a pipeline is told to do: the sections of its file, as every room reads them.
+"""A pipeline's configuration: the sections of its file, as every room reads them.
 
 Names and defaults are those of document 000 where it has them. Not here: reading and checking the
 file (`penstock.control.config`).
@@ -80,7 +80,7 @@ class SourceSection:
 class TargetSection:
     """[target]. map: source namespace to target namespace; others keep their name.
 
-    types: what becomes of values that the target cannot hold, see `codec.types.parse_choices`.
+    types: the choices for values that the target cannot hold, see `codec.types.parse_choices`.
     """
 
     url: str = field(repr=False)
@@ -182,8 +182,8 @@ class SparkSection:
 class Config:
     """One pipeline, as its file says.
 
-    path: the file, absolute. file_tables: [source] tables as written there; those of `source` have
-    in them what was asked for since.
+    path: the file, absolute. file_tables: [source] tables as written there; those of `source`
+    include the requests since.
     """
 
     path: Path
@@ -204,7 +204,7 @@ class Config:
 
     @property
     def layout(self) -> PipelineLayout:
-        """Where the pipeline keeps what, below its directory."""
+        """The pipeline's directories."""
         return PipelineLayout(root=self.directory)
 
     def shown(self) -> dict[str, Any]:

@@ -43,9 +43,10 @@ class DeferredTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def early_and_late(definition: TableDefinition) -> tuple[TableDefinition, TableDefinition]:
-    """The table with the keys that hold at any moment and all indexes; and with the other keys.
+    """The table with the keys that hold at any moment and all indexes; and the other keys.
 
-    What tells its rows apart is what it is read by, piece by piece, and so is never there twice.
+    The key that identifies its rows is the one by which it is read in chunks, so no value of it
+    comes twice.
     """
     early = tuple(key for key in definition.unique_keys if _is_identity(key, definition))
     late = tuple(key for key in definition.unique_keys if key not in early)
@@ -58,7 +59,7 @@ def early_and_late(definition: TableDefinition) -> tuple[TableDefinition, TableD
 
 
 def is_unique(index: str) -> bool:
-    """Whether an index of MySQL that is listed with those that are no keys is a unique one."""
+    """Whether an index of MySQL that is listed among the plain indexes is a unique one."""
     return index.startswith("unique ")
 
 
@@ -70,8 +71,9 @@ def key_refused(key: DeferredKey, table: TableName, said: str) -> TargetDdlFaile
     """The error for a key that the target refuses to make. said: the server's words, no values."""
     return TargetDdlFailed(
         f"adding unique key {key.name} of {table}: {said}",
-        hint="The target takes values for equal that the source tells apart, or has rows of its "
-        "own. Give the columns the source's collation, or take those rows away, or do without the "
+        hint="Values that differ in the source are equal in the target, or the target has rows of "
+        "its own. Give the columns the source's collation, or take those rows away, or do without "
+        "the "
         f"key: {key.plain}; then run the same command again.",
         table=str(table),
     )
@@ -80,7 +82,7 @@ def key_refused(key: DeferredKey, table: TableName, said: str) -> TargetDdlFaile
 def add_deferred_keys(url: str, table: DeferredTable) -> list[str]:
     """Make the unique keys of a table that have waited; what is there already is left alone.
 
-    Returns a sentence for each that cannot be had any more. Raises TargetDdlFailed for one that
+    Returns a sentence for each that cannot be made any more. Raises TargetDdlFailed for one that
     the target refuses, and what a connection does.
     """
     notes: list[str] = part(url, "deferred_keys").add_deferred_keys(url, table)
@@ -88,7 +90,7 @@ def add_deferred_keys(url: str, table: DeferredTable) -> list[str]:
 
 
 def drop_deferred_keys(url: str, table: DeferredTable) -> list[str]:
-    """Take unique keys away that an earlier load of the table has made.
+    """Drop unique keys that an earlier load of the table has made.
 
     Returns a sentence for each that has to stay.
     """

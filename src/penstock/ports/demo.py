@@ -16,7 +16,7 @@ from penstock.ports.registry import engines
 class WorkloadOptions:
     """How long and how fast. The two big moments come at these shares of the time.
 
-    transaction_count_max: stop after as many, should that come before duration_s; None: no such
+    transaction_count_max: stop after as many, if before duration_s; None: no such
     bound.
     """
 

@@ -1,6 +1,6 @@
 """What an extraction is asked to do, and what it counts.
 
-Not here: doing it (`extract.py`).
+Not here: doing it (`penstock.extract`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class ExtractOptions:
     events_per_flush: rows after which what was read is made durable and acknowledged.
     flush_interval_s: the longest that rows wait for that, and the age at which a segment is
     rotated. idle_wait_s: how long nothing must come before exit_when_idle ends the extraction.
-    slot_wait_s: patience with a slot that somebody else reads. table_interval_s: how long at most
-    until the catalogue is looked at again for changes that send no rows; sooner where a look is
-    cheap. catch_up_bytes: WAL behind the server from which on ranges of catch_up_range_bytes are
+    slot_wait_s: how long to wait for a slot that somebody else reads. table_interval_s: how long at
+    most until the catalogue is looked at again for changes that send no rows; sooner where a look
+    is cheap. catch_up_bytes: how far behind the server, in WAL, ranges of catch_up_range_bytes are
     read by COPY before streaming; 0: never. server_id: ours as a replica of MySQL and MariaDB; 0:
     one that is made from the pipeline's name and place.
     """
@@ -66,7 +66,7 @@ class ExtractOptions:
 class Progress:
     """Counters of one extraction, kept for display.
 
-    problem: what the stream broke of, since problem_since_us, to be tried again at next_try_us;
+    problem: why the stream broke, since problem_since_us, to be tried again at next_try_us;
     empty and 0 once it flows again. last_error: the last of these, also after that.
     """
 

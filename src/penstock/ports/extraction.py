@@ -1,4 +1,4 @@
-"""Making a source's engine for the extract process, with what it needs at the source made.
+"""Makes a source's engine for the extract process, and what it needs at the source.
 
 Not here: the engine itself (`source.py`), and the loop that drives it (`penstock.extract`).
 """
@@ -22,7 +22,7 @@ class Extraction(Protocol):
     """An engine's part `extraction`."""
 
     def identity(self, config: Config, /) -> SourceIdentity:
-        """Ask the source who it is. Raises what connecting does."""
+        """Ask the source for its identity. Raises what connecting does."""
         ...
 
     def opened(
@@ -37,14 +37,14 @@ class Extraction(Protocol):
         """The engine, for as long as changes are extracted.
 
         In mode data+change the handover is made around it: entering waits until the position is
-        captured, leaving until the bulk load has no more use for its snapshot, unless stop() says
-        so. tables: those that the pipeline captures, read when called. Raises LogWithoutBulkLoad
-        and the engine's refusals.
+        captured, leaving until the bulk load does not need its snapshot any more, unless stop()
+        says so. tables: those that the pipeline captures, read when called. Raises
+        LogWithoutBulkLoad and the engine's refusals.
         """
         ...
 
     def has_begun(self, pipeline: Pipeline, /) -> bool:
-        """Whether a log stands somewhere, from where it goes on whatever else is asked for."""
+        """Whether the log has a position, from where it goes on whatever else is asked for."""
         ...
 
 

@@ -1,6 +1,6 @@
-"""The handover's state and the decision what to do next: pure, but for reading the file.
+"""The handover's state and the decision what to do next: pure, except for reading the file.
 
-Not here: doing it (`handover.py`).
+Not here: doing it (`handover.py` of each engine).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class HandoverStep(msgspec.Struct, frozen=True, kw_only=True):
 class Handover(msgspec.Struct, frozen=True, kw_only=True):
     """What handover.json holds.
 
-    slot_position: where the slot's changes begin. position: what the bulk load reads stands here;
+    slot_position: where the slot's changes begin. position: of what the bulk load reads;
     equal to slot_position in mode snapshot. Both as text, empty until captured. snapshot_id: of
     the exported snapshot, empty when there is none (any more); snapshot_text: what it holds. gtids:
     the transactions before the position (MySQL and MariaDB). settled: see `Point`, empty where it
@@ -134,7 +134,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(state: Handover, seen: Seen) -> Do:
-    """Tell what to do now; do nothing. The same state and facts always give the same answer."""
+    """What to do now; it does nothing. The same state and facts always give the same answer."""
     if state.phase is Phase.STARTED:
         return Do.RESUME
     if state.phase is Phase.DONE:
@@ -162,14 +162,14 @@ def _decide_paused(state: Handover, seen: Seen) -> Do:
 
 
 def read_handover(config: Config) -> Handover | None:
-    """The handover as it stands; None when none was begun. Raises CheckpointCorrupt."""
+    """The handover's state; None when none was begun. Raises CheckpointCorrupt."""
     return checkpoint.load(config.layout.state / STATE_FILE, Handover)
 
 
 def check_bulk_load(config: Config, begun: Handover | None, *, has_begun: bool) -> None:
-    """Refuse a log that stands somewhere and was begun without a bulk load, in mode data+change.
+    """Refuse, in mode data+change, a log with a position that was begun without a bulk load.
 
-    begun: the handover as it stands. has_begun: the log has. Raises LogWithoutBulkLoad.
+    begun: the handover's state. has_begun: the log has a position. Raises LogWithoutBulkLoad.
     """
     if has_begun and begun is None:
         raise LogWithoutBulkLoad(

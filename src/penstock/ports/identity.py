@@ -1,4 +1,4 @@
-"""Whose directory this is: `state/source.json` ties a pipeline's directory to its source.
+"""Whose directory this is: `state/source.json` binds a pipeline's directory to its source.
 
 The system identifier alone is not enough: a cloned server keeps it, so database and slot are kept
 too. Not here: the lock against two processes at once (`penstock.log.writer`).
@@ -56,7 +56,7 @@ class SourceIdentity:
 
 
 def stored_identity(config: Config) -> SourceIdentity | None:
-    """Who the directory belongs to; None for a new one. Raises CheckpointCorrupt."""
+    """The source that the directory belongs to; None for a new one. Raises CheckpointCorrupt."""
     return checkpoint.load(config.layout.state / IDENTITY_FILE, SourceIdentity)
 
 
@@ -108,6 +108,6 @@ def check_pipeline(config: Config, stored: SourceIdentity) -> None:
 
 
 def keep_identity(config: Config, identity: SourceIdentity) -> None:
-    """Tie the directory to this source, durably. Call with the directory's lock held."""
+    """Bind the directory to this source, durably. Call with the directory's lock held."""
     REAL_FILES.make_directory(config.layout.state)
     checkpoint.save(config.layout.state / IDENTITY_FILE, identity)

@@ -1,4 +1,4 @@
-"""What is asked of a source again and again: where it is, what we lack, and what it keeps.
+"""What a source is asked again and again: its position, what we lack, and what it keeps.
 
 Not here: what follows from the answers (`penstock.control.lag`).
 """
@@ -40,7 +40,7 @@ def _difference(first: int, last: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """What a source tells of its log behind ours. commit_us: of its first transaction, or None."""
+    """What a source says of its log behind ours. commit_us: of its first transaction, or None."""
 
     commit_us: int | None
 
@@ -51,8 +51,8 @@ class SourceState:
 
     flush_lag_s: how long the source has waited for the log to have a commit durably. A server
     without slots knows nothing of us: there slot_exists says that there is a log, slot_active that
-    an extractor runs, confirmed is the log's end; and unread is told. bytes_between: of the
-    source's log between two positions.
+    an extractor runs, confirmed is the log's end; and unread is set. bytes_between: of the source's
+    log between two positions.
     """
 
     position: int
@@ -79,7 +79,7 @@ class Retention:
 
     size_bytes: of its log. age_s: since the oldest file of it was last written; None where the
     role may not ask. left_bytes: what may still be written before the source throws it away; None
-    where it never does. state: the server's own word (reserved, extended, unreserved, lost).
+    where it never does. state: the server's own term (reserved, extended, unreserved, lost).
     Servers of MySQL's family keep nothing for us: there it is all that they keep, and expires_s is
     the age at which they delete a file; None where they never do.
     """
@@ -110,11 +110,11 @@ class SourceReader(Protocol):
         ...
 
     def state(self, log: LogEnd) -> SourceState:
-        """Where the source is, and what it has written behind our log."""
+        """The source's position, and what it has written behind our log."""
         ...
 
     def retention(self) -> Retention | None:
-        """What the source keeps of its log; None where there is nothing that it keeps for us."""
+        """What the source keeps of its log; None where it keeps nothing for us."""
         ...
 
     def close(self) -> None:

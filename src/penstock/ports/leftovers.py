@@ -1,6 +1,6 @@
 """What a pipeline leaves at its target: schema `wirekite`, and where asked for its tables.
 
-The port for both engines. Not here: asking whether it may go (`penstock.control.reset`).
+Not here: asking whether it may go (`penstock.control.reset`).
 """
 
 from __future__ import annotations

@@ -26,12 +26,11 @@ class PointUnfit(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A consistent point of the source: an exported snapshot and the position it stands at.
+    """A consistent point of the source: an exported snapshot and its position.
 
     Rows of transactions whose commit record starts before `position` are in the snapshot, all
-    others are not. snapshot_text: what the snapshot holds: ids come again after a
-    restart. settled:
-    where snapshots of several moments hold later rows, too, the position up to which changes have
+    others are not. snapshot_text: what the snapshot holds, because ids are used again after a
+    restart. settled: where snapshots are of several moments, the position up to which changes have
     to be applied before the tables are equal to the source.
     """
 
@@ -55,7 +54,7 @@ class Planner(Protocol):
         ...
 
     def release(self) -> None:
-        """All rows are copied: the points that were made can go."""
+        """All rows are copied: release the points that were made."""
         ...
 
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
@@ -107,7 +106,7 @@ class HeldPoint(Protocol):
 def open_planner(config: Config, *, first: Callable[[], Point | None] | None = None) -> Planning:
     """The planner of a pipeline's source, to be used as a context manager.
 
-    first: asked when the load wants the handover's point; None where there is no handover.
+    first: called when the load wants the handover's point; None where there is no handover.
     """
     made: Callable[..., Planning] = part(config.source.url, "planner")
     return made(config, first=first or (lambda: None))

@@ -19,7 +19,7 @@ class Policy(StrEnum):
 
     EXCEPTION: stop, with nothing of it applied. EVOLVE: change the target as the source was, stop
     where that cannot be. TRY_EVOLVE: the same, and as LENIENT where it cannot be, with a note.
-    LENIENT: no column and no value of the target is ever given up. IGNORE: the target's shape stays
+    LENIENT: no column and no value of the target is ever lost. IGNORE: the target's shape stays
     as it is, what it has no column for is not written.
     """
 
@@ -55,7 +55,7 @@ class SchemaChangeRefused(PenstockError):
 
 
 class SchemaChangeNotCarried(PenstockError):
-    """A change of shape could not be carried out, and try_evolve went on as lenient does.
+    """A change of shape could not be applied, and try_evolve went on as lenient does.
 
     Kept among a pipeline's past errors; nothing has ended.
     """
@@ -65,9 +65,9 @@ class SchemaChangeNotCarried(PenstockError):
 
     @classmethod
     def of(cls, table: str, note: str) -> Self:
-        """For a table and what is noted of it."""
+        """For a table and its note."""
         return cls(
-            f"{table}: {note}; gone on as lenient does",
+            f"{table}: {note}; continued as with lenient",
             hint="The target keeps every column and value. To have the source's shape, alter the "
             "table there, or load it again; docs/schema-changes.md says what each policy does.",
             table=table,

@@ -1,4 +1,4 @@
-"""The tables of database or schema `wirekite` of any target: the door for the other processes.
+"""The tables of database or schema `wirekite` of any target, for the other processes.
 
 The loader itself goes through `ports/target.py`. Not here: the tables (`target/progress.py`
 of each engine).
@@ -39,7 +39,7 @@ class Progress(Protocol):
         ...
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
-        """The tables that stand, or stood, apart from the flow; see `ports/table_sync.py`."""
+        """The tables that have, or had, a table sync; see `ports/table_sync.py`."""
         ...
 
     def read_left_out(self) -> dict[TableName, frozenset[str]]:

@@ -1,6 +1,6 @@
 """What a target may refuse, whichever engine it is: one class for each condition.
 
-The modules of an engine raise them, with its own words and statements in message and hint.
+The modules of an engine raise them, with the server's own words and statements in message and hint.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class StagingChanged(PenstockError):
 class RowsUnexpected(PenstockError):
     """A row that is new to the log is in the target already, or one that it changes is not.
 
-    So it is while changes are applied again that a copy of the table holds already, and where
-    somebody else writes to it. schema, name: the table's at the source.
+    This happens while changes are applied again that a copy of the table holds already, and where
+    somebody else writes to the table. schema, name: the table's at the source.
     """
 
     code = "LD23"
@@ -67,13 +67,13 @@ class AppliedByAnother(PenstockError):
 
 
 class TargetShapeDiffers(PenstockError):
-    """A table that is there already has other columns than the source's."""
+    """An existing table has other columns than the source's."""
 
     code = "TG10"
 
 
 class TargetTypeMissing(PenstockError):
-    """A column's type cannot be had in the target."""
+    """A column's type is not available in the target."""
 
     code = "TG11"
 
@@ -127,13 +127,13 @@ class TargetRowMissing(PenstockError):
 
 
 class TriggersWouldFire(PenstockError):
-    """Triggers or rules of the target would act on rows that the source's have acted on already."""
+    """Triggers or rules of the target would act on rows that the source's have handled already."""
 
     code = "TG34"
 
 
 class TruncateBlocked(PenstockError):
-    """A table was truncated at the source, and in the target rows of others hang on it."""
+    """A table was truncated at the source, and in the target rows of other tables refer to it."""
 
     code = "TG35"
 
@@ -145,6 +145,6 @@ class ActionUnknown(PenstockError):
 
 
 class TargetNotTransactional(PenstockError):
-    """A target table is kept by a storage engine that cannot take a batch back."""
+    """A target table has a storage engine that cannot roll a batch back."""
 
     code = "TG37"

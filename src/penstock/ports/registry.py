@@ -1,4 +1,4 @@
-"""The engines that there are, by the schemes of their URLs: the one place where one is looked up.
+"""The engines that there are, by the schemes of their URLs: the one place where they are looked up.
 
 An engine is a folder of `penstock.engines` or a package that is installed beside us and has an
 entry point in the group `penstock.engines`; either gives a `Descriptor`. A descriptor imports
@@ -30,7 +30,7 @@ class EngineUnknown(UrlInvalid):
 
 
 class PartMissing(PenstockError):
-    """An engine cannot be what a pipeline wants it to be, such as a source."""
+    """An engine lacks the part that a pipeline needs, such as that of a source."""
 
     code = "HS33"
     retry = "operator"
@@ -41,12 +41,12 @@ class Descriptor:
     """What an engine is, without importing anything of it.
 
     name: of its folder. shown: its name for people. schemes: of its URLs, each with the engine's
-    name in the table of types (`codec.types`). parts: by name, as `module` or `module:attribute`; a
-    part that is not there is what the engine cannot be. options: keys of a section of the pipeline
-    file that are this engine's alone. start_keys: those of them that say where a new log begins,
-    which a handover finds by itself. begins: where a new change log of it begins, in words, and
-    what to do in place of another engine's parameter. example: a URL. has_same_types: every type is
-    the same in every version, so that between two of its servers nothing is translated or chosen.
+    name in the table of types (`codec.types`). parts: by name, as `module` or `module:attribute`;
+    an engine cannot be what it has no part for. options: keys of a section of the pipeline file
+    that are this engine's alone. start_keys: those of them that say where a new log begins, which a
+    handover finds automatically. begins: where a new change log of it begins, in words, and what to
+    do in place of another engine's parameter. example: a URL. has_same_types: every type is the
+    same in every version, so that between two of its servers nothing is translated or chosen.
     """
 
     name: str
@@ -130,6 +130,6 @@ def types_at(url: str) -> str:
 
 
 def same_types(first: str, second: str) -> bool:
-    """Whether two URLs name servers between which every type stays what it is."""
+    """Whether two URLs name servers that have the same types."""
     engine = engine_at(first)
     return engine.has_same_types and engine is engine_at(second)

@@ -1,8 +1,8 @@
 """Writing rows anew in the target where they differ from the source's: the port.
 
 All of it is one target transaction: a row with the applied position is locked first, so that no
-loader commits meanwhile; rows that differ are deleted, and come again from the source the way that
-the bulk load brings them. Not here: which rows differ, and when it may be done (`control`).
+loader commits meanwhile; rows that differ are deleted, and copied from the source as in the bulk
+load. Not here: which rows differ, and when it may be done (`control`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RepairTarget(Protocol):
         ...
 
     def check(self, table: RepairTable) -> None:
-        """See that the table can be written. Raises TargetShapeDiffers and RepairRefused."""
+        """Check that the table can be written. Raises TargetShapeDiffers and RepairRefused."""
         ...
 
     def delete(self, table: TableName, condition: str) -> int:
@@ -64,7 +64,7 @@ class RepairTarget(Protocol):
         ...
 
     def copy(self, task: ChunkTask, reader: BulkReader) -> int:
-        """Bring rows; how many."""
+        """Copy rows; how many."""
         ...
 
     def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
@@ -83,9 +83,9 @@ def open_repair(url: str, ends: ServerPair | None, namespaces: dict[str, str]) -
 
 
 def own_columns(table: TableName, own: list[str]) -> RepairRefused:
-    """The error for a table that would lose the values of columns that the source has not."""
+    """The error for a table that would lose the values of columns that the source does not have."""
     return RepairRefused(
-        f"target table {table} has columns that the source has not: {', '.join(own)}",
+        f"target table {table} has columns that the source does not have: {', '.join(own)}",
         hint="Their values would be lost with the rows that are written anew: write the rows that "
         "differ by hand, or drop these columns first.",
         table=str(table),

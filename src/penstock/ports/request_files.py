@@ -29,12 +29,12 @@ class RequestFiles:
         self._state = state
 
     def read(self) -> tuple[TableRequests, CaptureAnswers]:
-        """What is asked, and what was made of it. Raises CheckpointCorrupt."""
+        """The requests, and the answers to them. Raises CheckpointCorrupt."""
         requests = self._state.load(REQUESTS_FILE, TableRequests) or TableRequests()
         return requests, self._state.load(CAPTURED_FILE, CaptureAnswers) or CaptureAnswers()
 
     def answer(self, request: TableRequest, error: PenstockError | None) -> None:
-        """Keep what was made of a request; error: what stands against it."""
+        """Keep the answer to a request; error: why it is refused."""
         said = CaptureAnswer(table=request.table, capture_id=request.capture_id)
         if error is not None:
             said = CaptureAnswer(

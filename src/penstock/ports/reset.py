@@ -22,9 +22,9 @@ class SourceReset(Protocol):
         ...
 
     def owner(self, config: Config, /, *, log_id: str) -> str:
-        """Whose what is found is, in words; empty where that is not known, or nobody's.
+        """The owner of what is found, in words; empty where that is not known, or nobody's.
 
-        log_id: of our log, or empty. Raises a typed error where it is surely another pipeline's.
+        log_id: of our log, or empty. Raises a typed error where it is certainly another pipeline's.
         """
         ...
 

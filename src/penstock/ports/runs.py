@@ -81,7 +81,7 @@ class RunQueue:
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """What broke the stream: raised by `next` behind the runs that are there."""
+        """What broke the stream: raised by `next` after the runs that are there."""
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()

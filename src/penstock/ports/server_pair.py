@@ -1,6 +1,6 @@
-"""The two servers of a pipeline, and how a table's rows are read at one so that they fit the other.
+"""The two servers of a pipeline, and how rows are read at one so that they fit the other.
 
-Not here: how that is found out (`penstock.sql.read_plan`).
+Not here: making a plan (`penstock.sql.read_plan`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from penstock.model import TableDefinition
 
 
 class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a table's rows go. Also what bulk.json holds of it. columns: their names, in order.
+    """How a table's rows are read for another engine. Also what bulk.json holds of it. columns:
+    their names, in order.
 
     expressions: what a SELECT of MySQL lists. cells: how those are written; lines: how the columns
     of a COPY are. templates: what LOAD DATA computes of each value, `{}` for the value itself.
-    enums: columns of MySQL's in which an empty text is the value 0 of an ENUM, and no label.
+    enums: columns of MySQL's in which an empty text is the value 0 of an ENUM, not a label.
     """
 
     columns: tuple[str, ...]
@@ -33,7 +34,7 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPair:
-    """The two servers of a load, and what the user has chosen for what may get lost."""
+    """The two servers of a load, and the user's choices for what may get lost."""
 
     source: Server
     target: Server

@@ -1,8 +1,8 @@
 """What the extractor asks of a database engine, and what it gives it in return.
 
-One class per engine implements `SourceEngine` (`postgres.engine`, `mysql.engine`); the loop of
-document 000 in `extract.py` knows nothing else of them. Engines do not know the log: what they
-keep, they keep through `StateFiles`, and what they write, through `LogAccess`.
+One class per engine implements `SourceEngine` (`source/engine.py` of each); the loop of document
+000 in `penstock.extract` knows nothing else of them. Engines do not know the log: what they keep,
+they keep through `StateFiles`, and what they write, through `LogAccess`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class StateFiles(Protocol):
 class EnginePlace:
     """Where an engine works. spill: directory of side files. run: directory of what is for show.
 
-    log_id: tells the log's, from the first attempt on.
+    log_id: returns the log's, from the first attempt on.
     """
 
     state: StateFiles
@@ -50,11 +50,11 @@ class EnginePlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What an engine is, for the log.
+    """What the log has to know of a source.
 
     identity: what must never change in the life of a log. resend_from: the position from which on
-    the source surely sends again; None: not known, or it has lost what we have not saved. begin:
-    where an empty log begins, 0 where the source tells.
+    the source certainly sends again; None: not known, or it has lost what we have not saved. begin:
+    where an empty log begins, 0 where the source decides.
     """
 
     identity: Mapping[str, str]
@@ -72,7 +72,7 @@ class StreamCounted(Protocol):
 
     @property
     def ignored_row_count(self) -> int:
-        """Rows of tables that are not captured, where they are told."""
+        """Rows of tables that are not captured, where the source reports them."""
         ...
 
 
@@ -98,7 +98,7 @@ class SourceStream(Protocol):
         ...
 
     def ask_for_position(self) -> None:
-        """Have the server say how far it is, should it be silent otherwise."""
+        """Have a silent server say how far it is."""
         ...
 
     def acknowledge(self, position: int) -> None:
@@ -148,7 +148,7 @@ class SourceEngine(Protocol):
         ...
 
     def begin(self, place: EnginePlace) -> Origin:
-        """Called once, before the log is opened: who the source is."""
+        """Called once, before the log is opened: the source's identity."""
         ...
 
     def server_position(self) -> int:
@@ -184,7 +184,7 @@ class SourceEngine(Protocol):
         ...
 
     def has_outstanding(self) -> bool:
-        """Whether something has to be done about tables before the source may count as idle."""
+        """Whether something has to be done about tables before the source counts as idle."""
         ...
 
     def tend(self, log_access: LogAccess, /) -> None:

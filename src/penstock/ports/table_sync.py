@@ -1,11 +1,11 @@
-"""Tables that stand apart from the flow: paused, copied again, or catching up.
+"""Table sync: tables that are paused, copied again, or catching up.
 
-A batch applies all tables at once, so that the target stands at one commit. A table that stands
-apart is left out of the batches; a row of `wirekite.wirekite_apart` says up to where the log is
-applied to it. When it goes on, batches of it alone, from the same segments, take it from there to
-where the others are, and it is one of them again. The row is written in the transaction that
-moves it, so that each change is applied once whatever is killed. Pure. Not here: batches
-(`table_sync_flow.py`), the table (`postgres/progress.py`, `mysql/progress.py`).
+A batch applies all tables at once, so that the target is at one commit. A table with a table sync
+is left out of the batches; a row of `wirekite.wirekite_apart` says up to where the log is applied
+to it. When it goes on, batches of it alone, from the same segments, take it from there to where the
+others are, and it is one of them again. The row is written in the transaction that moves it, so
+that each change is applied once whatever is killed. Pure. Not here: batches (`table_sync_flow.py`),
+the table (`postgres/progress.py`, `mysql/progress.py`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class SyncState(StrEnum):
 
     FOLLOWING: with the others. PAUSED: its changes wait. COPYING: its rows are copied at a
     consistent point of their own. CATCHING_UP: its changes since are applied, beside the others.
-    REMOVED: its changes count no more. ISOLATED: a change of it could not be applied; those behind
-    count no more, until its rows are copied again.
+    REMOVED: its changes are ignored. ISOLATED: a change of it could not be applied; later ones are
+    ignored, until its rows are copied again.
     """
 
     FOLLOWING = "following"
@@ -116,7 +116,7 @@ def _moved(
 
 
 def isolated(row: TableSync | None, table: TableName, applied: Applied) -> TableSync:
-    """The row of a table that is left behind where its changes are applied to.
+    """The row of a table that stays at the position up to which its changes are applied.
 
     applied: where the others are, and it, if it was with them.
     """
@@ -134,7 +134,7 @@ def has_met(row: TableSync, applied: Applied) -> bool:
 def left_out(rows: Iterable[TableSync], requests: TableRequests) -> frozenset[TableName]:
     """The tables that batches of all tables leave out.
 
-    Also one that was added and is not copied yet: it may have no table in the target.
+    Tables that were added and are not copied yet, too: they may have no table in the target.
     """
     served = {row.table: row.copy_id for row in rows}
     apart = {row.table for row in rows if row.state is not SyncState.FOLLOWING}

@@ -20,7 +20,7 @@ class Followed:
     """The tables whose changes go into the log, or went there until they were dropped.
 
     missing: those of them that were dropped. ids: what the source knows them by where names may
-    change (oids of PostgreSQL), so that one is known that has another name now.
+    change (oids of PostgreSQL), so that a renamed table is recognised.
     """
 
     names: frozenset[TableName]
@@ -67,7 +67,7 @@ class Tables(Protocol):
     def present(
         self, config: Config, patterns: Sequence[str], known: Followed, /
     ) -> Present | None:
-        """What the catalogue has now; None where it cannot be told yet which tables are new."""
+        """What the catalogue has now; None where it is not known yet which tables are new."""
         ...
 
     def everything(self, url: str, /) -> str:

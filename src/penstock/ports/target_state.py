@@ -26,7 +26,7 @@ class TargetReader(Protocol):
 
     @property
     def counts(self) -> ChunkCounts:
-        """Who tells of the bulk load's chunks."""
+        """The counts of the bulk load's chunks."""
         ...
 
     def present(self) -> tuple[bool, bool]:
@@ -46,7 +46,7 @@ class TargetReader(Protocol):
         ...
 
     def apart(self) -> Mapping[TableName, TableSync]:
-        """The tables that stand, or stood, apart from the flow."""
+        """The tables that have, or had, a table sync."""
         ...
 
     def close(self) -> None:

@@ -94,7 +94,7 @@ class Part:
 class Image:
     """One side's SQL for a table's rows: the text of the key and of the whole row.
 
-    key is the row itself for a table without a key. name: how people are told a key; the key
+    key is the row itself for a table without a key. name: how a key is shown to people; the key
     itself when empty.
     """
 
@@ -107,8 +107,8 @@ class Image:
 class Cell:
     """A column on one side. text: template of the text that it is compared by.
 
-    is_any: the text can hold anything. is_long: it enters as a digest; of its bytes as they are
-    with is_bytes.
+    is_any: the text can hold anything. is_long: it enters as a digest; with is_bytes as one of its
+    unchanged bytes.
     """
 
     name: str
@@ -283,7 +283,7 @@ class Verifier(Protocol):
     ) -> AbstractContextManager[tuple[VerifyReader, SourcePoint]]:
         """The source at a new consistent point.
 
-        tables: asked for those that are taken in, where the point depends on them. tell: told how
+        tables: returns the captured tables, where the point depends on them. tell: called with how
         the point is taken, where others may have to wait for it. sessions: how many read at once.
         Queries that still run at an exception's way out are ended.
         """
@@ -296,7 +296,7 @@ class Verifier(Protocol):
         ...
 
     def nudge(self, url: str) -> None:
-        """Have an idle source's log go beyond the point, where its end is not told as it is."""
+        """Have an idle source's log go beyond the point, where its end is not reported exactly."""
         ...
 
     def unread(
@@ -308,7 +308,7 @@ class Verifier(Protocol):
         *,
         since: int,
     ) -> str:
-        """What of ours lies between our log and the point, for people; empty for nothing.
+        """Which of our changes are between our log and the point, for people; empty for none.
 
         since: the position of the log's end, or where it begins while nothing is in it; 0: neither.
         """

@@ -1,9 +1,9 @@
 """How a table's rows are read from one engine so that they fit another: a `ReadPlan` per table.
 
-What holds a column is the table of types' business (`codec.types`); here is how its values get
-there in bulk without becoming objects: what the source's engine lists, what the walk over the bytes
-does to each cell, and for MySQL what LOAD DATA computes. The values that arrive are those of the
-change path, for every type and character set: text is decoded by the same tables, times are in UTC,
+The table of types (`codec.types`) says what holds a column; here is how its values get there in
+bulk without becoming objects: what the source's engine lists, what the walk over the bytes does to
+each cell, and for MySQL what LOAD DATA computes. The values that arrive are those of the change
+path, for every type and character set: text is decoded by the same tables, times are in UTC,
 floating numbers have all their digits. Not here: one engine's columns (`read_plan.py` of its
 source), and the walk (`codec.mysql.mysqltext`, `codec.postgres.copytext`).
 """
@@ -22,7 +22,7 @@ AS_IS = "{}"  # the value as text in utf8mb4, where anything is computed of it
 
 
 def read_plan_of(definition: TableDefinition, ends: ServerPair) -> ReadPlan:
-    """How a table's rows are read and written. Not for PostgreSQL at both ends."""
+    """How a table's rows are read and written. Not between two PostgreSQL servers."""
     columns = carried(definition, ends)
     plan = engine_with_types(ends.source.engine).part("read_plan")
     way: ReadPlan = plan(columns, ends.mappings(definition), ends)
@@ -36,7 +36,7 @@ def _with_keys(
     """The templates; where there are any, of whole numbers in the key as well.
 
     Where LOAD DATA computes anything, MySQL before 9 gives a 0 in an AUTO_INCREMENT column the next
-    number, in spite of NO_AUTO_VALUE_ON_ZERO, unless that is computed, too.
+    number, in spite of NO_AUTO_VALUE_ON_ZERO, unless that column is computed, too.
     """
     if all(template == AS_IS for template in templates):
         return tuple(templates)
@@ -50,8 +50,8 @@ def _with_keys(
 def carried(definition: TableDefinition, ends: ServerPair) -> list[ColumnDefinition]:
     """The columns whose values are copied.
 
-    Values that MySQL computes are in its log, and PostgreSQL has not the same functions: there
-    they are values like others. What PostgreSQL computes, it does not send.
+    Values that MySQL computes are in its log, and PostgreSQL does not have the same functions:
+    there they are ordinary values. PostgreSQL does not send values that it computes.
     """
     if ends.source.engine.is_mysql and not ends.target.engine.is_mysql:
         return list(definition.columns)

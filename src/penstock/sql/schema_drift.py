@@ -1,7 +1,7 @@
-"""What a table's shape in the target departs from the source's by, while changes are carried out.
+"""How a table's shape in the target differs from the source's, while changes are applied.
 
-Here a policy becomes a way to go: what is done, what is remembered of it, and what the record says
-afterwards. Pure. Not here: the statements of an engine.
+Applies a policy: what is done, what is remembered of it, and what the record says afterwards. Pure.
+Not here: the statements of an engine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SchemaDrift:
         return cls(set(record.left_out), set(record.kept), list(record.notes))
 
     def went(self, change: Change, policy: Policy) -> None:
-        """A change was gone about in this way: EVOLVE, LENIENT or IGNORE."""
+        """A change was handled with this policy: EVOLVE, LENIENT or IGNORE."""
         if change.kind in _LEAVING:
             if change.name in self.left_out:
                 self.left_out.discard(change.name)  # the target never had it
@@ -48,7 +48,7 @@ class SchemaDrift:
                 self.left_out.discard(change.column.name)
 
     def never_there(self, change: Change) -> bool:
-        """Whether a renamed column is one that the target never had; it still has not."""
+        """Whether a renamed column is one that the target never had, and still does not have."""
         if change.name not in self.left_out or change.column is None:
             return False
         self.left_out.discard(change.name)
@@ -62,7 +62,7 @@ class SchemaDrift:
         return said
 
     def record(self, before: TableRecord, relation: Relation) -> TableRecord:
-        """The record of a table that is as this relation has it, but for these departures."""
+        """The record of a table that is as this relation has it, except for this drift."""
         return replace(
             before,
             columns=shape_of(relation),

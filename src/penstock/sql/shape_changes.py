@@ -1,6 +1,6 @@
 """How two shapes of a table differ, change by change: what was applied last, and what is wanted.
 
-Pure. Only what the log tells is seen: names, types, which columns may be NULL, the key. Not here:
+Pure. Only what the log has is compared: names, types, which columns may be NULL, the key. Not here:
 what becomes of a change (`policies.py`), and what was applied last (`TableRecord`).
 """
 
@@ -32,8 +32,8 @@ class Change:
     """One difference. what: the sentence for messages, without a stop.
 
     column: the column as it is now, None where it is gone or the key is meant. name: of a column
-    that is gone, or was renamed: what it was called. keeps_rows: the rows that are there have their
-    values already, under the other name.
+    that is gone, or was renamed: what it was called. keeps_rows: existing rows have their values
+    already, under the other name.
     """
 
     kind: Kind
@@ -59,7 +59,7 @@ def not_null_of(relation: Relation) -> tuple[str, ...]:
 
 
 def is_applied(record: TableRecord, relation: Relation) -> bool:
-    """Whether a table was brought to just this shape before, as far as the record goes."""
+    """Whether a table was brought to exactly this shape before, as far as the record says."""
     return (
         record.columns == shape_of(relation)
         and record.key is not None
@@ -131,7 +131,7 @@ def shape_changes(
     """What a relation changes in the shape that was applied last, in an order to carry it out in.
 
     computed: columns that the target computes itself, which rows need not have. renamed: the log
-    says that columns got other names, so that the one that stands where another stood is that one.
+    says that columns got other names, so that a column in the place of another is that one.
     """
     before = dict(record.columns if record.columns is not None else shape_of(relation))
     now = {column.name: column for column in relation.columns}
@@ -158,7 +158,7 @@ def shape_changes(
 
 
 def _renamed(record: TableRecord, relation: Relation) -> Mapping[str, str]:
-    """New names to old ones, where columns stand in the same places as before."""
+    """New names to old ones, where columns are in the same places as before."""
     old = [name for name, _ in record.columns or ()]
     new = [column.name for column in relation.columns]
     if len(old) != len(new):

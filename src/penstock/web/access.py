@@ -43,7 +43,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_name(header: str) -> str:
-    """The host of a Host header without its port, in small letters; empty when it has no form."""
+    """The host of a Host header without its port, in small letters; empty when it is malformed."""
     try:
         return (urlsplit(f"//{header}").hostname or "").rstrip(".")
     except ValueError:
@@ -127,7 +127,7 @@ class Access:
         return bool(session) and self.in_session(session)
 
     def form_secret(self, session: str) -> str:
-        """What a form of our pages carries, for this session alone."""
+        """The secret in a form of our pages, for this session alone."""
         text = session.encode() if self.needs_token else b"loopback"
         return hmac.new(self._key, text, hashlib.sha256).hexdigest()
 
@@ -137,7 +137,7 @@ class Access:
 
 
 def same_origin(headers: Mapping[str, str]) -> bool:
-    """Whether a request was made by a page of ours, as far as the browser tells."""
+    """Whether a request was made by a page of ours, as far as the browser says."""
     site = headers.get("sec-fetch-site", "")
     if site and site not in ("same-origin", "none"):
         return False

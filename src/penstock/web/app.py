@@ -251,7 +251,7 @@ class Interface:
         return form
 
     def _back(self, request: Request, anchor: str, told: str) -> Response:
-        """To the page again; with JavaScript the page is still there and is told in a word."""
+        """To the page again; with JavaScript the page is still there and gets a short text."""
         if "application/json" in request.headers.get("accept", ""):
             return _json({"told": told})
         name = request.path_params["name"]
@@ -268,7 +268,7 @@ class Interface:
         return self._html("login.html", request, {"wrong": False})
 
     async def login(self, request: Request) -> Response:
-        """Begin a session for who has the token."""
+        """Begin a session for a visitor with the token."""
         form = await _form(request)
         if not same_origin(request.headers):
             raise HTTPException(HTTPStatus.FORBIDDEN, "this form is not from this page")

@@ -1,4 +1,4 @@
-"""What `penstock web` and `penstock run --web` do, apart from printing.
+"""What `penstock web` and `penstock run --web` do, except printing.
 
 Light to import: the web server's libraries come when something is served.
 """
@@ -30,7 +30,7 @@ class WebNotInstalled(PenstockError):
 
 @contextmanager
 def beside(configs: Sequence[Config], host: str, port: int, *, say: Say) -> Iterator[None]:
-    """Serve while the block runs. say: told where, as a text and as fields. As `serving`."""
+    """Serve while the block runs. say: is given the address, as text and fields. As `serving`."""
     _check_installed()
     from penstock.web.server import WebOptions, serving
 

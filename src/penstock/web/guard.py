@@ -1,4 +1,4 @@
-"""What every request passes first: is it for us, and may who sent it come in?
+"""What every request passes first: is it for us, and may its sender come in?
 
 Also the headers that every answer has. Not here: forms (`app.py`), the rules (`access.py`).
 """

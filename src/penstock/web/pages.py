@@ -1,6 +1,6 @@
 """Readings and tasks as HTML: whole pages, and the regions of them that are sent again and again.
 
-Facts stand in the HTML itself, so that a page tells them without JavaScript too. Not here: requests
+Facts are in the HTML itself, so that a page shows them without JavaScript too. Not here: requests
 (`app.py`), what is known (`reading.py`, `tasks.py`).
 """
 
@@ -191,7 +191,7 @@ def index_context(watches: Sequence[Watch]) -> dict[str, Any]:
 
 
 def announcements(context: Mapping[str, Any]) -> dict[str, str]:
-    """What a screen reader is told when it changes: not what moves all the time."""
+    """What a screen reader reads out when it changes: not what moves all the time."""
     troubles = "; ".join(trouble.error for trouble in context["reading"].troubles)
     return {
         "state": f"Pipeline {context['name']}: {context['state']}",

@@ -1,6 +1,6 @@
 """Curves as SVG paths. Pure: numbers in, text out.
 
-A plot's box is PLOT_WIDTH by PLOT_HEIGHT and is stretched by the page; labels stand beside it as
+A plot's box is PLOT_WIDTH by PLOT_HEIGHT and is stretched by the page; labels are beside it as
 text, so that they keep their size on a phone.
 """
 

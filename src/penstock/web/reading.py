@@ -158,7 +158,7 @@ class Watch:
         self._thread.start()
 
     def want(self) -> bool:
-        """Somebody watches: look often for a while. Whether nobody did until now, so that
+        """Somebody watches: look often for a while. Returns whether nobody did until now, so that
         `latest` is old and a newer one is on its way.
         """
         idle = not self._is_watched
@@ -168,7 +168,7 @@ class Watch:
         return (idle or self._is_due) and self._thread.is_alive()
 
     def look_now(self) -> None:
-        """Something was done: look at once, and whoever comes before that has happened waits."""
+        """Something was done: look at once, and requests that come before that wait."""
         self._is_due = True
         self._wake.set()
 
@@ -194,7 +194,7 @@ class Watch:
         return self._clock.monotonic_s() - self._wanted_at_s < WATCHED_FOR_S
 
     def _look_safely(self) -> None:
-        """A defect is shown like any other trouble: a page that stands still would lie."""
+        """A defect is shown like any other trouble: a page that no longer changes would mislead."""
         try:
             self.look()
         except Exception as error:
@@ -321,7 +321,7 @@ def _trouble_of_outage(outage: Outage) -> Trouble:
 
 
 def _distinct(troubles: Sequence[Trouble]) -> tuple[Trouble, ...]:
-    """Each once: what two readers met alike is told by the one that was first to tell it."""
+    """Each once: of two readers with the same trouble the first one reports it."""
     told: list[Trouble] = []
     for trouble in troubles:
         if not any(one.error.endswith(trouble.error) for one in told):
@@ -349,7 +349,7 @@ def state_of(reading: Reading) -> str:
 
 
 def lag_of(reading: Reading) -> Lag | None:
-    """The lag; None where it is not known, or nothing was captured yet that could be late."""
+    """The lag; None where it is not known, or nothing was captured yet."""
     status = reading.status
     return status.lag if status is not None and status.log.log_id else None
 

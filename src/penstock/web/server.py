@@ -47,7 +47,7 @@ class ServerNotStarted(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebOptions:
-    """Where to listen and who may come. token: None: none is given, one is made if needed."""
+    """Where to listen and whom to let in. token: None: none is given, one is made if needed."""
 
     host: str = HOST_DEFAULT
     port: int = PORT_DEFAULT
@@ -64,7 +64,7 @@ class Served:
 
 
 class _Quiet(logging.Handler):
-    """What the web server's own logger says goes into the diagnostics, not between our lines."""
+    """Sends the web server's own log into the diagnostics, not between our lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
         logger.warning("web server", said=record.getMessage(), exc_info=record.exc_info)
@@ -120,7 +120,7 @@ def _running(
             timeout_graceful_shutdown=3,
         )
     )
-    # Not on the main thread: there the library would take the signals, which are ours.
+    # Not on the main thread: there the library would handle the signals, which we do.
     thread = threading.Thread(
         target=server.run, kwargs={"sockets": [listener]}, name="web", daemon=True
     )
@@ -149,7 +149,9 @@ def _wait_started(server: uvicorn.Server, thread: threading.Thread) -> None:
 def serve_until_stopped(
     configs: Sequence[Config], options: WebOptions, *, on_served: Callable[[Served], None]
 ) -> None:
-    """Serve until Ctrl-C or SIGTERM. on_served: told where, once it answers. As `serving`."""
+    """Serve until Ctrl-C or SIGTERM. on_served: is given the address, once it answers. As
+    `serving`.
+    """
     stop = StopRequest()
     with stop_on_signals(stop), serving(configs, options) as served:
         on_served(served)

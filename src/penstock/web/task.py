@@ -1,7 +1,7 @@
 """One doctor or verify, as a program of its own: `python -m penstock.web.task doctor FILE`.
 
-It tells what it does as JSON lines on standard error, which is what `host.process.Child` reads, and
-ends with its parent. Not here: who starts it (`tasks.py`).
+It reports what it does as JSON lines on standard error, which is what `host.process.Child` reads,
+and ends with its parent. Not here: who starts it (`tasks.py`).
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ def tell(line: dict[str, Any]) -> None:
 
 
 def run_doctor(config: Config) -> None:
-    """Examine, and tell each finding when it is there."""
+    """Examine, and report each finding when it is there."""
     report = examine(config, on_finding=lambda finding: tell({"finding": finding.as_dict()}))
     tell({"report": report.as_dict()})
 
 
 def run_verify(config: Config, stop: StopRequest) -> None:
-    """Compare, and tell what is waited for and how far the comparison is."""
+    """Compare, and report what is waited for and how far the comparison is."""
     told_s = float("-inf")
     lock = threading.Lock()
 
     def on_progress(seen: CompareProgress) -> None:
         nonlocal told_s
-        with lock:  # two sessions per side tell at once
+        with lock:  # two sessions per side report at the same time
             now_s = REAL_CLOCK.monotonic_s()
             if now_s - told_s < TELL_INTERVAL_S:
                 return
@@ -86,7 +86,7 @@ def obey_signals(stop: StopRequest) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run it; the exit code is 0 also when something was found, 1 for an error that was told."""
+    """Run it; the exit code is 0 even when something was found, 1 for a reported error."""
     kind, path = arguments
     stop = StopRequest()
     obey_signals(stop)

@@ -51,7 +51,7 @@ class TaskRuns(PenstockError):
 
 
 class TooManyTasks(PenstockError):
-    """So many checks and comparisons run that no other is begun."""
+    """Too many checks and comparisons run to begin another."""
 
     code = "WB04"
     retry = "backoff"
@@ -110,7 +110,7 @@ class Task:
         try:
             told = msgspec.json.decode(line, type=dict[str, Any])
         except msgspec.DecodeError:
-            logger.warning("a task told something else", line_length=len(line))
+            logger.warning("a task reported something else", line_length=len(line))
             return
         view = self.view
         if "finding" in told:
@@ -127,7 +127,7 @@ class Task:
             self._change(error=told["error"], waiting="")
 
     def _done(self, **fields: Any) -> None:
-        """It has said all; that its process ends takes a moment more."""
+        """It has reported everything; its process ends a moment later."""
         self._change(stage=Stage.DONE, ended_us=self._clock.now_us(), **fields)
 
     def _wait(self) -> None:

@@ -187,7 +187,7 @@ def _column(code: int, metadata: _Body, table: str) -> WireColumn:
     except ValueError as error:
         raise TypeRefused(
             f"column type {code} of the binlog is not known, in {table}",
-            hint="Leave the table out of the pipeline, or tell us which server wrote it.",
+            hint="Leave the table out of the pipeline, or report which server wrote it.",
             table=table,
         ) from error
     if kind in _ONE_BYTE:
@@ -446,7 +446,7 @@ def refuse_type(table: TableMap, column: WireColumn, name: str) -> None:
             f"column {name} of {table.schema}.{table.name} has the unknown collation "
             f"{column.collation}",
             hint="Show it with `select * from information_schema.collations where id = "
-            f"{column.collation}` and tell us.",
+            f"{column.collation}` and report it.",
             table=f"{table.schema}.{table.name}",
             column=name,
         )

@@ -14,7 +14,7 @@ from enum import StrEnum
 from penstock.codec.types.sides import Engine
 
 VALUE = "{}"  # where a template takes its operand
-# Of YEAR(2), which prints two digits of them: 1900 is what stands for 0.
+# Of YEAR(2), which prints two digits of them: 1900 means 0.
 FULL_YEAR = "lpad(if(year({}) = 1900, 0, year({})), 4, '0')"
 
 

@@ -13,7 +13,7 @@ from penstock.codec.types.mapping import AS_IS, AS_TEXT, Case, Held, Write
 from penstock.codec.types.sides import Engine
 from penstock.codec.types.source_type import GEOMETRIES, SourceType
 
-KEY_BYTES_MAX = 2704  # a third of a page, less what stands around it
+KEY_BYTES_MAX = 2704  # a third of a page, less its overhead
 _CHARACTER_BYTES = 4
 _INTEGERS = {
     ("tinyint", False): "smallint",

@@ -98,7 +98,7 @@ def check_publication_there(
 
 
 def pause_replay(connection: psycopg.Connection) -> None:
-    """Pause a standby's replay and wait until it stands. Raises ReplayNotPaused, resumed again."""
+    """Pause a standby's replay, and wait for it. Raises ReplayNotPaused, resumed again."""
     with server_errors("pausing replay"):
         connection.execute("select pg_wal_replay_pause()")
         deadline_s = REAL_CLOCK.monotonic_s() + PAUSE_TIMEOUT_S
@@ -116,7 +116,7 @@ def pause_replay(connection: psycopg.Connection) -> None:
 
 
 def frozen_point(config: Config, kept: ExitStack) -> ConsistentPoint:
-    """A snapshot of a standby whose replay stands; raises ReplayNotPaused when it does not."""
+    """A snapshot of a standby whose replay is paused; raises ReplayNotPaused when it is not."""
     keeper = open_source(config)
     with ExitStack() as guard:
         guard.callback(keeper.close)
@@ -138,7 +138,7 @@ def frozen_point(config: Config, kept: ExitStack) -> ConsistentPoint:
 
 
 def paused_point(config: Config, kept: ExitStack) -> ConsistentPoint:
-    """In the load process, mode pause: a later point. Replay is paused for it if it is not."""
+    """In the load process, mode pause: a later point. Replay is paused for it if necessary."""
     connection = kept.enter_context(closing(open_source(config)))
     row = connection.execute(STANDBY).fetchone()
     if row is not None and row[2] != "paused":

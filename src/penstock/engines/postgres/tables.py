@@ -30,7 +30,7 @@ def captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDef
 
 
 def watched(layout: PipelineLayout, files: Files = REAL_FILES) -> WatchState | None:
-    """What a pipeline's extraction remembers of the tables it follows; None before its first look.
+    """The stored state of the watch over a pipeline's tables; None before its first look.
 
     Raises CheckpointCorrupt.
     """

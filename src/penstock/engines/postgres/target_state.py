@@ -53,7 +53,7 @@ class PostgresReader:
 
     def apart(self) -> Mapping[TableName, TableSync]:
         """See TargetReader."""
-        with server_errors("reading the tables that stand apart"):
+        with server_errors("reading the table syncs"):
             return read_table_syncs(self._connection)
 
     def close(self) -> None:

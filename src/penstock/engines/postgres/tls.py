@@ -90,7 +90,7 @@ def _trust(context: ssl.SSLContext, parameters: Mapping[str, str], mode: str) ->
     root = None if system else _file(parameters, "sslrootcert", "root.crt")
     if system:
         context.load_default_certs()
-        mode = "verify-full"  # as libpq: the world's authorities prove nothing without the name
+        mode = "verify-full"  # as in libpq: a public authority proves nothing without the name
     elif root is not None and mode in ("require", "verify-ca", "verify-full"):
         context.load_verify_locations(cafile=str(root))
         mode = "verify-ca" if mode == "require" else mode
@@ -124,7 +124,7 @@ def channel_binding(certificate: bytes) -> bytes | None:
     """The hash of a server's certificate that binds SCRAM to this TLS channel (RFC 5929).
 
     certificate: DER. Returns None for a signature without a hash of its own, such as Ed25519, or
-    one that is not known here: SCRAM then goes without the binding.
+    one that is not known here: SCRAM is then used without the binding.
     """
     try:
         outer, _ = _element(certificate, 0)

@@ -1,5 +1,5 @@
 // What a page can do beyond showing facts: tabs, updates as they come, buttons without a new page.
-// Without this script the page tells the same and its forms work; it only stands still.
+// Without this script the page shows the same and its forms work; it is only not updated.
 "use strict";
 (() => {
   const one = (selector, from = document) => from.querySelector(selector);

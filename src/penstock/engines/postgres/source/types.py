@@ -16,7 +16,7 @@ from penstock.codec.postgres.pgtypes import neutral_type
 from penstock.engines.postgres.connect import literal, quoted
 from penstock.model import TypeDefinition
 
-# Domains may rest on domains: the last one's base carries the modifier that counts.
+# A domain may be over another domain: the innermost one's base type has the modifier that counts.
 BASE_TYPES = """
     with recursive base as (
         select t.oid as id,
@@ -222,8 +222,8 @@ def user_types(
 ) -> dict[int, tuple[TypeDefinition, ...]]:
     """The types that tables need besides PostgreSQL's own and those of extensions.
 
-    columns: per table oid, the oids of its columns' types. A type stands behind those it rests
-    on. Row types of tables are not listed.
+    columns: per table oid, the oids of its columns' types. A type comes after those it depends on.
+    Row types of tables are not listed.
     """
     ids = sorted({oid for oids in columns.values() for oid in oids})
     with connection.cursor(row_factory=dict_row) as cursor:
@@ -245,7 +245,7 @@ def _ordered(rows: dict[int, dict[str, Any]], oids: Iterable[int]) -> tuple[Type
     def visit(oid: int) -> None:
         if oid in done or oid not in rows:
             return
-        done[oid] = None  # a type can rest on itself only through an array in a table's row type
+        done[oid] = None  # a type can depend on itself only through an array in a table's row type
         for below in _rests_on(rows[oid]):
             visit(below)
         done[oid] = done.pop(oid) or _definition(rows[oid])
@@ -256,7 +256,7 @@ def _ordered(rows: dict[int, dict[str, Any]], oids: Iterable[int]) -> tuple[Type
 
 
 def _definition(row: dict[str, Any]) -> TypeDefinition | None:
-    """CREATE TYPE or CREATE DOMAIN; None for arrays and multiranges, which come by themselves."""
+    """CREATE TYPE or CREATE DOMAIN; None for arrays and multiranges."""
     name = quoted(row["schema"], row["name"])
     if row["kind"] == "e":
         sql = f"create type {name} as enum ({', '.join(map(literal, row['labels']))})"

@@ -63,7 +63,7 @@ def _marked(cell: Cell) -> str:
 
 
 def is_long(_: str) -> bool:
-    """See Dialect. A text may be as long as a value; where that is not so counts the other side."""
+    """See Dialect. A text may be as long as a value; only the other side may have a lower limit."""
     return False
 
 
@@ -105,7 +105,7 @@ def _row_text(expressions: Sequence[str]) -> str:
 def as_source_prints(column: str, source_type: str, target_type: str) -> str:
     """A target column in the source type's text form, where the target's type is wider.
 
-    Only a value that the narrower form holds exactly is brought into it: 1.1000 in numeric(12,4)
+    Only a value that the narrower type holds exactly is converted to it: 1.1000 in numeric(12,4)
     prints as 1.10 for numeric(10,2), while 1.1049 stays as it is and so differs. Types not listed
     are compared by their own text.
     """

@@ -1,6 +1,6 @@
 """A PostgreSQL server whose tables are compared: `VerifyReader` of `ports/verify.py`.
 
-Not here: what is asked (`checksum.py`), which position the snapshot stands at (`verifier.py`).
+Not here: what is asked (`checksum.py`), at which position the snapshot is (`verifier.py`).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class PostgresVerifyReader:
     """See `VerifyReader`.
 
     snapshot_id: an exported snapshot to import; None makes one now. The first session (the lead)
-    also holds a lock on every compared table, so that none can be rewritten under our hands.
+    also holds a lock on every compared table, so that none can be rewritten meanwhile.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ from penstock.ports.config import Config
 from penstock.ports.verify import APPLICATION_NAME, PART_BYTES, SourcePoint, Verifier, VerifyReader
 
 # Row messages (tags I, U, D, T) of transactions that end behind the log. A transaction's last
-# message has the position of its end; the slot may stand before the log's end after a crash.
+# message has the position of its end; the slot may be before the log's end after a crash.
 UNREAD_ROWS = """
     select coalesce(sum(row_count), 0)::int8
       from (select count(*) filter (where get_byte(data, 0) in (73, 85, 68, 84)) as row_count,
@@ -56,10 +56,10 @@ class PostgresVerifier:
         sessions: int,
         part_bytes: int = PART_BYTES,
     ) -> Iterator[tuple[VerifyReader, SourcePoint]]:
-        """See Verifier. Nobody has to wait for the point, so nothing is told."""
+        """See Verifier. Nothing has to wait for the point, so nothing is reported."""
         url = config.source.url
         with ExitStack() as stack:
-            # Its slot is gone as soon as the reader has taken over.
+            # Its temporary slot is dropped as soon as the reader has imported the snapshot.
             with temporary_consistent_point(url) as point:
                 reader = stack.enter_context(
                     PostgresVerifyReader(

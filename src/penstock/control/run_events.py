@@ -1,4 +1,4 @@
-"""What a run tells once, as it happens: handover, bulk load, servers, single tables.
+"""The events of a run, each reported once: handover, bulk load, servers, single tables.
 
 Found by comparing each status with the one before. Not here: how it looks (`live.py`).
 """
@@ -22,11 +22,11 @@ RATE_WINDOW_S = 10.0
 POINT = "the point: "  # in the first step of MySQL and MariaDB: how it was taken
 
 
-class Tell(Protocol):
-    """Takes an event: a sentence, its type, and what it is made of."""
+class ReportEvent(Protocol):
+    """Takes an event: a sentence, its type, and its fields."""
 
     def __call__(self, text: str, kind: str = "note", **fields: Any) -> None:
-        """Tell it."""
+        """Report it."""
         ...
 
 
@@ -51,13 +51,13 @@ class ChangeRates:
         return log_rate, (status.target.applied.gsn - applied_gsn) / span_s
 
 
-class Told:
-    """What every view of a run needs: news, each told once, and rates."""
+class RunEvents:
+    """What every view of a run needs: events, each once, and rates."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._steps_told = 0
-        self._bulk_told = False
+        self._steps_reported = 0
+        self._bulk_reported = False
         self._starting_told = False
         self._first = True
         started = datetime.fromtimestamp(clock.now_us() // 1_000_000, UTC)
@@ -70,76 +70,76 @@ class Told:
         self.applied_rate = 0.0
         self.bulk: BulkProgress | None = None
 
-    def take(self, status: Status, tell: Tell) -> None:
-        """Compute rates, and tell what is new."""
+    def take(self, status: Status, report: ReportEvent) -> None:
+        """Compute rates, and report what is new."""
         now_s = self._clock.monotonic_s()
         self.log_rate, self.applied_rate = self._change_rates.add(now_s, status)
         bulk = status.target.bulk
         self.bulk = self._bulk_rates.add(now_s, bulk) if bulk is not None else None
-        self._take_outages(status, tell)
+        self._take_outages(status, report)
         if self._first:
             self._first = False
-            self._take_up(status, tell)
-        self._take_steps(status, tell)
-        if bulk is not None and bulk.phase == "done" and not self._bulk_told:
-            self._bulk_told = True
+            self._take_up(status, report)
+        self._take_steps(status, report)
+        if bulk is not None and bulk.phase == "done" and not self._bulk_reported:
+            self._bulk_reported = True
             rows, tables = bulk.rows_done, len(bulk.tables)
             text = f"bulk load done: {human_count(rows)} rows in {tables} tables"
-            tell(text, "bulk load done", rows=rows, tables=tables)
-        self._take_tables(status, tell)
+            report(text, "bulk load done", rows=rows, tables=tables)
+        self._take_tables(status, report)
 
-    def _take_up(self, status: Status, tell: Tell) -> None:
+    def _take_up(self, status: Status, report: ReportEvent) -> None:
         """What an earlier run has done is told in a line, not as if it happened now."""
         handover = status.handover
         earlier = [step for step in handover.steps if step.at < self._started] if handover else []
-        self._steps_told = len(earlier)
+        self._steps_reported = len(earlier)
         if earlier and handover is not None:
             done = f"handover {len(earlier)} of 4: {earlier[-1].text}"
             if in_flight(handover):
                 done = f"changes are those from {handover.position or 'its slot'} on"
-            tell(f"goes on from an earlier run; {done}", "resumed", position=handover.position)
+            report(f"goes on from an earlier run; {done}", "resumed", position=handover.position)
         bulk = status.target.bulk
         if bulk is not None and bulk.phase == "done":
-            self._bulk_told = True
+            self._bulk_reported = True
             rows = human_count(bulk.rows_done)
-            tell(f"the bulk load was done before: {rows} rows in {len(bulk.tables)} tables")
+            report(f"the bulk load was done before: {rows} rows in {len(bulk.tables)} tables")
 
-    def _take_steps(self, status: Status, tell: Tell) -> None:
+    def _take_steps(self, status: Status, report: ReportEvent) -> None:
         """The four steps where something is stopped for them; else the one place that counts."""
         handover = status.handover
         steps = handover.steps if handover is not None else ()
-        for step in steps[self._steps_told :]:
+        for step in steps[self._steps_reported :]:
             if handover is not None and not in_flight(handover):
                 text = f"handover {step.number} of 4: {step.text}"
-                tell(text, "handover", step=step.number, name=step.name)
+                report(text, "handover", step=step.number, name=step.name)
             elif handover is not None and step.number == 2:
-                tell(point_text(handover), "position", position=handover.position)
-        self._steps_told = max(self._steps_told, len(steps))
+                report(point_text(handover), "position", position=handover.position)
+        self._steps_reported = max(self._steps_reported, len(steps))
         if len(steps) >= 2 and not self._starting_told and starting(status):
             self._starting_told = True
-            tell(starting(status), "starting")
+            report(starting(status), "starting")
 
-    def _take_outages(self, status: Status, tell: Tell) -> None:
+    def _take_outages(self, status: Status, report: ReportEvent) -> None:
         """Servers that went away, and that came back, each once."""
         now = {one.side: one for one in status.outages}
         if now.keys() - self._away.keys():
             fields = {"servers": [one.as_dict() for one in status.outages]}
             text = "; ".join(status.outage_lines())
-            tell(text, "unreachable", **fields, tries=[one.as_dict() for one in status.retries])
+            report(text, "unreachable", **fields, tries=[one.as_dict() for one in status.retries])
         for side, before in self._away.items():
             if side not in now:
                 lasted_s = max(status.read_us - before.since_us, 0) / 1e6
                 text = f"{side} answers again, after {human_seconds(lasted_s)}"
-                tell(text, "reachable", side=side, seconds=round(lasted_s, 1))
+                report(text, "reachable", side=side, seconds=round(lasted_s, 1))
         self._away = {side: self._away.get(side, one) for side, one in now.items()}
 
-    def _take_tables(self, status: Status, tell: Tell) -> None:
+    def _take_tables(self, status: Status, report: ReportEvent) -> None:
         """Tables that something was asked for, as they get on."""
         now = {str(line.table): line for line in status.tables}
         for name, line in now.items():
             if line.state == self._tables.get(name, "following"):
                 continue
-            tell(table_text(line), "table", **line.as_dict())
+            report(table_text(line), "table", **line.as_dict())
         self._tables = {name: line.state for name, line in now.items()}
 
 
