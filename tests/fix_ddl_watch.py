@@ -5,8 +5,14 @@ from __future__ import annotations
 import psycopg
 
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
-from penstock.engines.postgres.source.ddl_watch import Action, DdlWatch, Reload, Stop, WatchState
-from penstock.engines.postgres.source.table_shape import Reason
+from penstock.engines.postgres.source.ddl_watch import (
+    Action,
+    DdlWatch,
+    Reload,
+    StopPipeline,
+    WatchState,
+)
+from penstock.engines.postgres.source.table_shape import ReloadReason
 
 PUBLICATION = "Watched p"
 SETUP = """
@@ -60,7 +66,7 @@ def told(actions: list[Action]) -> list[tuple[str, str]]:
         detail = ""
         if isinstance(action, Reload):
             detail = action.reason.name
-        elif isinstance(action, Stop):
+        elif isinstance(action, StopPipeline):
             detail = type(action.error).__name__
             assert action.error.hint
         result.append((type(action).__name__, detail))
@@ -71,6 +77,6 @@ RELATION = [("RelationChanged", "")]
 NOTHING: list[tuple[str, str]] = []
 
 
-def read_again(reason: Reason) -> list[tuple[str, str]]:
+def read_again(reason: ReloadReason) -> list[tuple[str, str]]:
     """What is told of a table that is read again for one reason."""
     return [("Reload", reason.name)]

@@ -11,7 +11,7 @@ import psycopg
 
 from fix_loader import LocalSession
 from fix_mysql import MySQLServer, database_of
-from penstock.codec.mysql.mysqltext import Dialect
+from penstock.codec.mysql.mysqltext import LineDialect
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import load_config
 from penstock.engines.mysql.source.bulk_reader import RowsOfChunk
@@ -109,7 +109,7 @@ def copy_table(
     way, name = read_plan_of(table, ends), table.name
     with lent(server, table) as session:
         select = KeyChunk(table=table.name, number=1).query(way.expressions)
-        rows = RowsOfChunk(session, select, way.cells, Dialect.COPY)
+        rows = RowsOfChunk(session, select, way.cells, LineDialect.COPY)
         return into_postgres(
             rows, target, f"copy {quoted(schema or name.schema, name.name)} from stdin"
         )

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from fix_mysql import MySQLServer
-from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, TARGET_CHECKS, MySQLProbe, Wanted
+from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, TARGET_CHECKS, MySQLProbe, ProbeScope
 from penstock.engines.mysql.connect import connect
 from penstock.engines.mysql.source.catalog import survey
 from penstock.ports.checks import Finding, Looked, Severity, Side
@@ -32,7 +32,7 @@ def look(
             side=side,
             url=url,
             connection=connection,
-            wanted=Wanted(**wanted),
+            wanted=ProbeScope(**wanted),
             tables=seen.tables,
             survey=seen,
         )

@@ -17,7 +17,7 @@ from fix_loader import Applying, LogMaker
 from fix_merge import delete, insert, update
 from penstock.model import Column, MarkerKind, Relation, TableName
 from penstock.model.change import COLUMN_RENAMED
-from penstock.ports.policies import Kind, Policies, Policy, SchemaChangeRefused
+from penstock.ports.policies import ChangeKind, Policies, Policy, SchemaChangeRefused
 from penstock.ports.refusals import KeyNotInTarget, RelationNotCarried
 from penstock.ports.target import TableRecord
 
@@ -61,7 +61,7 @@ SMALL = replace(N, source_type="smallint", neutral="int16")
 TEXT_N = replace(N, source_type="text", neutral="string")
 FREE = replace(N, nullable=True)
 CASES = {
-    Kind.ADD_COLUMN: Case(
+    ChangeKind.ADD_COLUMN: Case(
         after=shaped(ID, NAME, N, MORE, version=2),
         row=(2, "b", 20, 7),
         shown="select * from t order by id",
@@ -69,7 +69,7 @@ CASES = {
         lenient=[(1, "a", 10, None), (2, "b", 20, 7)],
         ignored=[(1, "a", 10), (2, "b", 20)],
     ),
-    Kind.DROP_COLUMN: Case(
+    ChangeKind.DROP_COLUMN: Case(
         after=shaped(ID, N, version=2),
         row=(2, 20),
         shown="select * from t order by id",
@@ -77,7 +77,7 @@ CASES = {
         lenient=[(1, "a", 10), (2, None, 20)],
         ignored=[(1, "a", 10), (2, None, 20)],
     ),
-    Kind.RENAME_COLUMN: Case(
+    ChangeKind.RENAME_COLUMN: Case(
         after=shaped(ID, replace(NAME, name="title"), N, version=2),
         row=(2, "b", 20),
         shown="select * from t order by id",
@@ -86,7 +86,7 @@ CASES = {
         ignored=[(1, "a", 10), (2, None, 20)],
         reload=((1, "a", 10),),
     ),
-    Kind.WIDEN_TYPE: Case(
+    ChangeKind.WIDEN_TYPE: Case(
         after=shaped(ID, NAME, BIG, version=2),
         row=(2, "b", 20),
         shown="type",
@@ -94,7 +94,7 @@ CASES = {
         lenient="bigint",
         ignored="int",
     ),
-    Kind.NARROW_TYPE: Case(
+    ChangeKind.NARROW_TYPE: Case(
         after=shaped(ID, NAME, SMALL, version=2),
         row=(2, "b", 20),
         shown="type",
@@ -102,7 +102,7 @@ CASES = {
         lenient="int",
         ignored="int",
     ),
-    Kind.CHANGE_TYPE: Case(
+    ChangeKind.CHANGE_TYPE: Case(
         after=shaped(ID, NAME, TEXT_N, version=2),
         row=(2, "b", "20"),
         shown="type",
@@ -110,7 +110,7 @@ CASES = {
         lenient="text",
         ignored="int",
     ),
-    Kind.NULLABILITY: Case(
+    ChangeKind.NULLABILITY: Case(
         after=shaped(ID, NAME, FREE, version=2),
         row=(2, "b", 20),
         shown="null",
@@ -118,7 +118,7 @@ CASES = {
         lenient="YES",
         ignored="NO",
     ),
-    Kind.CHANGE_KEY: Case(
+    ChangeKind.CHANGE_KEY: Case(
         after=shaped(ID, NAME, N, version=2, key=(2,)),
         row=(2, "b", 20),
         shown="key",
@@ -126,7 +126,7 @@ CASES = {
         lenient=["n"],
         ignored=["id"],
     ),
-    Kind.TRUNCATE: Case(
+    ChangeKind.TRUNCATE: Case(
         after=BASE,
         row=(2, "b", 20),
         shown="select * from t order by id",
@@ -135,7 +135,7 @@ CASES = {
         ignored=[(1, "a", 10), (2, "b", 20)],
     ),
 }
-WITHOUT_TRUNCATE = [kind for kind in Kind if kind is not Kind.TRUNCATE]
+WITHOUT_TRUNCATE = [kind for kind in ChangeKind if kind is not ChangeKind.TRUNCATE]
 
 
 def found(target: Applying, shown: str) -> Any:
@@ -190,7 +190,7 @@ def begun(begin: Begin, log: LogMaker, policies: Policies = Policies()) -> Apply
     return target
 
 
-def change(log: LogMaker, kind: Kind) -> None:
+def change(log: LogMaker, kind: ChangeKind) -> None:
     """Write the change of a kind, and the row behind it."""
     case = CASES[kind]
     if case.reload:
@@ -198,7 +198,7 @@ def change(log: LogMaker, kind: Kind) -> None:
         rows = [insert(case.after, *row) for row in case.reload]
         log.transaction((MarkerKind.RELOAD, [TABLE]), *rows)
         log.reason = ""
-    if kind is Kind.TRUNCATE:
+    if kind is ChangeKind.TRUNCATE:
         log.transaction((MarkerKind.TRUNCATE, [TABLE]))
     log.transaction(insert(case.after, *case.row))
     log.close_segment()
@@ -213,9 +213,9 @@ def settle(target: Applying, log: LogMaker) -> None:
 class EveryKind:
     """Each kind of change under each policy."""
 
-    @pytest.mark.parametrize("kind", list(Kind), ids=str)
+    @pytest.mark.parametrize("kind", list(ChangeKind), ids=str)
     def test_exception_stops_before_it_and_another_policy_goes_on(
-        self, begin: Begin, log: LogMaker, kind: Kind, again: Callable[..., Applying]
+        self, begin: Begin, log: LogMaker, kind: ChangeKind, again: Callable[..., Applying]
     ) -> None:
         """The change is named, nothing of it is done; restarted with evolve it is done."""
         target = begun(begin, log, Policies(kinds={kind: Policy.EXCEPTION}))
@@ -233,10 +233,10 @@ class EveryKind:
         settle(later, log)
         assert found(later, CASES[kind].shown) == CASES[kind].evolved
 
-    @pytest.mark.parametrize("kind", list(Kind), ids=str)
+    @pytest.mark.parametrize("kind", list(ChangeKind), ids=str)
     @pytest.mark.parametrize("policy", [Policy.EVOLVE, Policy.TRY_EVOLVE], ids=str)
     def test_evolve_does_what_the_source_did(
-        self, begin: Begin, log: LogMaker, kind: Kind, policy: Policy
+        self, begin: Begin, log: LogMaker, kind: ChangeKind, policy: Policy
     ) -> None:
         """Both evolve where it can be, and nothing is noted."""
         target = begun(begin, log, Policies(default=policy))
@@ -246,16 +246,16 @@ class EveryKind:
         assert sorted(map(str, shown)) == sorted(map(str, CASES[kind].evolved))
         assert record_of(target).notes == ()
 
-    @pytest.mark.parametrize("kind", list(Kind), ids=str)
-    def test_lenient_gives_nothing_up(self, begin: Begin, log: LogMaker, kind: Kind) -> None:
+    @pytest.mark.parametrize("kind", list(ChangeKind), ids=str)
+    def test_lenient_gives_nothing_up(self, begin: Begin, log: LogMaker, kind: ChangeKind) -> None:
         """Columns and values stay, what is new comes."""
         target = begun(begin, log, Policies(kinds={kind: Policy.LENIENT}))
         change(log, kind)
         settle(target, log)
         assert found(target, CASES[kind].shown) == CASES[kind].lenient
 
-    @pytest.mark.parametrize("kind", list(Kind), ids=str)
-    def test_ignore_leaves_the_shape(self, begin: Begin, log: LogMaker, kind: Kind) -> None:
+    @pytest.mark.parametrize("kind", list(ChangeKind), ids=str)
+    def test_ignore_leaves_the_shape(self, begin: Begin, log: LogMaker, kind: ChangeKind) -> None:
         """Rows come, into the columns that there are."""
         target = begun(begin, log, Policies(kinds={kind: Policy.IGNORE}))
         change(log, kind)
@@ -268,7 +268,7 @@ class EveryKind:
         self,
         begin: Begin,
         log: LogMaker,
-        kind: Kind,
+        kind: ChangeKind,
         policy: Policy,
         again: Callable[..., Applying],
     ) -> None:
@@ -282,8 +282,8 @@ class EveryKind:
         changed[place] = "21" if isinstance(changed[place], str) else 21
         gone = [None] * len(case.row)
         gone[0] = 1
-        old = tuple(case.row) if kind is Kind.CHANGE_KEY else None
-        if kind is Kind.CHANGE_KEY:
+        old = tuple(case.row) if kind is ChangeKind.CHANGE_KEY else None
+        if kind is ChangeKind.CHANGE_KEY:
             gone[place] = 10
         log.transaction(update(case.after, *changed, old=old), delete(case.after, *gone))
         log.close_segment()
@@ -331,7 +331,7 @@ class Leniently:
 
     def test_rows_truncated_in_the_same_batch_stay(self, begin: Begin, log: LogMaker) -> None:
         """Also those that were never in the target before."""
-        target = begun(begin, log, Policies(kinds={Kind.TRUNCATE: Policy.LENIENT}))
+        target = begun(begin, log, Policies(kinds={ChangeKind.TRUNCATE: Policy.LENIENT}))
         log.transaction(insert(BASE, 2, "b", 20), update(BASE, 1, "a", 11))
         log.transaction((MarkerKind.TRUNCATE, [TABLE]), insert(BASE, 1, "z", 12))
         log.close_segment()
@@ -342,7 +342,7 @@ class Leniently:
         self, begin: Begin, log: LogMaker
     ) -> None:
         """Rows that are gone go; those that stay keep their values in the column."""
-        target = begun(begin, log, Policies(kinds={Kind.DROP_COLUMN: Policy.LENIENT}))
+        target = begun(begin, log, Policies(kinds={ChangeKind.DROP_COLUMN: Policy.LENIENT}))
         small = shaped(ID, N, version=2)
         log.transaction(insert(BASE, 2, "b", 20), insert(BASE, 3, "c", 30))
         log.transaction(update(small, 1, 11))
@@ -355,7 +355,7 @@ class Leniently:
 
     def test_a_name_that_comes_back_is_refused(self, begin: Begin, log: LogMaker) -> None:
         """The kept column's values are not those of the new one."""
-        target = begun(begin, log, Policies(kinds={Kind.DROP_COLUMN: Policy.LENIENT}))
+        target = begun(begin, log, Policies(kinds={ChangeKind.DROP_COLUMN: Policy.LENIENT}))
         log.transaction(insert(shaped(ID, N, version=2), 2, 20))
         log.close_segment()
         settle(target, log)
@@ -366,7 +366,7 @@ class Leniently:
 
     def test_columns_that_are_not_sent(self, begin: Begin, log: LogMaker) -> None:
         """A left-out column that is unchanged is as little missed as one that is sent."""
-        target = begun(begin, log, Policies(kinds={Kind.ADD_COLUMN: Policy.IGNORE}))
+        target = begun(begin, log, Policies(kinds={ChangeKind.ADD_COLUMN: Policy.IGNORE}))
         wide = shaped(ID, NAME, N, MORE, version=2)
         log.transaction(insert(wide, 2, "b", 20, 5))
         log.transaction(
@@ -381,7 +381,7 @@ class Leniently:
         self, begin: Begin, log: LogMaker, again: Callable[..., Applying]
     ) -> None:
         """It is written from then on."""
-        target = begun(begin, log, Policies(kinds={Kind.ADD_COLUMN: Policy.IGNORE}))
+        target = begun(begin, log, Policies(kinds={ChangeKind.ADD_COLUMN: Policy.IGNORE}))
         wide = shaped(ID, NAME, N, MORE, version=2)
         log.transaction(insert(wide, 2, "b", 20, 5))
         log.close_segment()
@@ -461,7 +461,7 @@ class InPlace:
         self, begin: Begin, log: LogMaker, again: Callable[..., Applying]
     ) -> None:
         """The change is named; with evolve it is done."""
-        target = begun(begin, log, Policies(kinds={Kind.RENAME_COLUMN: Policy.EXCEPTION}))
+        target = begun(begin, log, Policies(kinds={ChangeKind.RENAME_COLUMN: Policy.EXCEPTION}))
         log.transaction(insert(IN_PLACE, 2, "b", 20))
         log.close_segment()
         with pytest.raises(SchemaChangeRefused, match="name was renamed to title"):
@@ -497,7 +497,7 @@ class InPlace:
 
     def test_a_column_that_the_target_never_had(self, begin: Begin, log: LogMaker) -> None:
         """It is left out under its new name."""
-        kinds = {Kind.ADD_COLUMN: Policy.IGNORE}
+        kinds = {ChangeKind.ADD_COLUMN: Policy.IGNORE}
         target = begun(begin, log, Policies(kinds=kinds))
         log.transaction(insert(shaped(ID, NAME, N, MORE, version=2), 2, "b", 20, 5))
         log.close_segment()

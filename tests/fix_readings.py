@@ -22,7 +22,7 @@ from penstock.model import FlushPoint, TableName
 from penstock.ports.handover import Handover
 from penstock.ports.lag import LogEnd, Retention
 from penstock.ports.target import Applied
-from penstock.web.reading import Reading, Sample, Speeds, Trouble, Watch
+from penstock.web.reading import PipelineWatch, Reading, Sample, Speeds, Trouble
 
 NOW_US = 1_795_000_000_000_000
 ORDERS = TableName("public", "orders")
@@ -180,9 +180,9 @@ def trouble() -> Trouble:
     return Trouble(code="HS22", error="no connection to the target", hint="Start the server.")
 
 
-def watch(folder: Path, found: Reading | None = None, *, name: str = "shop") -> Watch:
+def watch(folder: Path, found: Reading | None = None, *, name: str = "shop") -> PipelineWatch:
     """A watch that never looks: it holds this reading."""
     config = pipeline(folder, SOURCE_URL, TARGET_URL, name=name, file=f"{name}.toml")
-    made = Watch(config)
+    made = PipelineWatch(config)
     made.latest = found or reading()
     return made

@@ -28,8 +28,8 @@ from penstock.ports.target import target_name
 from penstock.ports.verify import (
     Hasher,
     Part,
+    TableChangedMeanwhile,
     TableGone,
-    TableRewritten,
     VerifyReader,
     verifier_of,
 )
@@ -216,7 +216,7 @@ def test_a_truncated_table_is_rewritten(side: OneSide, is_keyed: bool) -> None:
     insert(side.place, "t", [(i, "x") for i in range(10)])
     with side.open() as reader:
         side.place.run("truncate table t")
-        with pytest.raises(TableRewritten, match=r"was (altered or )?truncated"):
+        with pytest.raises(TableChangedMeanwhile, match=r"was (altered or )?truncated"):
             [fetch_part(reader, part, "id") for part in side.parts(reader)]
 
 

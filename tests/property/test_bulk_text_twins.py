@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fix_examples import examples
 from penstock.codec.mysql import mysqltext
 from penstock.codec.mysql._mysqltext import RowLines as CompiledRowLines
-from penstock.codec.mysql.mysqltext import Dialect, Form, Stop, TextCell
+from penstock.codec.mysql.mysqltext import CellForm, LineDialect, RowStop, TextCell
 from penstock.codec.postgres import copytext
 from penstock.codec.postgres._copytext import LoadLines as CompiledLoadLines
 from penstock.codec.postgres.copytext import LineCell, LineForm
@@ -77,7 +77,7 @@ def text_cells(draw: st.DrawFn) -> tuple[list[TextCell], list[list[bytes | None]
         st.lists(
             st.builds(
                 TextCell,
-                form=st.sampled_from(Form),
+                form=st.sampled_from(CellForm),
                 charset=st.sampled_from(CHARSETS),
                 zero_is_null=st.booleans(),
                 remove_zero=st.booleans(),
@@ -93,11 +93,15 @@ def text_cells(draw: st.DrawFn) -> tuple[list[TextCell], list[list[bytes | None]
 
 @examples(1)
 @given(
-    text_cells(), st.sampled_from(Dialect), st.lists(st.integers(0, 3000)), st.booleans(), st.data()
+    text_cells(),
+    st.sampled_from(LineDialect),
+    st.lists(st.integers(0, 3000)),
+    st.booleans(),
+    st.data(),
 )
 def test_rows_become_the_same_lines(
     given_cells: tuple[list[TextCell], list[list[bytes | None]]],
-    dialect: Dialect,
+    dialect: LineDialect,
     cuts: list[int],
     broken: bool,
     data: st.DataObject,
@@ -116,10 +120,10 @@ def test_rows_become_the_same_lines(
 @given(st.lists(st.lists(st.none() | st.binary(max_size=40), min_size=2, max_size=2)))
 def test_lines_can_be_read_back(values: list[list[bytes | None]]) -> None:
     """Taken apart by the rules of LOAD DATA, lines give the cells again."""
-    lines = CompiledRowLines([TextCell(form=Form.RAW)] * 2, Dialect.LOAD_DATA)
+    lines = CompiledRowLines([TextCell(form=CellForm.RAW)] * 2, LineDialect.LOAD_DATA)
     block = b"".join(map(row, values)) + packet(EOF)
     assert lines.feed(block, 0, len(block)) == len(block)
-    assert lines.stop is Stop.END
+    assert lines.stop is RowStop.END
     escapes = {ord("n"): b"\n", ord("t"): b"\t", ord("r"): b"\r", ord("0"): b"\0"}
 
     def read(cell: bytes) -> bytes | None:
@@ -145,30 +149,30 @@ def test_a_row_of_more_than_16_mb_is_joined(make: Any) -> None:
     wide = b"x" * 0xFFFFFF + b"\\" * 10
     payload = b"\xfe" + len(wide).to_bytes(8, "little") + wide + b"\x01y"
     block = packet(payload) + packet(EOF)
-    lines = make([TextCell(form=Form.UTF8), TextCell(form=Form.PLAIN)], Dialect.COPY)
+    lines = make([TextCell(form=CellForm.UTF8), TextCell(form=CellForm.PLAIN)], LineDialect.COPY)
     assert lines.feed(block, 0, 0xFFFFFF + 10) == 0
     assert lines.feed(block, 0, len(block)) == len(block)
     assert lines.take() == b"x" * 0xFFFFFF + b"\\\\" * 10 + b"\ty\n"
-    assert lines.stop is Stop.END
+    assert lines.stop is RowStop.END
 
 
 @pytest.mark.parametrize("make", [mysqltext.RowLines, CompiledRowLines])
 @pytest.mark.parametrize(
     ("cell", "value", "copy", "load"),
     [
-        (TextCell(form=Form.UTF8), "é\\\n\t".encode(), "é\\\\\\n\\t".encode(), None),
-        (TextCell(form=Form.BYTES), b"\x00\xff", b"\\\\x00ff", b"\\0\xff"),
-        (TextCell(form=Form.CHARSET, charset="latin1"), b"\x80\xe9", "€é".encode(), None),
-        (TextCell(form=Form.CHARSET, charset="sjis"), b"\x81\x5f", b"\\\\", None),
-        (TextCell(form=Form.CHARSET, charset="utf16"), b"\x00\t", b"\\t", None),
-        (TextCell(form=Form.DATE), b"0000-02-03", b"0001-02-03 BC", b"0000-02-03"),
-        (TextCell(form=Form.DATE), b"2024-02-00", b"2024-02-00", None),
-        (TextCell(form=Form.DATE, zero_is_null=True), b"2024-02-00", b"\\N", None),
-        (TextCell(form=Form.DATE, zero_is_null=True), b"2023-02-29 01:00:00", b"\\N", None),
-        (TextCell(form=Form.DATE, zero_is_null=True), b"2024-02-29", b"2024-02-29", None),
-        (TextCell(form=Form.UTF8, remove_zero=True), b"a\0b", b"ab", None),
-        (TextCell(form=Form.UTF8), None, b"\\N", None),
-        (TextCell(form=Form.PLAIN), b"", b"", None),
+        (TextCell(form=CellForm.UTF8), "é\\\n\t".encode(), "é\\\\\\n\\t".encode(), None),
+        (TextCell(form=CellForm.BYTES), b"\x00\xff", b"\\\\x00ff", b"\\0\xff"),
+        (TextCell(form=CellForm.CHARSET, charset="latin1"), b"\x80\xe9", "€é".encode(), None),
+        (TextCell(form=CellForm.CHARSET, charset="sjis"), b"\x81\x5f", b"\\\\", None),
+        (TextCell(form=CellForm.CHARSET, charset="utf16"), b"\x00\t", b"\\t", None),
+        (TextCell(form=CellForm.DATE), b"0000-02-03", b"0001-02-03 BC", b"0000-02-03"),
+        (TextCell(form=CellForm.DATE), b"2024-02-00", b"2024-02-00", None),
+        (TextCell(form=CellForm.DATE, zero_is_null=True), b"2024-02-00", b"\\N", None),
+        (TextCell(form=CellForm.DATE, zero_is_null=True), b"2023-02-29 01:00:00", b"\\N", None),
+        (TextCell(form=CellForm.DATE, zero_is_null=True), b"2024-02-29", b"2024-02-29", None),
+        (TextCell(form=CellForm.UTF8, remove_zero=True), b"a\0b", b"ab", None),
+        (TextCell(form=CellForm.UTF8), None, b"\\N", None),
+        (TextCell(form=CellForm.PLAIN), b"", b"", None),
     ],
 )
 def test_what_is_written(
@@ -177,8 +181,8 @@ def test_what_is_written(
     """Each form, in both dialects."""
     block = row([value]) + packet(EOF)
     for dialect, expected in (
-        (Dialect.COPY, copy),
-        (Dialect.LOAD_DATA, copy if load is None else load),
+        (LineDialect.COPY, copy),
+        (LineDialect.LOAD_DATA, copy if load is None else load),
     ):
         lines = make([cell], dialect)
         lines.feed(block, 0, len(block))
@@ -189,11 +193,11 @@ def test_what_is_written(
 def test_what_has_no_text_is_refused(make: Any) -> None:
     """A zero character for PostgreSQL, bytes that are no character: named by row and column."""
     for cell, value in (
-        (TextCell(form=Form.UTF8), b"a\0"),
-        (TextCell(form=Form.CHARSET, charset="greek"), b"\xff"),
-        (TextCell(form=Form.CHARSET, charset="utf16"), b"\xd8\x00"),
+        (TextCell(form=CellForm.UTF8), b"a\0"),
+        (TextCell(form=CellForm.CHARSET, charset="greek"), b"\xff"),
+        (TextCell(form=CellForm.CHARSET, charset="utf16"), b"\xd8\x00"),
     ):
-        lines = make([TextCell(form=Form.PLAIN), cell], Dialect.COPY)
+        lines = make([TextCell(form=CellForm.PLAIN), cell], LineDialect.COPY)
         block = row([b"1", b"fine".ljust(8)]) + row([b"2", value])
         with pytest.raises(mysqltext.CellUnfit) as caught:
             lines.feed(block, 0, len(block))

@@ -31,7 +31,7 @@ from penstock.load.bulk import BulkStopped
 from penstock.load.bulk_progress import BulkProgress
 from penstock.load.ledger import read_ledger, start_positions
 from penstock.load.session import Session
-from penstock.ports.bulk import ChunkTask, Status
+from penstock.ports.bulk import ChunkStatus, ChunkTask
 from penstock.ports.config import Config
 from penstock.ports.target_state import open_target_reader
 
@@ -201,7 +201,7 @@ def test_a_worker_left_over_can_not_add_rows_of_an_old_plan(config: Config, spar
             replica_role=True,
         )
         with chunks.ChunkCopier() as copier:
-            assert copier.copy(task).status is Status.PLAN_GONE
+            assert copier.copy(task).status is ChunkStatus.PLAN_GONE
     check_equal(config)
 
 
@@ -242,7 +242,7 @@ def test_a_chunk_copied_by_two_processes_is_there_once(config: Config, spark: Se
         )
         copier = stack.enter_context(chunks.ChunkCopier())
         outcome = copier.copy(task)
-        assert (outcome.status, outcome.rows) == (Status.DONE_BEFORE, 1000)
+        assert (outcome.status, outcome.rows) == (ChunkStatus.DONE_BEFORE, 1000)
     check_equal(config)
 
 

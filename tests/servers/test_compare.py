@@ -10,7 +10,7 @@ from penstock.control.compare import TablePair, TableResult, compare_tables
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.verify.reader import PostgresVerifyReader
 from penstock.model import ColumnDefinition, TableDefinition, TableName
-from penstock.ports.verify import PART_BYTES, Hasher, TableGone, TableRewritten
+from penstock.ports.verify import PART_BYTES, Hasher, TableChangedMeanwhile, TableGone
 
 COLUMNS = """
     select attname, format_type(atttypid, atttypmod), atttypid::int8, atttypmod
@@ -318,7 +318,7 @@ def test_a_table_truncated_under_the_snapshot_is_an_error_not_a_difference(
         PostgresVerifyReader(both[1], snapshot_id=None, sessions=1) as target,
     ):
         run(both[0], "truncate public.t")
-        with pytest.raises(TableRewritten):
+        with pytest.raises(TableChangedMeanwhile):
             compare_tables([pair], source, target)
 
 

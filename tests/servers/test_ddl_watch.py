@@ -32,7 +32,7 @@ from penstock.engines.postgres.source.ddl_watch import (
     Reload,
     WatchState,
 )
-from penstock.engines.postgres.source.table_shape import Reason
+from penstock.engines.postgres.source.table_shape import ReloadReason
 from penstock.model import TableName
 
 
@@ -68,45 +68,51 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
     ("alter table public.t drop constraint t_pkey", RELATION),
     ("alter table public.root add x int default 3", RELATION),
     # Rows that change and are not sent.
-    ("alter table public.t add x float default random()", read_again(Reason.REWRITTEN)),
-    ("alter table public.t alter d type int using d + 1", read_again(Reason.REWRITTEN)),
-    ("alter table public.t alter n type numeric(6,1)", read_again(Reason.REWRITTEN)),
-    ("alter table public.t alter v type varchar(2)", read_again(Reason.REWRITTEN)),
-    ("alter table public.root alter w type int using w + 1", read_again(Reason.REWRITTEN)),
-    ("alter table public.t rename v to w", read_again(Reason.COLUMN_RENAMED)),
+    ("alter table public.t add x float default random()", read_again(ReloadReason.REWRITTEN)),
+    ("alter table public.t alter d type int using d + 1", read_again(ReloadReason.REWRITTEN)),
+    ("alter table public.t alter n type numeric(6,1)", read_again(ReloadReason.REWRITTEN)),
+    ("alter table public.t alter v type varchar(2)", read_again(ReloadReason.REWRITTEN)),
+    ("alter table public.root alter w type int using w + 1", read_again(ReloadReason.REWRITTEN)),
+    ("alter table public.t rename v to w", read_again(ReloadReason.COLUMN_RENAMED)),
     (
         "begin; alter table public.t drop d; alter table public.t add d int; commit",
-        read_again(Reason.COLUMN_REMADE),
+        read_again(ReloadReason.COLUMN_REMADE),
     ),
-    ("alter table public.t alter g drop expression", read_again(Reason.COLUMN_UNGENERATED)),
+    ("alter table public.t alter g drop expression", read_again(ReloadReason.COLUMN_UNGENERATED)),
     (
         "alter table public.root attach partition public.loose for values in (3)",
-        read_again(Reason.PARTITION_ATTACHED),
+        read_again(ReloadReason.PARTITION_ATTACHED),
     ),
-    ("alter table public.root detach partition public.one", read_again(Reason.PARTITION_GONE)),
-    ("alter table public.root detach partition public.two", read_again(Reason.PARTITION_GONE)),
-    ("drop table public.one", read_again(Reason.PARTITION_GONE)),
-    ("truncate public.two_a", read_again(Reason.PARTITION_REWRITTEN)),
+    (
+        "alter table public.root detach partition public.one",
+        read_again(ReloadReason.PARTITION_GONE),
+    ),
+    (
+        "alter table public.root detach partition public.two",
+        read_again(ReloadReason.PARTITION_GONE),
+    ),
+    ("drop table public.one", read_again(ReloadReason.PARTITION_GONE)),
+    ("truncate public.two_a", read_again(ReloadReason.PARTITION_REWRITTEN)),
     (
         "begin; create table public.p3 (id int, v text, w int); "
         "insert into public.p3 values (4, 'lost'); "
         "alter table public.root attach partition public.p3 for values in (4); commit",
-        read_again(Reason.PARTITION_ATTACHED),
+        read_again(ReloadReason.PARTITION_ATTACHED),
     ),
     (
         "begin; create table public.p3 (id int, v text, w int) partition by list (v); "
         "create table public.p3a partition of public.p3 default; "
         "insert into public.p3 values (4, 'lost'); "
         "alter table public.root attach partition public.p3 for values in (4); commit",
-        read_again(Reason.PARTITION_ATTACHED),
+        read_again(ReloadReason.PARTITION_ATTACHED),
     ),
     (
         "begin; alter table public.root detach partition public.one; "
         "insert into public.one values (1, 'lost'); "
         "alter table public.root attach partition public.one for values in (1); commit",
-        read_again(Reason.PARTITION_ATTACHED),
+        read_again(ReloadReason.PARTITION_ATTACHED),
     ),
-    ("alter type public.mood rename value 'sad' to 'blue'", read_again(Reason.LABEL_RENAMED)),
+    ("alter type public.mood rename value 'sad' to 'blue'", read_again(ReloadReason.LABEL_RENAMED)),
     # Sent, or without consequence.
     ("alter type public.mood add value 'new' before 'glad'", NOTHING),
     ("alter type public.pair rename attribute a to z", NOTHING),
@@ -172,12 +178,12 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
     (
         "begin; drop table public.t; create table public.t (id int primary key); "
         'alter publication "Watched p" add table public.t; commit',
-        read_again(Reason.MADE_ANEW),
+        read_again(ReloadReason.MADE_ANEW),
     ),
     (
         'begin; alter publication "Watched p" drop table public.t; '
         'alter publication "Watched p" add table public.t; commit',
-        read_again(Reason.WAS_UNPUBLISHED),
+        read_again(ReloadReason.WAS_UNPUBLISHED),
     ),
 ]
 
@@ -248,7 +254,7 @@ def test_a_truncate_of_the_whole_is_told_from_one_of_its_parts(
         # The same again without such a message: both leaves were truncated by themselves.
         database.execute("truncate public.one, public.two_a")
         watch.poll()
-        assert told(all_due(watch)) == read_again(Reason.PARTITION_REWRITTEN)
+        assert told(all_due(watch)) == read_again(ReloadReason.PARTITION_REWRITTEN)
         # And one of them after the whole: the files are of two transactions.
         database.execute("truncate public.root")
         database.execute("insert into public.root values (1, 'lost')")
@@ -257,7 +263,7 @@ def test_a_truncate_of_the_whole_is_told_from_one_of_its_parts(
         position = watch.next_position
         assert position is not None
         watch.saw_truncate(root, position - 100)
-        assert told(all_due(watch)) == read_again(Reason.PARTITION_REWRITTEN)
+        assert told(all_due(watch)) == read_again(ReloadReason.PARTITION_REWRITTEN)
 
 
 def test_what_stopped_us_is_looked_at_again_after_a_restart(
@@ -282,7 +288,7 @@ def test_what_stopped_us_is_looked_at_again_after_a_restart(
         watch.poll()
         (action,) = all_due(watch)
         assert isinstance(action, Reload)
-        assert action.reason is Reason.WAS_UNPUBLISHED
+        assert action.reason is ReloadReason.WAS_UNPUBLISHED
         assert action.definition.name == TableName("public", "t")
         assert watch.poll() == 0
 
@@ -311,7 +317,7 @@ def test_partitions_made_later_have_an_identity_of_their_own(
     own, watch = watching(source_url, database, state)
     with own:
         watch.poll()
-        assert told(all_due(watch)) == read_again(Reason.PARTITION_IDENTITY)
+        assert told(all_due(watch)) == read_again(ReloadReason.PARTITION_IDENTITY)
 
 
 def test_a_generated_column_in_the_identity_is_mended_by_reading_again(
@@ -329,7 +335,7 @@ def test_a_generated_column_in_the_identity_is_mended_by_reading_again(
     own, watch = watching(source_url, database, state)
     with own:
         watch.poll()
-        assert told(all_due(watch)) == read_again(Reason.GENERATED_IDENTITY)
+        assert told(all_due(watch)) == read_again(ReloadReason.GENERATED_IDENTITY)
 
 
 def test_a_table_captured_later_is_read(source_url: str, database: psycopg.Connection) -> None:
@@ -345,7 +351,7 @@ def test_a_table_captured_later_is_read(source_url: str, database: psycopg.Conne
         watch.poll()
         (action,) = all_due(watch)
     assert isinstance(action, Reload)
-    assert (str(action.table), action.reason) == ("public.new", Reason.NEW)
+    assert (str(action.table), action.reason) == ("public.new", ReloadReason.NEW)
 
 
 def test_a_table_no_longer_wanted_is_forgotten(

@@ -10,7 +10,7 @@ import pytest
 
 from fix_ddl_watch import NOTHING, PUBLICATION, RELATION, SETUP, all_due, told, watching
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
-from penstock.engines.postgres.source.ddl_watch import DdlWatch, Stop, WatchState
+from penstock.engines.postgres.source.ddl_watch import DdlWatch, StopPipeline, WatchState
 from penstock.model import TableName
 
 
@@ -46,7 +46,7 @@ def test_a_name_that_stopped_us_is_undone_or_followed(
         database.execute(do.encode())
         watch.poll()
         action = watch.due(2**64 - 1)
-        assert isinstance(action, Stop)
+        assert isinstance(action, StopPipeline)
         watch.done(action)
         assert watch.changed
         state = watch.state()
@@ -78,10 +78,10 @@ def test_a_renamed_table_that_is_taken_out_is_forgotten(
         watch.poll()
         database.execute("alter table public.t rename to u")
         watch.poll()
-        assert told(all_due(watch)) == [("Stop", "TableRenamed")]
+        assert told(all_due(watch)) == [("StopPipeline", "TableRenamed")]
         state = watch.state()
     for patterns, expected in (
-        (["public.*", "!public.loose", "!public.u"], [("Stop", "TableRenamed")]),
+        (["public.*", "!public.loose", "!public.u"], [("StopPipeline", "TableRenamed")]),
         (["public.*", "!public.loose", "!public.u", "!public.t"], NOTHING),
     ):
         tables = captured_tables(database, patterns)
@@ -95,6 +95,6 @@ def test_a_renamed_table_that_is_taken_out_is_forgotten(
                 takes=lambda name, takes=takes: takes.get(str(name), True),
             )
             watch.poll()
-            assert [t for t in told(all_due(watch)) if t[0] == "Stop"] == expected
+            assert [t for t in told(all_due(watch)) if t[0] == "StopPipeline"] == expected
             state = watch.state()
     assert not {TableName("public", "t"), TableName("public", "u")} & state.names

@@ -30,7 +30,7 @@ from penstock.engines.postgres.standby import NotAStandby
 from penstock.load.ledger import Ledger, read_ledger, write_ledger
 from penstock.load.session import Session
 from penstock.ports.config import Config
-from penstock.ports.handover import Phase
+from penstock.ports.handover import HandoverPhase
 
 WAIT_S = 30.0
 PEEK = """
@@ -87,7 +87,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def phase_of(config: Config) -> Phase | None:
+def phase_of(config: Config) -> HandoverPhase | None:
     """The phase in the file."""
     state = read_handover(config)
     return None if state is None else state.phase
@@ -168,9 +168,9 @@ def test_each_row_is_in_the_bulk_load_or_in_the_slot_while_the_source_is_written
 def test_the_four_steps_are_recorded_in_the_documents_words(config: Config) -> None:
     """Each with its time, once the extractor holds the slot."""
     with prepared(pipeline_of(config), source_tables(config), stop=lambda: False):
-        assert phase_of(config) is Phase.CAPTURED
+        assert phase_of(config) is HandoverPhase.CAPTURED
         with extracting(config):
-            until(lambda: phase_of(config) is Phase.DONE)
+            until(lambda: phase_of(config) is HandoverPhase.DONE)
         state = read_handover(config)
         assert state is not None
         assert [step.name for step in state.steps] == [
@@ -198,7 +198,7 @@ def test_an_extraction_that_is_idle_keeps_the_snapshot_until_the_load_is_done(
 
     thread = threading.Thread(target=extract)
     thread.start()
-    until(lambda: phase_of(config) is Phase.CAPTURED)
+    until(lambda: phase_of(config) is HandoverPhase.CAPTURED)
     assert not ended.wait(1.5)
     finish_bulk(config)
     assert ended.wait(WAIT_S)
@@ -212,7 +212,7 @@ def test_a_stop_ends_it_at_once(config: Config) -> None:
         stop.set()
     state = read_handover(config)
     assert state is not None
-    assert (state.phase, state.snapshot_id) == (Phase.CAPTURED, "")
+    assert (state.phase, state.snapshot_id) == (HandoverPhase.CAPTURED, "")
     assert state.point(Lsn) is None
 
 
@@ -245,7 +245,7 @@ def test_killed_at_any_step_the_next_run_goes_on_with_the_same_slot(
     )
     with prepared(pipeline_of(config), source_tables(config), stop=lambda: False) as position:
         assert Lsn(position) == Lsn.parse(str(before))
-        assert phase_of(config) is Phase.CAPTURED
+        assert phase_of(config) is HandoverPhase.CAPTURED
         finish_bulk(config)
 
 
@@ -355,7 +355,7 @@ def test_pause_mode_reads_a_frozen_standby_and_resumes_it(
         ) as slot_position:
             position.append(slot_position)
             with extracting(frozen):
-                until(lambda: phase_of(frozen) is Phase.DONE)
+                until(lambda: phase_of(frozen) is HandoverPhase.DONE)
             entered.set()
 
     thread = threading.Thread(target=extract)

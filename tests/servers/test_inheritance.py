@@ -23,7 +23,7 @@ from penstock.engines.postgres.verify.reader import read_parts
 from penstock.host.errors import StatementInterrupted
 from penstock.model import Identity, MarkerKind, Relation, TableName
 from penstock.ports.bulk import TablePlan
-from penstock.ports.policies import Kind, Policies, Policy
+from penstock.ports.policies import ChangeKind, Policies, Policy
 from penstock.ports.refusals import RelationNotCarried
 
 # Three levels, the lowest in another schema; rows alike on each, as nothing forbids it.
@@ -123,7 +123,7 @@ def test_a_table_read_again_keeps_its_childrens_rows(
     start: Start, log: LogMaker, target_url: str
 ) -> None:
     """Row by row, where columns of the target are kept."""
-    policies = Policies(kinds={Kind.DROP_COLUMN: Policy.LENIENT})
+    policies = Policies(kinds={ChangeKind.DROP_COLUMN: Policy.LENIENT})
     target = start(tree("keyed"), policies=policies)
     top = shapes("keyed")[0]
     log.transaction(insert(top, 9, 9, "x"), relations=[top])

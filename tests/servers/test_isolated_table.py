@@ -12,7 +12,7 @@ from fix_postgres import Server
 from fix_tables import line, reach, request
 from penstock.control.config import load_config
 from penstock.web.metrics import exposed
-from penstock.web.reading import Watch
+from penstock.web.reading import PipelineWatch
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -54,7 +54,7 @@ def test_it_is_left_behind_and_comes_back(pair: Pair) -> None:
     status = penstock("status", pair.path, "--json").result
     assert status["apart"] == {"public.bag": "isolated"}
     assert status["apart_errors"]["public.bag"]["code"] == "TG32"
-    watch = Watch(load_config(pair.path))
+    watch = PipelineWatch(load_config(pair.path))
     watch.start()
     pair.process.until(lambda: watch.latest.tables, "the web has looked")
     facts = {str(one.table): one for one in watch.latest.tables}

@@ -16,7 +16,7 @@ from penstock.engines.postgres.source import key_ranges
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.key_ranges import Key, read_keys
 from penstock.engines.postgres.source.snapshot import (
-    Chunk,
+    StorageChunk,
     copy_sql,
     open_snapshot,
     plan_chunks,
@@ -41,7 +41,7 @@ def table_of(connection: psycopg.Connection, name: str = "public.t") -> TableDef
     return captured_tables(connection, [name])[0]
 
 
-def read(connection: psycopg.Connection, chunk: Chunk, *columns: str) -> list[bytes]:
+def read(connection: psycopg.Connection, chunk: StorageChunk, *columns: str) -> list[bytes]:
     """The lines of a chunk."""
     with connection.cursor().copy(copy_sql(chunk, columns)) as copy:
         return b"".join(copy).splitlines()
@@ -49,7 +49,7 @@ def read(connection: psycopg.Connection, chunk: Chunk, *columns: str) -> list[by
 
 def check_pieces(
     connection: psycopg.Connection, *, at_least: int, largest: float = 0.5
-) -> list[Chunk]:
+) -> list[StorageChunk]:
     """Every row of public.t is in one chunk; there are so many; none holds too large a share."""
     chunks = plan_chunks(connection, table_of(connection), size_bytes_target=200_000)
     assert [chunk.number for chunk in chunks] == list(range(1, len(chunks) + 1))

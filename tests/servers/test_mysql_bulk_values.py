@@ -24,7 +24,7 @@ from fix_merge import insert
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_bulk import copy_table, lent
 from fix_mysql_types import NUL_TEXTS
-from penstock.codec.mysql.mysqltext import Dialect, Form, TextCell
+from penstock.codec.mysql.mysqltext import CellForm, LineDialect, TextCell
 from penstock.codec.types import Engine, parse_choices
 from penstock.codec.types import Server as TypedServer
 from penstock.control.servers import server_of
@@ -119,7 +119,7 @@ def bulk_rows(
     way = read_plan_of(table, ends)
     with lent(server, table) as session:
         select = KeyChunk(table=table.name, number=1).query(way.expressions)
-        lines = b"".join(RowsOfChunk(session, select, way.cells, Dialect.COPY))
+        lines = b"".join(RowsOfChunk(session, select, way.cells, LineDialect.COPY))
     return [[unescaped(cell) for cell in line.split(b"\t")] for line in lines.split(b"\n")[:-1]]
 
 
@@ -201,7 +201,9 @@ def test_who_can_not_use_the_last_rows_gives_the_session_back(
         (table,) = captured_tables(connection, [f"{database_of(mysql_url)}.*"])
     with lent(mysql, table) as session:
         session._socket.settimeout(10)
-        rows = iter(RowsOfChunk(session, "select 1", [TextCell(form=Form.PLAIN)], Dialect.COPY))
+        rows = iter(
+            RowsOfChunk(session, "select 1", [TextCell(form=CellForm.PLAIN)], LineDialect.COPY)
+        )
         assert next(rows) == b"1\n"
         rows.close()  # type: ignore[attr-defined]
         session.run("do 1", doing="going on")

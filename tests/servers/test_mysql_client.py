@@ -17,7 +17,7 @@ from penstock.codec.mysql import mysqlwire
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.gtids import GtidSet, MariaGtids
 from penstock.engines.mysql.connect import connect
-from penstock.engines.mysql.source import refusals
+from penstock.engines.mysql.source import dump_errors
 from penstock.engines.mysql.source.client import BinlogConnection, DumpOptions, Gtids, open_binlog
 from penstock.engines.mysql.source.login import replica_uuid_for, server_id_for
 from penstock.engines.mysql.source.status import check_continues, parse_gtids, read_status
@@ -211,7 +211,7 @@ def test_a_purged_file_names_the_oldest_left(fresh: MySQLServer) -> None:
     purge(fresh, "binlog.000003")
     with open_binlog(fresh.url(), position=FIRST, options=options()) as stream:
         error = failure(stream)
-    assert type(error) is refusals.LogPurged
+    assert type(error) is dump_errors.LogPurged
     assert error.fields["oldest"] == "binlog.000003:4"
     assert "binlog.000003:4" in error.message
     assert error.retry == "operator"
@@ -227,7 +227,7 @@ def test_a_purged_file_without_the_right_to_list(fresh: MySQLServer) -> None:
         open_binlog(url, position=FIRST, options=options()) as stream,
     ):
         error = failure(stream)
-    assert type(error) is refusals.LogPurged
+    assert type(error) is dump_errors.LogPurged
     assert "oldest" not in error.fields
 
 
@@ -240,8 +240,8 @@ def test_purged_transactions(fresh: MySQLServer) -> None:
     purge(fresh, "binlog.000003")
     with open_binlog(fresh.url(), seen=seen, options=options()) as stream:
         error = failure(stream)
-    assert type(error) is refusals.GtidsPurged
-    assert isinstance(error, refusals.LogPurged)
+    assert type(error) is dump_errors.GtidsPurged
+    assert isinstance(error, dump_errors.LogPurged)
 
 
 def test_a_server_that_lost_transactions(fresh: MySQLServer) -> None:
@@ -253,7 +253,7 @@ def test_a_server_that_lost_transactions(fresh: MySQLServer) -> None:
         ahead = GtidSet.parse(f"{fresh.value('select @@server_uuid')}:1-4000")
     with open_binlog(fresh.url(), seen=ahead, options=options()) as stream:
         error = failure(stream)
-    assert type(error) is refusals.ServerBehind
+    assert type(error) is dump_errors.ServerBehind
 
 
 @pytest.mark.server("mariadb")
@@ -262,7 +262,7 @@ def test_a_server_that_diverged(fresh: MySQLServer) -> None:
     fresh.execute("insert into d.t values (1); insert into d.t values (2)")
     with open_binlog(fresh.url(), seen=MariaGtids.parse("0-7-3"), options=options()) as stream:
         error = failure(stream)
-    assert type(error) is refusals.ServerBehind
+    assert type(error) is dump_errors.ServerBehind
 
 
 @pytest.mark.parametrize("offset", [3, 10**6, 150])
@@ -272,7 +272,7 @@ def test_an_offset_that_is_no_beginning(fresh: MySQLServer, offset: int) -> None
     position = BinlogPosition.at("binlog.000001", offset)
     with open_binlog(fresh.url(), position=position, options=options()) as stream:
         error = failure(stream)
-    assert type(error) is refusals.PositionUnfit, error
+    assert type(error) is dump_errors.PositionUnfit, error
 
 
 def test_reset_master_in_a_later_file(fresh: MySQLServer) -> None:
@@ -282,7 +282,7 @@ def test_reset_master_in_a_later_file(fresh: MySQLServer) -> None:
         fresh.reset_log()
         fresh.execute("insert into d.t values (5)")
         error = failure(stream)
-    assert type(error) is refusals.LogReset, error
+    assert type(error) is dump_errors.LogReset, error
 
 
 def test_reset_master_in_the_file_that_is_read(fresh: MySQLServer) -> None:
@@ -294,12 +294,12 @@ def test_reset_master_in_the_file_that_is_read(fresh: MySQLServer) -> None:
     with idle_stream(fresh, FIRST) as stream, connect(fresh.url(), application_name="t") as other:
         check_continues(other, end)
         fresh.reset_log()
-        with pytest.raises(refusals.LogReset, match=r"ends at binlog\.000001"):
+        with pytest.raises(dump_errors.LogReset, match=r"ends at binlog\.000001"):
             check_continues(other, end)
         for number in range(20):
             fresh.execute(f"insert into d.t values ({number})")
         error = failure(stream)
-    assert type(error) in (refusals.LogUnreadable, refusals.DumpEnded), error
+    assert type(error) in (dump_errors.LogUnreadable, dump_errors.DumpEnded), error
     assert error.retry == "backoff"
 
 
@@ -322,7 +322,7 @@ def test_a_session_that_is_killed(fresh: MySQLServer) -> None:
         ):
             fresh.execute(f"kill {number}")
         error = failure(stream)
-    assert isinstance(error, refusals.DumpEnded | ConnectionLost), error
+    assert isinstance(error, dump_errors.DumpEnded | ConnectionLost), error
     assert error.retry == "backoff"
 
 
@@ -336,7 +336,7 @@ def test_the_same_server_id_twice(mysql: MySQLServer) -> None:
         with open_binlog(mysql.url(), position=start, options=options("one")) as younger:
             assert next(younger.events()) is not None
             error = failure(older)
-    assert type(error) is refusals.ServerIdInUse, error
+    assert type(error) is dump_errors.ServerIdInUse, error
     assert error.retry == "operator"
     with (
         open_binlog(mysql.url(), position=start, options=options("one")) as one,
@@ -365,8 +365,8 @@ def test_a_server_without_a_binlog(own_mysql: Callable[..., MySQLServer]) -> Non
     assert server.value("select @@log_bin") == 0
     with open_binlog(server.url(), position=FIRST, options=options()) as stream:
         error = failure(stream)
-    assert type(error) is refusals.LogOff, error
-    with connect(server.url(), application_name="t") as other, pytest.raises(refusals.LogOff):
+    assert type(error) is dump_errors.LogOff, error
+    with connect(server.url(), application_name="t") as other, pytest.raises(dump_errors.LogOff):
         read_status(other)
 
 
@@ -376,7 +376,7 @@ def test_gtids_where_there_are_none(own_mysql: Callable[..., MySQLServer]) -> No
     server = own_mysql(settings={"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"})
     with open_binlog(server.url(), seen=GtidSet(), options=options()) as stream:
         error = failure(stream)
-    assert type(error) is refusals.LogOff, error
+    assert type(error) is dump_errors.LogOff, error
     with connect(server.url(), application_name="t") as connection:
         assert read_status(connection).gtids == ""
 
@@ -398,7 +398,7 @@ def test_a_server_that_falls_silent(mysql: MySQLServer) -> None:
             stalling.start()
             error = failure(stream, within_s=5)
             stalling.join()
-    assert type(error) is refusals.StreamSilent
+    assert type(error) is dump_errors.StreamSilent
     assert error.retry == "backoff"
 
 

@@ -15,9 +15,8 @@ import pytest
 from fix_mysql import MySQLServer
 from fix_mysql_doctor import look, one
 from penstock.codec.mysql.binlog_position import BinlogPosition
-from penstock.engines.mysql.checks import CHECKS, settings
-from penstock.engines.mysql.checks import resume_state as resume_state
-from penstock.engines.mysql.checks.probe import MySQLProbe, Wanted
+from penstock.engines.mysql.checks import CHECKS, resume_checks, settings
+from penstock.engines.mysql.checks.probe import MySQLProbe, ProbeScope
 from penstock.engines.mysql.connect import connect
 from penstock.engines.mysql.source.client import DumpOptions, open_binlog
 from penstock.engines.mysql.source.status import ResumePoint, read_identity, read_status
@@ -253,7 +252,7 @@ def test_my036_versions(server: MySQLServer, text: str, severity: Severity | Non
         class Probe(MySQLProbe):
             server = ServerVersion.parse(text)
 
-        probe = Probe(side=Side.SOURCE, url="", connection=connection, wanted=Wanted())
+        probe = Probe(side=Side.SOURCE, url="", connection=connection, wanted=ProbeScope())
         found = [finding.severity for finding in settings.version(probe)]
     assert found == ([severity] if severity else [])
 
@@ -381,8 +380,8 @@ def test_my030_long_statements(
 ) -> None:
     """A lock would wait for them: statements, and transactions that stand open."""
     for name in ("LONG_STATEMENTS", "LONG_TRANSACTIONS"):
-        text = getattr(resume_state, name).replace("60", "1")
-        monkeypatch.setattr(resume_state, name, text)
+        text = getattr(resume_checks, name).replace("60", "1")
+        monkeypatch.setattr(resume_checks, name, text)
     run("create table a (id int primary key)")
     assert look(server, "MY030") == []
     with server.connect("d") as open_one, server.connect("d") as busy:

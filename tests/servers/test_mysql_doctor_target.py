@@ -15,7 +15,7 @@ from fix_mysql import MySQLServer, database_of
 from fix_mysql_doctor import examine, one
 from fix_pipeline import pipeline
 from penstock.control import doctor
-from penstock.engines.mysql.checks.probe import MySQLProbe, Wanted
+from penstock.engines.mysql.checks.probe import MySQLProbe, ProbeScope
 from penstock.engines.mysql.connect import connect
 from penstock.engines.mysql.source.catalog import survey
 from penstock.ports.checks import Finding, Severity, Side
@@ -33,13 +33,13 @@ def target(mysql: MySQLServer, mysql_url: str) -> Iterator[Callable[..., list[Fi
             pattern = f"{database_of(source_url) if source_url else database_of(mysql_url)}.*"
             seen = survey(origin, [pattern])
             probe = MySQLProbe(
-                side=Side.SOURCE, url=source.url(), connection=origin, wanted=Wanted(),
+                side=Side.SOURCE, url=source.url(), connection=origin, wanted=ProbeScope(),
                 tables=seen.tables,
             )  # fmt: skip
             own = stack.enter_context(connect(mysql_url, application_name="t"))
             return examine(
                 MySQLProbe(
-                    side=Side.TARGET, url=mysql_url, connection=own, wanted=Wanted(),
+                    side=Side.TARGET, url=mysql_url, connection=own, wanted=ProbeScope(),
                     tables=seen.tables, source=probe,
                 ),
                 only=[code],
@@ -110,10 +110,14 @@ def test_my033_case(
     ):
         seen = survey(origin, [f"{database_of(mysql_url)}.*"])
         source = MySQLProbe(
-            side=Side.SOURCE, url=mysql_url, connection=origin, wanted=Wanted(), tables=seen.tables
+            side=Side.SOURCE,
+            url=mysql_url,
+            connection=origin,
+            wanted=ProbeScope(),
+            tables=seen.tables,
         )
         target = MySQLProbe(
-            side=Side.TARGET, url=folding.url(), connection=own, wanted=Wanted(),
+            side=Side.TARGET, url=folding.url(), connection=own, wanted=ProbeScope(),
             tables=seen.tables, source=source,
         )  # fmt: skip
         found = examine(target, only=["MY033"])

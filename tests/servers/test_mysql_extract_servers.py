@@ -15,8 +15,7 @@ from fix_mysql_extract import engine_of, extractor_of
 from penstock.codec.mysql import mysqlwire
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.source.client import DumpOptions, open_binlog
-from penstock.engines.mysql.source.login import server_id_for
-from penstock.engines.mysql.source.refusals import (
+from penstock.engines.mysql.source.dump_errors import (
     LogPurged,
     LogReset,
     PositionUnfit,
@@ -24,6 +23,7 @@ from penstock.engines.mysql.source.refusals import (
     ServerIdInUse,
     ServerReplaced,
 )
+from penstock.engines.mysql.source.login import server_id_for
 from penstock.engines.mysql.source.unsupported import SeenUnknown, StartUnfit
 from penstock.extract.extractor import ExtractOptions, Extractor
 

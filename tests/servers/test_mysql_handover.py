@@ -37,7 +37,7 @@ from penstock.load.bulk import BulkResult, finish_foreign_keys
 from penstock.load.session import Session
 from penstock.model import TableName
 from penstock.ports.config import Config
-from penstock.ports.handover import Phase, read_handover, write_handover
+from penstock.ports.handover import HandoverPhase, read_handover, write_handover
 
 pytestmark = pytest.mark.spark
 TIMEOUT_S = 60.0
@@ -114,7 +114,10 @@ def test_rows_before_the_point_are_loaded_and_those_behind_it_are_in_the_log(
         thread.join(TIMEOUT_S)
     state = read_handover(config)
     assert state is not None
-    assert (state.phase, [step.number for step in state.steps]) == (Phase.DONE, [1, 2, 3, 4])
+    assert (state.phase, [step.number for step in state.steps]) == (
+        HandoverPhase.DONE,
+        [1, 2, 3, 4],
+    )
     assert state.snapshot_id == ""
     assert rows(config.target.url, f'select id, v from "{name}".t order by id') == [
         (1, "a"), (2, "b"), (3, "c")

@@ -17,7 +17,7 @@ from penstock.control.extract_process import extract_changes
 from penstock.control.lag import read_lag
 from penstock.control.status import read_status
 from penstock.engines.mysql.connect import connect
-from penstock.engines.mysql.source.refusals import LogPurged
+from penstock.engines.mysql.source.dump_errors import LogPurged
 from penstock.engines.mysql.target import progress as mysql_progress
 from penstock.engines.postgres.target import progress as postgres_progress
 from penstock.ports.config import Config

@@ -22,7 +22,7 @@ from penstock.engines.mysql.replica import NotAReplica, ReplicaNotOurs
 from penstock.extract.extractor import Ended
 from penstock.load.session import Session
 from penstock.ports.config import Config
-from penstock.ports.handover import Phase, read_handover
+from penstock.ports.handover import HandoverPhase, read_handover
 from penstock.ports.planner import Point
 
 pytestmark = pytest.mark.spark
@@ -163,7 +163,7 @@ def test_a_replica_stands_still_while_the_point_is_taken(
     assert replica.status()[0] > before, "a new binlog file was begun"
     state = read_handover(config)
     assert state is not None
-    assert (state.phase, state.paused) == (Phase.DONE, False)
+    assert (state.phase, state.paused) == (HandoverPhase.DONE, False)
     assert [step.number for step in state.steps] == [1, 2, 3, 4]
     assert "SQL thread is stopped" in state.steps[0].text
 

@@ -17,8 +17,8 @@ from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.connect import connect, rows
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.client import DumpOptions, open_binlog
+from penstock.engines.mysql.source.dump_errors import LogOff
 from penstock.engines.mysql.source.login import probe_server_id
-from penstock.engines.mysql.source.refusals import LogOff
 from penstock.engines.mysql.source.snapshot import (
     Snapshots,
     SnapshotsDiffer,
@@ -423,7 +423,7 @@ KILLED = """
 import sys
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.strategies import Choice, Strategy
-from penstock.engines.mysql.source.refusals import LogOff
+from penstock.engines.mysql.source.dump_errors import LogOff
 from penstock.engines.mysql.source.snapshot import open_snapshots
 url, pattern = sys.argv[1:]
 with open_catalog(url) as connection:

@@ -12,7 +12,7 @@ from fix_mysql import MySQLServer
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.gtids import GtidSet
 from penstock.engines.mysql.connect import Connection, connect
-from penstock.engines.mysql.source import refusals
+from penstock.engines.mysql.source import dump_errors
 from penstock.engines.mysql.source import status as st
 from penstock.engines.mysql.version import ServerVersion
 from penstock.host.errors import PrivilegeMissing
@@ -139,7 +139,7 @@ def test_a_file_keeps_its_identity_until_it_is_written_anew(
     time.sleep(1.1)  # it holds the second of its making
     server.reset_log()
     assert st.read_log_identity(server.url(), "binlog.000001") != first
-    with pytest.raises(refusals.LogPurged):
+    with pytest.raises(dump_errors.LogPurged):
         st.read_log_identity(server.url(), "binlog.000009")
 
 
@@ -160,10 +160,10 @@ def test_a_purged_file(fresh: MySQLServer, connection: Connection) -> None:
     point = resume_point(fresh, connection)
     fresh.execute("insert into d.t values (1); flush binary logs")
     purge(fresh, "binlog.000002")
-    with pytest.raises(refusals.LogPurged) as caught:
+    with pytest.raises(dump_errors.LogPurged) as caught:
         check(fresh, connection, by_file(point))
     assert caught.value.fields["oldest"] == "binlog.000002:4"
-    with pytest.raises(refusals.GtidsPurged):
+    with pytest.raises(dump_errors.GtidsPurged):
         check(fresh, connection, point)
 
 
@@ -188,13 +188,13 @@ def test_reset_master(fresh: MySQLServer, connection: Connection) -> None:
     time.sleep(1.1)
     fresh.reset_log()
     for unfit in (by_file(point), by_file(later)):
-        with pytest.raises((refusals.PositionUnfit, refusals.ServerBehind)):
+        with pytest.raises((dump_errors.PositionUnfit, dump_errors.ServerBehind)):
             check(fresh, connection, unfit)
-    with pytest.raises(refusals.ServerBehind):
+    with pytest.raises(dump_errors.ServerBehind):
         check(fresh, connection, point)
     for number in range(30):
         fresh.execute(f"insert into d.t values ({number + 1})")
-    with pytest.raises(refusals.LogReset, match="another file than the one we read"):
+    with pytest.raises(dump_errors.LogReset, match="another file than the one we read"):
         check(fresh, connection, by_file(point))
 
 
@@ -202,14 +202,14 @@ def test_a_file_that_lost_its_end(fresh: MySQLServer, connection: Connection) ->
     """A crash without sync_binlog = 1 may unsay what was sent."""
     point = by_file(resume_point(fresh, connection))
     beyond = BinlogPosition.at(point.position.file, point.position.offset + 1)
-    with pytest.raises(refusals.PositionUnfit, match="lies outside its file"):
+    with pytest.raises(dump_errors.PositionUnfit, match="lies outside its file"):
         check(fresh, connection, replace(point, position=beyond))
 
 
 def test_another_server(fresh: MySQLServer, connection: Connection) -> None:
     """Without GTIDs a position means nothing on another server; with them it is not looked at."""
     point = replace(resume_point(fresh, connection), server="somebody else")
-    with pytest.raises(refusals.ServerReplaced):
+    with pytest.raises(dump_errors.ServerReplaced):
         check(fresh, connection, by_file(point))
     check(fresh, connection, point)
 
@@ -224,7 +224,7 @@ def test_a_server_that_lacks_transactions(fresh: MySQLServer, connection: Connec
         own.add((fresh.value("select @@server_uuid"), ""), 999, 999)
         strange = [str(own), f"{point.gtids},ffffffff-0000-0000-0000-000000000001:1-3"]
     for gtids in strange:
-        with pytest.raises(refusals.ServerBehind):
+        with pytest.raises(dump_errors.ServerBehind):
             check(fresh, connection, replace(point, gtids=gtids))
 
 
@@ -236,5 +236,5 @@ def test_a_domain_that_we_have_not_begun(fresh: MySQLServer, connection: Connect
     check(fresh, connection, point)
     fresh.execute("flush binary logs")
     purge(fresh, "binlog.000003")
-    with pytest.raises(refusals.GtidsPurged):
+    with pytest.raises(dump_errors.GtidsPurged):
         check(fresh, connection, point)

@@ -13,8 +13,8 @@ from fix_peek import capturing
 from fix_writer import Writer
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.snapshot import (
-    Chunk,
     SnapshotGone,
+    StorageChunk,
     TableRewritten,
     check_not_rewritten,
     copy_sql,
@@ -37,7 +37,7 @@ def _table(connection: psycopg.Connection, name: str) -> TableDefinition:
     return captured_tables(connection, [name])[0]
 
 
-def _read(connection: psycopg.Connection, chunks: list[Chunk], *columns: str) -> list[bytes]:
+def _read(connection: psycopg.Connection, chunks: list[StorageChunk], *columns: str) -> list[bytes]:
     lines: list[bytes] = []
     for chunk in chunks:
         with connection.cursor().copy(copy_sql(chunk, columns)) as copy:

@@ -19,7 +19,7 @@ from fix_pipeline import penstock, write_pipeline
 from fix_web import WebProcess, until
 from penstock.host.process import process_alive
 from penstock.web.command import LIBRARIES
-from penstock.web.tasks import Kind, Stage, TaskRuns, Tasks
+from penstock.web.tasks import Stage, TaskKind, TaskRuns, Tasks
 
 TOKEN = "a token that nobody guesses"
 
@@ -150,8 +150,10 @@ def test_doctor_runs_by_a_button_and_tells_what_it_finds(path: Path) -> None:
         assert "keep this pipeline from starting" in shown
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_a_task_ends_with_the_interface(silent: socket.socket, tmp_path: Path, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", list(TaskKind))
+def test_a_task_ends_with_the_interface(
+    silent: socket.socket, tmp_path: Path, kind: TaskKind
+) -> None:
     """Nothing runs on: neither after a stop in order nor after a kill."""
     url = f"postgresql://u@127.0.0.1:{silent.getsockname()[1]}/d?connect_timeout=60"
     waits = write_pipeline(tmp_path, url, url, mode="change")
@@ -184,15 +186,17 @@ def test_one_task_of_a_kind_at_a_time(silent: socket.socket, tmp_path: Path) -> 
     waits = write_pipeline(tmp_path, url, url)
     tasks = Tasks()
     try:
-        tasks.begin("shop", Kind.DOCTOR, waits)
+        tasks.begin("shop", TaskKind.DOCTOR, waits)
         with pytest.raises(TaskRuns):
-            tasks.begin("shop", Kind.DOCTOR, waits)
-        tasks.stop("shop", Kind.DOCTOR)
-        until(lambda: tasks.view("shop", Kind.DOCTOR).stage is Stage.STOPPED, "it has stopped", 15)
-        tasks.begin("shop", Kind.DOCTOR, waits)
+            tasks.begin("shop", TaskKind.DOCTOR, waits)
+        tasks.stop("shop", TaskKind.DOCTOR)
+        until(
+            lambda: tasks.view("shop", TaskKind.DOCTOR).stage is Stage.STOPPED, "it has stopped", 15
+        )
+        tasks.begin("shop", TaskKind.DOCTOR, waits)
     finally:
         tasks.close()
-    assert tasks.view("shop", Kind.DOCTOR).stage is Stage.STOPPED
+    assert tasks.view("shop", TaskKind.DOCTOR).stage is Stage.STOPPED
     silent.close()
 
 
@@ -201,9 +205,9 @@ def test_a_task_that_fails_tells_its_error(tmp_path: Path) -> None:
     broken = tmp_path / "broken.toml"
     broken.write_text("[pipeline]\nname = 3\n")
     tasks = Tasks()
-    tasks.begin("broken", Kind.VERIFY, broken)
-    until(lambda: tasks.view("broken", Kind.VERIFY).stage is not Stage.RUNNING, "its end", 30)
-    view = tasks.view("broken", Kind.VERIFY)
+    tasks.begin("broken", TaskKind.VERIFY, broken)
+    until(lambda: tasks.view("broken", TaskKind.VERIFY).stage is not Stage.RUNNING, "its end", 30)
+    view = tasks.view("broken", TaskKind.VERIFY)
     assert view.stage is Stage.FAILED
     assert view.error is not None
     assert view.error["code"].startswith("CF")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.load import chunk
 from penstock.load.bulk_tasks import partitions, partitions_beside, streams_per_task
 from penstock.model import TableName
-from penstock.ports.bulk import Chunk, ChunkOutcome, ChunkTask, Status
+from penstock.ports.bulk import Chunk, ChunkOutcome, ChunkStatus, ChunkTask
 
 MIB = 2**20
 
@@ -82,7 +82,7 @@ def test_a_task_copies_chunks_side_by_side(monkeypatch: pytest.MonkeyPatch) -> N
 
         def copy(self, task: ChunkTask) -> ChunkOutcome:
             together.wait(timeout=60)
-            return ChunkOutcome(table=task.table, number=task.chunk.number, status=Status.DONE)
+            return ChunkOutcome(table=task.table, number=task.chunk.number, status=ChunkStatus.DONE)
 
     monkeypatch.setattr(chunk, "ChunkCopier", Fake)
     tasks = [task("w", n, MIB) for n in range(1, 7)]

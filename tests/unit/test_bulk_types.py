@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.codec.mysql.mysqltext import Form
+from penstock.codec.mysql.mysqltext import CellForm
 from penstock.codec.postgres.copytext import LineForm
 from penstock.codec.types import Choices, Engine, Server, parse_choices
 from penstock.engines.mysql.target.chunk import load_sql
@@ -57,7 +57,7 @@ def test_members_in_bytes_and_years_of_two_digits_are_read_as_they_come_by_chang
         column("z", "year(4)", "int16"),
     )
     way = read_plan_of(definition, ends)
-    assert [cell.form for cell in way.cells[1:3]] == [Form.UTF8, Form.UTF8]
+    assert [cell.form for cell in way.cells[1:3]] == [CellForm.UTF8, CellForm.UTF8]
     assert way.expressions[3:] == ("lpad(if(year(`y`) = 1900, 0, year(`y`)), 4, '0')", "`z`")
 
 
@@ -99,9 +99,15 @@ def test_what_a_select_of_mysql_lists() -> None:
         "`id`", "`f` * 1e0", "lpad(conv(`b` + 0, 10, 2), 3, '0')", "`d`", "`l`"
     )  # fmt: skip
     assert [cell.form for cell in way.cells] == [
-        Form.PLAIN, Form.PLAIN, Form.PLAIN, Form.DATE, Form.CHARSET, Form.UTF8, Form.BYTES,
-        Form.PLAIN,
-    ]  # fmt: skip
+        CellForm.PLAIN,
+        CellForm.PLAIN,
+        CellForm.PLAIN,
+        CellForm.DATE,
+        CellForm.CHARSET,
+        CellForm.UTF8,
+        CellForm.BYTES,
+        CellForm.PLAIN,
+    ]
     assert way.cells[3].zero_is_null
     assert (way.cells[4].charset, way.cells[4].remove_zero) == ("latin1", True)
     assert set(way.templates) == {AS_IS}
@@ -141,7 +147,7 @@ def test_labels_go_as_the_bytes_they_are() -> None:
         column("t", "text", charset="gbk", collation="gbk_bin"),
     )
     way = read_plan_of(definition, ServerPair(source=MARIADB, target=MARIADB))
-    assert [cell.form for cell in way.cells] == [Form.PLAIN, Form.RAW, Form.RAW]
+    assert [cell.form for cell in way.cells] == [CellForm.PLAIN, CellForm.RAW, CellForm.RAW]
     assert set(way.templates) == {AS_IS}
     assert way.enums == ("e",)
 

@@ -250,7 +250,7 @@ def test_more_tasks_than_the_web_interface_begins(
     """Each comparison costs both servers something."""
     monkeypatch.setattr(tasks, "TASKS_MAX", 0)
     with pytest.raises(tasks.TooManyTasks):
-        tasks.Tasks().begin("shop", tasks.Kind.DOCTOR, tmp_path / "shop.toml")
+        tasks.Tasks().begin("shop", tasks.TaskKind.DOCTOR, tmp_path / "shop.toml")
 
 
 # -- servers -----------------------------------------------------------------------------------

@@ -7,12 +7,12 @@ import itertools
 import pytest
 
 from penstock.ports.config import HandoverMode
-from penstock.ports.handover import STEPS, Do, Handover, Phase, Seen, decide
+from penstock.ports.handover import STEPS, Do, Handover, HandoverPhase, Seen, decide
 
 POSITION = "0/16B3740"
 
 
-def paused(phase: Phase, *, slot_position: str = POSITION) -> Handover:
+def paused(phase: HandoverPhase, *, slot_position: str = POSITION) -> Handover:
     """A handover in mode pause."""
     return Handover(mode=HandoverMode.PAUSE, phase=phase, slot_position=slot_position)
 
@@ -20,27 +20,29 @@ def paused(phase: Phase, *, slot_position: str = POSITION) -> Handover:
 def test_snapshot_mode_makes_the_slot_and_lets_the_extractor_begin() -> None:
     """Nothing is waited for: changes are extracted beside the bulk load."""
     assert decide(Handover(), Seen()) is Do.MAKE_SLOT
-    captured = Handover(phase=Phase.CAPTURED, slot_position=POSITION)
+    captured = Handover(phase=HandoverPhase.CAPTURED, slot_position=POSITION)
     assert decide(captured, Seen(slot_exists=True, snapshot_held=True)) is Do.LET_EXTRACT
     assert decide(captured, Seen(slot_exists=True, slot_active=True)) is Do.NOTE_START
-    assert decide(Handover(phase=Phase.STARTED), Seen(slot_active=True)) is Do.RESUME
+    assert decide(Handover(phase=HandoverPhase.STARTED), Seen(slot_active=True)) is Do.RESUME
 
 
 def test_a_slot_left_by_a_killed_run_is_used_where_it_stands() -> None:
     """Whether it is ours is looked at when that is done."""
     assert decide(Handover(), Seen(slot_exists=True)) is Do.ADOPT_SLOT
-    assert decide(paused(Phase.NEW, slot_position=""), Seen(slot_exists=True)) is Do.ADOPT_SLOT
+    assert (
+        decide(paused(HandoverPhase.NEW, slot_position=""), Seen(slot_exists=True)) is Do.ADOPT_SLOT
+    )
 
 
 def test_a_lost_slot_is_not_made_again_after_the_position_was_captured() -> None:
     """The extractor says that it is lost; a new one would silently skip changes."""
-    captured = Handover(phase=Phase.CAPTURED, slot_position=POSITION)
+    captured = Handover(phase=HandoverPhase.CAPTURED, slot_position=POSITION)
     assert decide(captured, Seen(slot_exists=False)) is Do.LET_EXTRACT
 
 
 def test_the_snapshot_is_released_when_the_bulk_load_is_done() -> None:
     """Not earlier: a load that is killed goes on with it."""
-    done = Handover(phase=Phase.DONE)
+    done = Handover(phase=HandoverPhase.DONE)
     assert decide(done, Seen(snapshot_held=True)) is Do.WAIT
     assert decide(done, Seen(snapshot_held=True, bulk_finished=True)) is Do.RELEASE
     assert decide(done, Seen(bulk_finished=True)) is Do.WAIT
@@ -48,31 +50,31 @@ def test_the_snapshot_is_released_when_the_bulk_load_is_done() -> None:
 
 def test_pause_mode_goes_through_the_four_steps_in_the_documents_order() -> None:
     """Slot while replaying; then pause, capture, bulk load, start, resume."""
-    new = paused(Phase.NEW, slot_position="")
+    new = paused(HandoverPhase.NEW, slot_position="")
     assert decide(new, Seen()) is Do.MAKE_SLOT
-    assert decide(paused(Phase.NEW), Seen(slot_exists=True)) is Do.PAUSE
-    assert decide(paused(Phase.STOPPED), Seen(slot_exists=True, paused=True)) is Do.CAPTURE
-    captured = paused(Phase.CAPTURED)
+    assert decide(paused(HandoverPhase.NEW), Seen(slot_exists=True)) is Do.PAUSE
+    assert decide(paused(HandoverPhase.STOPPED), Seen(slot_exists=True, paused=True)) is Do.CAPTURE
+    captured = paused(HandoverPhase.CAPTURED)
     held = Seen(slot_exists=True, paused=True, snapshot_held=True)
     assert decide(captured, held) is Do.WAIT
     loaded = Seen(slot_exists=True, paused=True, snapshot_held=True, bulk_finished=True)
     assert decide(captured, loaded) is Do.LET_EXTRACT
     started = Seen(slot_exists=True, slot_active=True, paused=True, bulk_finished=True)
     assert decide(captured, started) is Do.NOTE_START
-    assert decide(paused(Phase.STARTED), started) is Do.RESUME
+    assert decide(paused(HandoverPhase.STARTED), started) is Do.RESUME
 
 
 def test_pause_mode_after_a_kill() -> None:
     """Still paused: the snapshot is taken again; replaying again: all is begun again."""
-    captured = paused(Phase.CAPTURED)
+    captured = paused(HandoverPhase.CAPTURED)
     assert decide(captured, Seen(slot_exists=True, paused=True)) is Do.CAPTURE
     assert decide(captured, Seen(slot_exists=True, paused=False)) is Do.PAUSE
-    assert decide(paused(Phase.NEW, slot_position=""), Seen(paused=True)) is Do.UNPAUSE
+    assert decide(paused(HandoverPhase.NEW, slot_position=""), Seen(paused=True)) is Do.UNPAUSE
 
 
 @pytest.mark.parametrize("mode", list(HandoverMode))
-@pytest.mark.parametrize("phase", list(Phase))
-def test_every_state_has_an_answer(mode: HandoverMode, phase: Phase) -> None:
+@pytest.mark.parametrize("phase", list(HandoverPhase))
+def test_every_state_has_an_answer(mode: HandoverMode, phase: HandoverPhase) -> None:
     """Whatever the phase and the facts, something is decided, and nothing is paused in snapshot."""
     for facts in itertools.product((False, True), repeat=5):
         seen = Seen(

@@ -27,7 +27,7 @@ from fix_stream import changes_of
 from penstock.codec.mysql.binlog_events import EventKind
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.gtids import GtidSet
-from penstock.engines.mysql.source.assemble import Assembler, Limits, Mark
+from penstock.engines.mysql.source.assemble import Assembler, Limits, StreamMark
 from penstock.engines.mysql.source.definitions import source_id_of
 from penstock.engines.mysql.source.prepared import PreparedFiles
 from penstock.engines.mysql.source.schema_history import SchemaHistory
@@ -98,11 +98,11 @@ class Followed:
     """What came out of one stream, and what it left behind."""
 
     runs: list[Run] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
-    idle: list[tuple[FlushPoint, Mark]] = field(default_factory=list)
+    marks: list[StreamMark] = field(default_factory=list)
+    idle: list[tuple[FlushPoint, StreamMark]] = field(default_factory=list)
     notes: AllNotes = field(default_factory=AllNotes)
 
-    def add(self, run: Run, mark: Mark | None) -> None:
+    def add(self, run: Run, mark: StreamMark | None) -> None:
         """A run, with the mark of its end."""
         self.runs.append(run)
         if mark is not None:
@@ -130,7 +130,7 @@ class Following:
         self,
         stream: Callable[[int], bytes],
         *,
-        mark: Mark,
+        mark: StreamMark,
         durable: FlushPoint,
         notes: AllNotes | None = None,
         shift: int | None = 0,
@@ -142,7 +142,7 @@ class Following:
         self._follow(found, stream, mark, durable, notes, shift, block_bytes, limits)
         return found
 
-    def broken(self, stream: Callable[[int], bytes], *, mark: Mark) -> Followed:
+    def broken(self, stream: Callable[[int], bytes], *, mark: StreamMark) -> Followed:
         """Feed what cannot be followed to its end; what was given out."""
         found = Followed()
         durable = FlushPoint(position=mark.position)
@@ -155,7 +155,7 @@ class Following:
         self,
         found: Followed,
         stream: Callable[[int], bytes],
-        mark: Mark,
+        mark: StreamMark,
         durable: FlushPoint,
         notes: AllNotes | None,
         shift: int | None,
@@ -270,9 +270,9 @@ def sent(logs: list[Log], begin: int) -> bytes:
     return b"".join(packet(b"\0" + part, n) for n, part in enumerate(parts, 1))
 
 
-def mark_at(position: int, *, gtids: str = "", **more: Any) -> Mark:
+def mark_at(position: int, *, gtids: str = "", **more: Any) -> StreamMark:
     """A mark without anything prepared."""
-    return Mark(position=position, base="binlog", shift=0, gtids=gtids, prepared=(), **more)
+    return StreamMark(position=position, base="binlog", shift=0, gtids=gtids, prepared=(), **more)
 
 
 @pytest.fixture(params=sorted(DECODERS))
@@ -432,7 +432,7 @@ def _durable(before: Followed, cut: int) -> FlushPoint:
     return FlushPoint(position=cut, gsn=gsn, trx=trx)
 
 
-def _kept(before: Followed, early: int) -> Mark:
+def _kept(before: Followed, early: int) -> StreamMark:
     """The last mark at or before a position, or the very first place."""
     marks = [*before.marks, *(mark for _, mark in before.idle)]
     fit = [mark for mark in marks if mark.position <= early]

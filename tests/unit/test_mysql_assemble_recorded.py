@@ -21,7 +21,7 @@ from penstock.codec.mysql.binlog import Stop
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.gtids import GtidSet, MariaGtids
 from penstock.codec.mysql.types import neutral_type
-from penstock.engines.mysql.source.assemble import Assembler, Limits, Mark
+from penstock.engines.mysql.source.assemble import Assembler, Limits, StreamMark
 from penstock.engines.mysql.source.definitions import source_id_of
 from penstock.engines.mysql.source.prepared import PreparedFiles
 from penstock.engines.mysql.source.schema_history import SchemaHistory
@@ -98,9 +98,9 @@ def test_recorded_logs_make_the_tables_that_the_server_has(name: str, tmp_path: 
     decoder = DECODERS.get("kernel", DECODERS["twin"])()
     replica = Replica(decoder, tables)
     runs: list[Run] = []
-    marks: list[Mark] = []
+    marks: list[StreamMark] = []
 
-    def put(run: Run, _: int, mark: Mark | None) -> None:
+    def put(run: Run, _: int, mark: StreamMark | None) -> None:
         runs.append(run)
         take(replica, run)
         if mark is not None:

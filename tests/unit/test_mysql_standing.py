@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.codec.mysql.binlog_position import BinlogPosition
-from penstock.engines.mysql.source.assemble import Mark
+from penstock.engines.mysql.source.assemble import StreamMark
 from penstock.engines.mysql.source.resume_state import (
     EXACT_FILE,
     ResumeStateLost,
@@ -19,10 +19,10 @@ from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 
 
-def mark(text: str, *, shift: int = 0, gtids: str = "u:1") -> Mark:
+def mark(text: str, *, shift: int = 0, gtids: str = "u:1") -> StreamMark:
     """The mark of a place that the server names so."""
     place = BinlogPosition.parse(text)
-    return Mark(
+    return StreamMark(
         position=place.ordinal + (shift << 40),
         base=place.base,
         shift=shift,

@@ -10,7 +10,7 @@ from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.binlog_query import Query
 from penstock.engines.mysql.source.ddl_text import effects_of
 from penstock.engines.mysql.source.definitions import source_id_of
-from penstock.engines.mysql.source.schema_history import Place, SchemaHistory
+from penstock.engines.mysql.source.schema_history import SchemaHistory, StreamPlace
 from penstock.engines.mysql.source.unsupported import RowsChangedUnseen, StatementLogged
 from penstock.engines.mysql.version import ServerVersion
 from penstock.model import ColumnDefinition, Identity, TableDefinition, TableName
@@ -53,9 +53,9 @@ class Live:
         return self.now
 
 
-def place(at: int) -> Place:
+def place(at: int) -> StreamPlace:
     """A place of the stream."""
-    return Place(since=at, behind=BinlogPosition.at("binlog.000001", at))
+    return StreamPlace(since=at, behind=BinlogPosition.at("binlog.000001", at))
 
 
 def book_of(

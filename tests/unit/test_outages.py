@@ -34,7 +34,7 @@ from penstock.host.errors import ConnectionLost, LoginRefused, ServerUnreachable
 from penstock.host.retry import Backoff, Patience, is_outage
 from penstock.load.loader_state import LoaderState, read_loader_state, write_loader_state
 from penstock.model import TableName
-from penstock.ports.extract_options import Progress
+from penstock.ports.extract_options import ExtractProgress
 from penstock.web.metrics import exposed
 from penstock.web.reading import state_of
 
@@ -92,7 +92,7 @@ def test_a_server_that_refuses_is_no_outage() -> None:
 
 def test_a_failure_is_dated_by_its_first_time() -> None:
     """However often it is tried again; what works clears it. Both processes write it alike."""
-    for made in (LoaderState(pid=1), Progress()):
+    for made in (LoaderState(pid=1), ExtractProgress()):
         made.failed("refused", now_us=5_000_000, wait_s=1.0)
         made.failed("refused", now_us=9_000_000, wait_s=2.0)
         assert (made.problem_since_us, made.next_try_us) == (5_000_000, 11_000_000)

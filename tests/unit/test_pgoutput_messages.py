@@ -88,7 +88,7 @@ def test_messages_of_streamed_and_prepared_transactions() -> None:
         xid=77, subxid=78, position=10, abort_time_us=time
     )
     for kind in "bPp":
-        assert parse(kind.encode() + BODIES[kind]) == messages.Prepared(
+        assert parse(kind.encode() + BODIES[kind]) == messages.PreparedMessage(
             kind=kind, position=10, end_position=20, prepare_time_us=time, xid=77, gid="gid"
         )
     assert parse(b"K" + BODIES["K"]) == messages.CommitPrepared(

@@ -11,7 +11,7 @@ from fix_policies import BASE, BIG, ID, MORE, NAME, SMALL, TABLE, N, shaped
 from penstock.control.config import ConfigKeyUnknown, ConfigValueInvalid, load_config
 from penstock.engines.postgres.target.reshape import TYPES
 from penstock.model import LOAD_AFRESH, Relation
-from penstock.ports.policies import Kind, Policies, Policy, SchemaChangeRefused
+from penstock.ports.policies import ChangeKind, Policies, Policy, SchemaChangeRefused
 from penstock.ports.target import TableRecord
 from penstock.sql.record_text import shape_fields, shape_text
 from penstock.sql.schema_drift import SchemaDrift
@@ -26,23 +26,23 @@ TITLE = replace(NAME, name="title")
     ("after", "renamed", "kinds"),
     [
         (BASE, False, []),
-        (shaped(ID, NAME, N, MORE, version=2), False, [Kind.ADD_COLUMN]),
-        (shaped(ID, N, version=2), False, [Kind.DROP_COLUMN]),
-        (shaped(ID, TITLE, N, version=2), True, [Kind.RENAME_COLUMN]),
-        (shaped(ID, TITLE, N, version=2), False, [Kind.DROP_COLUMN, Kind.ADD_COLUMN]),
-        (shaped(ID, NAME, BIG, version=2), False, [Kind.WIDEN_TYPE]),
-        (shaped(ID, NAME, SMALL, version=2), False, [Kind.NARROW_TYPE]),
+        (shaped(ID, NAME, N, MORE, version=2), False, [ChangeKind.ADD_COLUMN]),
+        (shaped(ID, N, version=2), False, [ChangeKind.DROP_COLUMN]),
+        (shaped(ID, TITLE, N, version=2), True, [ChangeKind.RENAME_COLUMN]),
+        (shaped(ID, TITLE, N, version=2), False, [ChangeKind.DROP_COLUMN, ChangeKind.ADD_COLUMN]),
+        (shaped(ID, NAME, BIG, version=2), False, [ChangeKind.WIDEN_TYPE]),
+        (shaped(ID, NAME, SMALL, version=2), False, [ChangeKind.NARROW_TYPE]),
         (
             shaped(ID, NAME, replace(N, source_type="date"), version=2),
             False,
-            [Kind.CHANGE_TYPE],
+            [ChangeKind.CHANGE_TYPE],
         ),
-        (shaped(ID, NAME, replace(N, nullable=True), version=2), False, [Kind.NULLABILITY]),
-        (shaped(ID, replace(NAME, nullable=False), N, version=2), False, [Kind.NULLABILITY]),
-        (shaped(ID, NAME, N, version=2, key=(0, 2)), False, [Kind.CHANGE_KEY]),
+        (shaped(ID, NAME, replace(N, nullable=True), version=2), False, [ChangeKind.NULLABILITY]),
+        (shaped(ID, replace(NAME, nullable=False), N, version=2), False, [ChangeKind.NULLABILITY]),
+        (shaped(ID, NAME, N, version=2, key=(0, 2)), False, [ChangeKind.CHANGE_KEY]),
     ],
 )
-def test_changes_are_told_apart(after: Relation, renamed: bool, kinds: list[Kind]) -> None:
+def test_changes_are_told_apart(after: Relation, renamed: bool, kinds: list[ChangeKind]) -> None:
     """Each by its kind, and none where nothing changed."""
     found = shape_changes(RECORD, after, TYPES, renamed=renamed)
     assert [change.kind for change in found] == kinds
@@ -65,12 +65,12 @@ def test_a_record_is_read_as_it_was_written() -> None:
 
 def test_a_kind_without_a_policy_has_the_default() -> None:
     """And exception alone raises, naming the change and how to go on."""
-    policies = Policies(default=Policy.LENIENT, kinds={Kind.ADD_COLUMN: Policy.EXCEPTION})
-    assert policies.of(Kind.DROP_COLUMN) is Policy.LENIENT
+    policies = Policies(default=Policy.LENIENT, kinds={ChangeKind.ADD_COLUMN: Policy.EXCEPTION})
+    assert policies.of(ChangeKind.DROP_COLUMN) is Policy.LENIENT
     assert policies.keeps_rows
-    policies.check(Kind.DROP_COLUMN, "column a was dropped", table="s.t")
+    policies.check(ChangeKind.DROP_COLUMN, "column a was dropped", table="s.t")
     with pytest.raises(SchemaChangeRefused) as caught:
-        policies.check(Kind.ADD_COLUMN, "column a was added as text", table="s.t")
+        policies.check(ChangeKind.ADD_COLUMN, "column a was added as text", table="s.t")
     assert "column a was added as text" in caught.value.message
     assert 'addColumn = "evolve"' in caught.value.hint
 
@@ -103,13 +103,13 @@ def test_the_configuration_says_them(tmp_path: Path) -> None:
     """A default, and one for a kind; nothing said is evolve."""
     path = written(tmp_path, 'default = "lenient"\nnarrowType = "exception"\n')
     policies = load_config(path).schema_changes.policies
-    assert policies.of(Kind.ADD_COLUMN) is Policy.LENIENT
-    assert policies.of(Kind.NARROW_TYPE) is Policy.EXCEPTION
+    assert policies.of(ChangeKind.ADD_COLUMN) is Policy.LENIENT
+    assert policies.of(ChangeKind.NARROW_TYPE) is Policy.EXCEPTION
     assert load_config(written(tmp_path, "")).schema_changes.policies == Policies()
 
 
-@pytest.mark.parametrize("kind", list(Kind), ids=str)
-def test_every_kind_may_be_named(tmp_path: Path, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", list(ChangeKind), ids=str)
+def test_every_kind_may_be_named(tmp_path: Path, kind: ChangeKind) -> None:
     """Under its name."""
     policies = load_config(written(tmp_path, f'{kind.value} = "ignore"\n')).schema_changes.policies
     assert policies.kinds == {kind: Policy.IGNORE}

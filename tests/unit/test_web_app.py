@@ -25,20 +25,20 @@ from penstock.model import TableName
 from penstock.model.table_requests import Capture
 from penstock.web.access import Access, Hosts
 from penstock.web.app import TABLE_ACTIONS, Interface
-from penstock.web.reading import IDLE_INTERVAL_S, Reading, Trouble, Watch
+from penstock.web.reading import IDLE_INTERVAL_S, PipelineWatch, Reading, Trouble
 
 TOKEN = "a token that nobody guesses"
 LOCAL = "http://127.0.0.1:8765"
 PAGE = "/pipelines/shop"
 
 
-def interface(*watches: Watch, token: str | None = None) -> Interface:
+def interface(*watches: PipelineWatch, token: str | None = None) -> Interface:
     """The interface over some pipelines."""
     return Interface(watches, access=Access(token), hosts=Hosts("127.0.0.1"))
 
 
 @pytest.fixture
-def shown(tmp_path: Path) -> Iterator[tuple[TestClient, Watch]]:
+def shown(tmp_path: Path) -> Iterator[tuple[TestClient, PipelineWatch]]:
     """A visitor on loopback, and what the page is made of."""
     made = watch(tmp_path)
     site = interface(made)
@@ -94,7 +94,7 @@ def readings() -> dict[str, Reading]:
 
 @pytest.mark.parametrize("kind", readings())
 def test_a_page_tells_the_facts_and_has_an_outline(
-    shown: tuple[TestClient, Watch], kind: str
+    shown: tuple[TestClient, PipelineWatch], kind: str
 ) -> None:
     """One h1, landmarks, a caption for each table, a name for each control; in every state."""
     client, made = shown
@@ -114,7 +114,7 @@ def test_a_page_tells_the_facts_and_has_an_outline(
     assert "width=device-width" in answer.text
 
 
-def test_secrets_and_foreign_markup_stay_out(shown: tuple[TestClient, Watch]) -> None:
+def test_secrets_and_foreign_markup_stay_out(shown: tuple[TestClient, PipelineWatch]) -> None:
     """Passwords are masked, and a table's name is text whatever it holds."""
     client, _ = shown
     for path in (PAGE, "/", "/api/pipelines", "/api/pipelines/shop", "/metrics"):
@@ -128,7 +128,7 @@ def test_secrets_and_foreign_markup_stay_out(shown: tuple[TestClient, Watch]) ->
     assert "table &lt;b&gt;x&lt;/b&gt; is full" in page
 
 
-def test_nothing_is_loaded_from_elsewhere(shown: tuple[TestClient, Watch]) -> None:
+def test_nothing_is_loaded_from_elsewhere(shown: tuple[TestClient, PipelineWatch]) -> None:
     """Every address in pages, style sheet and script is our own, and the browser is told so."""
     client, _ = shown
     for path in ("/", PAGE, "/static/penstock.css", "/static/penstock.js"):
@@ -142,7 +142,7 @@ def test_nothing_is_loaded_from_elsewhere(shown: tuple[TestClient, Watch]) -> No
     assert client.get("/static/secret.txt").status_code == 404
 
 
-def test_the_json_has_what_the_pages_show(shown: tuple[TestClient, Watch]) -> None:
+def test_the_json_has_what_the_pages_show(shown: tuple[TestClient, PipelineWatch]) -> None:
     """State, status, rates, what the source keeps, tables with counts, errors."""
     client, _ = shown
     found: dict[str, Any] = client.get("/api/pipelines/shop").json()
@@ -176,7 +176,7 @@ def test_a_target_that_is_away_is_no_good_news(tmp_path: Path) -> None:
     assert "and tries again at 2026-11-" in page
 
 
-class Seldom(Watch):
+class Seldom(PipelineWatch):
     """A watch of which nobody has asked for long: its reading is old, of a load long over."""
 
     hangs = False
@@ -231,7 +231,9 @@ def test_a_server_that_hangs_is_not_a_page_that_hangs(seldom: tuple[TestClient, 
     assert (answer.status_code, "following changes" in answer.text) == (200, False)
 
 
-def test_metrics_are_served_as_prometheus_wants_them(shown: tuple[TestClient, Watch]) -> None:
+def test_metrics_are_served_as_prometheus_wants_them(
+    shown: tuple[TestClient, PipelineWatch],
+) -> None:
     """Text with its version."""
     answer = shown[0].get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -239,7 +241,9 @@ def test_metrics_are_served_as_prometheus_wants_them(shown: tuple[TestClient, Wa
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8765", "10.0.0.1", ""])
-def test_a_foreign_host_header_gets_nothing(shown: tuple[TestClient, Watch], host: str) -> None:
+def test_a_foreign_host_header_gets_nothing(
+    shown: tuple[TestClient, PipelineWatch], host: str
+) -> None:
     """Neither a page nor the metrics nor a style sheet."""
     for path in ("/", PAGE, "/metrics", "/static/penstock.css", "/login"):
         answer = shown[0].get(path, headers={"host": host})
@@ -276,7 +280,7 @@ def form_of(client: TestClient) -> str:
     ],
 )
 def test_a_forged_form_changes_nothing(
-    shown: tuple[TestClient, Watch], path: str, headers: dict[str, str], secret: str
+    shown: tuple[TestClient, PipelineWatch], path: str, headers: dict[str, str], secret: str
 ) -> None:
     """Without the page's secret, or from another site, every button answers 403."""
     client, _ = shown
@@ -286,7 +290,9 @@ def test_a_forged_form_changes_nothing(
     assert client.get(f"{PAGE}/{path}").status_code in (404, 405)
 
 
-def test_an_error_of_a_button_is_told_with_its_code(shown: tuple[TestClient, Watch]) -> None:
+def test_an_error_of_a_button_is_told_with_its_code(
+    shown: tuple[TestClient, PipelineWatch],
+) -> None:
     """As a page for a form, as JSON for the script; the target's URL is masked in both."""
     client, _ = shown
     secret = form_of(client)
@@ -304,7 +310,9 @@ def test_an_error_of_a_button_is_told_with_its_code(shown: tuple[TestClient, Wat
     assert client.post(f"{PAGE}/tasks/explode", data={"secret": secret}).status_code == 404
 
 
-def test_a_table_is_paused_and_copied_by_its_buttons(shown: tuple[TestClient, Watch]) -> None:
+def test_a_table_is_paused_and_copied_by_its_buttons(
+    shown: tuple[TestClient, PipelineWatch],
+) -> None:
     """Each table has its own, named for a screen reader; what they request is kept."""
     client, made = shown
     outline = Outline(client.get(PAGE).text)
@@ -339,7 +347,9 @@ def test_a_table_is_paused_and_copied_by_its_buttons(shown: tuple[TestClient, Wa
 
 
 @pytest.mark.parametrize("name", ["", "orders", ".orders", "public.", " . "])
-def test_a_table_is_named_with_its_schema(shown: tuple[TestClient, Watch], name: str) -> None:
+def test_a_table_is_named_with_its_schema(
+    shown: tuple[TestClient, PipelineWatch], name: str
+) -> None:
     """What was typed into the field is repeated, with what is to be typed instead."""
     client, _ = shown
     data = {"secret": form_of(client), "name": name}
@@ -352,7 +362,7 @@ def test_a_table_is_named_with_its_schema(shown: tuple[TestClient, Watch], name:
 
 
 def test_a_table_is_added_by_its_name(
-    shown: tuple[TestClient, Watch], monkeypatch: pytest.MonkeyPatch
+    shown: tuple[TestClient, PipelineWatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the field has it: everything behind the first dot is the table's name."""
     asked: list[TableName] = []
@@ -385,7 +395,7 @@ def test_what_somebody_asked_for_a_table_is_told(tmp_path: Path) -> None:
     assert (facts["public.new"]["state"], facts["public.new"]["code"]) == ("refused", "PG12")
 
 
-def test_a_form_without_end_is_refused(shown: tuple[TestClient, Watch]) -> None:
+def test_a_form_without_end_is_refused(shown: tuple[TestClient, PipelineWatch]) -> None:
     """Ten thousand bytes are more than any of our forms has."""
     answer = shown[0].post(f"{PAGE}/tasks/doctor", data={"secret": "x" * 20_000})
     assert answer.status_code == 413
@@ -436,7 +446,7 @@ def test_a_login_gives_a_cookie_that_scripts_and_other_sites_do_not_get(
     assert (again.status_code, again.headers["location"]) == (303, "/login")
 
 
-def test_an_unknown_page_is_a_page_too(shown: tuple[TestClient, Watch]) -> None:
+def test_an_unknown_page_is_a_page_too(shown: tuple[TestClient, PipelineWatch]) -> None:
     """With a way back."""
     answer = shown[0].get("/pipelines/other")
     assert answer.status_code == 404

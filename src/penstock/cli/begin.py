@@ -54,11 +54,11 @@ def init(
     Example:     penstock init postgresql://repl:secret@db1/shop mysql://loader:secret@db2/shop
     Exit codes:  0 written, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.new_pipeline import Wanted, draft, pipeline_name, write_file
+    from penstock.control.new_pipeline import NewPipeline, draft, pipeline_name, write_file
 
     diagnostics(verbose)
     file = path or Path(f"{pipeline_name(source)}.toml")
-    found = draft(Wanted(source=source, target=target, tables=_patterns(tables)))
+    found = draft(NewPipeline(source=source, target=target, tables=_patterns(tables)))
     write_file(file, found.text)
     exports = [f"export {name}=...   # the password" for name in found.variables]
     commands = [f"penstock {word} {file}" for word in ("doctor", "run", "verify")]

@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.control.doctor_directory import DIRECTORY_CHECKS
 from penstock.control.doctor_host import HOST_CHECKS
-from penstock.control.doctor_load import LOAD_CHECKS, Loading
+from penstock.control.doctor_load import LOAD_CHECKS, LoadSubject
 from penstock.control.followed import followed_names
 from penstock.control.log_facts import read_log_end
 from penstock.control.new_tables import new_findings, without_new
@@ -118,7 +118,7 @@ def examine(
                 with at_source.server_errors(doing), at_target.server_errors(doing):
                     yield
 
-            looked.look(LOAD_CHECKS, Loading(config, source.tables), typed=typed)
+            looked.look(LOAD_CHECKS, LoadSubject(config, source.tables), typed=typed)
         else:
             looked.skip(LOAD_CHECKS)
     order = list(Severity)

@@ -27,7 +27,7 @@ LOAD_CHECKS = Checks(Side.TARGET)
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
+class LoadSubject:
     """What the load process is to do. tables: the captured ones, as the source has them."""
 
     config: Config
@@ -41,7 +41,7 @@ def _found(code: str, what: str, why: str, command: str = "") -> Finding:
 
 
 @LOAD_CHECKS.check("PK15", "rows already in the target")
-def rows_there(loading: Loading) -> Iterator[Finding]:
+def rows_there(loading: LoadSubject) -> Iterator[Finding]:
     """The bulk load fills empty tables, or goes on with those that it began; all the others are
     reported.
     """
@@ -80,7 +80,7 @@ def rows_there(loading: Loading) -> Iterator[Finding]:
 
 
 @LOAD_CHECKS.check("PK16", "change log that the target follows", change_only=True)
-def bound_log(loading: Loading) -> Iterator[Finding]:
+def bound_log(loading: LoadSubject) -> Iterator[Finding]:
     """A target follows one change log: positions of two logs cannot be compared."""
     config = loading.config
     with closing(
@@ -104,7 +104,7 @@ def bound_log(loading: Loading) -> Iterator[Finding]:
 
 
 @LOAD_CHECKS.check("PK17", "columns that the target can hold")
-def planned(loading: Loading) -> Iterator[Finding]:
+def planned(loading: LoadSubject) -> Iterator[Finding]:
     """Between engines: each loss needs a choice, and each column a way into the target."""
     config = loading.config
     if not is_planned(config):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from penstock.host.clock import REAL_CLOCK
 from penstock.model import PenstockError
 from penstock.ports.config import Config
-from penstock.ports.handover import Handover, HandoverView, Phase, read_handover
+from penstock.ports.handover import Handover, HandoverPhase, HandoverView, read_handover
 from penstock.ports.planner import Planning, Point, open_planner
 from penstock.ports.positions import kind_of
 
@@ -38,7 +38,7 @@ def wait_for_point(
     deadline_s = REAL_CLOCK.monotonic_s() + timeout_s
     while not stop():
         state = read_handover(config)
-        if state is not None and state.position and state.phase is not Phase.STOPPED:
+        if state is not None and state.position and state.phase is not HandoverPhase.STOPPED:
             return state
         if REAL_CLOCK.monotonic_s() > deadline_s:
             raise HandoverFailed(

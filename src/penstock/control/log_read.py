@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from penstock.control.log_view import LogNotFound, LogPlace, find_log, segments_of
-from penstock.log.changes import ChangeLog, Wanted
+from penstock.log.changes import ChangeFilter, ChangeLog
 from penstock.log.layout import STATE_NAME
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import Selection
@@ -51,7 +51,7 @@ def read_log(
             f"{place.directory} holds no change log",
             hint="Name a pipeline's directory, its file, or a directory of segments.",
         )
-    wanted = Wanted(
+    wanted = ChangeFilter(
         takes=_selection(tables),
         gsn_after=gsn_after,
         gsn_through=gsn_through,

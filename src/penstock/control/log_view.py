@@ -15,7 +15,7 @@ from typing import Any
 from penstock.host.files import FileMissing
 from penstock.log import check, list_segments, open_segment
 from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, SegmentMissing
-from penstock.log.reader import Finding
+from penstock.log.reader import LogFinding
 from penstock.log.segment import Segment, list_begun_segments
 from penstock.log.text import NULL, lines
 from penstock.model import PenstockError, TableName
@@ -164,6 +164,6 @@ def _plain(text: str) -> str | None:
     return "".join(parts)
 
 
-def examine_log(place: LogPlace) -> list[Finding]:
+def examine_log(place: LogPlace) -> list[LogFinding]:
     """Check every byte of the log; see `penstock.log.check`."""
     return check(place.directory, extension=place.extension)

@@ -61,7 +61,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class NewPipeline:
     """What a new pipeline shall be. tables: patterns; empty: all that the source has.
 
     prefix: of the variables that passwords go into. choices: for [target.types], before what the
@@ -78,7 +78,7 @@ class Wanted:
     looks: bool = True
 
 
-def draft(wanted: Wanted) -> Draft:
+def draft(wanted: NewPipeline) -> Draft:
     """Ask both servers, and write the pipeline's text.
 
     Raises NoTablesFound, and what connecting, the catalogue and [target.types] do.
@@ -151,7 +151,7 @@ def _everything(source: str) -> tuple[str, ...]:
     return (pattern,)
 
 
-def _namespaces(plan: Plan, wanted: Wanted) -> dict[str, str]:
+def _namespaces(plan: Plan, wanted: NewPipeline) -> dict[str, str]:
     """The one schema or database of the source goes where the target's URL points."""
     schemas = {table.source.schema for table in plan.tables}
     if len(schemas) != 1:
@@ -173,7 +173,7 @@ class _Parts:
     """What the text is made of; each look at the servers adds to it."""
 
     def __init__(
-        self, *, wanted: Wanted, source: str, target: str, patterns: Sequence[str]
+        self, *, wanted: NewPipeline, source: str, target: str, patterns: Sequence[str]
     ) -> None:
         self.wanted, self.source, self.target = wanted, source, target
         self.patterns = patterns

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from penstock.control.config import load_config
 from penstock.control.live import View
-from penstock.control.new_pipeline import Wanted, draft, pipeline_name, write_file
+from penstock.control.new_pipeline import NewPipeline, draft, pipeline_name, write_file
 from penstock.control.plan import check as check_plan
 from penstock.control.reset import at_rest, carry_out, look
 from penstock.control.supervisor import run_pipeline
@@ -52,7 +52,7 @@ def copy_once(
         )
     place = folder / _folder_name(source, target, tables)
     found = draft(
-        Wanted(
+        NewPipeline(
             source=source,
             target=target,
             tables=tables,

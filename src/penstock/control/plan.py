@@ -65,7 +65,7 @@ class ColumnPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TablePlan:
+class PlannedTable:
     """A table. target: its name there. lacking: what it has and the target will not."""
 
     source: TableName
@@ -104,7 +104,7 @@ class Plan:
 
     source: Server
     target: Server
-    tables: tuple[TablePlan, ...]
+    tables: tuple[PlannedTable, ...]
     problems: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
@@ -127,7 +127,7 @@ class Plan:
         """Whether the pipeline may start."""
         return not self.problems and not self.missing and not self.refusals
 
-    def each(self) -> Iterator[tuple[TablePlan, ColumnPlan]]:
+    def each(self) -> Iterator[tuple[PlannedTable, ColumnPlan]]:
         """All columns with their tables."""
         for table in self.tables:
             for column in table.columns:
@@ -231,9 +231,9 @@ def is_planned(config: Config) -> bool:
 
 def _table(
     definition: TableDefinition, mappings: dict[str, Mapping], config: Config, rules: NameRules
-) -> TablePlan:
+) -> PlannedTable:
     generated = {column.name: bool(column.generated) for column in definition.columns}
-    return TablePlan(
+    return PlannedTable(
         source=definition.name,
         target=rules.table_shown(definition.name, config.target.map),
         columns=tuple(

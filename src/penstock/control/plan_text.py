@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.control.plan import ColumnPlan, Plan, TablePlan
+from penstock.control.plan import ColumnPlan, Plan, PlannedTable
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
@@ -21,7 +21,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     yield from _outcome(plan)
 
 
-def _table(table: TablePlan) -> Iterator[str]:
+def _table(table: PlannedTable) -> Iterator[str]:
     title = f"{table.source} to {table.target}"
     if table.is_same:
         yield f"{title}: same types"
@@ -36,7 +36,7 @@ def _table(table: TablePlan) -> Iterator[str]:
     yield from _lacking(table)
 
 
-def _lacking(table: TablePlan) -> Iterator[str]:
+def _lacking(table: PlannedTable) -> Iterator[str]:
     """What the table has and the target's table will not have."""
     yield from (f"  not translated: {one}" for one in table.lacking)
 

@@ -15,7 +15,7 @@ from penstock.codec.types import Mapping
 from penstock.codec.types.forms import Form, Kind
 from penstock.model import ColumnDefinition, PenstockError, TableDefinition, TableName
 from penstock.ports.server_pair import ServerPair
-from penstock.ports.verify import Cell, Dialect, Image, key_columns
+from penstock.ports.verify import ComparedCell, Dialect, Image, key_columns
 from penstock.sql.read_plan import carried
 
 # Kinds whose text can hold anything; of all others it is digits, letters and signs.
@@ -81,10 +81,10 @@ def shared_images(
 
 def _cells(
     column: ColumnDefinition, mapping: Mapping, ends: ServerPair, dialects: tuple[Dialect, Dialect]
-) -> tuple[Cell, Cell]:
+) -> tuple[ComparedCell, ComparedCell]:
     """A column at the source and in the target."""
     source, target = mapping.equal.source, mapping.equal.target
-    cell = Cell(
+    cell = ComparedCell(
         name=column.name,
         text=source,
         is_any=mapping.equal.name in _ANY_TEXT,

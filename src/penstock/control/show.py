@@ -30,7 +30,7 @@ from penstock.control.run_events import in_flight, point_text
 from penstock.control.status import Status
 from penstock.control.table_list import TableLine
 from penstock.control.verify import VerifyResult
-from penstock.log.reader import Finding as LogFinding
+from penstock.log.reader import LogFinding
 from penstock.ports.checks import Finding, Severity
 
 SEVERITY_STYLES = {

@@ -30,9 +30,9 @@ from penstock.ports.extract_options import (
     ControlGate,
     Ended,
     ExtractOptions,
+    ExtractProgress,
     Outcome,
     Pace,
-    Progress,
 )
 from penstock.ports.source import (
     RELATIONS_FILE,
@@ -47,9 +47,9 @@ __all__ = [
     "ControlGate",
     "Ended",
     "ExtractOptions",
+    "ExtractProgress",
     "Extractor",
     "Outcome",
-    "Progress",
     "ProgressRecorder",
 ]
 
@@ -135,7 +135,7 @@ class Extractor:
         engine: the source; it serves this extraction alone. directory: the pipeline's. stop: called
         again and again; True ends the extraction at a flush point.
         """
-        self.progress = Progress(started_us=clock.now_us())
+        self.progress = ExtractProgress(started_us=clock.now_us())
         self._engine = engine
         self._layout = PipelineLayout(root=directory)
         self._options = options

@@ -11,12 +11,12 @@ from typing import Any
 
 from penstock.extract.bookkeeping import BackgroundTasks, Poll
 from penstock.model import FlushPoint
-from penstock.ports.extract_options import Progress
+from penstock.ports.extract_options import ExtractProgress
 from penstock.ports.source import SourceEngine, SourceStream
 
 
 def facts_of(
-    progress: Progress,
+    progress: ExtractProgress,
     *,
     engine: SourceEngine,
     end: FlushPoint,

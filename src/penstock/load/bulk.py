@@ -30,8 +30,8 @@ from penstock.ports.bulk import (
     BulkTarget,
     Chunk,
     ChunkOutcome,
+    ChunkStatus,
     ChunkTask,
-    Status,
     TablePlan,
     bulk_source,
     check_names,
@@ -289,7 +289,7 @@ class _Load:
             pending = self.settle(pending, outcomes)
             if not pending:
                 return
-            if any(outcome.status is Status.HELD for outcome in outcomes):
+            if any(outcome.status is ChunkStatus.HELD for outcome in outcomes):
                 self.wait_while_paused()
                 continue
             late = True
@@ -460,7 +460,11 @@ class _Load:
         """Finish the tables that are complete; what is to be done with the others."""
         left: dict[TableName, Step] = {}
         errors = [o.error for o in outcomes if o.error is not None]
-        again = {o.table for o in outcomes if o.status in (Status.SNAPSHOT_GONE, Status.REWRITTEN)}
+        again = {
+            o.table
+            for o in outcomes
+            if o.status in (ChunkStatus.SNAPSHOT_GONE, ChunkStatus.REWRITTEN)
+        }
         for name in pending:
             plan = self.ledger.plan_of(name)
             assert plan is not None
@@ -473,7 +477,7 @@ class _Load:
                 logger.info("bulk table copied", table=str(name), position=plan.position)
         if errors:
             raise errors[0]
-        rewritten = {o.table for o in outcomes if o.status is Status.REWRITTEN}
+        rewritten = {o.table for o in outcomes if o.status is ChunkStatus.REWRITTEN}
         if rewritten:
             self.redefine(sorted(rewritten))
         return left

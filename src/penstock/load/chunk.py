@@ -20,8 +20,8 @@ from penstock.ports.bulk import (
     BulkReader,
     BulkWriter,
     ChunkOutcome,
+    ChunkStatus,
     ChunkTask,
-    Status,
     bulk_source,
     open_writer,
 )
@@ -82,29 +82,31 @@ class ChunkCopier:
 
     def copy(self, task: ChunkTask) -> ChunkOutcome:
         """Copy one chunk, trying again with new connections where that may help."""
-        outcome = ChunkOutcome(table=task.table, number=task.chunk.number, status=Status.FAILED)
+        outcome = ChunkOutcome(
+            table=task.table, number=task.chunk.number, status=ChunkStatus.FAILED
+        )
         try:
             status, rows = retrying(lambda: self._attempt(task), backoff=BACKOFF)
         except PenstockError as error:
             return replace(outcome, error=error)
         return replace(outcome, status=status, rows=rows)
 
-    def _attempt(self, task: ChunkTask) -> tuple[Status, int]:
+    def _attempt(self, task: ChunkTask) -> tuple[ChunkStatus, int]:
         try:
             writer = self._open_target(task)
             if writer.read_action() != "RUN":
-                return Status.HELD, 0
+                return ChunkStatus.HELD, 0
             reader = self._open_source(task)
             if reader is None:
-                return Status.SNAPSHOT_GONE, 0
+                return ChunkStatus.SNAPSHOT_GONE, 0
             if reader.was_rewritten(task):
-                return Status.REWRITTEN, 0
+                return ChunkStatus.REWRITTEN, 0
             return writer.write(task, reader)
         except BaseException as error:
             reader = self._reader
             self.close()  # a broken copy leaves no connection that could be used again
             if reader and isinstance(error, PenstockError) and reader.tells_rewritten(error):
-                return Status.REWRITTEN, 0
+                return ChunkStatus.REWRITTEN, 0
             if isinstance(error, CellUnfit):
                 raise named(error, task) from error
             raise

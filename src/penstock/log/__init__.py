@@ -6,7 +6,7 @@ directory. The file format is in `penstock.codec.ckt`, byte by byte in docs/ckt-
 
 from penstock.log.frames import SegmentCorrupt
 from penstock.log.layout import SegmentFile, SegmentMissing, list_segments, next_segments
-from penstock.log.reader import Finding, check, open_chain
+from penstock.log.reader import LogFinding, check, open_chain
 from penstock.log.recovery import ChainBroken, LogForeign
 from penstock.log.segment import ClosedSegment, Segment, SegmentMisnamed, open_segment
 from penstock.log.state import Done, LogState, load_done, load_state
@@ -22,8 +22,8 @@ __all__ = [
     "ChainBroken",
     "ClosedSegment",
     "Done",
-    "Finding",
     "LogBehindSource",
+    "LogFinding",
     "LogForeign",
     "LogLocked",
     "LogState",

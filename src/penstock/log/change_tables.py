@@ -21,7 +21,7 @@ from penstock.model import Column, Marker, MarkerKind, Op, Relation, Rows, Table
 from penstock.model.position import to_bytes
 
 if TYPE_CHECKING:
-    from penstock.log.changes import Wanted
+    from penstock.log.changes import ChangeFilter
     from penstock.log.segment import Segment
 
 TRUNCATE = "truncate"
@@ -47,7 +47,7 @@ class _Shape:
     before: dict[str, pa.DataType]
 
 
-def pieces(segment: Segment, table: TableName, wanted: Wanted) -> Iterator[Piece]:
+def pieces(segment: Segment, table: TableName, wanted: ChangeFilter) -> Iterator[Piece]:
     """A table in one segment: its shapes, its wanted rows, and in order what empties it."""
     markers = sorted(
         (m for m in segment.markers() if m.kind in EMPTYING and tuple(table) in m.tables),

@@ -91,7 +91,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ChangeFilter:
     """Which changes are read. Times are microseconds since 1970 UTC; None: no limit.
 
     gsn_after: changes behind this one; if set, the log must still have them all. gsn_through:
@@ -145,13 +145,13 @@ class ChangeLog:
         *,
         is_wide: Callable[[str], bool],
         extension: str = EXTENSION_DEFAULT,
-        wanted: Wanted | None = None,
+        wanted: ChangeFilter | None = None,
         files: Files = REAL_FILES,
     ) -> None:
         self.directory = directory
         self._is_wide = is_wide
         self._extension = extension
-        self._wanted = Wanted() if wanted is None else wanted
+        self._wanted = ChangeFilter() if wanted is None else wanted
         self._files = files
 
     def __repr__(self) -> str:

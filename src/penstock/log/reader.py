@@ -28,7 +28,7 @@ Severity = Literal["error", "warning", "info"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class LogFinding:
     """One thing noticed. code: of the error it would be when met while reading."""
 
     severity: Severity
@@ -111,13 +111,13 @@ def check(
     extension: str = EXTENSION_DEFAULT,
     files: Files = REAL_FILES,
     on_segment: Callable[[SegmentFile], None] | None = None,
-) -> list[Finding]:
+) -> list[LogFinding]:
     """Examine a whole log: every byte of every segment, numbers, chain, state, left-overs.
 
     on_segment: called before each segment (progress). A writer may be at work meanwhile. Raises
     FileMissing when there is no such directory, FileFailed when the disk cannot be read.
     """
-    findings: list[Finding] = []
+    findings: list[LogFinding] = []
     names = files.listdir(directory)
     findings += _strange_names(names, extension)
     state, problem = _state_of(directory, files)
@@ -138,17 +138,17 @@ def check(
     return findings
 
 
-def _finding(severity: Severity, file: Path, error: PenstockError) -> Finding:
-    return Finding(
+def _finding(severity: Severity, file: Path, error: PenstockError) -> LogFinding:
+    return LogFinding(
         severity=severity, code=error.code, file=file.name, message=error.message, hint=error.hint
     )
 
 
-def _strange_names(names: list[str], extension: str) -> Iterator[Finding]:
+def _strange_names(names: list[str], extension: str) -> Iterator[LogFinding]:
     known = (layout.LOCK_NAME, layout.STATE_NAME, layout.DONE_NAME)
     for name in sorted(names):
         if name.endswith(TEMPORARY_SUFFIX):
-            yield Finding(
+            yield LogFinding(
                 severity="info",
                 code="LG20",
                 file=name,
@@ -160,7 +160,7 @@ def _strange_names(names: list[str], extension: str) -> Iterator[Finding]:
             and layout.parse_name(name, extension) is None
             and parse_cut_name(name, extension) is None
         ):
-            yield Finding(
+            yield LogFinding(
                 severity="info",
                 code="LG21",
                 file=name,
@@ -169,7 +169,7 @@ def _strange_names(names: list[str], extension: str) -> Iterator[Finding]:
             )
 
 
-def _state_of(directory: Path, files: Files) -> tuple[LogState | None, list[Finding]]:
+def _state_of(directory: Path, files: Files) -> tuple[LogState | None, list[LogFinding]]:
     path = directory / layout.STATE_NAME
     try:
         state = load_state(directory, files)
@@ -180,13 +180,13 @@ def _state_of(directory: Path, files: Files) -> tuple[LogState | None, list[Find
     message = f"{layout.STATE_NAME} is not there"
     hint = "The extractor makes it from the segments at its next start."
     return None, [
-        Finding(severity="warning", code="LG22", file=path.name, message=message, hint=hint)
+        LogFinding(severity="warning", code="LG22", file=path.name, message=message, hint=hint)
     ]
 
 
 def _check_closed(
     file: SegmentFile, before: ClosedSegment | None, extension: str, files: Files
-) -> tuple[list[Finding], ClosedSegment | None]:
+) -> tuple[list[LogFinding], ClosedSegment | None]:
     """Findings about one closed segment, and its facts (None: not known) for the next."""
     findings = []
     try:
@@ -217,11 +217,11 @@ def verify_whole(segment: Segment) -> None:
         raise corrupt(segment.path, error)
 
 
-def _compare_state(state: LogState | None, last: ClosedSegment | None) -> Iterator[Finding]:
+def _compare_state(state: LogState | None, last: ClosedSegment | None) -> Iterator[LogFinding]:
     if state is None or last is None:
         return
     if last.log_id != state.log_id:
-        yield Finding(
+        yield LogFinding(
             severity="error",
             code=LogForeign.code,
             file=last.path.name,
@@ -231,7 +231,7 @@ def _compare_state(state: LogState | None, last: ClosedSegment | None) -> Iterat
     elif last.number == state.number_next - 1 and last.file_id != state.last_file_id:
         yield _finding("error", last.path, broken_chain(last.path, state.end, last.end))
     elif last.number < state.number_next - 1:
-        yield Finding(
+        yield LogFinding(
             severity="info",
             code="LG23",
             file=last.path.name,
@@ -242,7 +242,7 @@ def _compare_state(state: LogState | None, last: ClosedSegment | None) -> Iterat
 
 def _check_open(
     file: SegmentFile, before: ClosedSegment | None, state: LogState | None, files: Files
-) -> list[Finding]:
+) -> list[LogFinding]:
     """Findings about `N.ckt_`: being written by a running extractor, or left over."""
     try:
         source = files.open_read(file.path)
@@ -265,8 +265,8 @@ def _check_open(
     return [_open_finding("info", file, f"is open: {rows} rows, {tail} bytes not yet whole")]
 
 
-def _open_finding(severity: Severity, file: SegmentFile, what: str) -> Finding:
-    return Finding(
+def _open_finding(severity: Severity, file: SegmentFile, what: str) -> LogFinding:
+    return LogFinding(
         severity=severity,
         code="LG24",
         file=file.path.name,
@@ -275,7 +275,7 @@ def _open_finding(severity: Severity, file: SegmentFile, what: str) -> Finding:
     )
 
 
-def _check_cut(path: Path, at: CutPlace, files: Files) -> list[Finding]:
+def _check_cut(path: Path, at: CutPlace, files: Files) -> list[LogFinding]:
     """Findings about bytes that a recovery cut off and kept."""
     try:
         cut = read_cut(path, at, files)
@@ -283,7 +283,7 @@ def _check_cut(path: Path, at: CutPlace, files: Files) -> list[Finding]:
         return []  # the log has gone past it meanwhile
     rows = f"{cut.row_count} rows up to gsn {cut.gsn_last}" if cut.row_count else "no whole rows"
     return [
-        Finding(
+        LogFinding(
             severity="info",
             code="LG25",
             file=path.name,

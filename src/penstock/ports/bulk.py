@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from penstock.codec.mysql.mysqltext import Dialect
+from penstock.codec.mysql.mysqltext import LineDialect
 from penstock.host import faults
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.position import PositionKind
@@ -119,7 +119,7 @@ def chunks_missing(plan: TablePlan, missing: Sequence[int], *, is_marked: bool) 
     )
 
 
-class Status(StrEnum):
+class ChunkStatus(StrEnum):
     """How a chunk's task ended. HELD: not begun, because wirekite_action says PAUSE or STOP."""
 
     DONE = "done"
@@ -163,7 +163,7 @@ class ChunkOutcome:
 
     table: TableName
     number: int
-    status: Status
+    status: ChunkStatus
     rows: int = 0
     error: PenstockError | None = None
 
@@ -206,7 +206,7 @@ class BulkReader(Protocol):
         """
         ...
 
-    def lines(self, task: ChunkTask, dialect: Dialect) -> Lines:
+    def lines(self, task: ChunkTask, dialect: LineDialect) -> Lines:
         """The chunk's rows as lines that the target's engine reads, by the task's `way`."""
         ...
 
@@ -238,7 +238,7 @@ class BulkWriter(Protocol):
         """The word in wirekite_action."""
         ...
 
-    def write(self, task: ChunkTask, reader: BulkReader) -> tuple[Status, int]:
+    def write(self, task: ChunkTask, reader: BulkReader) -> tuple[ChunkStatus, int]:
         """Copy the rows and write the DL row, in one target transaction: how it ended, and rows."""
         ...
 

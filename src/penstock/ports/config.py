@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from penstock.host.errors import mask
 from penstock.model.layout import PipelineLayout
-from penstock.ports.policies import Kind, Policies, Policy
+from penstock.ports.policies import ChangeKind, Policies, Policy
 from penstock.ports.registry import Descriptor, engine_at
 
 
@@ -146,7 +146,7 @@ class DataLoaderSection:
 class SchemaChangesSection:
     """[schemaChanges]: what becomes of a change of shape. default: of kinds that are not given.
 
-    Names as `ports.policies.Kind` has them.
+    Names as `ports.policies.ChangeKind` has them.
     """
 
     default: Policy = Policy.EVOLVE
@@ -163,7 +163,7 @@ class SchemaChangesSection:
     @property
     def policies(self) -> Policies:
         """As the loader takes them."""
-        given = {kind: getattr(self, snake(kind)) for kind in Kind}
+        given = {kind: getattr(self, snake(kind)) for kind in ChangeKind}
         return Policies(
             default=self.default,
             kinds={kind: policy for kind, policy in given.items() if policy is not None},

@@ -63,7 +63,7 @@ class ExtractOptions:
 
 
 @dataclass(slots=True, kw_only=True)
-class Progress:
+class ExtractProgress:
     """Counters of one extraction, kept for display.
 
     problem: why the stream broke, since problem_since_us, to be tried again at next_try_us;

@@ -29,7 +29,7 @@ class LogWithoutBulkLoad(PenstockError):
     code = "CT64"
 
 
-class Phase(StrEnum):
+class HandoverPhase(StrEnum):
     """How far the handover is. Values are kept in the file."""
 
     NEW = "new"
@@ -78,7 +78,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int = FORMAT_VERSION
     mode: HandoverMode = HandoverMode.SNAPSHOT
-    phase: Phase = Phase.NEW
+    phase: HandoverPhase = HandoverPhase.NEW
     slot: str = ""
     slot_position: str = ""
     position: str = ""
@@ -135,13 +135,13 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 def decide(state: Handover, seen: Seen) -> Do:
     """What to do now; it does nothing. The same state and facts always give the same answer."""
-    if state.phase is Phase.STARTED:
+    if state.phase is HandoverPhase.STARTED:
         return Do.RESUME
-    if state.phase is Phase.DONE:
+    if state.phase is HandoverPhase.DONE:
         return Do.RELEASE if seen.bulk_finished and seen.snapshot_held else Do.WAIT
     if state.mode is HandoverMode.PAUSE:
         return _decide_paused(state, seen)
-    if state.phase is Phase.CAPTURED:
+    if state.phase is HandoverPhase.CAPTURED:
         return Do.NOTE_START if seen.slot_active else Do.LET_EXTRACT
     return Do.ADOPT_SLOT if seen.slot_exists else Do.MAKE_SLOT
 
@@ -152,11 +152,11 @@ def _decide_paused(state: Handover, seen: Seen) -> Do:
             return Do.ADOPT_SLOT
         # A slot is made from what is replayed; a run that was killed may have left a pause.
         return Do.UNPAUSE if seen.paused else Do.MAKE_SLOT
-    if state.phase is Phase.CAPTURED and seen.bulk_finished:
+    if state.phase is HandoverPhase.CAPTURED and seen.bulk_finished:
         return Do.NOTE_START if seen.slot_active else Do.LET_EXTRACT
     if not seen.paused:
         return Do.PAUSE
-    if state.phase is Phase.CAPTURED and seen.snapshot_held:
+    if state.phase is HandoverPhase.CAPTURED and seen.snapshot_held:
         return Do.WAIT
     return Do.CAPTURE
 

@@ -30,7 +30,7 @@ class Policy(StrEnum):
     IGNORE = "ignore"
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     """A kind of change, under the name that it has in [schemaChanges]."""
 
     ADD_COLUMN = "addColumn"
@@ -79,18 +79,18 @@ class Policies:
     """The policy of each kind of change; those that have none of their own have the default's."""
 
     default: Policy = Policy.EVOLVE
-    kinds: Mapping[Kind, Policy] = field(default_factory=dict)
+    kinds: Mapping[ChangeKind, Policy] = field(default_factory=dict)
 
-    def of(self, kind: Kind) -> Policy:
+    def of(self, kind: ChangeKind) -> Policy:
         """What becomes of a change of this kind."""
         return self.kinds.get(kind, self.default)
 
     @property
     def keeps_rows(self) -> bool:
         """Whether rows that a TRUNCATE empties at the source stay in the target."""
-        return self.of(Kind.TRUNCATE) in (Policy.LENIENT, Policy.IGNORE)
+        return self.of(ChangeKind.TRUNCATE) in (Policy.LENIENT, Policy.IGNORE)
 
-    def check(self, kind: Kind, what: str, *, table: str) -> None:
+    def check(self, kind: ChangeKind, what: str, *, table: str) -> None:
         """Raise SchemaChangeRefused where a change of this kind shall stop the loader.
 
         what: the change as a sentence without a stop.

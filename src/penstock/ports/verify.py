@@ -35,7 +35,7 @@ class TableGone(PenstockError):
     code = "VF01"
 
 
-class TableRewritten(PenstockError):
+class TableChangedMeanwhile(PenstockError):
     """A table was truncated or rewritten between the snapshot and our lock on it."""
 
     code = "VF03"
@@ -104,7 +104,7 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class ComparedCell:
     """A column on one side. text: template of the text that it is compared by.
 
     is_any: the text can hold anything. is_long: it enters as a digest; with is_bytes as one of its
@@ -133,7 +133,7 @@ class Dialect(Protocol):
         """A column's name as `VerifyReader.column_types` has it, where case may not count."""
         ...
 
-    def image(self, cells: Sequence[Cell], key: Sequence[Cell], /) -> Image:
+    def image(self, cells: Sequence[ComparedCell], key: Sequence[ComparedCell], /) -> Image:
         """SQL for rows that every engine prints alike. key: empty for a table without one."""
         ...
 

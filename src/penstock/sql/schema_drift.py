@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Self
 
 from penstock.model import Relation
-from penstock.ports.policies import Kind, Policy
+from penstock.ports.policies import ChangeKind, Policy
 from penstock.ports.target import TableRecord
 from penstock.sql.shape_changes import Change, key_of, not_null_of, shape_of
 
 NOTES_MAX = 50
-_LEAVING = (Kind.DROP_COLUMN, Kind.RENAME_COLUMN)
-_COMING = (Kind.ADD_COLUMN, Kind.RENAME_COLUMN)
+_LEAVING = (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN)
+_COMING = (ChangeKind.ADD_COLUMN, ChangeKind.RENAME_COLUMN)
 
 
 class SchemaDrift:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from penstock.model import LOAD_AFRESH, Column, Relation
-from penstock.ports.policies import Kind
+from penstock.ports.policies import ChangeKind
 from penstock.ports.refusals import RelationNotCarried
 from penstock.ports.target import TableRecord
 
@@ -36,7 +36,7 @@ class Change:
     already, under the other name.
     """
 
-    kind: Kind
+    kind: ChangeKind
     what: str
     column: Column | None = None
     name: str = ""
@@ -91,7 +91,9 @@ def column_renames(record: TableRecord, relation: Relation, there: Collection[st
             )
         what = f"column {old} was renamed to {column.name}"
         found.append(
-            Change(kind=Kind.RENAME_COLUMN, what=what, column=column, name=old, keeps_rows=True)
+            Change(
+                kind=ChangeKind.RENAME_COLUMN, what=what, column=column, name=old, keeps_rows=True
+            )
         )
     return found
 
@@ -137,7 +139,7 @@ def shape_changes(
     now = {column.name: column for column in relation.columns}
     names = _renamed(record, relation) if renamed else {}
     result = [
-        Change(kind=Kind.DROP_COLUMN, what=f"column {name} was dropped", name=name)
+        Change(kind=ChangeKind.DROP_COLUMN, what=f"column {name} was dropped", name=name)
         for name in before
         if name not in now and name not in names.values() and name not in computed
     ]
@@ -145,10 +147,10 @@ def shape_changes(
         if column.name in names:
             old = names[column.name]
             what = f"column {old} was renamed to {column.name}"
-            result.append(Change(kind=Kind.RENAME_COLUMN, what=what, column=column, name=old))
+            result.append(Change(kind=ChangeKind.RENAME_COLUMN, what=what, column=column, name=old))
         elif column.name not in before:
             what = f"column {column.name} was added as {column.source_type}"
-            result.append(Change(kind=Kind.ADD_COLUMN, what=what, column=column))
+            result.append(Change(kind=ChangeKind.ADD_COLUMN, what=what, column=column))
         elif not types.same(before[column.name], column.source_type):
             result.append(_retyped(before[column.name], column, types))
     if record.key is not None:
@@ -171,11 +173,11 @@ def _renamed(record: TableRecord, relation: Relation) -> Mapping[str, str]:
 
 
 def _retyped(before: str, column: Column, types: TypeRules) -> Change:
-    kind = Kind.CHANGE_TYPE
+    kind = ChangeKind.CHANGE_TYPE
     if types.holds(column.source_type, before):
-        kind = Kind.WIDEN_TYPE
+        kind = ChangeKind.WIDEN_TYPE
     elif types.holds(before, column.source_type):
-        kind = Kind.NARROW_TYPE
+        kind = ChangeKind.NARROW_TYPE
     what = f"column {column.name} became {column.source_type}, it was {before}"
     return Change(kind=kind, what=what, column=column)
 
@@ -188,7 +190,7 @@ def _nullability(
         was_nullable = column.name not in record.not_null
         if column.name in before and was_nullable != column.nullable:
             what = f"column {column.name} {'may' if column.nullable else 'must not'} be NULL"
-            result.append(Change(kind=Kind.NULLABILITY, what=what, column=column))
+            result.append(Change(kind=ChangeKind.NULLABILITY, what=what, column=column))
     return result
 
 
@@ -197,4 +199,4 @@ def _key(old: tuple[str, ...], new: tuple[str, ...]) -> list[Change]:
         return []
     listed = ", ".join(new) or "nothing"
     what = f"the key became {listed}, it was {', '.join(old) or 'nothing'}"
-    return [Change(kind=Kind.CHANGE_KEY, what=what)]
+    return [Change(kind=ChangeKind.CHANGE_KEY, what=what)]

@@ -38,8 +38,8 @@ from penstock.web.pages import (
     index_context,
     pipeline_context,
 )
-from penstock.web.reading import Watch, as_dict
-from penstock.web.tasks import Kind, Tasks
+from penstock.web.reading import PipelineWatch, as_dict
+from penstock.web.tasks import TaskKind, Tasks
 
 logger = structlog.get_logger()
 FORM_BYTES_MAX = 10_000
@@ -71,7 +71,7 @@ class Interface:
 
     def __init__(
         self,
-        watches: Sequence[Watch],
+        watches: Sequence[PipelineWatch],
         *,
         access: Access,
         hosts: Hosts,
@@ -163,8 +163,8 @@ class Interface:
             watch.want()
             return (
                 watch.latest.number,
-                *(self.tasks.view(name, kind).number for kind in Kind),
-                *(self.tasks.view(name, kind).began_us for kind in Kind),
+                *(self.tasks.view(name, kind).number for kind in TaskKind),
+                *(self.tasks.view(name, kind).began_us for kind in TaskKind),
             )
 
         def render() -> dict[str, Any]:
@@ -296,21 +296,21 @@ class Interface:
 
     # --- answers ----------------------------------------------------------------------------------
 
-    def _watch(self, request: Request) -> Watch:
+    def _watch(self, request: Request) -> PipelineWatch:
         name = request.path_params["name"]
         if name not in self.watches:
             raise HTTPException(HTTPStatus.NOT_FOUND, "no pipeline of this name is shown here")
         return self.watches[name]
 
-    def _kind(self, request: Request) -> Kind:
+    def _kind(self, request: Request) -> TaskKind:
         try:
-            return Kind(request.path_params["kind"])
+            return TaskKind(request.path_params["kind"])
         except ValueError as error:
             raise HTTPException(HTTPStatus.NOT_FOUND) from error
 
-    def _context(self, request: Request, watch: Watch) -> dict[str, Any]:
+    def _context(self, request: Request, watch: PipelineWatch) -> dict[str, Any]:
         name = watch.config.pipeline.name
-        tasks = {kind: self.tasks.view(name, kind) for kind in Kind}
+        tasks = {kind: self.tasks.view(name, kind) for kind in TaskKind}
         return pipeline_context(watch, tasks, self._secret(request))
 
     def _secret(self, request: Request) -> str:
@@ -372,7 +372,7 @@ def _json(value: Any, code: HTTPStatus = HTTPStatus.OK) -> Response:
     return Response(msgspec.json.encode(value, enc_hook=str), code, media_type="application/json")
 
 
-async def _until_fresh(watches: Sequence[Watch]) -> None:
+async def _until_fresh(watches: Sequence[PipelineWatch]) -> None:
     """Ask for new readings and wait for them: a page without JavaScript is seen once only."""
     numbers = [(watch, watch.latest.number) for watch in watches]
     stale = [(watch, number) for watch, number in numbers if watch.want()]

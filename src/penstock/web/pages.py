@@ -19,8 +19,8 @@ from penstock.load.bulk_progress import share_of
 from penstock.ports.config import Config
 from penstock.ports.positions import positions_of
 from penstock.web.plot import PLOT_HEIGHT, PLOT_WIDTH, SPANS_S, plotted
-from penstock.web.reading import Reading, Watch, changes_of, lag_of, state_of
-from penstock.web.tasks import Kind, Stage, TaskView
+from penstock.web.reading import PipelineWatch, Reading, changes_of, lag_of, state_of
+from penstock.web.tasks import Stage, TaskKind, TaskView
 
 REGIONS = (
     "summary",
@@ -121,7 +121,9 @@ class Pages:
         }
 
 
-def pipeline_context(watch: Watch, tasks: Mapping[Kind, TaskView], secret: str) -> dict[str, Any]:
+def pipeline_context(
+    watch: PipelineWatch, tasks: Mapping[TaskKind, TaskView], secret: str
+) -> dict[str, Any]:
     """What the templates of one pipeline's page are filled with. secret: of its forms."""
     reading, config = watch.latest, watch.config
     return {
@@ -141,8 +143,8 @@ def pipeline_context(watch: Watch, tasks: Mapping[Kind, TaskView], secret: str) 
             least_top=SPEED_TOP_LEAST,
         ),
         "values": _values(reading),
-        "doctor": tasks[Kind.DOCTOR],
-        "verify": tasks[Kind.VERIFY],
+        "doctor": tasks[TaskKind.DOCTOR],
+        "verify": tasks[TaskKind.VERIFY],
         "can_pause": _has_action(reading),
     }
 
@@ -185,7 +187,7 @@ def _values(reading: Reading) -> list[dict[str, Any]]:
     return rows
 
 
-def index_context(watches: Sequence[Watch]) -> dict[str, Any]:
+def index_context(watches: Sequence[PipelineWatch]) -> dict[str, Any]:
     """What the list of pipelines is filled with."""
     return {"pipelines": [_common(watch.config, watch.latest, "") for watch in watches]}
 

@@ -128,7 +128,7 @@ class SpeedMeter:
         )
 
 
-class Watch:
+class PipelineWatch:
     """Looks at one pipeline, often while somebody watches and seldom otherwise.
 
     `latest` may be read by any thread; it is replaced whole.

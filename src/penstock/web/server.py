@@ -23,7 +23,7 @@ from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.web.access import Access, Hosts, is_loopback
 from penstock.web.app import Interface
-from penstock.web.reading import Watch
+from penstock.web.reading import PipelineWatch
 
 logger = structlog.get_logger()
 HOST_DEFAULT = "127.0.0.1"
@@ -86,7 +86,7 @@ def serving(configs: Sequence[Config], options: WebOptions) -> Iterator[Served]:
     port = listener.getsockname()[1]
     ended = threading.Event()
     interface = Interface(
-        [Watch(config) for config in configs],
+        [PipelineWatch(config) for config in configs],
         access=access,
         hosts=Hosts(options.host, options.allowed_hosts),
         cookie=f"penstock_session_{port}",  # cookies do not know ports

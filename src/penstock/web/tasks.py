@@ -27,7 +27,7 @@ TASKS_MAX = 4
 END_WITHIN_S = 5.0
 
 
-class Kind(StrEnum):
+class TaskKind(StrEnum):
     """What can be asked for."""
 
     DOCTOR = "doctor"
@@ -77,11 +77,11 @@ class TaskView:
     error: dict[str, Any] | None = None
 
 
-class Task:
+class WebTask:
     """One running or ended process. Any thread may read `view`."""
 
     def __init__(
-        self, kind: Kind, path: Path, on_change: Callable[[], object], clock: Clock
+        self, kind: TaskKind, path: Path, on_change: Callable[[], object], clock: Clock
     ) -> None:
         """Start it. Raises ProcessNotStarted."""
         self.view = TaskView(stage=Stage.RUNNING, number=1, began_us=clock.now_us())
@@ -155,15 +155,19 @@ class Tasks:
 
     def __init__(self, *, clock: Clock = REAL_CLOCK) -> None:
         self._clock = clock
-        self._tasks: dict[tuple[str, Kind], Task] = {}
+        self._tasks: dict[tuple[str, TaskKind], WebTask] = {}
 
-    def view(self, pipeline: str, kind: Kind) -> TaskView:
+    def view(self, pipeline: str, kind: TaskKind) -> TaskView:
         """What is known of the newest."""
         task = self._tasks.get((pipeline, kind))
         return task.view if task is not None else TaskView()
 
     def begin(
-        self, pipeline: str, kind: Kind, path: Path, on_change: Callable[[], object] = lambda: None
+        self,
+        pipeline: str,
+        kind: TaskKind,
+        path: Path,
+        on_change: Callable[[], object] = lambda: None,
     ) -> None:
         """Start one. Raises TaskRuns, TooManyTasks, ProcessNotStarted."""
         running = [key for key, task in self._tasks.items() if task.view.stage is Stage.RUNNING]
@@ -174,9 +178,9 @@ class Tasks:
                 f"{len(running)} checks and comparisons are under way, no more are begun",
                 hint="Wait until one has ended, or stop it.",
             )
-        self._tasks[pipeline, kind] = Task(kind, path, on_change, self._clock)
+        self._tasks[pipeline, kind] = WebTask(kind, path, on_change, self._clock)
 
-    def stop(self, pipeline: str, kind: Kind) -> None:
+    def stop(self, pipeline: str, kind: TaskKind) -> None:
         """Ask the running one to end; nothing when none runs."""
         task = self._tasks.get((pipeline, kind))
         if task is not None:

@@ -110,12 +110,12 @@ cdef class RowLines:
         self._joined = NULL
 
     def __init__(self, cells, dialect):
-        from penstock.codec.mysql.mysqltext import Dialect
+        from penstock.codec.mysql.mysqltext import LineDialect
 
         if self._cells != NULL:
             raise ValueError("a transcoder is made once")
         self.message = b""
-        self._copy = dialect is Dialect.COPY
+        self._copy = dialect is LineDialect.COPY
         self._count = len(cells)
         self._cells = <Cell*>calloc(max(self._count, 1), sizeof(Cell))
         self._room = FIRST_ROOM_BYTES
@@ -171,7 +171,7 @@ cdef class RowLines:
 
     @property
     def stop(self):
-        from penstock.codec.mysql.mysqltext import Stop as Stops
+        from penstock.codec.mysql.mysqltext import RowStop as Stops
 
         return Stops(self._stop)
 

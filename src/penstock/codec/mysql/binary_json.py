@@ -239,7 +239,7 @@ def _packed_text(kind: int, packed: int) -> str:
         if hour > 838 or minute > 59 or second > 59:
             raise Malformed
         size = ((hour * 60 + minute) * 60 + second) * 1_000_000 + micro
-        return temporals.time_text(temporals.Span(negative, size), temporals.FSP_MAX)
+        return temporals.time_text(temporals.TimeSpan(negative, size), temporals.FSP_MAX)
     year, month = divmod(whole >> 22, 13)
     moment = temporals.Moment(year, month, whole >> 17 & 31, hour & 31, minute, second, micro)
     if negative or year > 9999 or moment.hour > 23 or minute > 59 or second > 59:

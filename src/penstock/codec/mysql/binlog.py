@@ -63,7 +63,7 @@ from penstock.codec.mysql.binlog_walk import (
     STATEMENT_KINDS,
     Block,
     Scope,
-    Side,
+    SideEvents,
     file_number,
     u16,
 )
@@ -346,14 +346,14 @@ class Decoder(Groups):
         return self._hand_out(block, start, end)
 
     def _put_aside(self, data: bytes) -> None:
-        self._scope.sides.append(Side(memoryview(data), sealed=False))
+        self._scope.sides.append(SideEvents(memoryview(data), sealed=False))
 
     def _unpack(self, block: memoryview, start: int, end: int) -> None:
         # Joined from packets it is a side already, which nothing writes over.
         side = self._scope.sides[-1].data if self._scope.sides else None
         payload = Payload(block[start:end] if block is side else bytes(block[start:end]))
         data = memoryview(payload.more(b""))
-        self._scope.sides.append(Side(data, sealed=False, payload=payload))
+        self._scope.sides.append(SideEvents(data, sealed=False, payload=payload))
 
     def _park_event(self, block: memoryview, start: int, end: int) -> Stop | None:
         if len(self._parked) >= self._park_limit:

@@ -101,7 +101,7 @@ _FILE_NAME = re.compile(rb"[!-~]+\.([0-9]{1,10})")
 
 
 @dataclass(slots=True)
-class Side:
+class SideEvents:
     """Events that are not in the block: joined from packets, decompressed, written anew.
 
     sealed: as they came from the server, with checksums; they move the position. payload: has
@@ -119,7 +119,7 @@ class Scope:
     """What table ids mean, and events at the side: of the stream, or of a transaction replayed."""
 
     bindings: dict[int, Binding] = field(default_factory=dict)
-    sides: list[Side] = field(default_factory=list)
+    sides: list[SideEvents] = field(default_factory=list)
 
 
 def file_number(name: bytes, at: int) -> int:
@@ -244,7 +244,7 @@ class Walker(ABC):
         if sum(map(len, self._joining)) > EVENT_LENGTH_MAX_BYTES:
             raise binlog_error(Reason.EVENT_LENGTH, at)
         if is_last:
-            self._scope.sides.append(Side(memoryview(b"".join(self._joining)), sealed=True))
+            self._scope.sides.append(SideEvents(memoryview(b"".join(self._joining)), sealed=True))
             self._joining = None
 
     def _file_event(self, block: memoryview, at: int, end: int) -> Taken:

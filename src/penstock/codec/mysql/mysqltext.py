@@ -1,9 +1,9 @@
 """Rows of a MySQL SELECT, as they lie in packets, to lines for another server's bulk reader.
 
 The result of a text query is a packet per row, a length and a text per cell. Lines are those of
-PostgreSQL's COPY or of LOAD DATA (`Dialect`); most cells are only copied, with what would end a
+PostgreSQL's COPY or of LOAD DATA (`LineDialect`); most cells are only copied, with what would end a
 cell or a line escaped, so a row is never parsed further than that. What the text contains is
-decided by the expressions of the SELECT and by a `Form` per column. The specification of
+decided by the expressions of the SELECT and by a `CellForm` per column. The specification of
 `_mysqltext.pyx`. Not here: which columns need which form (`penstock.sql.read_plan`).
 Source: MySQL Internals Manual, "Text Resultset"; PostgreSQL manual, COPY, "Text Format".
 """
@@ -25,14 +25,14 @@ from penstock.model import PenstockError
 Block = bytes | bytearray | memoryview
 
 
-class Dialect(StrEnum):
+class LineDialect(StrEnum):
     """Whose lines are written."""
 
     COPY = "copy"
     LOAD_DATA = "load data"
 
 
-class Form(IntEnum):
+class CellForm(IntEnum):
     """What a cell's text is and how it is written. The kernel has the same numbers.
 
     PLAIN: ASCII without anything to escape: numbers, times. UTF8: text. RAW: bytes of the server's
@@ -48,7 +48,7 @@ class Form(IntEnum):
     DATE = 6
 
 
-class Stop(IntEnum):
+class RowStop(IntEnum):
     """Why feeding stopped. MORE: the rest is no whole row; END: the result has ended."""
 
     MORE = 0
@@ -63,7 +63,7 @@ class TextCell:
     characters of text are left out.
     """
 
-    form: Form
+    form: CellForm
     charset: str = ""
     zero_is_null: bool = False
     remove_zero: bool = False
@@ -83,7 +83,7 @@ class Transcoder(Protocol):
     message: bytes
 
     @property
-    def stop(self) -> Stop:
+    def stop(self) -> RowStop:
         """Why the last feed ended."""
         ...
 
@@ -97,8 +97,8 @@ class Transcoder(Protocol):
 
 
 _SPECIAL = {
-    Dialect.COPY: {ord("\\"): b"\\\\", ord("\n"): b"\\n", ord("\r"): b"\\r", ord("\t"): b"\\t"},
-    Dialect.LOAD_DATA: {
+    LineDialect.COPY: {ord("\\"): b"\\\\", ord("\n"): b"\\n", ord("\r"): b"\\r", ord("\t"): b"\\t"},
+    LineDialect.LOAD_DATA: {
         ord("\\"): b"\\\\",
         ord("\n"): b"\\n",
         ord("\r"): b"\\r",
@@ -120,11 +120,11 @@ class RowLines:
     error packet after Stop.ERROR.
     """
 
-    def __init__(self, cells: Sequence[TextCell], dialect: Dialect) -> None:
+    def __init__(self, cells: Sequence[TextCell], dialect: LineDialect) -> None:
         """cells: one per column of the result."""
         self.row_count = 0
         self.message = b""
-        self.stop = Stop.MORE
+        self.stop = RowStop.MORE
         self._out = bytearray()
         self._special = _SPECIAL[dialect]
         self._dialect = dialect
@@ -140,7 +140,7 @@ class RowLines:
         """
         if start < 0 or not start <= end <= len(block):
             raise ValueError(f"no span of {len(block)} bytes: {start} to {end}")
-        self.stop = Stop.MORE
+        self.stop = RowStop.MORE
         view = memoryview(block)
         while True:
             found = _joined(view, start, end)
@@ -148,10 +148,10 @@ class RowLines:
                 return start
             payload, start = found
             if payload[:1] == b"\xff":
-                self.stop, self.message = Stop.ERROR, bytes(payload)
+                self.stop, self.message = RowStop.ERROR, bytes(payload)
                 return start
             if payload[:1] == b"\xfe" and len(payload) <= mysqlwire.EOF_BYTES_MAX:
-                self.stop = Stop.END
+                self.stop = RowStop.END
                 return start
             self._row(payload)
 
@@ -201,24 +201,24 @@ class RowLines:
         raise unfit(self.row_count + 1, column, reason)
 
     def _writer(self, cell: TextCell) -> Callable[[bytes], bytes]:
-        copy = self._dialect is Dialect.COPY
-        if cell.form is Form.PLAIN:
+        copy = self._dialect is LineDialect.COPY
+        if cell.form is CellForm.PLAIN:
             return bytes
-        if cell.form is Form.DATE:
+        if cell.form is CellForm.DATE:
             return lambda data: _date(data, copy=copy, zero_is_null=cell.zero_is_null)
-        if cell.form is Form.BYTES and copy:
+        if cell.form is CellForm.BYTES and copy:
             return lambda data: b"\\\\x" + data.hex().encode()
-        if cell.form is Form.CHARSET:
+        if cell.form is CellForm.CHARSET:
             decode = decoder(cell.charset)
             return lambda data: self._text(decode(data).encode(), cell)
-        if cell.form is Form.UTF8:
+        if cell.form is CellForm.UTF8:
             return lambda data: self._text(data, cell)
         return self._escaped
 
     def _text(self, data: bytes, cell: TextCell) -> bytes:
         if cell.remove_zero:
             data = data.replace(b"\0", b"")
-        if self._dialect is Dialect.COPY and 0 in data:
+        if self._dialect is LineDialect.COPY and 0 in data:
             raise _Zero
         return self._escaped(data)
 
@@ -284,7 +284,7 @@ else:
     COMPILED = True
 
 
-def make_row_lines(cells: Sequence[TextCell], dialect: Dialect) -> Transcoder:
+def make_row_lines(cells: Sequence[TextCell], dialect: LineDialect) -> Transcoder:
     """The compiled RowLines, or the twin when it is not built or PENSTOCK_PURE=1 forbids it."""
     if COMPILED and os.environ.get("PENSTOCK_PURE", "0") in ("", "0"):
         return _Kernel(cells, dialect)

@@ -66,7 +66,7 @@ class Packet(NamedTuple):
     is_continued: bool
 
 
-class EventHead(NamedTuple):
+class WireEventHead(NamedTuple):
     """The common header of a binlog event. time_s: seconds since 1970 UTC, 0 in artificial ones.
 
     end_position: the offset behind it in the file, modulo 2**32; 0 in artificial ones.
@@ -162,11 +162,11 @@ def is_end(payload: bytes) -> bool:
     return payload[:1] == bytes([EOF]) and len(payload) <= EOF_BYTES_MAX
 
 
-def event_head(event: bytes | memoryview) -> EventHead:
+def event_head(event: bytes | memoryview) -> WireEventHead:
     """Read an event's header. Raises PacketInvalid when it is shorter than one or than it says."""
     if len(event) < EVENT_HEAD_BYTES:
         raise PacketInvalid(f"an event of {len(event)} bytes is shorter than its header")
-    head = EventHead(*_EVENT_HEAD.unpack_from(event))
+    head = WireEventHead(*_EVENT_HEAD.unpack_from(event))
     if head.length != len(event):
         raise PacketInvalid(f"an event says {head.length} bytes and has {len(event)}")
     return head

@@ -40,7 +40,7 @@ class Moment(NamedTuple):
     micro: int = 0
 
 
-class Span(NamedTuple):
+class TimeSpan(NamedTuple):
     """A TIME: sign and size in microseconds."""
 
     negative: bool
@@ -101,7 +101,7 @@ def datetime_fields(data: bytes) -> Moment:
     )
 
 
-def time_span(data: bytes) -> Span:
+def time_span(data: bytes) -> TimeSpan:
     """TIME since MySQL 5.6: 24 bits and the fraction as one big-endian number."""
     size = len(data) - 3
     packed = int.from_bytes(data) - (_TIME_SIGN << 8 * size)
@@ -118,7 +118,7 @@ def timestamp_us(data: bytes) -> int:
     return _since_epoch(seconds, micro)
 
 
-def old_time_span(data: bytes) -> Span:
+def old_time_span(data: bytes) -> TimeSpan:
     """TIME before MySQL 5.6: HHMMSS as a signed number of 24 bits, little-endian."""
     number = int.from_bytes(data, "little", signed=True)
     packed = abs(number)
@@ -145,7 +145,7 @@ def old_timestamp_us(data: bytes) -> int:
     return _since_epoch(int.from_bytes(data, "little"), 0)
 
 
-def hires_time_span(data: bytes, fsp: int) -> Span:
+def hires_time_span(data: bytes, fsp: int) -> TimeSpan:
     """TIME with a fraction in MariaDB's own older format."""
     units = 10**fsp
     packed = int.from_bytes(data) - _HIRES_TIME_ZERO_S * units
@@ -179,11 +179,11 @@ def hires_timestamp_us(data: bytes, fsp: int) -> int:
     return _since_epoch(int.from_bytes(data[:4]), fraction * 10 ** (FSP_MAX - fsp))
 
 
-def _span(negative: bool, hour: int, minute: int, second: int, micro: int) -> Span:
+def _span(negative: bool, hour: int, minute: int, second: int, micro: int) -> TimeSpan:
     if hour > _HOUR_MAX or minute > 59 or second > 59:
         raise Malformed
     size = ((hour * 60 + minute) * 60 + second) * 1_000_000 + micro
-    return Span(negative, size)  # no form has a negative zero
+    return TimeSpan(negative, size)  # no form has a negative zero
 
 
 def _since_epoch(seconds: int, micro: int) -> int:
@@ -222,7 +222,7 @@ def to_timestamp(moment: Moment) -> int:
     return to_date(moment) * _DAY_US + of_day * 1_000_000 + moment.micro
 
 
-def to_time(span: Span) -> int:
+def to_time(span: TimeSpan) -> int:
     """Microseconds since midnight; Unfit below 0 and from 24 hours on."""
     if span.negative or span.micro >= _DAY_US:
         raise Unfit
@@ -247,7 +247,7 @@ def datetime_text(moment: Moment, fsp: int) -> str:
     return f"{date_text(moment)} {time}{_fraction_text(moment.micro, fsp)}"
 
 
-def time_text(span: Span, fsp: int) -> str:
+def time_text(span: TimeSpan, fsp: int) -> str:
     """`-838:59:59.000000`, with fsp digits behind the point."""
     seconds, micro = divmod(span.micro, 1_000_000)
     text = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"

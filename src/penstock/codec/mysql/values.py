@@ -86,7 +86,7 @@ def _date(cell: Cell) -> Reader:
 
 def _time(cell: Cell) -> Reader:
     fsp = cell.precision
-    span: Callable[[bytes], temporals.Span] = {
+    span: Callable[[bytes], temporals.TimeSpan] = {
         How.TIME: temporals.time_span,
         How.OLD_TIME: temporals.old_time_span,
     }.get(cell.how, lambda data: temporals.hires_time_span(data, fsp))

@@ -119,7 +119,7 @@ class StreamAbort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedMessage:
     """b, P or p: BeginPrepare, Prepare, StreamPrepare; kind is the letter."""
 
     kind: str
@@ -172,7 +172,7 @@ Message = (
     | StreamStop
     | StreamCommit
     | StreamAbort
-    | Prepared
+    | PreparedMessage
     | CommitPrepared
     | RollbackPrepared
 )
@@ -353,11 +353,11 @@ def stream_abort(body: Buffer) -> StreamAbort:
     return message
 
 
-def _prepared(kind: str, body: Buffer, flags: bool) -> Prepared:
+def _prepared(kind: str, body: Buffer, flags: bool) -> PreparedMessage:
     reader = _Reader(body)
     if flags:
         reader.u8()
-    message = Prepared(
+    message = PreparedMessage(
         kind=kind,
         position=reader.u64(),
         end_position=reader.u64(),
@@ -369,17 +369,17 @@ def _prepared(kind: str, body: Buffer, flags: bool) -> Prepared:
     return message
 
 
-def begin_prepare(body: Buffer) -> Prepared:
+def begin_prepare(body: Buffer) -> PreparedMessage:
     """Parse b."""
     return _prepared("b", body, flags=False)
 
 
-def prepare(body: Buffer) -> Prepared:
+def prepare(body: Buffer) -> PreparedMessage:
     """Parse P."""
     return _prepared("P", body, flags=True)
 
 
-def stream_prepare(body: Buffer) -> Prepared:
+def stream_prepare(body: Buffer) -> PreparedMessage:
     """Parse p."""
     return _prepared("p", body, flags=True)
 

@@ -30,7 +30,13 @@ from penstock.host.clock import REAL_CLOCK
 from penstock.host.errors import PrivilegeMissing
 from penstock.model import PenstockError, TableDefinition
 from penstock.ports.config import Config, HandoverMode
-from penstock.ports.handover import Handover, Phase, check_bulk_load, read_handover, write_handover
+from penstock.ports.handover import (
+    Handover,
+    HandoverPhase,
+    check_bulk_load,
+    read_handover,
+    write_handover,
+)
 from penstock.ports.pipeline import Pipeline
 
 logger = structlog.get_logger()
@@ -97,7 +103,7 @@ def _at_rest(config: Config, *, before: Handover | None) -> Iterator[list[TableD
             if pauses:
                 tables = captured_tables(connection, config.source.tables)
                 text = "Stop Replication: the replica's SQL thread is stopped"
-                state = msgspec.structs.replace(state, phase=Phase.STOPPED)
+                state = msgspec.structs.replace(state, phase=HandoverPhase.STOPPED)
             write_handover(config, state.with_step(1, text))
             faults.point("handover.paused")
             yield tables
@@ -146,7 +152,7 @@ def _capture(config: Config, planner: MySQLPlanner) -> None:
         how += f"; tables are equal when {taken.settled} is applied"
     state = msgspec.structs.replace(
         state.with_step(2, f"Capture Position: {position}, {how}"),
-        phase=Phase.CAPTURED,
+        phase=HandoverPhase.CAPTURED,
         slot_position=position,
         position=position,
         gtids=gtids,
@@ -191,12 +197,12 @@ def _beginning_of(config: Config, *, then: list[TableDefinition] | None) -> Begi
 def _started(config: Config) -> None:
     """Steps 3 and 4, once."""
     state = read_handover(config)
-    if state is None or state.phase is Phase.DONE:
+    if state is None or state.phase is HandoverPhase.DONE:
         return
     state = state.with_step(
         3, f"Start Change Processes: changes are extracted from {state.position} on"
     ).with_step(4, "Resume Replication: nothing is stopped any more, changes are followed")
-    write_handover(config, msgspec.structs.replace(state, phase=Phase.DONE))
+    write_handover(config, msgspec.structs.replace(state, phase=HandoverPhase.DONE))
     faults.point("handover.resumed")
 
 

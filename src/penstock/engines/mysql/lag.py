@@ -63,7 +63,7 @@ class _Look:
     at_s: float
 
 
-class BinlogReader:
+class MySQLLagReader:
     """The reader of a MySQL or MariaDB source; see `ports.lag.SourceReader`."""
 
     def __init__(self, config: Config, application_name: str, *, clock: Clock = REAL_CLOCK) -> None:

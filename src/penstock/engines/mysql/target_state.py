@@ -29,7 +29,7 @@ class MySQLCounts:
         return {}
 
 
-class MySQLReader:
+class MySQLStateReader:
     """See `TargetReader`."""
 
     def __init__(self, url: str, application_name: str) -> None:

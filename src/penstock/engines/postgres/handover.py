@@ -45,7 +45,7 @@ from penstock.ports.config import HandoverMode
 from penstock.ports.handover import (
     Do,
     Handover,
-    Phase,
+    HandoverPhase,
     Seen,
     check_bulk_load,
     decide,
@@ -145,7 +145,7 @@ class _Handing:
         """Take steps until this one is due, or the process shall end."""
         while not self.stop():
             do = decide(self.state, self.seen())
-            if do in (wanted, Do.NOTE_START) or self.state.phase is Phase.DONE:
+            if do in (wanted, Do.NOTE_START) or self.state.phase is HandoverPhase.DONE:
                 return
             if do is Do.WAIT:
                 self.ended.wait(POLL_INTERVAL_S)
@@ -227,7 +227,7 @@ class _Handing:
         self.save(
             msgspec.structs.replace(
                 state,
-                phase=Phase.CAPTURED,
+                phase=HandoverPhase.CAPTURED,
                 slot_position=position,
                 position=position,
                 snapshot_id=point.snapshot_id,
@@ -266,14 +266,16 @@ class _Handing:
             state = state.with_step(1, "Stop Replication: nothing is stopped").with_step(
                 2, f"Capture Position: {position}, where slot {state.slot} stands"
             )
-            state = msgspec.structs.replace(state, phase=Phase.CAPTURED, position=position)
+            state = msgspec.structs.replace(state, phase=HandoverPhase.CAPTURED, position=position)
         self.save(state)
 
     def pause(self) -> None:
         pause_replay(self.connection)
         state = self.state.with_step(1, "Stop Replication: replay on the standby is paused")
         self.release()
-        self.save(msgspec.structs.replace(state, phase=Phase.STOPPED, paused=True, snapshot_id=""))
+        self.save(
+            msgspec.structs.replace(state, phase=HandoverPhase.STOPPED, paused=True, snapshot_id="")
+        )
         faults.point("handover.paused")
 
     def capture(self) -> None:
@@ -283,14 +285,14 @@ class _Handing:
         point = frozen_point(self.config, kept)
         self.kept, self.point = kept, point
         position = str(Lsn(point.position))
-        if self.state.phase is not Phase.CAPTURED or self.state.position != position:
+        if self.state.phase is not HandoverPhase.CAPTURED or self.state.position != position:
             self.state = self.state.with_step(
                 2, f"Capture Position: {position}, on the paused standby"
             )
         self.save(
             msgspec.structs.replace(
                 self.state,
-                phase=Phase.CAPTURED,
+                phase=HandoverPhase.CAPTURED,
                 paused=True,
                 position=position,
                 snapshot_id=point.snapshot_id,
@@ -302,7 +304,9 @@ class _Handing:
 
     def note_start(self) -> None:
         text = f"Start Change Processes: changes are extracted from {self.state.slot_position} on"
-        self.save(msgspec.structs.replace(self.state.with_step(3, text), phase=Phase.STARTED))
+        self.save(
+            msgspec.structs.replace(self.state.with_step(3, text), phase=HandoverPhase.STARTED)
+        )
 
     def resume(self) -> None:
         if self.state.mode is HandoverMode.PAUSE:
@@ -310,7 +314,7 @@ class _Handing:
             text = "Resume Replication: the standby replays again"
         else:
             text = "Resume Replication: nothing was stopped, changes are followed"
-        self.save(msgspec.structs.replace(self.state.with_step(4, text), phase=Phase.DONE))
+        self.save(msgspec.structs.replace(self.state.with_step(4, text), phase=HandoverPhase.DONE))
         faults.point("handover.resumed")
 
     def unpause(self) -> None:

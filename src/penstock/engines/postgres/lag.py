@@ -46,7 +46,7 @@ FILE_AGE = """
 """
 
 
-class PostgresReader:
+class PostgresLagReader:
     """The reader of a PostgreSQL source; see `ports.lag.SourceReader`."""
 
     def __init__(self, config: Config, application_name: str) -> None:

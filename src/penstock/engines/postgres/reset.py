@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.extraction import read_identity
-from penstock.engines.postgres.source import leftovers
+from penstock.engines.postgres.source import slot_leftovers
 from penstock.engines.postgres.source.slot_owner import slot_of_another, slot_owner
 from penstock.model.removal import Removal
 from penstock.ports.config import Config
@@ -28,7 +28,7 @@ def found(config: Config, handover: Handover | None) -> Iterator[Removal]:
     with connect(config.source.url, application_name=APPLICATION_NAME) as connection:
         check_identity(config, stored_identity(config), read_identity(connection, config))
     section = config.change_extractor
-    yield from leftovers.leftovers(
+    yield from slot_leftovers.leftovers(
         config.source.url, slot=section.replication_slot, publication=section.publication
     )
 
@@ -49,4 +49,4 @@ def owner(config: Config, *, log_id: str) -> str:
 
 def remove(config: Config, handover: Handover | None, removal: Removal) -> None:  # noqa: ARG001
     """See SourceReset."""
-    leftovers.remove(config.source.url, removal)
+    slot_leftovers.remove(config.source.url, removal)

@@ -15,7 +15,7 @@ from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied
 
 
-class PostgresReader:
+class PostgresStateReader:
     """The reader of a PostgreSQL target; see `TargetReader`."""
 
     def __init__(self, url: str, application_name: str) -> None:

@@ -1,13 +1,17 @@
 """Doctor for MySQL and MariaDB: the checks MY001 to MY042 and PK20, as source and as target."""
 
 # The modules put their checks into the lists when they are imported, in this order.
-from penstock.engines.mysql.checks import resume_state as resume_state
-from penstock.engines.mysql.checks import settings, tables, target  # noqa: F401
+from penstock.engines.mysql.checks import (  # noqa: F401
+    resume_checks,
+    settings,
+    table_checks,
+    target_checks,
+)
 from penstock.engines.mysql.checks.applying import APPLY_CHECKS
+from penstock.engines.mysql.checks.checked_errors import CHECKS_OF, NOT_FOUND_BEFORE
 from penstock.engines.mysql.checks.extracting import EXTRACT_CHECKS
 from penstock.engines.mysql.checks.looking import look_at_source, look_at_target
 from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, TARGET_CHECKS
-from penstock.engines.mysql.checks.refusals import CHECKS_OF, NOT_FOUND_BEFORE
 from penstock.engines.mysql.connect import server_errors
 
 __all__ = [

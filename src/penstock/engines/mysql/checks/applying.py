@@ -1,7 +1,7 @@
 """Doctor's check of what the loader would refuse at a MySQL or MariaDB target (PK20).
 
 It asks what the loader itself asks of a table, by the same functions. Not here: what only the
-server is asked for (`target.py`).
+server is asked for (`target_checks.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Doctor's checks of what the extract process would refuse at a MySQL or MariaDB source (MY040...).
 
 They ask what it asks itself before its first row, by the same functions. Not here: what only the
-server is asked for (`resume_state.py`, `settings.py`).
+server is asked for (`resume_checks.py`, `settings.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.engines.mysql.extraction import mysql_identity
 from penstock.engines.mysql.log_start import asked_position, has_begun
 from penstock.engines.mysql.replica import NotAReplica, ReplicaNotOurs, applying
 from penstock.engines.mysql.source.beginning import check_beginning
-from penstock.engines.mysql.source.refusals import LogPurged, PositionUnfit, ServerBehind
+from penstock.engines.mysql.source.dump_errors import LogPurged, PositionUnfit, ServerBehind
 from penstock.engines.mysql.source.unsupported import StartUnfit
 from penstock.model import PenstockError
 from penstock.ports.checks import Checks, Finding, Severity, Side, mend_of

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from penstock.engines.mysql.checks.applying import APPLY_CHECKS, Applying
 from penstock.engines.mysql.checks.extracting import EXTRACT_CHECKS, Extracting
-from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, TARGET_CHECKS, MySQLProbe, Wanted
+from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, TARGET_CHECKS, MySQLProbe, ProbeScope
 from penstock.engines.mysql.connect import Connection, connect, server_errors
 from penstock.engines.mysql.log_start import resume_point, server_id_of
 from penstock.engines.mysql.source.catalog import Survey, captured_tables, open_catalog, survey
@@ -35,7 +35,7 @@ def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
             side=Side.SOURCE,
             url=config.source.url,
             connection=connection,
-            wanted=Wanted(
+            wanted=ProbeScope(
                 has_change=config.pipeline.mode.has_change,
                 has_data=config.pipeline.mode.has_data,
                 server_id=server_id_of(config),
@@ -77,7 +77,7 @@ def look_at_target(examined: Examined, looked: Looked, source: SourceSeen) -> bo
         except PenstockError as error:
             looked.away(error, Side.TARGET, TARGET_CHECKS, APPLY_CHECKS)
             return False
-        wanted = Wanted(
+        wanted = ProbeScope(
             has_change=config.pipeline.mode.has_change, has_data=config.pipeline.mode.has_data
         )
         source_known = source.tables is not None
@@ -109,7 +109,9 @@ def look_at_target(examined: Examined, looked: Looked, source: SourceSeen) -> bo
         return True
 
 
-def _source(examined: Examined, source: SourceSeen, wanted: Wanted, stack: ExitStack) -> MySQLProbe:
+def _source(
+    examined: Examined, source: SourceSeen, wanted: ProbeScope, stack: ExitStack
+) -> MySQLProbe:
     """The source's probe, to compare with."""
     url = examined.config.source.url
     return MySQLProbe(

@@ -25,7 +25,7 @@ TARGET_CHECKS = Checks(Side.TARGET)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ProbeScope:
     """What a pipeline wants of these servers.
 
     has_change, has_data: what its mode has. server_id: ours, as a replica. resume: where the change
@@ -52,7 +52,7 @@ class MySQLProbe:
     side: Side
     url: str
     connection: Connection
-    wanted: Wanted
+    wanted: ProbeScope
     tables: tuple[TableDefinition, ...] = ()
     survey: Survey = field(default_factory=lambda: Survey(tables=()))
     source: MySQLProbe | None = None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.codec.mysql.types import TypeText, parse_type
-from penstock.engines.mysql.source.ddl_words import Kind, Word
+from penstock.engines.mysql.source.ddl_words import Word, WordKind
 
 _ZEROS = {
     "date": "0000-00-00",
@@ -67,17 +67,17 @@ def _default(name: str, rest: Sequence[Word]) -> Added:
     sign = ""
     if rest and (rest[0].is_mark("-") or rest[0].is_mark("+")):
         sign, rest = rest[0].text.replace("+", ""), rest[1:]
-    first = rest[0] if rest else Word(Kind.MARK, "")
-    if first.kind is Kind.NUMBER:
+    first = rest[0] if rest else Word(WordKind.MARK, "")
+    if first.kind is WordKind.NUMBER:
         return Added(name=name, value=sign + first.text)
-    if first.kind is Kind.STRING:
+    if first.kind is WordKind.STRING:
         return Added(name=name, value=first.text)
     if first.is_word("NULL"):
         return Added(name=name)
-    if first.kind is Kind.WORD and first.text.upper() in _WORDS:
+    if first.kind is WordKind.WORD and first.text.upper() in _WORDS:
         return Added(name=name, value=_WORDS[first.text.upper()])
-    following = rest[1] if len(rest) > 1 else Word(Kind.MARK, "")
-    if first.is_word("B", "X") and following.kind is Kind.STRING:
+    following = rest[1] if len(rest) > 1 else Word(WordKind.MARK, "")
+    if first.is_word("B", "X") and following.kind is WordKind.STRING:
         base = 2 if first.is_word("B") else 16
         return Added(name=name, value=str(int(following.text or "0", base)))
     return Added(name=name, unclear=f"its default is no plain value: {first.text}")
@@ -110,6 +110,6 @@ def type_words(words: Sequence[Word]) -> str:
             if word.is_mark(")") and word.depth == words[1].depth:
                 break
             quoted = word.text.replace("\\", "\\\\").replace("'", "''")
-            inside.append(f"'{quoted}'" if word.kind is Kind.STRING else word.text)
+            inside.append(f"'{quoted}'" if word.kind is WordKind.STRING else word.text)
         text += f"({''.join(inside)})"
     return text

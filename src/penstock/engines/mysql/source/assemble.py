@@ -38,7 +38,7 @@ from penstock.engines.mysql.source.prepared import (
     savepoint_in,
     xid_in,
 )
-from penstock.engines.mysql.source.schema_history import Place, SchemaHistory
+from penstock.engines.mysql.source.schema_history import SchemaHistory, StreamPlace
 from penstock.engines.mysql.source.shifting import shifted_transactions
 from penstock.engines.mysql.source.unsupported import (
     LOAD_AGAIN,
@@ -78,7 +78,7 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class StreamMark:
     """What holds at an end that was given out. position: the log's; base and shift: of its file.
 
     gtids: all transactions before it, as text. prepared: what is prepared there.
@@ -108,8 +108,8 @@ class Assembler:
         start: FlushPoint,
         shift: int | None,
         gtids: Gtids,
-        emit: Callable[[Run, int, Mark | None], None],
-        on_idle: Callable[[FlushPoint, Mark], None],
+        emit: Callable[[Run, int, StreamMark | None], None],
+        on_idle: Callable[[FlushPoint, StreamMark], None],
         on_other: Callable[[bytes], None],
         fold: bool = False,
         limits: Limits | None = None,
@@ -155,9 +155,9 @@ class Assembler:
             return 0
         return self._logical(decoder.file_number << OFFSET_BITS | decoder.offset)
 
-    def _place(self) -> Place:
+    def _place(self) -> StreamPlace:
         decoder = self._decoder
-        return Place(
+        return StreamPlace(
             since=self._logical(decoder.commit_position),
             behind=BinlogPosition.at(decoder.file_name, decoder.offset),
         )
@@ -556,14 +556,14 @@ class Assembler:
             commit_time_us=decoder.commit_time_us or self._start.commit_time_us,
         )
 
-    def _noted(self, end: FlushPoint) -> Mark:
+    def _noted(self, end: FlushPoint) -> StreamMark:
         for piece in self._decoder.take_gtids():
             if isinstance(self._gtids, MariaGtids):
                 self._gtids.update(MariaGtids.parse(piece))
             else:
                 self._gtids.update(GtidSet.parse(piece))
         file = self._decoder.file_name
-        return Mark(
+        return StreamMark(
             position=end.position,
             base=file.rpartition(".")[0] or "binlog",
             shift=self._shift or 0,

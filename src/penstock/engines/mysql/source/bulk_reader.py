@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from penstock.codec.mysql.mysqltext import Dialect, Form, Stop, TextCell, make_row_lines
+from penstock.codec.mysql.mysqltext import CellForm, LineDialect, RowStop, TextCell, make_row_lines
 from penstock.engines.mysql.proxy_protocol import SnapshotGone, is_alive
 from penstock.engines.mysql.source.proxied_session import ProxiedSession, open_proxied
 from penstock.model import PenstockError
@@ -34,15 +34,15 @@ class MySQLBulkReader:
         """See BulkReader."""
         return error.fields.get("errno") == _DEFINITION_CHANGED
 
-    def lines(self, task: ChunkTask, dialect: Dialect) -> RowsOfChunk:
+    def lines(self, task: ChunkTask, dialect: LineDialect) -> RowsOfChunk:
         """See BulkReader."""
         assert task.way is not None, "a table of MySQL has a read plan"
         return RowsOfChunk(self._session, task.chunk.copy_out, task.way.cells, dialect)
 
     def number(self, select: str) -> int:
         """What a SELECT of one whole number gives."""
-        cells = [TextCell(form=Form.PLAIN)]
-        return int(b"".join(RowsOfChunk(self._session, select, cells, Dialect.LOAD_DATA)))
+        cells = [TextCell(form=CellForm.PLAIN)]
+        return int(b"".join(RowsOfChunk(self._session, select, cells, LineDialect.LOAD_DATA)))
 
     def close(self) -> None:
         """See BulkReader."""
@@ -68,7 +68,7 @@ class RowsOfChunk:
     """The lines of one SELECT, in blocks; row_count is final at the end."""
 
     def __init__(
-        self, session: ProxiedSession, select: str, cells: Sequence[TextCell], dialect: Dialect
+        self, session: ProxiedSession, select: str, cells: Sequence[TextCell], dialect: LineDialect
     ) -> None:
         self._session = session
         self._select = select
@@ -88,9 +88,9 @@ class RowsOfChunk:
             session.start = lines.feed(session.block, session.start, session.end)
             # What ends a result is noted before its last rows are given away: who cannot use
             # them gives the session back, and must not wait for the end a second time.
-            if ended := lines.stop is Stop.END:
+            if ended := lines.stop is RowStop.END:
                 session.finished()
-            is_error = lines.stop is Stop.ERROR
+            is_error = lines.stop is RowStop.ERROR
             failed = session.failed(lines.message, doing=READ) if is_error else None
             if block := lines.take():
                 yield block

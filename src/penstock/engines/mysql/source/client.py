@@ -30,8 +30,7 @@ from penstock.engines.mysql.connect import (
     run,
     server_errors,
 )
-from penstock.engines.mysql.source.login import SERVER_ID_MAX, take_over
-from penstock.engines.mysql.source.refusals import (
+from penstock.engines.mysql.source.dump_errors import (
     DumpEnded,
     LogPurged,
     LogReset,
@@ -39,6 +38,7 @@ from penstock.engines.mysql.source.refusals import (
     dump_error,
     right_to_dump,
 )
+from penstock.engines.mysql.source.login import SERVER_ID_MAX, take_over
 from penstock.engines.mysql.url import MySQLUrl
 from penstock.engines.mysql.version import ServerVersion
 from penstock.host.clock import REAL_CLOCK, Clock

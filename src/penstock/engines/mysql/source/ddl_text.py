@@ -1,7 +1,7 @@
 """What a statement in the binlog does to tables: which ones, and whether row events show it.
 
 Pure: only what the words say, nothing is looked up. A statement that is not understood is reported,
-never passed over. Not here: the words (`ddl_words.py`), what follows from it (`shapes.py`).
+never passed over. Not here: the words (`ddl_words.py`), what follows from it (`schema_history.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.engines.mysql.source.ddl_losses import (
     limits_of,
     loses_when_ignored,
 )
-from penstock.engines.mysql.source.ddl_words import Kind, Word, clauses, words_of
+from penstock.engines.mysql.source.ddl_words import Word, WordKind, clauses, words_of
 from penstock.model import TableName
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class _Reader:
         return self.words[self.at :]
 
 
-_END = Word(Kind.MARK, "")
+_END = Word(WordKind.MARK, "")
 
 
 class _NotUnderstood(Exception):
@@ -212,7 +212,7 @@ def _cascades(words: Sequence[Word]) -> bool:
 
 
 def _statement(reader: _Reader) -> list[Effect]:
-    if reader.peek().kind is not Kind.WORD:
+    if reader.peek().kind is not WordKind.WORD:
         raise _NotUnderstood
     first = reader.name().upper()
     handler = {
@@ -465,7 +465,7 @@ def _unseen(part: _Reader) -> list[str]:
     """What row events do not show of an ALTER's clause."""
     part.at = 0
     first, second = part.peek(), part.peek(1)
-    verb = first.text.upper() if first.kind is Kind.WORD else ""
+    verb = first.text.upper() if first.kind is WordKind.WORD else ""
     if verb in _PARTITION_LOSSES and second.is_word("PARTITION", "TABLESPACE"):
         return [f"{verb.lower()} {second.text.lower()}"]
     if verb == "CONVERT" and second.is_word("TO", "PARTITION", "TABLE"):

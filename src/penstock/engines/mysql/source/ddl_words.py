@@ -18,7 +18,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "0": "\0", "Z": "\x1a"}
 _MARIADB_PASSES = range(50_700, 100_000)  # of versions in comments: those that only MySQL has
 
 
-class Kind(StrEnum):
+class WordKind(StrEnum):
     """What a word is. NAME: in backticks, or in double quotes under ANSI_QUOTES."""
 
     WORD = "word"
@@ -35,22 +35,22 @@ class Word:
     depth: how many parentheses are open around it.
     """
 
-    kind: Kind
+    kind: WordKind
     text: str
     depth: int = 0
 
     def is_word(self, *words: str) -> bool:
         """Whether it is one of these keywords (upper case), unquoted."""
-        return self.kind is Kind.WORD and self.text.upper() in words
+        return self.kind is WordKind.WORD and self.text.upper() in words
 
     def is_mark(self, mark: str) -> bool:
         """Whether it is this character."""
-        return self.kind is Kind.MARK and self.text == mark
+        return self.kind is WordKind.MARK and self.text == mark
 
     @property
     def is_name(self) -> bool:
         """Whether it may be a name."""
-        return self.kind in (Kind.WORD, Kind.NAME)
+        return self.kind in (WordKind.WORD, WordKind.NAME)
 
 
 class _Lexer:
@@ -69,7 +69,7 @@ class _Lexer:
             self._one()
         return self.words
 
-    def _add(self, kind: Kind, text: str) -> None:
+    def _add(self, kind: WordKind, text: str) -> None:
         self.words.append(Word(kind, text, self.depth))
 
     def _one(self) -> None:
@@ -90,14 +90,14 @@ class _Lexer:
         elif character in "'\"`":
             is_name = character == "`" or (character == '"' and self.ansi_quotes)
             body = self._quoted(character, escapes=self.escapes and not is_name)
-            self._add(Kind.NAME if is_name else Kind.STRING, body)
+            self._add(WordKind.NAME if is_name else WordKind.STRING, body)
         elif character.isdecimal() and not self._is_word_at(at):
             self._number()
         elif _is_word_character(character):
             end = at
             while end < len(text) and _is_word_character(text[end]):
                 end += 1
-            self._add(Kind.WORD, text[at:end])
+            self._add(WordKind.WORD, text[at:end])
             self.at = end
         else:
             self._mark(character)
@@ -105,7 +105,7 @@ class _Lexer:
     def _mark(self, character: str) -> None:
         if character == ")":
             self.depth = max(self.depth - 1, 0)
-        self._add(Kind.MARK, character)
+        self._add(WordKind.MARK, character)
         if character == "(":
             self.depth += 1
         self.at += 1
@@ -126,7 +126,7 @@ class _Lexer:
             or (self.text[end] in "+-" and self.text[end - 1] in "eE")
         ):
             end += 1
-        self._add(Kind.NUMBER, self.text[self.at : end])
+        self._add(WordKind.NUMBER, self.text[self.at : end])
         self.at = end
 
     def _quoted(self, quote: str, *, escapes: bool) -> str:

@@ -18,26 +18,26 @@ from penstock.codec.mysql.binlog_position import (
 )
 from penstock.codec.mysql.gtids import GtidSet, MariaGtids
 from penstock.engines.mysql.connect import Connection, value
-from penstock.engines.mysql.source.assemble import Assembler, Limits, Mark
+from penstock.engines.mysql.source.assemble import Assembler, Limits, StreamMark
 from penstock.engines.mysql.source.beginning import Beginning
 from penstock.engines.mysql.source.captures import Captures
 from penstock.engines.mysql.source.catalog import open_catalog
 from penstock.engines.mysql.source.client import BinlogConnection, DumpOptions, Gtids, open_binlog
-from penstock.engines.mysql.source.live_tables import LiveTables
-from penstock.engines.mysql.source.login import replica_uuid_for, server_id_for
-from penstock.engines.mysql.source.prepared import PreparedFiles
-from penstock.engines.mysql.source.refusals import (
+from penstock.engines.mysql.source.dump_errors import (
     RESET_HINT,
     LogPurged,
     LogReset,
     PositionUnfit,
     ServerBehind,
 )
+from penstock.engines.mysql.source.live_tables import LiveTables
+from penstock.engines.mysql.source.login import replica_uuid_for, server_id_for
+from penstock.engines.mysql.source.prepared import PreparedFiles
 from penstock.engines.mysql.source.resume_state import ResumeStates, physical
 from penstock.engines.mysql.source.schema_history import SchemaHistory
 from penstock.engines.mysql.source.status import (
     ResumePoint,
-    SourceIdentity,
+    ServerIdentity,
     binlog_files,
     check_resume,
     parse_gtids,
@@ -91,7 +91,7 @@ class MySQLEngine:
         self._book: SchemaHistory | None = None
         self._live: LiveTables | None = None
         self._stream: BinlogSource | None = None
-        self._last_mark: Mark | None = None
+        self._last_mark: StreamMark | None = None
         self._captures: Captures | None = None
         self._sizes: dict[int, int] = {}
         self._fold = False
@@ -122,7 +122,7 @@ class MySQLEngine:
         last = self._resume_states.last
         if last is None and self._beginning is not None:
             begin = self._beginning
-            mark = Mark(
+            mark = StreamMark(
                 position=begin.position.ordinal,
                 base=begin.position.base,
                 shift=0,
@@ -277,7 +277,7 @@ class MySQLEngine:
         assert self._book is not None
         return self._book
 
-    def _checked(self, mark: Mark) -> SourceIdentity:
+    def _checked(self, mark: StreamMark) -> ServerIdentity:
         """The server, which must have everything behind the mark."""
         last = self._resume_states.last
         assert last is not None
@@ -290,7 +290,7 @@ class MySQLEngine:
             self._fold = _folds(connection)
             return check_resume(connection, self._url, resume)
 
-    def _open(self, mark: Mark, seen: Gtids | None) -> BinlogConnection:
+    def _open(self, mark: StreamMark, seen: Gtids | None) -> BinlogConnection:
         options = DumpOptions(
             server_id=self._server_id,
             replica_uuid=self._replica_uuid,
@@ -315,7 +315,7 @@ class MySQLEngine:
                 book.forget_behind(last.mark.position)
             self._save_notes()
 
-    def _durable(self, mark: Mark, prepared: PreparedFiles) -> None:
+    def _durable(self, mark: StreamMark, prepared: PreparedFiles) -> None:
         """The log is durable up to this mark."""
         self._last_mark = mark
         # After a failover this must be stored at once.
@@ -323,7 +323,7 @@ class MySQLEngine:
             self._save_resume_state(mark)
             prepared.forget_decided(mark.position)
 
-    def _save_resume_state(self, mark: Mark) -> None:
+    def _save_resume_state(self, mark: StreamMark) -> None:
         last = self._resume_states.last
         known = (last.log_file, last.log_identity) if last is not None else ("", "")
         self._resume_states.save(mark, self._identity.name, self._log_identity(mark, known))
@@ -333,7 +333,7 @@ class MySQLEngine:
         if self._last_mark is not None and (last is None or last.mark != self._last_mark):
             self._save_resume_state(self._last_mark)
 
-    def _log_identity(self, mark: Mark, known: tuple[str, str]) -> tuple[str, str]:
+    def _log_identity(self, mark: StreamMark, known: tuple[str, str]) -> tuple[str, str]:
         """The mark's file and its identity; read once per file."""
         file = physical(mark).file
         if known[0] == file:
@@ -382,5 +382,5 @@ def _folds(connection: Connection) -> bool:
     return int(value(connection, "select @@global.lower_case_table_names", doing=doing)) == 1
 
 
-def _no_gtids(identity: SourceIdentity) -> Gtids:
+def _no_gtids(identity: ServerIdentity) -> Gtids:
     return MariaGtids() if identity.version.is_mariadb else GtidSet()

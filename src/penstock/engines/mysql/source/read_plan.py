@@ -10,7 +10,7 @@ from collections.abc import Mapping as Namespace
 from collections.abc import Sequence
 
 from penstock.codec.mysql.charsets import charset_named, label_charset
-from penstock.codec.mysql.mysqltext import Form, TextCell
+from penstock.codec.mysql.mysqltext import CellForm, TextCell
 from penstock.codec.mysql.types import parse_type
 from penstock.codec.types import FULL_YEAR, Engine, Mapping, SourceType, filled
 from penstock.engines.mysql.connect import quoted
@@ -76,26 +76,26 @@ def _number(column: ColumnDefinition) -> str | None:
 
 def _text_cell(charset: str, *, remove_zero: bool = False) -> TextCell:
     if charset in _UTF8:
-        return TextCell(form=Form.UTF8, remove_zero=remove_zero)
-    return TextCell(form=Form.CHARSET, charset=charset, remove_zero=remove_zero)
+        return TextCell(form=CellForm.UTF8, remove_zero=remove_zero)
+    return TextCell(form=CellForm.CHARSET, charset=charset, remove_zero=remove_zero)
 
 
 def _into_postgres(column: ColumnDefinition, mapping: Mapping) -> tuple[str, TextCell, str]:
     name, base = quoted(column.name), _base(column)
     if base in _BYTES:
-        return name, TextCell(form=Form.BYTES), AS_IS
+        return name, TextCell(form=CellForm.BYTES), AS_IS
     if base in _GEOMETRIES:
-        return f"concat('\\\\x', {_EWKB.format(name)})", TextCell(form=Form.UTF8), AS_IS
+        return f"concat('\\\\x', {_EWKB.format(name)})", TextCell(form=CellForm.UTF8), AS_IS
     if base == "bit":
         width = SourceType.of(column, Engine.MYSQL).length or 1
-        return f"lpad(conv({name} + 0, 10, 2), {width}, '0')", TextCell(form=Form.PLAIN), AS_IS
+        return f"lpad(conv({name} + 0, 10, 2), {width}, '0')", TextCell(form=CellForm.PLAIN), AS_IS
     if base in _DATES and mapping.target_type != "text":
         is_null = mapping.chosen.get("zero dates") == "null"
-        return name, TextCell(form=Form.DATE, zero_is_null=is_null), AS_IS
+        return name, TextCell(form=CellForm.DATE, zero_is_null=is_null), AS_IS
     if base in _TEXTS or base == "json":
         removed = mapping.chosen.get("nul characters") == "remove"
         return name, _text_cell(_charset(column), remove_zero=removed), AS_IS
-    return _number(column) or name, TextCell(form=Form.PLAIN), AS_IS
+    return _number(column) or name, TextCell(form=CellForm.PLAIN), AS_IS
 
 
 def _charset(column: ColumnDefinition) -> str:
@@ -113,20 +113,24 @@ def target_charset(column: ColumnDefinition, mapping: Mapping) -> str:
 def _into_mysql(column: ColumnDefinition, mapping: Mapping) -> tuple[str, TextCell, str]:
     name, base = quoted(column.name), _base(column)
     if base in _BYTES or base in _GEOMETRIES:
-        return name, TextCell(form=Form.RAW), AS_IS
+        return name, TextCell(form=CellForm.RAW), AS_IS
     if base == "json" and mapping.target_type == "json":
-        return name, TextCell(form=Form.RAW), "convert({} using utf8mb4)"
+        return name, TextCell(form=CellForm.RAW), "convert({} using utf8mb4)"
     if base in _TEXTS or base == "json":
         charset = _charset(column)
         target = target_charset(column, mapping)
         if target == charset or {target, charset} <= {"utf8mb3", "utf8mb4"}:
-            return name, TextCell(form=Form.RAW), AS_IS
+            return name, TextCell(form=CellForm.RAW), AS_IS
         return name, _text_cell(charset), mapping.write.sql
     if base == mapping.target_type in _PRINTED:
-        return name, TextCell(form=Form.PLAIN), "convert({} using utf8mb4)"  # 36 bytes are no UUID
+        return (
+            name,
+            TextCell(form=CellForm.PLAIN),
+            "convert({} using utf8mb4)",
+        )  # 36 bytes are no UUID
     is_whole = base == "year" or (base == "float" and "," not in column.type_text)
     template = AS_IS if is_whole else mapping.write.sql
-    return _number(column) or name, TextCell(form=Form.PLAIN), template
+    return _number(column) or name, TextCell(form=CellForm.PLAIN), template
 
 
 def _without_label(column: ColumnDefinition) -> bool:

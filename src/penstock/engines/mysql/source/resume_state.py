@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.codec.mysql.binlog_position import BINLOG_OFFSET_BITS, BinlogPosition
-from penstock.engines.mysql.source.assemble import Mark
+from penstock.engines.mysql.source.assemble import StreamMark
 from penstock.engines.mysql.source.unsupported import LOAD_AGAIN
 from penstock.host.clock import Clock
 from penstock.host.files import FileMissing, Files
@@ -47,14 +47,14 @@ class Epoch:
 class ResumeState:
     """The durable file. server: the identity's name. log_identity: of log_file."""
 
-    mark: Mark
+    mark: StreamMark
     server: str
     log_file: str = ""
     log_identity: str = ""
     epochs: tuple[Epoch, ...] = ()
 
 
-def physical(mark: Mark) -> BinlogPosition:
+def physical(mark: StreamMark) -> BinlogPosition:
     """A mark's place as its server names it."""
     return BinlogPosition(mark.position - (mark.shift << BINLOG_OFFSET_BITS), mark.base)
 
@@ -82,7 +82,7 @@ class ResumeStates:
         self.last: ResumeState | None = state.load(RESUME_STATE_FILE, ResumeState)
         self._exact = self._read_exact()
 
-    def at(self, position: int) -> Mark:
+    def at(self, position: int) -> StreamMark:
         """The mark to go on from: exactly at position, or the nearest before it.
 
         Raises ResumeStateLost.
@@ -102,7 +102,7 @@ class ResumeStates:
         """A position as the server names it."""
         return position_text(self.last.epochs if self.last is not None else (), position)
 
-    def before_flush(self, mark: Mark) -> None:
+    def before_flush(self, mark: StreamMark) -> None:
         """The log is about to be durable up to here."""
         if any(one == mark for one in self._exact):
             return
@@ -112,7 +112,7 @@ class ResumeStates:
         temporary.write_bytes(b"%08x" % zlib.crc32(raw) + raw)
         self._files.rename(temporary, self._exact_path)
 
-    def _read_exact(self) -> tuple[Mark, ...]:
+    def _read_exact(self) -> tuple[StreamMark, ...]:
         """Empty where the machine crashed while it was written."""
         try:
             data = self._files.read_whole(self._exact_path)
@@ -121,13 +121,13 @@ class ResumeStates:
         raw = data[8:]
         if data[:8] != b"%08x" % zlib.crc32(raw):
             return ()
-        return tuple(msgspec.json.decode(raw, type=list[Mark]))
+        return tuple(msgspec.json.decode(raw, type=list[StreamMark]))
 
     def is_due(self) -> bool:
         """Whether the durable file is old enough to be written again."""
         return self._clock.monotonic_s() - self._saved_s >= SAVE_INTERVAL_S
 
-    def save(self, mark: Mark, server: str, identity: tuple[str, str] = ("", "")) -> None:
+    def save(self, mark: StreamMark, server: str, identity: tuple[str, str] = ("", "")) -> None:
         """Replace the durable file. identity: a binlog file's name and its identity."""
         epochs = self.last.epochs if self.last is not None else ()
         if not epochs or (epochs[-1].base, epochs[-1].shift) != (mark.base, mark.shift):

@@ -45,7 +45,7 @@ _REPLACING = re.compile(r"_+(?P<table>.+?)_(?:gho|new)\d*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class StreamPlace:
     """Where the stream is. since: the open transaction's position. behind: of the last event."""
 
     since: int
@@ -166,7 +166,7 @@ class SchemaHistory:
 
     # -- rows --------------------------------------------------------------------------------
 
-    def resolve(self, table: TableMap, place: Place, *, is_mariadb: bool) -> Bound:
+    def resolve(self, table: TableMap, place: StreamPlace, *, is_mariadb: bool) -> Bound:
         """What rows of a TABLE_MAP are from here on.
 
         Raises ShapeMismatch, TypeRefused, RowsChangedUnseen, and what the catalogue does.
@@ -199,7 +199,7 @@ class SchemaHistory:
             )
         self._passed.add(name)
 
-    def widen(self, relation: Relation, column: int, place: Place) -> Relation:
+    def widen(self, relation: Relation, column: int, place: StreamPlace) -> Relation:
         """The version of relation in which one column is kept as text; remembered."""
         notes = self._notes[TableName(relation.schema, relation.name)]
         wider = replace(relation.with_text_column(column), version=notes.version + 1)
@@ -208,7 +208,7 @@ class SchemaHistory:
         notes.relations[place.since] = wider
         return wider
 
-    def _settled(self, notes: TableNotes, relation: Relation, place: Place) -> Relation:
+    def _settled(self, notes: TableNotes, relation: Relation, place: StreamPlace) -> Relation:
         """The version of a relation, new only when the shape is."""
         last = notes.relation
         if last is not None:
@@ -278,7 +278,7 @@ class SchemaHistory:
         notes = self._notes.get(of) if of is not None else None
         return notes if notes is not None and notes.is_captured else None
 
-    def apply(self, effects: Sequence[Effect], query: Query, place: Place) -> list[TableName]:
+    def apply(self, effects: Sequence[Effect], query: Query, place: StreamPlace) -> list[TableName]:
         """Note what a statement did; returns the tables that are empty now.
 
         Raises RowsChangedUnseen, TableMoved, StatementLogged.
@@ -298,7 +298,7 @@ class SchemaHistory:
         return emptied
 
     def _applied(
-        self, effect: Effect, table: TableName, place: Place, is_strict: bool
+        self, effect: Effect, table: TableName, place: StreamPlace, is_strict: bool
     ) -> list[TableName]:
         since = place.since
         if effect.doing is Doing.CREATED:
@@ -376,7 +376,7 @@ class SchemaHistory:
                 notes.definitions[since] = None
                 logger.warning("captured table was dropped", table=str(name))
 
-    def _written(self, effect: Effect, query: Query, place: Place) -> None:
+    def _written(self, effect: Effect, query: Query, place: StreamPlace) -> None:
         """A statement as text, or one not understood: tables that it names may have changed."""
         for name, notes in self._notes.items():
             said = {f"{name.schema}.{name.name}"}
@@ -400,7 +400,7 @@ class SchemaHistory:
                 table=str(name),
             )
 
-    def _renamed(self, renames: Sequence[tuple[TableName, TableName]], place: Place) -> None:
+    def _renamed(self, renames: Sequence[tuple[TableName, TableName]], place: StreamPlace) -> None:
         """Tables change their names from left to right; then each captured name is looked at."""
         held: dict[TableName, TableName | None] = {}
         for old, new in renames:
@@ -443,7 +443,7 @@ class SchemaHistory:
                     )
         logger.info("captured table was replaced by its altered copy", table=str(notes.table))
 
-    def introduced(self, names: Iterable[TableName], place: Place) -> list[Relation]:
+    def introduced(self, names: Iterable[TableName], place: StreamPlace) -> list[Relation]:
         """Relations of captured tables without any so far, as they are before a statement."""
         shown = []
         for name in sorted(names):
@@ -455,7 +455,7 @@ class SchemaHistory:
                 shown.append(self._settled(notes, relation, place))
         return shown
 
-    def refreshed(self, name: TableName, place: Place) -> Relation | None:
+    def refreshed(self, name: TableName, place: StreamPlace) -> Relation | None:
         """The relation that a table has behind a statement, when that is already known.
 
         None where it is not known, or not new: its rows will show it.
@@ -561,4 +561,4 @@ def _moved(name: TableName, now: TableName | None, to: TableName | None) -> Tabl
     )
 
 
-__all__ = ["Bound", "Place", "SchemaHistory", "ShapeMismatch"]
+__all__ = ["Bound", "SchemaHistory", "ShapeMismatch", "StreamPlace"]

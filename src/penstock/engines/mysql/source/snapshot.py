@@ -18,7 +18,7 @@ import structlog
 
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.connect import Connection, connect, quoted, rows, run, value
-from penstock.engines.mysql.source.refusals import LogOff
+from penstock.engines.mysql.source.dump_errors import LogOff
 from penstock.engines.mysql.source.rights import read_rights
 from penstock.engines.mysql.source.status import LogStatus, read_identity, read_status
 from penstock.engines.mysql.source.strategies import (

@@ -16,8 +16,7 @@ from penstock.codec.mysql.binlog_position import BINLOG_HEAD_BYTES, BinlogPositi
 from penstock.codec.mysql.gtids import GtidSet, MariaGtids
 from penstock.engines.mysql.connect import Connection, literal, rows, run, value
 from penstock.engines.mysql.source.client import BinlogConnection, DumpOptions, Gtids, open_binlog
-from penstock.engines.mysql.source.login import probe_server_id
-from penstock.engines.mysql.source.refusals import (
+from penstock.engines.mysql.source.dump_errors import (
     BEHIND_HINT,
     RESET_HINT,
     RESNAPSHOT,
@@ -29,6 +28,7 @@ from penstock.engines.mysql.source.refusals import (
     ServerBehind,
     ServerReplaced,
 )
+from penstock.engines.mysql.source.login import probe_server_id
 from penstock.engines.mysql.version import ServerVersion
 from penstock.host.errors import PrivilegeMissing
 from penstock.model import LOAD_AGAIN
@@ -72,7 +72,7 @@ class LogStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceIdentity:
+class ServerIdentity:
     """Which server it is. server_uuid: empty on MariaDB, which has none.
 
     has_gtids: its transactions have ids that hold on every server they reach.
@@ -178,12 +178,12 @@ def capture(connection: Connection) -> LogStatus:
     return status
 
 
-def read_identity(connection: Connection) -> SourceIdentity:
+def read_identity(connection: Connection) -> ServerIdentity:
     """Which server this is."""
     server, doing = connection.server, "asking the server who it is"
     if server.is_mariadb:
         server_id = value(connection, "select @@global.server_id", doing=doing)
-        return SourceIdentity(
+        return ServerIdentity(
             version=server, server_id=int(server_id), server_uuid="", has_gtids=True
         )
     row = rows(
@@ -191,7 +191,7 @@ def read_identity(connection: Connection) -> SourceIdentity:
         "select @@global.server_id as id, @@global.server_uuid as uuid, @@global.gtid_mode as mode",
         doing=doing,
     )[0]
-    return SourceIdentity(
+    return ServerIdentity(
         version=server,
         server_id=int(row["id"]),
         server_uuid=str(row["uuid"]),
@@ -244,7 +244,7 @@ def _look(url: str, position: BinlogPosition) -> BinlogConnection:
 # -- can we go on? -------------------------------------------------------------------------------
 
 
-def check_resume(connection: Connection, url: str, point: ResumePoint) -> SourceIdentity:
+def check_resume(connection: Connection, url: str, point: ResumePoint) -> ServerIdentity:
     """Make sure that the server has everything behind the point; returns which server it is.
 
     With GTIDs it may be another server than before. Without, it must be the same and its file the
@@ -291,7 +291,7 @@ def check_continues(connection: Connection, position: BinlogPosition) -> None:
         )
 
 
-def _is_same_server(identity: SourceIdentity, point: ResumePoint) -> bool:
+def _is_same_server(identity: ServerIdentity, point: ResumePoint) -> bool:
     return identity.name == point.server
 
 

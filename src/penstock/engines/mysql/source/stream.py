@@ -16,7 +16,7 @@ from typing import Self
 
 import structlog
 
-from penstock.engines.mysql.source.assemble import Assembler, Counted, Mark
+from penstock.engines.mysql.source.assemble import Assembler, Counted, StreamMark
 from penstock.engines.mysql.source.client import BinlogConnection
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
@@ -32,8 +32,8 @@ declare("binlog.start.before", "binlog.acknowledge.before", "binlog.acknowledge.
 
 MakeAssembler = Callable[
     [
-        Callable[[Run, int, Mark | None], None],
-        Callable[[FlushPoint, Mark], None],
+        Callable[[Run, int, StreamMark | None], None],
+        Callable[[FlushPoint, StreamMark], None],
         Callable[[bytes], None],
     ],
     Assembler,
@@ -50,7 +50,7 @@ class BinlogSource:
         *,
         start: FlushPoint,
         keep: Callable[[], None],
-        on_durable: Callable[[Mark], None],
+        on_durable: Callable[[StreamMark], None],
         spilled: Callable[[], int],
         idle_flush_s: float,
         clock: Clock = REAL_CLOCK,
@@ -68,7 +68,7 @@ class BinlogSource:
         self._spilled = spilled
         self._clock = clock
         self._queue = RunQueue(position=start.position, idle_flush_s=idle_flush_s, clock=clock)
-        self._marks: deque[Mark] = deque()
+        self._marks: deque[StreamMark] = deque()
         self._assembler = make_assembler(self._put, self._idle, self._other)
         self._connection: BinlogConnection | None = None
         self._thread = threading.Thread(target=self._work, name="penstock-receiver", daemon=True)
@@ -128,13 +128,13 @@ class BinlogSource:
                 untidy = self._assembler.cut_when_whole()
                 cut_at_s = now_s + COALESCE_S
 
-    def _put(self, run: Run, byte_count: int, mark: Mark | None) -> None:
+    def _put(self, run: Run, byte_count: int, mark: StreamMark | None) -> None:
         self._keep()
         if mark is not None:
             self._marks.append(mark)
         self._queue.put(run, byte_count)
 
-    def _idle(self, end: FlushPoint, mark: Mark) -> None:
+    def _idle(self, end: FlushPoint, mark: StreamMark) -> None:
         self._keep()
         self._marks.append(mark)
         self._queue.idle(end)
@@ -175,13 +175,13 @@ class BinlogSource:
     def ask_for_position(self) -> None:
         """Nothing to ask: the server sends its end as it comes."""
 
-    def mark_at(self, position: int) -> Mark | None:
+    def mark_at(self, position: int) -> StreamMark | None:
         """What holds at an end that was given out and is not acknowledged yet."""
         return next((mark for mark in tuple(self._marks) if mark.position == position), None)
 
     def acknowledge(self, position: int) -> None:
         """See SourceStream: what lies before position is on our disk."""
-        last: Mark | None = None
+        last: StreamMark | None = None
         while self._marks and self._marks[0].position <= position:
             last = self._marks.popleft()
         if last is not None:

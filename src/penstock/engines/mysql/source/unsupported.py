@@ -1,7 +1,7 @@
 """What a binlog can hold that cannot be followed: one class per condition.
 
 Each stops the extraction at the place where it happened, with the log whole up to there. Not here:
-what the server refuses to send (`refusals.py`).
+what the server refuses to send (`dump_errors.py`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from penstock.engines.mysql.connect import quoted
 from penstock.engines.mysql.target.target import TargetColumn, TargetTable
 from penstock.engines.mysql.target.types import default_of, same_type
 from penstock.model import LOAD_AFRESH, Column, Relation
-from penstock.ports.policies import Kind
+from penstock.ports.policies import ChangeKind
 from penstock.ports.refusals import RelationNotCarried
 from penstock.ports.target import TableRecord
 from penstock.sql.shape_changes import Change, key_of, shape_of
@@ -99,24 +99,24 @@ class Alterer:
         if change.keeps_rows and column is not None:
             yield from self._renamed(column, change)
             return
-        if change.kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN):
+        if change.kind in (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN):
             found = self._leaving(change.name)
             if found is not None and not found.generated:
                 for key in {key for key, name in self.table.references if name == found.name}:
                     yield Clause(f"drop foreign key {quoted(key)}", f"{key} went with a column")
                 yield Clause(f"drop column {quoted(change.name)}", change.what)
-        if change.kind is Kind.CHANGE_KEY:
+        if change.kind is ChangeKind.CHANGE_KEY:
             yield from self._key(change)
         if column is None:
             return
-        if change.kind in (Kind.ADD_COLUMN, Kind.RENAME_COLUMN):
+        if change.kind in (ChangeKind.ADD_COLUMN, ChangeKind.RENAME_COLUMN):
             yield from self._added(column)
-        elif change.kind is Kind.NULLABILITY:
+        elif change.kind is ChangeKind.NULLABILITY:
             yield from self._loosened(column, change)
         elif (found := self.table.column(column.name)) is not None:
             kind = self.mapping_of(column).target_type
             if not found.generated and not same_type(found.type_text, kind):
-                more = "" if change.kind is Kind.CHANGE_TYPE else found.more_sql
+                more = "" if change.kind is ChangeKind.CHANGE_TYPE else found.more_sql
                 yield _retyped(column, kind, found, more)
 
     def _renamed(self, column: Column, change: Change) -> Iterator[Clause]:
@@ -196,7 +196,7 @@ class Alterer:
 
     def _lenient(self, change: Change) -> Iterator[Clause]:
         column = change.column
-        if change.kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN):
+        if change.kind in (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN):
             found = self._leaving(change.name)
             if found is not None and found.not_null and not found.generated:
                 if found.name in self._primary:
@@ -204,11 +204,13 @@ class Alterer:
                 yield _loosened(found, f"{change.what}, and stays")
         if change.keeps_rows and column is not None:
             yield from self._added_beside(column, change)
-        elif change.kind in (Kind.ADD_COLUMN, Kind.RENAME_COLUMN) and column is not None:
+        elif (
+            change.kind in (ChangeKind.ADD_COLUMN, ChangeKind.RENAME_COLUMN) and column is not None
+        ):
             yield from self._added_somehow(column)
-        if change.kind in (Kind.NULLABILITY, Kind.CHANGE_KEY, Kind.WIDEN_TYPE):
+        if change.kind in (ChangeKind.NULLABILITY, ChangeKind.CHANGE_KEY, ChangeKind.WIDEN_TYPE):
             yield from self._evolve(change)
-        if change.kind is Kind.CHANGE_TYPE and column is not None:
+        if change.kind is ChangeKind.CHANGE_TYPE and column is not None:
             yield from self._made_wide(column, change)
 
     def _added_beside(self, column: Column, change: Change) -> Iterator[Clause]:

@@ -43,7 +43,7 @@ from penstock.engines.mysql.target.types import mapping_of, target_server
 from penstock.host import faults
 from penstock.host.errors import StatementFailed
 from penstock.model import LOAD_AFRESH, Column, PenstockError, Relation, TableName
-from penstock.ports.policies import EVOLVE_ALL, Kind, Policies
+from penstock.ports.policies import EVOLVE_ALL, ChangeKind, Policies
 from penstock.ports.refusals import (
     StagingChanged,
     TargetNotTransactional,
@@ -262,7 +262,7 @@ class MySQLTarget:
         for phase in phases:
             for name in phase.truncated:
                 what = "all rows were taken out (TRUNCATE)"
-                self._policies.check(Kind.TRUNCATE, what, table=str(name))
+                self._policies.check(ChangeKind.TRUNCATE, what, table=str(name))
 
     def _reshaping(self, source: TableName) -> Reshaping:
         name = self._target_name(source)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import pymysql
 import structlog
 
-from penstock.codec.mysql.mysqltext import Dialect
+from penstock.codec.mysql.mysqltext import LineDialect
 from penstock.engines.mysql.connect import (
     AGAIN,
     Connection,
@@ -44,10 +44,10 @@ from penstock.model import PenstockError
 from penstock.ports.bulk import (
     APPLICATION_NAME,
     BulkReader,
+    ChunkStatus,
     ChunkTask,
     CopyCountsDiffer,
     Lines,
-    Status,
 )
 from penstock.ports.refusals import ValueRefused
 from penstock.ports.target import SCHEMA
@@ -106,29 +106,29 @@ class MySQLWriter:
         """The word in wirekite_action."""
         return progress.read_action(self._connection)
 
-    def write(self, task: ChunkTask, reader: BulkReader) -> tuple[Status, int]:
+    def write(self, task: ChunkTask, reader: BulkReader) -> tuple[ChunkStatus, int]:
         """Copy the rows and write the DL row, in one transaction."""
         connection, number = self._connection, task.chunk.number
         doing = task.doing
         try:
             with server_errors(doing), transaction(connection):
                 if not rows(connection, CHECK_PLAN, (*task.table, task.plan), doing=doing):
-                    return Status.PLAN_GONE, 0
+                    return ChunkStatus.PLAN_GONE, 0
                 # Waits for a copy of the same chunk that another process has not committed yet.
                 progress.begin_chunk(connection, table=task.table, number=number)
                 before = rows(connection, FINISHED, (f"{task.table}.{number}",), doing=doing)
                 if before:
-                    return Status.DONE_BEFORE, int(before[0]["mark"])
+                    return ChunkStatus.DONE_BEFORE, int(before[0]["mark"])
                 count = self._load(task, reader)
                 faults.point("bulk.chunk.copied")
                 progress.end_chunk(connection, table=task.table, number=number, row_count=count)
         except pymysql.err.InterfaceError as error:
             raise ConnectionLost(f"{doing}: the connection was closed", hint=AGAIN) from error
         faults.point("bulk.chunk.committed")
-        return Status.DONE, count
+        return ChunkStatus.DONE, count
 
     def _load(self, task: ChunkTask, reader: BulkReader) -> int:
-        lines = reader.lines(task, Dialect.LOAD_DATA)
+        lines = reader.lines(task, LineDialect.LOAD_DATA)
         self._said = self._other = None
         if self._takes_files:
             taken, warnings = load_local(self._connection, load_sql(task), iter(lines))

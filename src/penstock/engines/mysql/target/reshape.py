@@ -19,7 +19,7 @@ from penstock.engines.mysql.target.target import TargetTable
 from penstock.engines.mysql.target.types import same_type
 from penstock.host import faults
 from penstock.model import PenstockError, Relation, TableName
-from penstock.ports.policies import Kind, Policies, Policy
+from penstock.ports.policies import ChangeKind, Policies, Policy
 from penstock.ports.refusals import RelationNotCarried, ValueRefused
 from penstock.ports.target import TableRecord
 from penstock.sql.schema_drift import SchemaDrift
@@ -81,7 +81,7 @@ class Reshaping:
         return Changes(names=tuple(names), others=tuple(changes))
 
     def _under_new_names(self, record: TableRecord, names: Sequence[Change]) -> TableRecord:
-        policy = self._policies.of(Kind.RENAME_COLUMN)
+        policy = self._policies.of(ChangeKind.RENAME_COLUMN)
         is_key_kept = policy in (Policy.EVOLVE, Policy.TRY_EVOLVE)
         return under_new_names(record, names, is_key_kept=is_key_kept)
 
@@ -194,5 +194,5 @@ def may_keep(policies: Policies) -> bool:
     """Whether columns that the source drops may stay in the target."""
     return any(
         policies.of(kind) in (Policy.TRY_EVOLVE, Policy.LENIENT, Policy.IGNORE)
-        for kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN)
+        for kind in (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN)
     )

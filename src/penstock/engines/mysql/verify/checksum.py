@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from penstock.codec.types import filled
 from penstock.engines.mysql.connect import quoted
 from penstock.model import TableDefinition
-from penstock.ports.verify import KEY_TEXT_LENGTH_MAX, Cell, Hasher, Image, Part
+from penstock.ports.verify import KEY_TEXT_LENGTH_MAX, ComparedCell, Hasher, Image, Part
 
 HASH_DIGITS = 16  # of 64 bits
 _SHOWN = 200  # characters of one column that name a row
@@ -30,7 +30,7 @@ def column_name(name: str) -> str:
     return name.lower()
 
 
-def image(cells: Sequence[Cell], key: Sequence[Cell]) -> Image:
+def image(cells: Sequence[ComparedCell], key: Sequence[ComparedCell]) -> Image:
     """See Dialect."""
     row = _joined(cells)
     named = ", ".join(f"coalesce(left({_text(cell)}, {_SHOWN}), '')" for cell in key or cells)
@@ -39,16 +39,16 @@ def image(cells: Sequence[Cell], key: Sequence[Cell]) -> Image:
     )
 
 
-def _joined(cells: Sequence[Cell]) -> str:
+def _joined(cells: Sequence[ComparedCell]) -> str:
     listed = ", '|', ".join(map(_marked, cells))
     return f"concat({listed})"
 
 
-def _text(cell: Cell) -> str:
+def _text(cell: ComparedCell) -> str:
     return f"({filled(cell.text, quoted(cell.name))})"
 
 
-def _marked(cell: Cell) -> str:
+def _marked(cell: ComparedCell) -> str:
     """A column as it enters the image."""
     text = _text(cell)
     if cell.is_long:

@@ -38,7 +38,7 @@ from penstock.ports.verify import (
     Hasher,
     Hashes,
     Part,
-    TableRewritten,
+    TableChangedMeanwhile,
     table_gone,
 )
 
@@ -127,7 +127,7 @@ class MySQLVerifyReader:
         except StatementInterrupted as error:
             if error.fields.get("errno") != _DEFINITION_CHANGED:
                 raise
-            raise TableRewritten(
+            raise TableChangedMeanwhile(
                 f"{table}{f' in the {side}' if side else ''} was altered or truncated while verify "
                 "began",
                 hint="Run `penstock verify` again.",

@@ -1,6 +1,6 @@
 """Doctor's check of the replica identity, by which updated and deleted rows are found (PG12).
 
-Not here: other checks of the wanted tables (`tables.py`).
+Not here: other checks of the wanted tables (`table_checks.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Doctor's checks of the source server: versions, settings, roles, limits (PG01 to PG08, ...).
 
-Not here: slot and publication (`slot.py`), tables (`tables.py`).
+Not here: slot and publication (`slot_checks.py`), tables (`table_checks.py`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import psycopg
 
-from penstock.codec.mysql.mysqltext import Dialect
+from penstock.codec.mysql.mysqltext import LineDialect
 from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     connect,
@@ -46,9 +46,9 @@ class PostgresBulkReader:
         with server_errors(task.doing):
             return was_rewritten(self.connection, task.chunk.relation)
 
-    def lines(self, task: ChunkTask, dialect: Dialect) -> LinesOfCopy:
+    def lines(self, task: ChunkTask, dialect: LineDialect) -> LinesOfCopy:
         """See BulkReader. Lines of COPY are for PostgreSQL, which takes them by `connection`."""
-        assert dialect is Dialect.LOAD_DATA, "a target of PostgreSQL copies by itself"
+        assert dialect is LineDialect.LOAD_DATA, "a target of PostgreSQL copies by itself"
         assert task.way is not None, "a table that goes to another engine has a read plan"
         copy_out = task.chunk.copy_out
         return LinesOfCopy(self.connection, copy_out, task.way.lines, doing=task.doing)

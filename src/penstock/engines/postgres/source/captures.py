@@ -68,7 +68,7 @@ HORIZON = "select pg_snapshot_xmax(pg_current_snapshot())::text::numeric"
 OLDEST = "select pg_snapshot_xmin(pg_current_snapshot())::text::numeric"
 
 
-class TableNotPublished(PenstockError):
+class TableNotPublishable(PenstockError):
     """A table cannot be put into the publication by us."""
 
     code = "PG67"
@@ -355,7 +355,7 @@ class Captures:
             psycopg.errors.InsufficientPrivilege,
             psycopg.errors.ReadOnlySqlTransaction,
         ) as error:
-            raise TableNotPublished(
+            raise TableNotPublishable(
                 f"the publication cannot be altered for {table}: {error.diag.message_primary}",
                 hint=f"On the primary, as an owner of both, run: {statement}; then give the same "
                 "penstock table command again.",

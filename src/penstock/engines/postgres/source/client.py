@@ -20,7 +20,7 @@ from penstock.codec.postgres import pgwire
 from penstock.codec.postgres.pgwire import ServerMessage, WireError
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect_error
 from penstock.engines.postgres.source import login
-from penstock.engines.postgres.source.login import Authenticator, Target
+from penstock.engines.postgres.source.login import Authenticator, ServerAddress
 from penstock.host.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -49,7 +49,7 @@ Row = dict[str, str | None]
 class Opened:
     """How a connection was made, for cancelling from a second one."""
 
-    target: Target
+    target: ServerAddress
     tls: bool
     parameters: Mapping[str, str]
 
@@ -368,7 +368,7 @@ def open_replication(
 def _attempt(
     url: str,
     parameters: Mapping[str, str],
-    target: Target,
+    target: ServerAddress,
     startup: Mapping[str, str],
     *,
     tls: bool,

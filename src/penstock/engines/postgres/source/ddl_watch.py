@@ -24,10 +24,10 @@ from penstock.engines.postgres.source.definitions import definitions_of
 from penstock.engines.postgres.source.table_shape import (
     AttributeShape,
     ChangesNotLogged,
-    Difference,
     PartitionIdentityDiffers,
     PartShape,
-    Reason,
+    ReloadReason,
+    ShapeDifference,
     TableRenamed,
     TableShape,
     TableWithoutColumns,
@@ -90,7 +90,7 @@ class Reload(Action):
     """Rows changed without being sent: read the whole table again."""
 
     definition: TableDefinition
-    reason: Reason
+    reason: ReloadReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class Gone(Action):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stop(Action):
+class StopPipeline(Action):
     """A change that cannot be replicated: make the log durable up to here, call done(), raise
     error.
 
@@ -348,7 +348,7 @@ class DdlWatch:
         self._pending = deque(
             sorted(
                 self._pending,
-                key=lambda p: (p.action.position, not isinstance(p.action, Stop)),
+                key=lambda p: (p.action.position, not isinstance(p.action, StopPipeline)),
             )
         )
         self._looked_at = position
@@ -383,9 +383,9 @@ class DdlWatch:
         common: dict[str, Any] = {"position": position, "table": name, "shape": shape}
         unless = None
         if reason is None and difference.truncated_leaves:
-            reason, unless = Reason.PARTITION_REWRITTEN, self._looked_at
+            reason, unless = ReloadReason.PARTITION_REWRITTEN, self._looked_at
         if difference.stop is not None:
-            action: Action = Stop(error=difference.stop, **common)
+            action: Action = StopPipeline(error=difference.stop, **common)
         elif reason is not None:
             action = Reload(definition=definition, reason=reason, **common)
         elif difference.changed:
@@ -395,21 +395,21 @@ class DdlWatch:
             return
         self._add(_Pending(action=action, unless_truncated_after=unless), shape)
 
-    def _difference(self, last: TableShape | None, shape: TableShape) -> Difference | None:
+    def _difference(self, last: TableShape | None, shape: TableShape) -> ShapeDifference | None:
         """What changed, or why the table cannot be followed at all; None: nothing."""
         if last is not None and last.digest != shape.digest:
             return compare(last, shape)
         stop = why_not_followed(shape)
         if stop is not None:
-            return Difference(stop=stop)
+            return ShapeDifference(stop=stop)
         if last is not None:
             return None
         as_is = self._takes_as_is or shape.name in self._as_is
         self._as_is.discard(shape.name)  # made anew later, it is read like any other
-        return Difference(reload=None if as_is else Reason.NEW)
+        return ShapeDifference(reload=None if as_is else ReloadReason.NEW)
 
     def _is_wanted(
-        self, name: TableName, last: TableShape | None, difference: Difference | None
+        self, name: TableName, last: TableShape | None, difference: ShapeDifference | None
     ) -> bool:
         """Whether a table is to be followed, or was and left for another reason than its name."""
         if name in self._wanted:
@@ -421,8 +421,8 @@ class DdlWatch:
         return last is None or isinstance(stop, LEFT_BY_ITSELF)  # None: it was dropped before
 
     def _brought_rows(
-        self, before: TableShape, after: TableShape, difference: Difference
-    ) -> Reason | None:
+        self, before: TableShape, after: TableShape, difference: ShapeDifference
+    ) -> ReloadReason | None:
         for leaf in difference.new_leaves:
             links = list(new_links(before, after, leaf))
             table = quoted(*leaf.name)
@@ -438,7 +438,7 @@ class DdlWatch:
                 rows = f"select 1 from only {table} limit 1"
             self.connection.execute(f"set lock_timeout = '{LOCK_TIMEOUT_MS}ms'")
             if self.connection.execute(f"select exists ({rows})").fetchone() == (True,):
-                return Reason.PARTITION_ATTACHED
+                return ReloadReason.PARTITION_ATTACHED
         return None
 
     def _read_position(self) -> int:
@@ -502,7 +502,9 @@ class DdlWatch:
 
 
 def _new_name(action: Action) -> tuple[TableName, TableName] | None:
-    if not (isinstance(action, Stop) and isinstance(action.error, TableRenamed) and action.shape):
+    if not (
+        isinstance(action, StopPipeline) and isinstance(action.error, TableRenamed) and action.shape
+    ):
         return None
     return action.table, action.shape.name
 

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from penstock.engines.postgres.source.types import TypeBook, user_types
+from penstock.engines.postgres.source.column_types import TypeBook, user_types
 from penstock.model import (
     ColumnDefinition,
     ForeignKey,

@@ -14,11 +14,11 @@ from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.source import slot as slots
 from penstock.engines.postgres.source.captures import Captures
 from penstock.engines.postgres.source.catalog import RelationResolver, open_catalog
+from penstock.engines.postgres.source.catalog_shapes import CatalogShapes
 from penstock.engines.postgres.source.catchup import CatchUp
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.ddl_watch import DdlWatch, WatchState
 from penstock.engines.postgres.source.relations import dropped_definitions
-from penstock.engines.postgres.source.shapes import CatalogShapes
 from penstock.engines.postgres.source.slot_owner import SlotOwner, claim_slot
 from penstock.engines.postgres.source.source_identity import (
     ServerIdentity,

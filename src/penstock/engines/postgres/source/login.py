@@ -34,7 +34,7 @@ SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class ServerAddress:
     """One server to try. host: a name, an address, or the directory of a socket file."""
 
     host: str
@@ -72,7 +72,7 @@ def parameters_of(url: str) -> dict[str, str]:
     return parameters
 
 
-def targets(parameters: Mapping[str, str]) -> list[Target]:
+def targets(parameters: Mapping[str, str]) -> list[ServerAddress]:
     """The servers to try, in order; libpq's comma-separated lists are understood."""
     hosts = parameters.get("host", "").split(",")
     addresses = parameters.get("hostaddr", "").split(",")
@@ -87,7 +87,7 @@ def targets(parameters: Mapping[str, str]) -> list[Target]:
             raise UrlInvalid(f"not a port: {port!r}")
         if not host and not address:
             host = _socket_directory()
-        found.append(Target(host=host or address, address=address, port=int(port or 5432)))
+        found.append(ServerAddress(host=host or address, address=address, port=int(port or 5432)))
     return found
 
 
@@ -106,14 +106,16 @@ def timeout_s(parameters: Mapping[str, str]) -> float:
     return float(seconds) if seconds > 0 else 86_400.0
 
 
-def encryption_order(mode: str, target: Target) -> tuple[bool, ...]:
+def encryption_order(mode: str, target: ServerAddress) -> tuple[bool, ...]:
     """Whether to ask for TLS, in the order of trying. Socket files are never encrypted."""
     if target.is_unix or mode == "disable":  # as libpq: sslmode is ignored for socket files
         return (False,)
     return {"allow": (False, True), "prefer": (True, False)}.get(mode, (True,))
 
 
-def open_wire(target: Target, parameters: Mapping[str, str], *, tls: bool, limit_s: float) -> Wire:
+def open_wire(
+    target: ServerAddress, parameters: Mapping[str, str], *, tls: bool, limit_s: float
+) -> Wire:
     """Connect to a server and agree on TLS when asked to.
 
     With sslmode prefer and a server without TLS the wire is plain. Raises ServerUnreachable or
@@ -131,7 +133,9 @@ def open_wire(target: Target, parameters: Mapping[str, str], *, tls: bool, limit
     return wire
 
 
-def _encrypt(wire: Wire, target: Target, parameters: Mapping[str, str], limit_s: float) -> None:
+def _encrypt(
+    wire: Wire, target: ServerAddress, parameters: Mapping[str, str], limit_s: float
+) -> None:
     mode = parameters["sslmode"]
     direct = parameters.get("sslnegotiation") == "direct"
     if direct and mode not in ("require", "verify-ca", "verify-full"):
@@ -146,7 +150,7 @@ def _encrypt(wire: Wire, target: Target, parameters: Mapping[str, str], limit_s:
         )
 
 
-def _server_takes_tls(wire: Wire, target: Target, mode: str, limit_s: float) -> bool:
+def _server_takes_tls(wire: Wire, target: ServerAddress, mode: str, limit_s: float) -> bool:
     wire.send(pgwire.SSL_REQUEST)
     answer = bytearray(2)
     count = wire.receive_into(memoryview(answer), limit_s)
@@ -172,7 +176,7 @@ class Authenticator:
     OK only after it has proven itself where the method lets it.
     """
 
-    def __init__(self, parameters: Mapping[str, str], target: Target, wire: Wire) -> None:
+    def __init__(self, parameters: Mapping[str, str], target: ServerAddress, wire: Wire) -> None:
         """Take the parameters of `parameters_of` and the wire that the requests come over."""
         self._parameters = parameters
         self._target = target
@@ -268,7 +272,7 @@ class Authenticator:
         return found
 
 
-def _from_password_file(parameters: Mapping[str, str], target: Target) -> str:
+def _from_password_file(parameters: Mapping[str, str], target: ServerAddress) -> str:
     """The password of the first line of libpq's password file that fits; empty if none does."""
     path = Path(parameters.get("passfile") or "~/.pgpass").expanduser()
     if not path.is_file() or path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):

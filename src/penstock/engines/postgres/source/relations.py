@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import psycopg
 import structlog
 
+from penstock.engines.postgres.source.column_types import TypeBook
 from penstock.engines.postgres.source.definitions import definitions_of
 from penstock.engines.postgres.source.table_shape import TableShape, TableWithoutColumns
-from penstock.engines.postgres.source.types import TypeBook
 from penstock.model import Column, ColumnDefinition, Identity, Relation, TableDefinition, TableName
 
 if TYPE_CHECKING:

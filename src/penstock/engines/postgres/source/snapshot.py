@@ -121,7 +121,7 @@ class TableRewritten(PenstockError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class StorageChunk:
     """A piece of a table: blocks first_block to last_block, both included, of one storage.
 
     number: from 1 within the table, over all its storages. storage: the table itself or a
@@ -244,7 +244,7 @@ def plan_chunks(
     definition: TableDefinition,
     *,
     size_bytes_target: int = CHUNK_SIZE_BYTES,
-) -> list[Chunk]:
+) -> list[StorageChunk]:
     """Cut a table into chunks of about size_bytes_target that together hold every row once.
 
     The last chunk of each storage is open at its end, so it does not matter when the sizes were
@@ -253,7 +253,7 @@ def plan_chunks(
     """
     if size_bytes_target < 1:
         raise ValueError(f"not a chunk size: {size_bytes_target}")
-    chunks: list[Chunk] = []
+    chunks: list[StorageChunk] = []
     with server_errors(f"planning the chunks of {definition.name}"):
         with connection.cursor(row_factory=dict_row) as cursor:
             storages = cursor.execute(STORAGES, {"id": definition.source_id}).fetchall()
@@ -269,7 +269,9 @@ def plan_chunks(
     return chunks
 
 
-def _by_blocks(table: TableName, storage: dict[str, Any], size_bytes_target: int) -> list[Chunk]:
+def _by_blocks(
+    table: TableName, storage: dict[str, Any], size_bytes_target: int
+) -> list[StorageChunk]:
     block_bytes, size_bytes = storage["block_bytes"], storage["table_bytes"]
     blocks = storage["heap_bytes"] // block_bytes
     step = 1
@@ -298,7 +300,7 @@ def _by_key(
     table: TableName,
     storage: dict[str, Any],
     size_bytes_target: int,
-) -> list[Chunk]:
+) -> list[StorageChunk]:
     conditions = key_ranges(
         connection,
         storage["id"],
@@ -320,8 +322,8 @@ def _piece(
     first_block: int = 0,
     last_block: int | None = None,
     condition: str = "",
-) -> Chunk:
-    return Chunk(
+) -> StorageChunk:
+    return StorageChunk(
         table=table,
         number=0,
         storage_oid=storage["id"],
@@ -334,7 +336,7 @@ def _piece(
     )
 
 
-def copy_sql(chunk: Chunk, columns: Sequence[str], *, binary: bool = False) -> str:
+def copy_sql(chunk: StorageChunk, columns: Sequence[str], *, binary: bool = False) -> str:
     """The COPY TO STDOUT that reads a chunk's rows, columns in the given order."""
     names = ", ".join(quoted(column) for column in columns)
     bounds = [chunk.condition] if chunk.condition else []

@@ -20,7 +20,7 @@ from penstock.engines.postgres.source.ddl_watch import (
     Gone,
     RelationChanged,
     Reload,
-    Stop,
+    StopPipeline,
     WatchState,
 )
 from penstock.engines.postgres.source.relations import RelationResolver
@@ -116,7 +116,7 @@ class TableActions:
         A reload is only begun, and settles itself when `next_due` finds it on disk; for anything
         else call `settle` once the relation is durable. Raises the error of a Stop, settled.
         """
-        if isinstance(action, Stop):
+        if isinstance(action, StopPipeline):
             self.settle(action)
             raise action.error
         if isinstance(action, Reload):

@@ -242,7 +242,7 @@ class TableShape:
         return {part.id: part for part in self.parts if part.kind != "p"}
 
 
-class Reason(StrEnum):
+class ReloadReason(StrEnum):
     """Why a table's contents in the log are no longer the source's."""
 
     REWRITTEN = "its rows were rewritten with other values (ALTER TABLE)"
@@ -322,7 +322,7 @@ class ExpressionChanged(PenstockError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class ShapeDifference:
     """The result of comparing two looks at a table.
 
     stop: what cannot be replicated. reload: why the table must be read again. changed: the shape
@@ -331,34 +331,34 @@ class Difference:
     the whole table does, which is sent.
     """
 
-    NONE: ClassVar[Difference]
+    NONE: ClassVar[ShapeDifference]
 
     stop: PenstockError | None = None
-    reload: Reason | None = None
+    reload: ReloadReason | None = None
     changed: bool = False
     new_leaves: tuple[PartShape, ...] = ()
     truncated_leaves: bool = False
 
 
-Difference.NONE = Difference()
+ShapeDifference.NONE = ShapeDifference()
 
 
-def compare(before: TableShape, after: TableShape) -> Difference:
+def compare(before: TableShape, after: TableShape) -> ShapeDifference:
     """What must be done about a difference; both of one table, by name or by oid. Pure."""
     if before.source_id != after.source_id:
         stop = why_not_followed(after)
-        return Difference(stop=stop, reload=None if stop else Reason.MADE_ANEW)
+        return ShapeDifference(stop=stop, reload=None if stop else ReloadReason.MADE_ANEW)
     stop = _stop(before, after)
     if stop is not None:
-        return Difference(stop=stop)
+        return ShapeDifference(stop=stop)
     attributes = _attributes(before, after)
     if attributes.reload or attributes.stop:
         return attributes
     stop = altered(before.types, after.types, after.name)
     if stop is not None:
-        return Difference(stop=stop)
+        return ShapeDifference(stop=stop)
     if label_renamed(before.types, after.types):
-        return Difference(reload=Reason.LABEL_RENAMED)
+        return ShapeDifference(reload=ReloadReason.LABEL_RENAMED)
     parts = _parts(before, after)
     return replace(parts, changed=attributes.changed)
 
@@ -479,53 +479,53 @@ def _unpublished(after: TableShape) -> PenstockError | None:
     )
 
 
-def _attributes(before: TableShape, after: TableShape) -> Difference:
+def _attributes(before: TableShape, after: TableShape) -> ShapeDifference:
     """Columns, keys and identity."""
     old = {attribute.number: attribute for attribute in before.attributes}
     new = {attribute.number: attribute for attribute in after.attributes}
     for number in sorted(old.keys() ^ new.keys()):
         one = new.get(number) or old[number]
         if one.generated:
-            return Difference(stop=_generated_changed(after, one, added=number in new))
+            return ShapeDifference(stop=_generated_changed(after, one, added=number in new))
     missed = _missed(before, after)
     if missed is not None:
-        return Difference(reload=missed)
+        return ShapeDifference(reload=missed)
     common = [(old[number], new[number]) for number in old.keys() & new.keys()]
     added = [new[number] for number in new.keys() - old.keys()]
     dropped_names = {old[number].name for number in old.keys() - new.keys()}
     if any(a.name != b.name for a, b in common):
-        return Difference(reload=Reason.COLUMN_RENAMED)
+        return ShapeDifference(reload=ReloadReason.COLUMN_RENAMED)
     if any(attribute.name in dropped_names for attribute in added):
-        return Difference(reload=Reason.COLUMN_REMADE)
+        return ShapeDifference(reload=ReloadReason.COLUMN_REMADE)
     if any(a.generated != b.generated for a, b in common):
-        return Difference(reload=Reason.COLUMN_UNGENERATED)
+        return ShapeDifference(reload=ReloadReason.COLUMN_UNGENERATED)
     for a, b in common:
         if a.expression != b.expression:
-            return Difference(stop=_expression_changed(after, b))
+            return ShapeDifference(stop=_expression_changed(after, b))
     touched = [b for a, b in common if a.xid != b.xid] + added
     if _has_new_file(before, after) and any(not attribute.generated for attribute in touched):
-        return Difference(reload=Reason.REWRITTEN)
+        return ShapeDifference(reload=ReloadReason.REWRITTEN)
     changed = (
         bool(added or dropped_names)
         or any(replace(a, xid="") != replace(b, xid="") for a, b in common)
         or before.identity != after.identity
         or before.keys != after.keys
     )
-    return Difference(changed=changed)
+    return ShapeDifference(changed=changed)
 
 
-def _missed(before: TableShape, after: TableShape) -> Reason | None:
+def _missed(before: TableShape, after: TableShape) -> ReloadReason | None:
     """Why changes were not sent, or not whole, as the table was before."""
     if before.published is None or before.published != after.published:
-        return Reason.WAS_UNPUBLISHED
+        return ReloadReason.WAS_UNPUBLISHED
     if before.persistence != "p" or any(p.persistence != "p" for p in before.leaves.values()):
-        return Reason.WAS_UNLOGGED
+        return ReloadReason.WAS_UNLOGGED
     if not _has_columns(before):
-        return Reason.WITHOUT_COLUMNS
+        return ReloadReason.WITHOUT_COLUMNS
     if _wrong_identity(before) is not None:
-        return Reason.PARTITION_IDENTITY
+        return ReloadReason.PARTITION_IDENTITY
     if _generated_identity(before) is not None:
-        return Reason.GENERATED_IDENTITY
+        return ReloadReason.GENERATED_IDENTITY
     return None
 
 
@@ -560,22 +560,22 @@ def _has_new_file(before: TableShape, after: TableShape) -> bool:
     return any(id_ in old and old[id_].file != part.file for id_, part in after.leaves.items())
 
 
-def _parts(before: TableShape, after: TableShape) -> Difference:
+def _parts(before: TableShape, after: TableShape) -> ShapeDifference:
     """Partitions. Other tables need nothing for a new file: TRUNCATE is sent."""
     old, new = before.leaves, after.leaves
     if old.keys() - new.keys():
-        return Difference(reload=Reason.PARTITION_GONE)
+        return ShapeDifference(reload=ReloadReason.PARTITION_GONE)
     links = {part.id: (part.parent, part.link_xid) for part in before.parts}
     moved = (p for p in after.parts if p.id in links and links[p.id] != (p.parent, p.link_xid))
     if any(moved):
-        return Difference(reload=Reason.PARTITION_ATTACHED)
+        return ShapeDifference(reload=ReloadReason.PARTITION_ATTACHED)
     new_leaves = tuple(new[id_] for id_ in sorted(new.keys() - old.keys()))
     replaced = [part for id_, part in new.items() if id_ in old and old[id_].file != part.file]
     if not replaced:
-        return Difference(new_leaves=new_leaves)
+        return ShapeDifference(new_leaves=new_leaves)
     if len(replaced) == len(old) and len({part.changed_xid for part in replaced}) == 1:
-        return Difference(new_leaves=new_leaves, truncated_leaves=True)
-    return Difference(reload=Reason.PARTITION_REWRITTEN)
+        return ShapeDifference(new_leaves=new_leaves, truncated_leaves=True)
+    return ShapeDifference(reload=ReloadReason.PARTITION_REWRITTEN)
 
 
 def new_links(before: TableShape, after: TableShape, leaf: PartShape) -> Iterable[PartShape]:

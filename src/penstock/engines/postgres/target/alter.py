@@ -13,7 +13,7 @@ from penstock.engines.postgres.connect import literal, quoted
 from penstock.engines.postgres.target.target import TargetColumn, TargetIndex, TargetTable
 from penstock.engines.postgres.target.types import map_namespaces, same_type
 from penstock.model import LOAD_AFRESH, Column, Relation
-from penstock.ports.policies import Kind
+from penstock.ports.policies import ChangeKind
 from penstock.ports.refusals import RelationNotCarried
 from penstock.ports.target import TableRecord
 from penstock.sql.shape_changes import Change, key_of, shape_of
@@ -67,7 +67,10 @@ class Alterer:
         The log may tell of the parent later, or never: the source's tables may be in no tree.
         """
         found = self.table.column(change.name)
-        is_gone = change.kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN) and not change.keeps_rows
+        is_gone = (
+            change.kind in (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN)
+            and not change.keeps_rows
+        )
         return is_gone and found is not None and found.origin is not None
 
     def ungenerated(self) -> list[Alteration]:
@@ -101,17 +104,17 @@ class Alterer:
         if change.keeps_rows and column is not None:
             yield from self._renamed(column, change)
             return
-        if change.kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN):
+        if change.kind in (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN):
             found = self.table.column(change.name)
             if found is not None and not found.generated:
                 yield Alteration(f"{self._alter} drop column {quoted(change.name)}", change.what)
-        if change.kind is Kind.CHANGE_KEY:
+        if change.kind is ChangeKind.CHANGE_KEY:
             yield from self._key(change)
         if column is None:
             return
-        if change.kind in (Kind.ADD_COLUMN, Kind.RENAME_COLUMN):
+        if change.kind in (ChangeKind.ADD_COLUMN, ChangeKind.RENAME_COLUMN):
             yield from self._added(column, change, strict=True)
-        elif change.kind is Kind.NULLABILITY:
+        elif change.kind is ChangeKind.NULLABILITY:
             yield from self._loosened(column.name, change, nullable=column.nullable)
         elif (found := self.table.column(column.name)) is not None:
             kind = self._kind(column)
@@ -191,7 +194,7 @@ class Alterer:
 
     def _refuse_inherited(self, found: TargetColumn, kind: str, change: Change) -> None:
         """A type that holds less, on a whole tree, before the log says that the tree has it."""
-        if found.origin is not None and change.kind is not Kind.WIDEN_TYPE:
+        if found.origin is not None and change.kind is not ChangeKind.WIDEN_TYPE:
             raise RelationNotCarried(
                 f"{change.what}, and {self.table.name} inherits the column from {found.origin}",
                 hint=f"If all tables of that tree changed, run: {self._alter_at(found)} alter "
@@ -204,17 +207,17 @@ class Alterer:
 
     def _lenient(self, change: Change) -> Iterator[Alteration]:
         column = change.column
-        if change.kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN):
+        if change.kind in (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN):
             yield from self._optional(change.name, change)
-        if change.kind in (Kind.ADD_COLUMN, Kind.RENAME_COLUMN) and column is not None:
+        if change.kind in (ChangeKind.ADD_COLUMN, ChangeKind.RENAME_COLUMN) and column is not None:
             yield from self._added(column, change, strict=False)
         if change.keeps_rows and column is not None and self.table.column(change.name):
             kind, old, new = self._kind(column), quoted(change.name), quoted(column.name)
             sql = f"update {self.table.own_rows} set {new} = {old}::"
             yield Alteration(f"{sql}{kind}", f"{change.what}, and has its values", f"{sql}text")
-        if change.kind in (Kind.NULLABILITY, Kind.CHANGE_KEY, Kind.WIDEN_TYPE):
+        if change.kind in (ChangeKind.NULLABILITY, ChangeKind.CHANGE_KEY, ChangeKind.WIDEN_TYPE):
             yield from self._evolve(change)
-        if change.kind is Kind.CHANGE_TYPE and column is not None:
+        if change.kind is ChangeKind.CHANGE_TYPE and column is not None:
             yield from self._made_wide(column, change)
 
     def _optional(self, name: str, change: Change) -> Iterator[Alteration]:

@@ -26,7 +26,7 @@ from penstock.engines.postgres.target.refusals import apply_error, grant_replica
 from penstock.engines.postgres.target.reshape import Reshaping
 from penstock.engines.postgres.target.target import TargetTable, read_target_tables, require
 from penstock.model import LOAD_AFRESH, PenstockError, Relation, TableName
-from penstock.ports.policies import EVOLVE_ALL, Kind, Policies, Policy
+from penstock.ports.policies import EVOLVE_ALL, ChangeKind, Policies, Policy
 from penstock.ports.refusals import (
     TargetRowMissing,
     TriggersWouldFire,
@@ -190,7 +190,7 @@ class _PhaseApply:
         """
         may_keep = any(
             self.target.policies.of(kind) in (Policy.TRY_EVOLVE, Policy.LENIENT, Policy.IGNORE)
-            for kind in (Kind.DROP_COLUMN, Kind.RENAME_COLUMN)
+            for kind in (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN)
         )
         found = set()
         for spec in self.phase.merges:
@@ -207,7 +207,7 @@ class _PhaseApply:
     def _empty(self, replaced: set[TableName]) -> None:
         for name in self.phase.truncated:
             what = "all rows were taken out (TRUNCATE)"
-            self.target.policies.check(Kind.TRUNCATE, what, table=str(name))
+            self.target.policies.check(ChangeKind.TRUNCATE, what, table=str(name))
         together = sorted({*self.phase.truncated, *self.phase.reloaded} - replaced)
         if not together:
             return

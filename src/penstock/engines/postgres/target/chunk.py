@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import psycopg
 from psycopg import sql
 
-from penstock.codec.mysql.mysqltext import Dialect
+from penstock.codec.mysql.mysqltext import LineDialect
 from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     connect,
@@ -26,10 +26,10 @@ from penstock.host import faults
 from penstock.ports.bulk import (
     APPLICATION_NAME,
     BulkReader,
+    ChunkStatus,
     ChunkTask,
     CopyCountsDiffer,
     Lines,
-    Status,
 )
 
 # Losing a commit in a crash is no harm: its DL row is lost with it, and the chunk is done again.
@@ -64,28 +64,28 @@ class PostgresWriter:
         with server_errors("reading the action"):
             return progress.read_action(self._connection)
 
-    def write(self, task: ChunkTask, reader: BulkReader) -> tuple[Status, int]:
+    def write(self, task: ChunkTask, reader: BulkReader) -> tuple[ChunkStatus, int]:
         """See BulkWriter."""
         writer, number = self._connection, task.chunk.number
         with server_errors(task.doing), writer.transaction():
             if not holds_plan(writer, task.table, task.plan):
-                return Status.PLAN_GONE, 0
+                return ChunkStatus.PLAN_GONE, 0
             # Waits for a copy of the same chunk that another process has not committed yet.
             progress.begin_chunk(writer, table=task.table, number=number)
             before = writer.execute(FINISHED, {"source": f"{task.table}.{number}"}).fetchone()
             if before is not None:
-                return Status.DONE_BEFORE, int(before[0])
+                return ChunkStatus.DONE_BEFORE, int(before[0])
             rows = self._copy(task, reader)
             faults.point("bulk.chunk.copied")
             progress.end_chunk(writer, table=task.table, number=number, row_count=rows)
         faults.point("bulk.chunk.committed")
-        return Status.DONE, rows
+        return ChunkStatus.DONE, rows
 
     def _copy(self, task: ChunkTask, reader: BulkReader) -> int:
         if isinstance(reader, PostgresBulkReader):
             copy_out = task.chunk.copy_out
             return copy_rows(reader.connection, copy_out, self._connection, copy_in(task))
-        return into_postgres(reader.lines(task, Dialect.COPY), self._connection, copy_in(task))
+        return into_postgres(reader.lines(task, LineDialect.COPY), self._connection, copy_in(task))
 
 
 def copy_in(task: ChunkTask) -> str:

@@ -17,7 +17,7 @@ from penstock.engines.postgres.target.alter import Alteration, Alterer
 from penstock.engines.postgres.target.target import TargetTable, read_target_tables, require
 from penstock.engines.postgres.target.types import same_type
 from penstock.model import PenstockError, Relation, TableName
-from penstock.ports.policies import Kind, Policies, Policy
+from penstock.ports.policies import ChangeKind, Policies, Policy
 from penstock.ports.target import TableRecord
 from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import (
@@ -61,7 +61,10 @@ class Reshaping:
         """
         computed = [column.name for column in table.columns if column.generated]
         names = column_renames(record, relation, [column.name for column in table.columns])
-        is_key_kept = self.policies.of(Kind.RENAME_COLUMN) in (Policy.EVOLVE, Policy.TRY_EVOLVE)
+        is_key_kept = self.policies.of(ChangeKind.RENAME_COLUMN) in (
+            Policy.EVOLVE,
+            Policy.TRY_EVOLVE,
+        )
         known = under_new_names(record, names, is_key_kept=is_key_kept)
         changes = shape_changes(known, relation, TYPES, computed=computed, renamed=renamed)
         for change in (*names, *changes):

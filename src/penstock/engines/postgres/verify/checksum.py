@@ -13,7 +13,14 @@ from collections.abc import Mapping, Sequence
 from penstock.codec.types import filled
 from penstock.engines.postgres.connect import quoted
 from penstock.model import TableDefinition
-from penstock.ports.verify import KEY_TEXT_LENGTH_MAX, Cell, Hasher, Image, Part, key_columns
+from penstock.ports.verify import (
+    KEY_TEXT_LENGTH_MAX,
+    ComparedCell,
+    Hasher,
+    Image,
+    Part,
+    key_columns,
+)
 
 _INTEGERS = frozenset({"smallint", "integer", "bigint"})
 _NUMERIC = re.compile(r"numeric(?:\((\d+),(-?\d+)\))?\Z")
@@ -34,23 +41,23 @@ def column_name(name: str) -> str:
     return name
 
 
-def image(cells: Sequence[Cell], key: Sequence[Cell]) -> Image:
+def image(cells: Sequence[ComparedCell], key: Sequence[ComparedCell]) -> Image:
     """See Dialect."""
     row = _joined(cells)
     named = " || ',' || ".join(f"coalesce({_text(cell)}, '')" for cell in key or cells)
     return Image(key=_joined(key) if key else row, row=row, name=f"('(' || {named} || ')')")
 
 
-def _joined(cells: Sequence[Cell]) -> str:
+def _joined(cells: Sequence[ComparedCell]) -> str:
     listed = " || '|' || ".join(map(_marked, cells))
     return f'({listed}) collate "C"'
 
 
-def _text(cell: Cell) -> str:
+def _text(cell: ComparedCell) -> str:
     return f"({filled(cell.text, quoted(cell.name))})"
 
 
-def _marked(cell: Cell) -> str:
+def _marked(cell: ComparedCell) -> str:
     """A column as it enters the image."""
     text = _text(cell)
     if cell.is_long and cell.is_bytes:

@@ -33,7 +33,7 @@ from penstock.ports.verify import (
     Hasher,
     Hashes,
     Part,
-    TableRewritten,
+    TableChangedMeanwhile,
     table_gone,
 )
 
@@ -192,7 +192,7 @@ def read_parts(
     for schema, relation, seen_node, node, size, tuples, kind, block_bytes in leaves:
         # pg_class is read in our snapshot, the function reads what is now.
         if kind == "r" and seen_node != node:
-            raise TableRewritten(
+            raise TableChangedMeanwhile(
                 f"{table} in the {side} was truncated or rewritten while verify began",
                 hint="Run `penstock verify` again.",
             )

@@ -1,6 +1,6 @@
 """Doctor's checks of the wanted tables on the source (PG14 to PG16, PG21, PG22, PG24, PG30).
 
-Not here: the replica identity (`identity.py`), how they look in the target (`target.py`).
+Not here: the replica identity (`identity.py`), how they look in the target (`target_checks.py`).
 """
 
 from __future__ import annotations

@@ -9,14 +9,14 @@ from penstock.codec.mysql.binlog_position import BINLOG_HEAD_BYTES, BinlogPositi
 from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, MySQLProbe, names
 from penstock.engines.mysql.connect import quoted
 from penstock.engines.mysql.source.client import DumpOptions, open_binlog
-from penstock.engines.mysql.source.login import probe_server_id
-from penstock.engines.mysql.source.refusals import (
+from penstock.engines.mysql.source.dump_errors import (
     LogPurged,
     LogReset,
     PositionUnfit,
     ServerBehind,
     ServerReplaced,
 )
+from penstock.engines.mysql.source.login import probe_server_id
 from penstock.engines.mysql.source.snapshot import read_choices
 from penstock.engines.mysql.source.status import (
     binlog_files,

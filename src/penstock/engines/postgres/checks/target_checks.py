@@ -14,7 +14,7 @@ from penstock.engines.postgres.target.target import read_target_tables
 from penstock.host.errors import PrivilegeMissing, StatementFailed
 from penstock.model import TableName
 from penstock.ports.checks import Finding, Severity, Side, mend_of
-from penstock.ports.policies import Kind, Policy
+from penstock.ports.policies import ChangeKind, Policy
 from penstock.ports.refusals import (
     ProgressUnwritable,
     TargetDdlFailed,
@@ -247,7 +247,7 @@ NOT_OURS = """
 def ownership(probe: Probe) -> Iterator[Finding]:
     """Only a table's owner may alter it, as changes of its shape at the source ask for."""
     policies = probe.config.schema_changes.policies
-    if not any(policies.of(kind) in ALTERING for kind in Kind):
+    if not any(policies.of(kind) in ALTERING for kind in ChangeKind):
         return
     foreign = probe.rows(NOT_OURS, ids=existing_ids(probe))
     if foreign:
