@@ -16,7 +16,7 @@ DESCRIPTOR = Descriptor(
     ),
     example="mysql://user:${PASSWORD}@host:3306/database",
     parts={
-        "lag": f"{_HERE}.lag:BinlogReader",
+        "lag": f"{_HERE}.lag:MySQLLagReader",
         "options": f"{_HERE}.options",
         "checks": f"{_HERE}.checks",
         "extraction": f"{_HERE}.extraction",
@@ -26,7 +26,7 @@ DESCRIPTOR = Descriptor(
         "positions": f"{_HERE}.positions:positions_of",
         "reset": f"{_HERE}.reset",
         "tables": f"{_HERE}.tables",
-        "target_state": f"{_HERE}.target_state:MySQLReader",
+        "target_state": f"{_HERE}.target_state:MySQLStateReader",
         "target": f"{_HERE}.target.engine",
         "verify": f"{_HERE}.verify.verifier:VERIFIER",
         "literal": f"{_HERE}.connect:literal",

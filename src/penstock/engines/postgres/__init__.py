@@ -16,7 +16,7 @@ DESCRIPTOR = Descriptor(
     example="postgresql://user:${PASSWORD}@host:5432/database",
     has_same_types=True,
     parts={
-        "lag": f"{_HERE}.lag:PostgresReader",
+        "lag": f"{_HERE}.lag:PostgresLagReader",
         "options": f"{_HERE}.options",
         "checks": f"{_HERE}.checks",
         "demo": f"{_HERE}.server.shop",
@@ -27,7 +27,7 @@ DESCRIPTOR = Descriptor(
         "positions": f"{_HERE}.positions:positions_of",
         "reset": f"{_HERE}.reset",
         "tables": f"{_HERE}.tables",
-        "target_state": f"{_HERE}.target_state:PostgresReader",
+        "target_state": f"{_HERE}.target_state:PostgresStateReader",
         "target": f"{_HERE}.target.engine",
         "verify": f"{_HERE}.verify.verifier:VERIFIER",
         "literal": f"{_HERE}.connect:literal",
