@@ -1,7 +1,6 @@
 """How rows lie in memory: one Arrow record batch per relation version.
 
-The schema is the one that `.ckt` rows frames hold (docs/ckt-format.md). Not here: decoding from a
-wire (`pgoutput`), framing and checksums (`ckt`).
+The schema is the one that `.ckt` rows frames hold (docs/ckt-format.md).
 """
 
 from __future__ import annotations

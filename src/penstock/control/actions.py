@@ -1,7 +1,4 @@
-"""RUN, PAUSE and STOP: the word in `wirekite.wirekite_action`, obeyed by both halves.
-
-Not here: the table itself (`penstock.ports.progress`).
-"""
+"""RUN, PAUSE and STOP: the word in `wirekite.wirekite_action`, obeyed by both halves."""
 
 from __future__ import annotations
 

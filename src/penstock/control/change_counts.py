@@ -1,7 +1,7 @@
 """How many changes of each kind a pipeline's tables had, counted in the change log's segments.
 
 Each frame is counted once, as the log grows; rows are opened only where a frame holds more than one
-kind. Not here: how far the log goes (`log_facts.py`).
+kind.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The text of a pipeline file: TOML, `${ENV}`, and the line of each key.
-
-Not here: which keys there are and what they mean (see `config.py`).
-"""
+"""The text of a pipeline file: TOML, `${ENV}`, and the line of each key."""
 
 from __future__ import annotations
 

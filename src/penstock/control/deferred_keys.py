@@ -1,6 +1,6 @@
 """Makes the deferred unique keys, for the load process: the `KeyMaker` of a pipeline.
 
-Not here: when (`penstock.load.loader`), and the statements (`penstock.load.deferred_keys`).
+Not here: when (`penstock.load.loader`), and the statements (`deferred_keys.py` of each target).
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 A shop is filled on one server of our own and customers keep it busy while a pipeline copies it
 to the other, takes over at the exact position and follows; when the customers have gone home,
-both sides are compared. Everything lives in temporary folders and is gone afterwards. Not here:
-the shop and its customers (`penstock.ports.demo`).
+both sides are compared. Everything lives in temporary folders and is gone afterwards.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""How numbers and tables look to a person; plain text where there is no terminal.
-
-Not here: what is shown (`show.py`, `live.py`).
-"""
+"""How numbers and tables look to a person; plain text where there is no terminal."""
 
 from __future__ import annotations
 

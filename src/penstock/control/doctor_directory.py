@@ -1,7 +1,4 @@
-"""Doctor's check of what the pipeline's directory holds, without asking a server (PK19).
-
-Not here: whether the servers are those that it was filled from (the engines' `checks`).
-"""
+"""Doctor's check of what the pipeline's directory holds, without asking a server (PK19)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """`penstock extract`: one half of a pipeline, from the source into the change log.
 
-Wires configuration, handover, recorder and action to the extractor. Not here: the extraction
-(`penstock.extract.extractor`), the handover's steps (`handover.py`).
+Wires configuration, handover, recorder and action to the extractor.
 """
 
 from __future__ import annotations

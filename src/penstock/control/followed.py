@@ -1,7 +1,4 @@
-"""Which tables a pipeline has followed so far, dropped ones too.
-
-Not here: the catalogue as it is now (`penstock.ports.tables`).
-"""
+"""Which tables a pipeline has followed so far, dropped ones too."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """What `penstock run` shows: a live view in a terminal, lines elsewhere, JSON when asked.
 
-Everything shown comes from a `Status`. Not here: when it is read (`supervisor.py`), what is news
-(`run_events.py`).
+Everything shown comes from a `Status`.
 """
 
 from __future__ import annotations

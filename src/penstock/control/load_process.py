@@ -1,7 +1,6 @@
 """`penstock load`: the other half of a pipeline, bulk load and change log into the target.
 
-Wires configuration, Spark, handover and action to the loaders. Not here: copying
-(`penstock.load.bulk`), applying changes (`penstock.load.loader`).
+Wires configuration, Spark, handover and action to the loaders.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the change log says about itself: its end, its segments, what is not applied yet.
 
 Read from the files alone; the extractor and the loader may be at work meanwhile, so that a file
-that was there a moment ago may be gone. Not here: examining every byte (`penstock.log.reader`).
+that was there a moment ago may be gone.
 """
 
 from __future__ import annotations

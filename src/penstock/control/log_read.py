@@ -1,7 +1,4 @@
-"""`penstock.read_log`: a pipeline's change log for Python.
-
-Not here: what can be done with it (`penstock.log.changes`).
-"""
+"""`penstock.read_log`: a pipeline's change log for Python."""
 
 from __future__ import annotations
 

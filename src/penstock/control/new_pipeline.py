@@ -1,7 +1,7 @@
 """A pipeline file from two URLs: what `penstock init` writes and `penstock copy` runs.
 
 What `plan` and `doctor` find is written as comments. Changes nothing at
-either server. Not here: reading such a file (`config.py`), printing (`penstock.cli.begin`).
+either server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Which tables are new: a pattern takes them in, and the pipeline does not follow them yet.
-
-Not here: adding them or leaving them out (`new_table_watch.py`).
-"""
+"""Which tables are new: a pattern takes them in, and the pipeline does not follow them yet."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`penstock copy`: a pipeline of mode data without a file of the user's.
 
 Its file and state are in a folder that is named after what is copied, so that the same command
-finds them again. Not here: what such a pipeline is (`new_pipeline.py`).
+finds them again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which server cannot be asked, since when, and what is tried next.
 
 Whoever asks a server sees that it is away; when a process of the pipeline tries again is what it
-last wrote into run/. Not here: trying again (`host.retry`, `extract.extractor`).
+last wrote into run/.
 """
 
 from __future__ import annotations

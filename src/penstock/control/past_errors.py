@@ -1,7 +1,6 @@
 """The errors that ended a pipeline's processes, kept so that they can be read afterwards.
 
-One JSON object per line in `run/errors.jsonl`, written by the process that ends. Not here: what is
-wrong at this moment (`status.py`, `doctor.py`).
+One JSON object per line in `run/errors.jsonl`, written by the process that ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A plan as lines for people. Not here: making it (`plan.py`)."""
+"""A plan as lines for people."""
 
 from __future__ import annotations
 

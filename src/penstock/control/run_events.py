@@ -1,6 +1,6 @@
 """The events of a run, each reported once: handover, bulk load, servers, single tables.
 
-Found by comparing each status with the one before. Not here: how it looks (`live.py`).
+Found by comparing each status with the one before.
 """
 
 from __future__ import annotations

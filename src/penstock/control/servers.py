@@ -1,7 +1,4 @@
-"""The two servers of a configured pipeline, and the tables that it takes in: asked at both engines.
-
-Not here: what is done with them (`bulk_load.py`, `doctor_load.py`).
-"""
+"""The two servers of a configured pipeline, and the tables that it takes in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `doctor`, `status` and `lag` print. Not here: what `penstock run` shows (`live.py`)."""
+"""What `doctor`, `status` and `lag` print."""
 
 from __future__ import annotations
 

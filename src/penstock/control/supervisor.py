@@ -1,8 +1,7 @@
 """`penstock run`: its two child processes, watched, restarted, ended in order.
 
 The halves share nothing but files and tables, so either may die at any moment: one that was
-killed is started again, one that ends with an error ends the run with that error. Not here: what
-the halves do (`extract_process.py`, `load_process.py`), how it looks (`live.py`).
+killed is started again, one that ends with an error ends the run with that error.
 """
 
 from __future__ import annotations

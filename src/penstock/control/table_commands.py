@@ -1,6 +1,6 @@
 """`penstock table add | remove | pause | resume | resync`: requests for single tables.
 
-Each checks what can be known now, and writes a request (`table_wishes.py`). Not here: carrying it
+Each checks what can be known now, and writes a request (`table_requests.py`). Not here: carrying it
 out, and showing it (`table_list.py`).
 """
 

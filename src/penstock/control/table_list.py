@@ -1,7 +1,6 @@
 """Each table of a pipeline and its state: for `penstock table ls`, the web page and /metrics.
 
-Read from the state files and the target, whether or not the pipeline runs. Not here: making
-requests (`table_wishes.py`).
+Read from the state files and the target, whether or not the pipeline runs.
 """
 
 from __future__ import annotations

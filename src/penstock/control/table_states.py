@@ -1,7 +1,4 @@
-"""What each table of a pipeline is at: from the ledger, the target and the log. Pure.
-
-Not here: counting changes (`change_counts.py`).
-"""
+"""What each table of a pipeline is at: from the ledger, the target and the log. Pure."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Each runs on a thread of its own, because a target or a disk that hangs must not keep changes from
 the log. What cannot be recorded now is kept and tried again; the segments themselves are the
-truth. Not here: what is recorded (`extractor.py`), the tables (the engines' `target/progress.py`).
+truth.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What an extraction reports in run/extract.json.
-
-Not here: writing the file (`bookkeeping.py`).
-"""
+"""What an extraction reports in run/extract.json."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Files: every operation the log makes on a disk, behind one door.
 
 `REAL_FILES` is the machine's; `tests/fix_disk.py` has a simulated disk that forgets what was not
-synced. Failures come out as typed errors. Not here: what the files mean (`penstock.log`).
+synced. Failures come out as typed errors.
 """
 
 from __future__ import annotations

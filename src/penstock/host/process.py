@@ -1,8 +1,7 @@
 """Child processes: started in a group of their own, ended with their parent, outcome reported.
 
 A child learns of its parent's death because its standard input ends: that holds for kill -9 and
-for every platform. Not here: which processes there are and when they are restarted
-(`penstock.control.supervisor`).
+for every platform.
 """
 
 from __future__ import annotations

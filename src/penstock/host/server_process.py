@@ -2,7 +2,7 @@
 
 A server never outlives the process that started it: if we are killed, a watcher that
 holds the other end of a pipe stops it and removes the folder. Not here: what kind of server it is
-(`embedded.py`, `mysql/server.py`), and where its programs are (`binaries.py`).
+(`embedded.py` of each engine), and where its programs are (`binaries.py`).
 """
 
 from __future__ import annotations

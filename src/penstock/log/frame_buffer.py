@@ -1,7 +1,4 @@
-"""The open file being written: frames collected in memory, written out in large pieces.
-
-Not here: which frames make a segment (`writer.py`, `closing.py`).
-"""
+"""The open file being written: frames collected in memory, written out in large pieces."""
 
 from __future__ import annotations
 

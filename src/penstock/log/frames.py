@@ -1,7 +1,4 @@
-"""Single frames of one file: read, verify, or say precisely what is damaged.
-
-Not here: what the frames mean together (`index.py`, `segment.py`).
-"""
+"""Single frames of one file: read, verify, or say precisely what is damaged."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What `penstock demo` needs: servers of our own, and a shop with customers on the source.
-
-Not here: the pipeline between them (`penstock.control.demo`).
-"""
+"""What `penstock demo` needs: servers of our own, and a shop with customers on the source."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What an extraction is asked to do, and what it counts.
-
-Not here: doing it (`penstock.extract`).
-"""
+"""What an extraction is asked to do, and what it counts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A configured pipeline as an engine sees it: what it may know of the log and of the bulk load.
 
 Engines know neither the log nor the loader; what they have to know of them, they ask these
-functions. Not here: the configuration itself (`config.py`).
+functions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What becomes of a change of shape: a policy for each kind of change, and one for the others.
 
 Pure. Not here: which changes there are (`shape_changes.py`), and how an engine carries them out
-(`postgres/alter.py`, `mysql/alter.py`).
+(`alter.py` of its target).
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 An engine is a folder of `penstock.engines` or a package that is installed beside us and has an
 entry point in the group `penstock.engines`; either gives a `Descriptor`. A descriptor imports
 nothing: it names where each part is, and a part is imported when it is first used, so that no
-driver is needed for an engine that a pipeline does not have. Not here: what a part must be able to
-do (the Protocols of this folder).
+driver is needed for an engine that a pipeline does not have.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Requests about capture as an engine reads them, and its answers as it keeps them.
-
-Not here: carrying them out (the engines' `captures.py`).
-"""
+"""Requests about capture as an engine reads them, and its answers as it keeps them."""
 
 from __future__ import annotations
 

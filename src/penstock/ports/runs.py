@@ -1,7 +1,6 @@
 """Runs between the thread that decodes and the extractor's: a queue with bounds.
 
 Besides runs it carries the place where nothing is pending, for an idle source whose position moves.
-Not here: where runs come from (the engines' streams).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The two servers of a pipeline, and how rows are read at one so that they fit the other.
-
-Not here: making a plan (`penstock.sql.read_plan`).
-"""
+"""The two servers of a pipeline, and how rows are read at one so that they fit the other."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ is left out of the batches; a row of `wirekite.wirekite_apart` says up to where 
 to it. When it goes on, batches of it alone, from the same segments, take it from there to where the
 others are, and it is one of them again. The row is written in the transaction that moves it, so
 that each change is applied once whatever is killed. Pure. Not here: batches (`table_sync_flow.py`),
-the table (`postgres/progress.py`, `mysql/progress.py`).
+the table (`progress.py` of each target).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The tables of a source: which there are, which are followed, which are new.
-
-Not here: what is done with them (`penstock.control`).
-"""
+"""The tables of a source: which there are, which are followed, which are new."""
 
 from __future__ import annotations
 

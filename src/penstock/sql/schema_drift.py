@@ -1,7 +1,6 @@
 """How a table's shape in the target differs from the source's, while changes are applied.
 
 Applies a policy: what is done, what is remembered of it, and what the record says afterwards. Pure.
-Not here: the statements of an engine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Server-sent events: the regions of a page that have changed, as often as there is something new.
-
-Not here: what the regions look like (`pages.py`).
-"""
+"""Server-sent events: the regions of a page that have changed, whenever there is something new."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What every request passes first: is it for us, and may its sender come in?
 
-Also the headers that every answer has. Not here: forms (`app.py`), the rules (`access.py`).
+Also the headers that every answer has.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Prometheus metrics, in base units, made from the newest readings when they are asked for.
-
-Not here: reading (`reading.py`). docs/web.md lists them; docs/grafana/penstock.json draws them.
-"""
+"""Prometheus metrics, in base units, made from the newest readings when they are asked for."""
 
 from __future__ import annotations
 

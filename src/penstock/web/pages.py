@@ -1,7 +1,6 @@
 """Readings and tasks as HTML: whole pages, and the regions of them that are sent again and again.
 
-Facts are in the HTML itself, so that a page shows them without JavaScript too. Not here: requests
-(`app.py`), what is known (`reading.py`, `tasks.py`).
+Facts are in the HTML itself, so that a page shows them without JavaScript too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a page shows of one pipeline at one moment, read over and over on a thread of its own.
 
 Everything comes from the change log, the state files and the two servers, never from what a
-process of the pipeline says of itself. Not here: how it looks (`pages.py`, `metrics.py`).
+process of the pipeline says of itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The web interface as a running server: its socket, its thread, its end.
-
-Not here: what it answers (`app.py`).
-"""
+"""The web interface as a running server: its socket, its thread, its end."""
 
 from __future__ import annotations
 

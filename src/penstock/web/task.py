@@ -1,7 +1,7 @@
 """One doctor or verify, as a program of its own: `python -m penstock.web.task doctor FILE`.
 
 It reports what it does as JSON lines on standard error, which is what `host.process.Child` reads,
-and ends with its parent. Not here: who starts it (`tasks.py`).
+and ends with its parent.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Doctor and verify, asked for by a button: each a process, its result shown as it comes.
 
-A process, because it can be ended at any moment and with us. Not here: what it runs (`task.py`).
+A process, because it can be ended at any moment and with us.
 """
 
 from __future__ import annotations

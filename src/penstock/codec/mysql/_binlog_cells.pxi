@@ -1,4 +1,4 @@
-# One stored value into a column; included by _binlog.pyx. `mysql_values.py` is the readable form.
+# One stored value into a column; included by _binlog.pyx. `values.py` is the readable form.
 # Numbers of the ways to read a value are those of `binlog_cells.How`.
 
 cdef enum How:

@@ -1,4 +1,4 @@
-# Binary JSON to the server's text; included by _binlog.pyx. `mysql_json.py` is the readable form.
+# Binary JSON to the server's text; included by _binlog.pyx. `binary_json.py` is the readable form.
 # Values of column types that JSON does not have (dates, decimals, ...) are left to the twin.
 
 cdef enum:

@@ -1,4 +1,4 @@
-# Bytes, digits, dates and times; included by _binlog.pyx. `mysql_temporals.py` is the readable form.
+# Bytes, digits, dates and times; included by _binlog.pyx. `temporals.py` is the readable form.
 
 cdef enum:
     TOO_LONG = 100  # beside the statuses of _cells

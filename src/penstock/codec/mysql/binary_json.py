@@ -1,8 +1,7 @@
 """MySQL's binary JSON: to a tree, to the text that CAST(doc AS CHAR) prints, and back.
 
 A tree is made of None, bool, int, float, str, list, dict (members in stored order) and Opaque.
-The readable form of what `_binlog.pyx` does for common documents. Not here: partial updates
-(`mysql_json_diff`).
+The readable form of what `_binlog.pyx` does for common documents.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ number, a status byte, and an event with its checksum. Only whole packets are co
 that needs several is joined at the side. The two bytes that a server puts before events for
 semi-synchronous replicas are not understood: do not ask for them. Rows, table maps that are known,
 the begin and end of transactions are decoded here; everything else is handed back (Stop.MESSAGE)
-and read by `binlog_events`, `binlog_query` and `binlog_tables`. Not here: the socket, what tables
-are captured, DDL.
+and read by `binlog_events`, `binlog_query` and `binlog_tables`.
 
 Positions are one number: the file's number above OFFSET_BITS, the offset in it below. A row's is
 that of its transaction's first event, so a row is in a snapshot taken at P exactly when its

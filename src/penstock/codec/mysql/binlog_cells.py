@@ -1,7 +1,7 @@
 """How each column of a table is read: the plan that the twin and the kernel share.
 
 A plan is made once per TABLE_MAP and relation, from what the event says, the relation's types and
-the character sets. Not here: reading itself (`mysql_values`, `_binlog.pyx`).
+the character sets.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Rows events: the head, and images of one row to lists of values.
 
 The plain form of what `_binlog.pyx` does. Offsets in errors are where in the block the trouble
-sits: the event for its head, the row or the value otherwise. Not here: packets, transactions
-(`binlog`), the forms of values (`values`).
+sits: the event for its head, the row or the value otherwise.
 """
 
 from __future__ import annotations

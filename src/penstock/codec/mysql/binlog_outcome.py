@@ -96,7 +96,7 @@ _PHRASES: dict[Reason, str] = {
 }
 
 _HINT = (
-    "Check that the server is MySQL 8.0 to 9.x or MariaDB 10.5 to 11.x and that nothing between "
+    "Check that the server is MySQL 5.7 to 9 or MariaDB 10.5 to 11 and that nothing between "
     "changes the stream, then run `penstock doctor`."
 )
 _HINT_IMAGE = (

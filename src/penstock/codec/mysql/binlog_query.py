@@ -1,7 +1,4 @@
-"""QUERY events: a statement and the settings it ran under.
-
-Not here: what the statement means (the source's DDL reader).
-"""
+"""QUERY events: a statement and the settings it ran under."""
 
 from __future__ import annotations
 

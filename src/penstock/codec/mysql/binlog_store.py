@@ -1,7 +1,6 @@
 """Rows of one relation version from a binlog, on their way into an Arrow batch.
 
-A `RowStore` whose last rows can be dropped again. Not here: where values come from
-(`binlog_images`).
+A `RowStore` whose last rows can be dropped again.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 With binlog_row_metadata=FULL the event has names, signedness, character sets, members and keys,
 and `relation_of` makes the relation from it. Otherwise the caller brings one, and
 `check_relation` refuses any that the event does not fit: a name is never guessed.
-Not here: rows (`binlog_images`), types and their texts (`types`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 A byte sequence that the server itself cannot turn into Unicode (it would answer `?`) raises
 UnicodeDecodeError here, as does one that is cut: nothing is replaced. The tables were compared
 with real servers, character by character (tests/unit/test_mysql_charsets.py).
-Not here: the compiled fast paths (`_binlog.pyx`), which take `single_byte_table` from here.
 """
 
 from __future__ import annotations

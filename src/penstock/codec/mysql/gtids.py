@@ -1,7 +1,7 @@
 """Sets of global transaction ids: MySQL's intervals per server and tag, MariaDB's per domain.
 
 Text forms are the servers' own; the stored form of MySQL is that of the binlog's PREVIOUS_GTIDS
-event and of COM_BINLOG_DUMP_GTID. Not here: GTID events (`binlog_events`).
+event and of COM_BINLOG_DUMP_GTID.
 """
 
 from __future__ import annotations

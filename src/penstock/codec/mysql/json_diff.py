@@ -1,7 +1,7 @@
 """Partial JSON updates: a stored list of changes, applied to the document before it.
 
 With binlog_row_value_options=PARTIAL_JSON an update holds, instead of a document, what was
-replaced, inserted and removed in it, each with a path. Not here: rows (`binlog_partial`).
+replaced, inserted and removed in it, each with a path.
 """
 
 from __future__ import annotations

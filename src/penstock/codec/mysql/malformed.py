@@ -1,7 +1,4 @@
-"""How reading one MySQL value fails; shared by the modules that read values.
-
-Not here: what becomes of it, an error with its place or a wider column (`binlog_images`).
-"""
+"""How reading one MySQL value fails; shared by the modules that read values."""
 
 
 class Malformed(ValueError):

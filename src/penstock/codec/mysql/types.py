@@ -1,7 +1,6 @@
 """MySQL's and MariaDB's column types: as the binlog names them, as texts, and as neutral types.
 
-A `WireColumn` is what a TABLE_MAP event says of one column. Not here: reading that event
-(`binlog_tables`), reading values (`values`).
+A `WireColumn` is what a TABLE_MAP event says of one column.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Each reader takes the bytes of one value, without the length before it, and returns it in Arrow's
 physical form: dates as days and times as microseconds since 1970, decimals as Decimal, text as
 str. What a server would not store is Malformed, a value that is right but has no place in the
-neutral type is Unfit. Not here: which reader a column has (`binlog_cells`), rows (`binlog_images`).
+neutral type is Unfit.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """CopyData frames as they lie in a buffer, in plain Python: what `_pgcopy.pyx` says too.
 
 A COPY's rows are framed alike in both directions, so that they can be passed on as they are; one
-only has to know where a frame ends and what begins there. Not here: the messages that are not
-CopyData (`pgwire`).
+only has to know where a frame ends and what begins there.
 Source: PostgreSQL manual, "Message Formats".
 """
 

@@ -6,7 +6,7 @@ have one class `Decoder` with the same results, stops and errors; `make_decoder`
 The block holds frames as they came from the socket in CopyBoth: a letter, a 32-bit length that
 counts itself, and the payload. Only whole frames are consumed. Begin, Commit, Insert, Update and
 Delete are decoded here; all other messages are handed back (Stop.MESSAGE) and parsed by
-`penstock.codec.postgres.pgoutput_messages`. Not here: the socket, relations' bookkeeping, spilling.
+`penstock.codec.postgres.pgoutput_messages`.
 Source: PostgreSQL manual, "Streaming Replication Protocol" and "Logical Replication Message
 Formats".
 """

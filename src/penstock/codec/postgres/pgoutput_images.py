@@ -1,8 +1,7 @@
 """Images of one row in a pgoutput message or a COPY line, to a list of values.
 
 The plain form of what `_pgoutput.pyx` does. Offsets in errors are where in the block the trouble
-sits: the value's first byte, or the place where bytes are missing. Not here: frames, transactions
-(`pgoutput`), the forms of values (`pgtext`).
+sits: the value's first byte, or the place where bytes are missing.
 """
 
 from __future__ import annotations

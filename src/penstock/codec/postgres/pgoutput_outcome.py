@@ -1,7 +1,7 @@
 """How decoding pgoutput ends: the stops and the one error, shared by the twin and the kernel.
 
 Both report trouble as (reason, offset, column), and the error is made here, so that a message can
-not differ between them. Not here: the decoding itself (`pgoutput`, `_pgoutput.pyx`).
+not differ between them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Rows of one relation version on their way into an Arrow batch: the plain form of the kernel's.
 
-Holds values in lists and makes the batch of `penstock.codec.columns.batch_schema`. Not here:
-where values come from (`pgoutput`, `pgtext`).
+Holds values in lists and makes the batch of `penstock.codec.columns.batch_schema`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Assumes the settings of `engines.postgres.connect.EXACT_TEXT_SETTINGS` (DateStyl
 hex, ...). Each reader takes the bytes of one value and returns it in Arrow's physical form: dates
 as days and times as microseconds since 1970, decimals as Decimal. It is strict: what PostgreSQL
 would not print is Malformed, a value that is right but has no place in the type is Unfit. The
-kernel (`_pgoutput.pyx`) does the same in C. Not here: where values go (`pgoutput_rows`).
+kernel (`_pgoutput.pyx`) does the same in C.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """SCRAM-SHA-256 and SCRAM-SHA-256-PLUS, the client's side, without I/O.
 
 One `ScramClient` per log-in: `first()`, then `final(server_first)`, then `verify(server_final)`;
-only after the last one has returned is the server authenticated. Not here: the messages that
-contain these texts (`pgwire`), where the certificate comes from (`host.socket`).
+only after the last one has returned is the server authenticated.
 Source: RFC 5802, 7677, 5929 (tls-server-end-point), 4013 (SASLprep).
 """
 

@@ -2,8 +2,7 @@
 
 Two values of different engines are equal when these texts are. Templates hold `{}` where the
 quoted column goes; they are text in UTF-8, or NULL for NULL, under the settings that our sessions
-have: EXACT_TEXT_SETTINGS on PostgreSQL, time_zone '+00:00' on MySQL and MariaDB. Not here: which
-form a pair of types has (the rules).
+have: EXACT_TEXT_SETTINGS on PostgreSQL, time_zone '+00:00' on MySQL and MariaDB.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What may get lost between engines, by name, and what the user wants done about it.
 
 A loss has a name that people can say and the choices that there are; `[target.types]` chooses.
-Nothing lossy happens without a choice. Not here: which columns have which loss (the rules).
+Nothing lossy happens without a choice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Text in MySQL and MariaDB: which type and collation holds it, in a key and outside of one.
-
-Not here: what else there is of types (`to_mysql`, `among_mysql`).
-"""
+"""Text in MySQL and MariaDB: which type and collation holds it, in a key and outside of one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What is done to values in our own process, because the target would not even take them in.
-
-Not here: what is done in the target, by SQL (`Write.sql`).
-"""
+"""What is done to values in our own process, because the target would not even take them in."""
 
 from __future__ import annotations
 

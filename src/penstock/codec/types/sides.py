@@ -1,7 +1,4 @@
-"""Which engine is at a side of a pipeline, and its version.
-
-Not here: asking a server (`host`), the rules that depend on it (`to_postgres`, `to_mysql`).
-"""
+"""Which engine is at a side of a pipeline, and its version."""
 
 from __future__ import annotations
 

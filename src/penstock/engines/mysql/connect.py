@@ -2,7 +2,7 @@
 
 PyMySQL serves everything that is plain SQL, and the log-in of the replication client
 (`penstock.engines.mysql.source`). The errors are those of `penstock.host.errors`: one
-condition has one class, whatever the engine. Not here: the form of URLs (`url.py`).
+condition has one class, whatever the engine.
 """
 
 from __future__ import annotations

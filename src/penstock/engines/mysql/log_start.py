@@ -1,7 +1,5 @@
 """A MySQL or MariaDB source of a configured pipeline: its engine, and where its log begins or goes
 on.
-
-Not here: extracting (`penstock.extract`), what doctor finds there (`checks/looking.py`).
 """
 
 from __future__ import annotations

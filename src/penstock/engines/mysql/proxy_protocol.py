@@ -2,8 +2,7 @@
 
 These servers cannot hand a snapshot to another session, so the process that holds the snapshots
 proxies their sessions, and passes bytes on (`penstock.engines.mysql.source.session_proxy`). A
-client sends a token and its request, and is sent the snapshot's name. Not here: what is sent over a
-proxied session (`penstock.engines.mysql.source.proxied_session`).
+client sends a token and its request, and is sent the snapshot's name.
 """
 
 from __future__ import annotations

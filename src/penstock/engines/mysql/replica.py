@@ -1,7 +1,6 @@
 """A replica as source: the threads that apply what its primary sends, stopped and started.
 
-Every channel of MySQL and every named connection of MariaDB counts. Not here: when that is done,
-and which ones are ours to start again (`handover.py`).
+Every channel of MySQL and every named connection of MariaDB counts.
 """
 
 from __future__ import annotations

@@ -15,8 +15,6 @@ enable_cleartext_plugin            true: give the bare password to a server that
                                    TLS (LDAP, PAM) even where sslmode verifies nothing
 connect_timeout                    seconds, 10 by default
 unix_socket                        a socket file in place of host and port
-
-Not here: connecting (`connect.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SQL connections to PostgreSQL: the one door, with typed errors and exact text settings.
 
 psycopg serves everything that is plain SQL or COPY; the replication protocol has a client of its
-own (`penstock.engines.postgres.source.client`). Not here: repeating what failed (see `host.retry`).
+own (`penstock.engines.postgres.source.client`).
 """
 
 from __future__ import annotations

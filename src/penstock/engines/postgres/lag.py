@@ -1,7 +1,4 @@
-"""The lag of a PostgreSQL source: its WAL behind the slot, and what of it the server still keeps.
-
-Not here: what follows (`penstock.control.lag`).
-"""
+"""The lag of a PostgreSQL source: its WAL behind the slot, and how much of it the server keeps."""
 
 from __future__ import annotations
 

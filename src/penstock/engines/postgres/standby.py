@@ -1,7 +1,4 @@
-"""A standby as source: its replay paused, its frozen position read, a snapshot taken there.
-
-Not here: when that is done (`handover.py`).
-"""
+"""A standby as source: its replay paused, its frozen position read, a snapshot taken there."""
 
 from __future__ import annotations
 

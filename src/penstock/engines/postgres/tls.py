@@ -1,8 +1,7 @@
 """Which certificates to trust and to show, from libpq's parameters.
 
 The rules are libpq's: `require` checks nothing unless a root certificate is there (then it is
-verify-ca), `verify-ca` checks the chain, `verify-full` the host name too. Not here: the handshake
-(`host.socket`).
+verify-ca), `verify-ca` checks the chain, `verify-full` the host name too.
 """
 
 from __future__ import annotations

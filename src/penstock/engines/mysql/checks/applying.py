@@ -1,7 +1,6 @@
 """Doctor's check of what the loader would refuse at a MySQL or MariaDB target (PK20).
 
-It asks what the loader itself asks of a table, by the same functions. Not here: what only the
-server is asked for (`target_checks.py`).
+It asks what the loader itself asks of a table, by the same functions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Doctor's checks of what the extract process would refuse at a MySQL or MariaDB source (MY040...).
 
-They ask what it asks itself before its first row, by the same functions. Not here: what only the
-server is asked for (`resume_checks.py`, `settings.py`).
+They ask what it asks itself before its first row, by the same functions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """MySQL and MariaDB servers of our own, for the tests, the demo and the benchmarks.
 
 As `EmbeddedPostgres`: on 127.0.0.1 and a free port, in a folder of its own, as an unprivileged
-user, gone when the `with` block ends or we are killed. Not here: anything that speaks to the server
-(see `connect.py`), and where its programs come from (`binaries.py`).
+user, gone when the `with` block ends or we are killed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Columns that ALTER TABLE adds, and the value that they have in existing rows.
 
 Pure. The value is what the log calls `missing`: text in the form of the column's neutral type.
-Not here: the rest of the statement (`ddl_text.py`).
 """
 
 from __future__ import annotations

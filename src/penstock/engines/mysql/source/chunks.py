@@ -3,7 +3,7 @@
 Together the ranges hold every row once, whatever rows come and go meanwhile: the first is open
 below, the last above, each begins where the one before it ends. Bounds are keys of the table, and
 they are compared by the server alone: every collation has its own rules for 'a' = 'A' = 'á' and for
-trailing blanks. Not here: reading the rows.
+trailing blanks.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 ALTER IGNORE does so, and so do the tools that copy a table's rows with INSERT IGNORE: what a key or
 a check refuses is left out, what a type does not hold is cut, and no row event says so.
-Pure. Not here: the rest of the statement (`ddl_text.py`).
+Pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a statement in the binlog does to tables: which ones, and whether row events show it.
 
 Pure: only what the words say, nothing is looked up. A statement that is not understood is reported,
-never passed over. Not here: the words (`ddl_words.py`), what follows from it (`schema_history.py`).
+never passed over.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Statements of MySQL and MariaDB cut into words: strings, names, comments and all.
 
-Pure. Not here: what a statement means (`ddl_text.py`).
+Pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Tables' definitions from information_schema: columns, keys and what else a target needs.
 
-Types stay as the server prints them. Not here: which tables there are (`catalog.py`), how values of
-a type are kept (`codec.mysql.types`).
+Types stay as the server prints them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""MySQL and MariaDB as a source: resume state, tables, stream and failover behind one port.
-
-Not here: the loop that uses it (`extract.extractor`), where a new log begins (`beginning.py`).
-"""
+"""MySQL and MariaDB as a source: resume state, tables, stream and failover behind one port."""
 
 from __future__ import annotations
 

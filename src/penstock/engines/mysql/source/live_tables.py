@@ -2,8 +2,7 @@
 
 The catalogue knows only the present; the stream may be behind. What it says of a table is true at a
 place of the stream if there is no statement on that table in between: so the binlog from there on
-is read ahead for statements, on a connection of its own. Not here: what is made of it
-(`schema_history.py`).
+is read ahead for statements, on a connection of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Getting a replica's connection: PyMySQL logs in, then its socket is ours.
-
-Not here: what is sent over it (`client.py`).
-"""
+"""Getting a replica's connection: PyMySQL logs in, then its socket is ours."""
 
 from __future__ import annotations
 

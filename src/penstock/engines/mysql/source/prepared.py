@@ -3,7 +3,7 @@
 That may take days and many restarts, and the binlog has them only where they were prepared. So a
 file is durable before the log's position passes that place, and it is kept until nothing that the
 log holds can lead back in front of the decision. Rows behind a savepoint wait in the same way until
-their transaction's end, and what is undone is cut off. Not here: reading them (`assemble.py`).
+their transaction's end, and what is undone is cut off.
 """
 
 from __future__ import annotations

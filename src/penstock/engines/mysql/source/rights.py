@@ -1,6 +1,6 @@
 """An account's privileges, from SHOW GRANTS: asked beforehand, so that nothing has to be tried.
 
-Privileges of active roles count. Not here: what needs which privilege (`snapshot.py`, doctor).
+Privileges of active roles count.
 """
 
 from __future__ import annotations

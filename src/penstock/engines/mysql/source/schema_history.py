@@ -2,8 +2,7 @@
 
 Column names and types come from the binlog itself where it has them (full metadata), otherwise from
 the catalogue, and only where that is certainly right at this place (`live_tables.py`). What row
-events do not show (values converted, a partition dropped) stops the extraction by name. Not here:
-reading statements (`ddl_text.py`), the stream (`assemble.py`).
+events do not show (values converted, a partition dropped) stops the extraction by name.
 """
 
 from __future__ import annotations

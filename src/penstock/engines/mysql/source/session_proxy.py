@@ -5,8 +5,6 @@ another process under TLS. So the process that took the snapshots keeps their se
 bytes on: clients see one point for as long as it lives, whichever of them is killed. A client that
 is done returns its session with COM_QUIT; one that disconnects may have left it in the middle of a
 result: that session is closed, and there are spare ones. When none is left the snapshot is gone.
-Not here: taking snapshots (`snapshot.py`), and the client's side
-(`penstock.engines.mysql.source.proxied_session`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where a server's binlog ends, and whether it still has the position to resume from.
 
 Statements changed their names: `show master status` is `show binary log status` in MySQL 8.4 and
-`show binlog status` in MariaDB. Not here: receiving the binlog (`client.py`).
+`show binlog status` in MariaDB.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Which strategies for a consistent snapshot an account may use, best first, and why. Pure.
 
 These servers cannot hand one snapshot to several connections, as PostgreSQL does; so changes have
-to be blocked, for milliseconds, while each connection takes its own. Not here: doing it
-(`snapshot.py`).
+to be blocked, for milliseconds, while each connection takes its own.
 """
 
 from __future__ import annotations

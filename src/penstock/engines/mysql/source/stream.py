@@ -3,7 +3,6 @@
 One thread reads whole blocks, decodes and puts runs into a bounded queue; the caller's takes them,
 makes them durable and acknowledges; the server is not told, because it keeps its log by rules of
 its own. A broken connection ends the object; the caller opens the next one at its last flush point.
-Not here: what the bytes mean (`assemble.py`), where to begin (`engine.py`).
 """
 
 from __future__ import annotations

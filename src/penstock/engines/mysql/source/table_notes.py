@@ -3,7 +3,7 @@ was there.
 
 Everything is noted with the place since which it is so: the position of the transaction that made
 it so. A stream that goes on further back forgets what comes later. Kept as
-state/binlog_tables.json. Not here: how notes are made (`schema_history.py`).
+state/binlog_tables.json.
 """
 
 from __future__ import annotations

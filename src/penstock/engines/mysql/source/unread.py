@@ -1,7 +1,7 @@
 """Whether a part of the binlog holds changes of ours. Asked where no extractor reads it at present.
 
 A look as a replica, over names only: a row's table, a statement's words. What cannot be looked
-into counts as ours, so the answer "nothing" is sure. Not here: following (`stream.py`).
+into counts as ours, so the answer "nothing" is sure.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The numbers are those of every other engine for the same images: SHA-256 is what all have. A derived
 table would be put on disk whole to be read once, so an expression is repeated where it is needed
-twice. Not here: running the queries (`reader.py`).
+twice.
 """
 
 from __future__ import annotations

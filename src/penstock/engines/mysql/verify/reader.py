@@ -2,7 +2,6 @@
 
 Its sessions are in transactions with consistent snapshots: at the source those of
 `engines.mysql.source.snapshot`, in the target ones that are begun while the loader is paused.
-Not here: what is asked (`checksum.py`).
 """
 
 from __future__ import annotations

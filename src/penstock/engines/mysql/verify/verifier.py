@@ -2,7 +2,6 @@
 
 The sessions are in transactions with consistent snapshots: at the source those of
 `engines.mysql.source.snapshot`, in the target ones that are begun while the loader is paused.
-Not here: reading (`reader.py`).
 """
 
 from __future__ import annotations

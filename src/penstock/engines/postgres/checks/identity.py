@@ -1,7 +1,4 @@
-"""Doctor's check of the replica identity, by which updated and deleted rows are found (PG12).
-
-Not here: other checks of the wanted tables (`table_checks.py`).
-"""
+"""Doctor's check of the replica identity, by which updated and deleted rows are found (PG12)."""
 
 from __future__ import annotations
 

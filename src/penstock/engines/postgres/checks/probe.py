@@ -1,7 +1,4 @@
-"""What the checks of a PostgreSQL server ask, and the lists of these checks.
-
-Not here: the checks themselves (the other modules of this package).
-"""
+"""What the checks of a PostgreSQL server ask, and the lists of these checks."""
 
 from __future__ import annotations
 

@@ -2,9 +2,7 @@
 
 A server listens on 127.0.0.1 only, on a free port, in a folder of its own, and runs as an
 unprivileged user. It never outlives the process that started it: leaving the `with` block stops
-it, and `server_process.py` stops it if we are killed. Not here: anything that speaks
-to the server (see `penstock.engines.postgres.connect`), and where its binaries come from
-(`penstock.engines.postgres.server.binaries`).
+it, and `server_process.py` stops it if we are killed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The demo's shop and its customers: a seeded stream of transactions on the source.
 
 The same seed gives the same transactions in the same order; only how many of them fit into the
-time given depends on the machine. Not here: the pipeline (`penstock.control.demo`).
+time given depends on the machine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """From wire blocks to runs: what the decoder hands back is handled here, in order.
 
 The decoder walks rows, begins and commits by itself; relations, truncates, messages, keepalives
-and streamed transactions stop it and are dealt with one at a time. Not here: the socket and the
-threads (`stream.py`), the side files (`spill.py`), the catalogue (`catalog.py`).
+and streamed transactions stop it and are dealt with one at a time.
 """
 
 from __future__ import annotations

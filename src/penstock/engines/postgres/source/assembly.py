@@ -1,7 +1,4 @@
-"""What an assembler is given and what it reports: shapes, limits, counters, errors.
-
-Not here: the assembler itself (`assemble.py`).
-"""
+"""What an assembler is given and what it reports: shapes, limits, counters, errors."""
 
 from __future__ import annotations
 

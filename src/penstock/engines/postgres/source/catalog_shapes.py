@@ -1,8 +1,7 @@
 """The catalogue's relations as the stream wants them, remembered durably.
 
 Versions are numbered over the whole life of a log, so they are kept in a file that is always at
-least as new as the rows: it is written before a run with a new version is given out. Not here: how
-a Relation message becomes a relation (`relations.py`).
+least as new as the rows: it is written before a run with a new version is given out.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ The walsender makes one send() per message; COPY of pg_logical_slot_peek_binary_
 buffers, which sends the same messages faster. The server answers a range only when it has
 decoded it whole, and decodes from the slot's restart_lsn each time, so ranges are bounded in WAL,
 and an old open transaction, which holds restart_lsn back, ends the catching up. Peeking moves
-nothing: the slot is advanced over a range only after the log has it on disk. Not here: the stream
-(`stream.py`), when it is worth it (`extract.extractor`).
+nothing: the slot is advanced over a range only after the log has it on disk.
 
 A row of the binary COPY is made as long as the frame of the stream: three fields, of 8 bytes, 3
 bytes and the message, put the message 25 bytes behind the start of the payload, where XLogData

@@ -2,7 +2,7 @@
 
 libpq and psycopg hand out one message per call; here whole blocks are read into one large buffer
 (see `stream.py`). Everything that is plain SQL goes through `penstock.engines.postgres.connect`,
-except what belongs to the replication connection itself. Not here: what the stream says. Source:
+except what belongs to the replication connection itself. Source:
 PostgreSQL manual, "Frontend/Backend Protocol".
 """
 

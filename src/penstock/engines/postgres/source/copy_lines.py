@@ -1,8 +1,7 @@
 """A chunk's rows out of PostgreSQL for MySQL: the lines of a COPY, as lines for LOAD DATA.
 
 Whole blocks of CopyData are read from the socket below a psycopg connection, as in `relay.py`, and
-become lines in one walk without the GIL; under TLS libpq's calls are used, row by row. Not here:
-what differs between the two kinds of lines (`codec.postgres.copytext`).
+become lines in one walk without the GIL; under TLS libpq's calls are used, row by row.
 """
 
 from __future__ import annotations

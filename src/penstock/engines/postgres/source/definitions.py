@@ -1,7 +1,6 @@
 """Definitions of tables, read from the catalogue for all of them at once.
 
-A few queries whatever the number of tables: databases have thousands. Not here: which tables are
-wanted (`catalog.py`).
+A few queries whatever the number of tables: databases have thousands.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""PostgreSQL as a source: slot, catalogue, watch over tables and stream behind one port.
-
-Not here: the loop that uses it (`extract.extractor`), and making slot and publication (`slot.py`).
-"""
+"""PostgreSQL as a source: slot, catalogue, watch over tables and stream behind one port."""
 
 from __future__ import annotations
 

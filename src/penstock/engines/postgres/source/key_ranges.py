@@ -2,7 +2,7 @@
 
 Where to cut is taken from a sample of the rows. However good it is, together the ranges hold every
 row once: a row belongs to the last range whose lower bound it is not below, and one that cannot
-be compared, having NULL there, to the first. Not here: tables that are heaps (`snapshot.py`).
+be compared, having NULL there, to the first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Logging in to a PostgreSQL server: its address, TLS, and authentication.
 
 Parameters and defaults are libpq's, read by libpq itself (URL, environment, service file), so
-that a URL means here what it means to psql. Not here: commands (`client.py`).
+that a URL means here what it means to psql.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Where a table lost or gained rows that were not sent, a marker RELOAD is written, followed by all
 of its rows as they were at a consistent point X: one transaction of the log, placed behind every
 transaction whose commit record starts before X and before all others. Readers of the log then have
-the table's contents at X and follow it as before. Not here: when (`ddl_watch.py`).
+the table's contents at X and follow it as before.
 
 The stream's thread drives it, because it alone hands out gsns: between two frames it calls
 `open_reload`, goes on until the next commit would lie at or behind `position`, and then calls

@@ -1,7 +1,4 @@
-"""What a pipeline leaves at a PostgreSQL source: the slot and the publication, and their end.
-
-Not here: asking whether they may go (`penstock.control.reset`).
-"""
+"""What a pipeline leaves at a PostgreSQL source: the slot and the publication, and their end."""
 
 from __future__ import annotations
 

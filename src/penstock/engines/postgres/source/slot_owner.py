@@ -3,8 +3,7 @@
 A slot has nothing but its name, which document 000 fixes for every pipeline. So the pipeline that
 reads from a slot writes its name beside it, where it can be read whatever the pipeline's target is.
 `slot_owner` returns it. A publication that somebody else made may not be
-commented: such a slot has no owner, and a standby keeps the one it has. Not here: the slot
-(`slot.py`).
+commented: such a slot has no owner, and a standby keeps the one it has.
 """
 
 from __future__ import annotations

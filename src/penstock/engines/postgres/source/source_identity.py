@@ -1,7 +1,4 @@
-"""Which server and database this is, where its log ends, and whether ours was filled from it.
-
-Not here: the slot (`slot.py`), the directory's own identity (`penstock.ports.identity`).
-"""
+"""Which server and database this is, where its log ends, and whether ours was filled from it."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 One append-only file per top-level xid, holding the raw frames of its blocks in arrival order:
 nothing is decoded before the commit, and a roll-back costs nothing but the file. The files need
 no fsync: after a reconnect the server sends such a transaction again from its first block, so
-they are wiped then. Not here: what the frames mean (`assemble.py`).
+they are wiped then.
 """
 
 from __future__ import annotations

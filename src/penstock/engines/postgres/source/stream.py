@@ -4,7 +4,7 @@ Two threads. The receiver reads whole blocks, decodes and puts runs into a bound
 sends the server a status at intervals, however long the receiver waits for room in the queue,
 for the catalogue or for a side file. The caller's thread takes runs, makes them durable and
 acknowledges. A broken connection ends the object; the caller opens the next one at its last flush
-point. Not here: what the bytes mean (`assemble.py`), the log (`extract.extractor`).
+point.
 
 Measured: the server's walsender makes one send() per message and is the bottleneck; waking a client
 that waits costs it more than the message. So while data flows the receiver naps between reads, and

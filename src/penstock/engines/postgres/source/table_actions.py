@@ -1,8 +1,7 @@
 """Carries out what the watch over the tables finds, at the right place of the stream.
 
 The extractor asks here at every flush point; what needs rows of its own is done by the thread that
-decodes, between transactions. Not here: noticing (`ddl_watch.py`), reading a table again
-(`reload.py`), the log (`extract.extractor`).
+decodes, between transactions.
 """
 
 from __future__ import annotations

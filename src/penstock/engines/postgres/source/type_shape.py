@@ -2,7 +2,7 @@
 
 An enum's label may get another name, and a composite type gain or lose an attribute, under a table
 that uses it: the server then prints every row differently, and says nothing. New labels need no
-action: no row has them yet. Pure but for the SQL. Not here: making types (`column_types.py`).
+action: no row has them yet. Pure but for the SQL.
 """
 
 from __future__ import annotations

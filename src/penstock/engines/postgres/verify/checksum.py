@@ -2,7 +2,7 @@
 
 Between two servers of PostgreSQL a row's image is the text of all its compared columns as their
 output functions print it, so that NULL and '', 1.0 and 1.00, -0 and 0, and blanks at the end of a
-character(n) all differ. Not here: running the queries (`reader.py`).
+character(n) all differ.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Rows as four hashes, streamed out of PostgreSQL by COPY, whole arrays at a time.
-
-Not here: the queries (`checksum.py`).
-"""
+"""Rows as four hashes, streamed out of PostgreSQL by COPY, whole arrays at a time."""
 
 from __future__ import annotations
 

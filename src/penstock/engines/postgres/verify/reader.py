@@ -1,7 +1,4 @@
-"""A PostgreSQL server whose tables are compared: `VerifyReader` of `ports/verify.py`.
-
-Not here: what is asked (`checksum.py`), at which position the snapshot is (`verifier.py`).
-"""
+"""A PostgreSQL server whose tables are compared: `VerifyReader` of `ports/verify.py`."""
 
 from __future__ import annotations
 

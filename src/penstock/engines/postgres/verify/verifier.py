@@ -1,7 +1,4 @@
-"""What PostgreSQL does for `penstock verify`; see `Verifier` of `ports/verify.py`.
-
-Not here: reading (`reader.py`).
-"""
+"""What PostgreSQL does for `penstock verify`; see `Verifier` of `ports/verify.py`."""
 
 from __future__ import annotations
 
