@@ -1,10 +1,10 @@
 """Where a batch ends when a table changes its shape in it and the target's DDL commits.
 
-There the rows before the change and those behind it cannot share a transaction with the ALTER
+There the rows before the change and those after it cannot share a transaction with the ALTER
 between them. So the batch ends with the last transaction before the change, and the next batch
-begins with the change: between the two the target is altered, as the source was. A transaction
-that changes a shape after rows of its own cannot be divided: its batch takes it whole, and the
-target is altered ahead of it. Not here: what is altered (`SqlTarget.reshape`).
+begins with the change: between the two the target is altered, as the source was. A transaction that
+changes a shape after rows of its own cannot be divided: its batch has all of it, and the target is
+altered before it. Not here: what is altered (`SqlTarget.reshape`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def cut_at_alteration(
             following = _row_at(segments, _first_of(segments, last))
             last = None if following is None else _row_at(segments, following.gsn - 1)
         if last is None or last.gsn <= window.gsn_after:
-            continue  # the first transaction of the batch: it goes whole, with what it changes
+            continue  # the batch's first transaction is applied whole
         if following is not None and following.gsn > window.gsn_upto:
             following = None
         return _cut(segments, window, last, following, applied)
@@ -61,7 +61,7 @@ def _cut(
     before = POSITION_MAX if following is None else following.position
     number = applied.segment
     for segment in segments:
-        # What happens behind the last row of a file, the next batch shall see: it stays open.
+        # What happens after the last row of a file belongs to the next batch: the file stays open.
         if segment.end.gsn > last.gsn or _has_news(segment, last.gsn):
             break
         number = segment.number

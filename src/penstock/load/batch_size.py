@@ -1,8 +1,8 @@
-"""How much a batch takes in, so that the next one is staged by the time the one in hand is applied.
+"""How large a batch is, so that the next one is staged by the time the current one is applied.
 
-One connection applies, batch after batch; while it waits for rows the pipeline stands still. So a
-batch that is staged meanwhile is about as long as what can be staged in that time, and the first
-one behind a rest is short. Pure. Not here: which segments there are (`loader.py`).
+One connection applies, batch after batch; while it waits for rows nothing is applied. So a batch
+that is staged meanwhile is about as large as what can be staged in that time, and the first one
+after a pause is small. Pure. Not here: which segments there are (`loader.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 FIRST_BYTES = 8 * 2**20  # of segments; a batch may always have so many
 MAX_BYTES = 512 * 2**20
-# Part of a batch's cost is the same whatever its size: it may grow a little faster than it seems.
+# Part of a batch's cost is fixed: its size may grow a little faster than its cost.
 GROWTH = 1.25
 
 

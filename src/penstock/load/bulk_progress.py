@@ -28,7 +28,7 @@ POLL_INTERVAL_S = 0.5
 WRITE_INTERVAL_S = 1.0
 RATE_WINDOW_S = 15.0
 CHUNK_COST_BYTES = 4 * 2**20  # what a chunk costs besides its bytes: many small tables take time
-NOT_YET_ALL = 0.99  # estimates may say that all is there while chunks are not committed
+NOT_YET_ALL = 0.99  # an estimate may be reached before all chunks are committed
 
 
 class TableProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,7 +158,7 @@ def _eta(
 
 
 class Teller:
-    """Reads the progress when told to, passes it on and writes run/bulk.json.
+    """Reads the progress when asked to, passes it on and writes run/bulk.json.
 
     plans: those of all tables as they are now. Used by one thread at a time.
     """
@@ -180,7 +180,7 @@ class Teller:
         self._written_s = float("-inf")
 
     def tell(self, target: ChunkCounts, phase: str) -> None:
-        """Read the progress now, tell it and write it down."""
+        """Read the progress now, report it and write it down."""
         now_s = self._clock.monotonic_s()
         reading = self._rates.add(now_s, read_progress(target, self._plans(), phase))
         reading = msgspec.structs.replace(reading, elapsed_s=now_s - self._begun_s)
@@ -193,10 +193,10 @@ class Teller:
 
 
 class Watch:
-    """A thread that lets progress be told while chunks are copied, and obeys a stop.
+    """A thread that reports progress while chunks are copied, and obeys a stop.
 
     on_stop is called once, from this thread, when stop() first says so. The thread never ends the
-    load by failing: a target that does not answer is told in the diagnostics.
+    load by failing: a target that does not answer is noted in the diagnostics.
     """
 
     def __init__(

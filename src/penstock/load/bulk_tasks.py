@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from penstock.model import TableName
 from penstock.ports.bulk import ChunkTask
 
-# Small chunks share a task: a task has its price, new connections too.
+# Small chunks share a task: a task costs time, and so do new connections.
 SMALL_TASK_BYTES = 16 * 2**20
 CHUNK_COST_BYTES = 2**20  # what a chunk costs even if it is empty, in bytes that could be copied
 
@@ -31,7 +31,7 @@ def partitions(tasks: Sequence[ChunkTask], slots: int, max_threads: int) -> list
 
     With fewer threads than slots there are as many partitions as threads, loaded evenly. Otherwise
     each round of slots takes half of what is left: few partitions while there is much to do, and
-    small ones at the end, so that all slots end together whatever they turn out to cost.
+    small ones at the end, so that all slots end together, whatever the tasks cost.
     """
     tables: dict[TableName, int] = {}
     for task in tasks:

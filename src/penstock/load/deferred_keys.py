@@ -1,11 +1,11 @@
-"""Unique keys that have to wait until a table's rows are of one moment, and the file of them.
+"""Deferred unique keys, which wait until a table's rows are of one moment, and their file.
 
 A bulk load that takes snapshots of several moments leaves tables in which two rows may have the
 same value of a unique key, until changes are applied up to the last of those moments. The bulk load
-writes down here which keys it has left out; the change loader has them made between two of its
-batches, once it is there, and forgets then what it knew of the tables: how rows are applied depends
-on their keys. The file is replaced whole. Not here: the statements (`postgres/bulk.py`,
-`mysql/shapes.py`), and when the loader is there (`loader.py`).
+records here which keys it has left out; the change loader has them made between two of its batches,
+once it is at that position, and then forgets what it knew of the tables: how rows are applied
+depends on their keys. The file is replaced whole. Not here: the statements (`deferred_keys.py` of
+each target).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DeferredKeys(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyMaker(Protocol):
-    """Who makes keys that have waited."""
+    """Makes deferred keys."""
 
     def make(self, tables: Sequence[DeferredTable]) -> None:
         """Make the keys of these tables and take the tables out of the file; safe to repeat.
@@ -47,7 +47,7 @@ class KeyMaker(Protocol):
 
 
 class DeferredKeyFlow:
-    """What the loader knows of keys that wait. Used by its thread alone."""
+    """The loader's deferred keys. Used by its thread alone."""
 
     def __init__(
         self, state_directory: Path, maker: KeyMaker | None, files: Files = REAL_FILES
@@ -57,7 +57,7 @@ class DeferredKeyFlow:
         self._file = Follower(state_directory / DEFERRED_KEYS_FILE, DeferredKeys(), files)
 
     def waiting(self, apart: Collection[TableName]) -> list[DeferredTable]:
-        """The tables that wait, without those that stand apart: they have not met the others."""
+        """The tables that wait, except those with a table sync: they are not in step yet."""
         if self._maker is None:
             return []
         self._file.look()
@@ -76,7 +76,7 @@ class DeferredKeyFlow:
 
     def make(self, tables: Sequence[DeferredTable]) -> None:
         """Have their keys made; see `KeyMaker`."""
-        assert self._maker is not None, "nothing waits without one"
+        assert self._maker is not None, "without a maker nothing waits"
         self._maker.make(tables)
 
 
@@ -91,7 +91,7 @@ def read_deferred_keys(
 def put_deferred_keys(
     state_directory: Path, tables: Iterable[DeferredTable], *, instead_of: Collection[TableName]
 ) -> None:
-    """Write down tables whose keys wait, in place of what is there of the tables `instead_of`.
+    """Record tables whose keys wait, replacing those of the tables `instead_of`.
 
     Raises CheckpointCorrupt, DiskFull, FileFailed.
     """

@@ -1,4 +1,4 @@
-"""Tables whose unique keys wait, in whichever target: which, and their keys dropped.
+"""Tables whose unique keys wait, in any target: which they are, and how their keys are dropped.
 
 Not here: the file of them (`deferred_keys.py`), the statements (`deferred_keys.py` of a target).
 """
@@ -46,7 +46,7 @@ def deferred_tables(
 
 
 def drop_deferred_keys(url: str, table: DeferredTable) -> None:
-    """Take away the keys of a table that is to be filled with rows of several moments.
+    """Drop the keys of a table that is to be filled with rows of several moments.
 
     One that another table's foreign key needs stays: then rows may be refused.
     """

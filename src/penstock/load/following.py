@@ -1,4 +1,4 @@
-"""State files that somebody else replaces, read again only when they were.
+"""State files that another process replaces, read again only when they were replaced.
 
 Not here: what they hold (`model.table_requests`, `deferred_keys.py`).
 """
@@ -15,17 +15,17 @@ from penstock.host.files import Files
 
 @dataclass(frozen=True, slots=True)
 class _Signature:
-    """What tells whether a state file was replaced."""
+    """What shows whether a state file was replaced."""
 
     inode: int = 0
     changed_ns: int = 0
 
 
 class Follower:
-    """A state file that somebody else replaces. value: what it held when it was last looked at."""
+    """A state file that another process replaces. value: what it held at the last look."""
 
     def __init__(self, path: Path, empty: Any, files: Files) -> None:
-        """empty: what stands for a file that is not there; of the kind that it holds."""
+        """empty: the value for a missing file; of the kind that it holds."""
         self.value = empty
         self._empty = empty
         self._path = path

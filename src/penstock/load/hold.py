@@ -1,4 +1,4 @@
-"""The hold: how `penstock verify` makes a running loader stand still at one position.
+"""The hold: how `penstock verify` pauses a running loader at one position.
 
 Two small files below state/, plain JSON, replaced whole. verify writes hold.json, the loader
 answers in held.json with the same nonce:

@@ -1,7 +1,7 @@
 """The Java process that Spark runs in: which one, started, connected to, given up.
 
-pyspark can start it too, but tells nobody which process it is before it answers, so that nobody
-could end it meanwhile. Not here: what is done in it (`session.py`).
+pyspark can start it too, but does not expose the process before it answers, so that it could not be
+ended meanwhile. Not here: what is done in it (`session.py`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def check_java() -> int:
         raise JavaMissing(f"no java program {where}", hint=JAVA_HINT)
     version = java_version()
     if version is None:
-        raise JavaMissing(f"{java} does not tell its version", hint=JAVA_HINT)
+        raise JavaMissing(f"{java} does not print its version", hint=JAVA_HINT)
     if version not in JAVA_VERSIONS:
         wanted = " or ".join(map(str, JAVA_VERSIONS))
         raise JavaUnsuitable(f"{java} is Java {version}, Spark needs {wanted}", hint=JAVA_HINT)
@@ -63,7 +63,7 @@ def check_java() -> int:
 
 
 class Start:
-    """A start in progress, which another thread may give up: then its process is killed."""
+    """A start in progress, which another thread may abort: then its process is killed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -78,7 +78,7 @@ class Start:
                 self._process.kill()
 
     def took(self, process: subprocess.Popen[bytes] | None) -> None:
-        """Tell which process to kill; None when there is none (any more)."""
+        """Note which process to kill; None when there is none (any more)."""
         with self._lock:
             self._process = process
             if process is not None and self.given_up:
@@ -120,7 +120,7 @@ def launch(conf: SparkConf, directory: Path, messages: Path, start: Start) -> An
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a JVM and let go of it."""
+    """Kill a JVM and wait for its end."""
     process.kill()
     process.wait()
     if process.stdin is not None:
@@ -128,7 +128,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _command(properties: Path) -> list[str]:
-    """Everybody on the machine can read a process's arguments: Spark properties are no part."""
+    """Without Spark properties: everybody on the machine can read a process's arguments."""
     spark_home: Any = _find_spark_home  # without annotations in pyspark
     command = [str(Path(spark_home()) / "bin" / "spark-submit")]
     command += ["--properties-file", str(properties), "--load-spark-defaults"]

@@ -1,9 +1,9 @@
 """What becomes of applied segments: removed or moved at once, or kept for a while.
 
-Those that nobody asked to remove cost disk and are of use: a target that loses its last commits in
+Applied segments cost disk space but are useful: a target that loses its last commits in
 a crash needs them, and `read_log` and `penstock log` show what came. So with removeFiles = false
-they stay for an age and up to a size, whichever ends first. Consumers' links are names of their own
-and keep what they need. Not here: which segments are applied to every table (`loader.py`).
+they stay up to an age and up to a total size. Consumers' links are names of their own and keep what
+they need. Not here: which segments are applied to every table (`loader.py`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def outlived(files: Sequence[KeptFile], keeping: Keeping) -> list[SegmentFile]:
 
 
 def measured(files: Iterable[SegmentFile], clock: Clock) -> list[KeptFile]:
-    """Age and size of segments, as the file system tells them."""
+    """Age and size of segments, from the file system."""
     now_s = clock.now_us() / 1e6
     found = ((file, file.path.stat()) for file in files)
     return [
@@ -106,7 +106,7 @@ class AppliedFiles:
                 self._files.rename(file.path, self._done_directory / file.path.name)
 
     def tidy(self, needed: int) -> None:
-        """Remove or move segments that a table apart was the last to need."""
+        """Remove or move segments that a table with a table sync was the last to need."""
         if self._removes or self._done_directory is not None:
             self.dispose(list_segments(self._directory, self._extension, self._files), needed)
 

@@ -1,6 +1,6 @@
 """The bulk load's ledger: what is planned, at which position, and whose rows the target holds.
 
-Two halves that are only believed together. `state/bulk.json`, replaced whole, holds the plan: each
+Two halves that are only valid together. `state/bulk.json`, replaced whole, holds the plan: each
 table's chunks, its consistent point and the name of the plan. The target holds what was done: a DL
 row per chunk, committed with the chunk's rows, and in `wirekite.bulk_table` the name of the plan
 that a table's rows came from. A chunk's transaction checks that name first, so that a task left
@@ -55,11 +55,11 @@ class Ledger(msgspec.Struct, kw_only=True):
         return next((plan for plan in self.plans if plan.source == table), None)
 
     def settled_at(self, kind: PositionKind) -> dict[TableName, int]:
-        """Where each table whose rows are of several moments is as the source was at one."""
+        """The position at which each table with rows of several moments becomes consistent."""
         return {plan.source: plan.ordinals(kind)[1] for plan in self.plans if plan.is_mixed}
 
     def reopen(self) -> None:
-        """More tables are loaded behind those that are finished, which stay as they are."""
+        """More tables are loaded after those that are finished, which stay as they are."""
         self.finished = self.copied = False
         self.plans = [msgspec.structs.replace(plan, has_keys=True) for plan in self.plans]
 
@@ -129,14 +129,14 @@ def next_step(
     if made:
         return Step.AFRESH
     if mark is None or plan is None or mark.plan not in (plan.name, *plan.given_up):
-        # Nothing says that rows in it are ours.
+        # There is no record that its rows are ours.
         return Step.AFRESH if empty else Step.REFUSE
     if mark.plan != plan.name:
         return Step.AFRESH  # killed between writing bulk.json and emptying the table
     if mark.finished:
         return Step.DONE
     if not mark.done and not empty:
-        return Step.AFRESH  # its DL rows were taken away
+        return Step.AFRESH  # its DL rows were deleted
     return Step.GO_ON
 
 

@@ -1,4 +1,4 @@
-"""What the loader shows of itself in run/load.json: for displays, never for decisions."""
+"""What the loader reports in run/load.json: for displays, never for decisions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LoaderState(msgspec.Struct, kw_only=True):
         self.next_try_us = now_us + round(wait_s * 1e6)
 
     def worked(self) -> None:
-        """It did, at last."""
+        """It works again."""
         self.problem, self.problem_since_us, self.next_try_us = "", 0, 0
 
 

@@ -104,7 +104,7 @@ class Session:
         """jobs: the name under which its jobs run, and are cancelled."""
         self._jobs = jobs
         self._context = context
-        self._parallelism = int(context.defaultParallelism)  # asked while the JVM surely lives
+        self._parallelism = int(context.defaultParallelism)  # asked while the JVM certainly lives
         self._gateway = gateway
         self.started_s = started_s
         """Seconds that the start took."""
@@ -120,7 +120,7 @@ class Session:
         return self._parallelism
 
     def named(self, jobs: str) -> Session:
-        """The same session for other work, whose jobs are cancelled apart from these."""
+        """The same session for other work, whose jobs are cancelled separately."""
         return Session(self._context, self._gateway, started_s=self.started_s, jobs=jobs)
 
     def cancel(self) -> None:
@@ -411,7 +411,7 @@ def _is_ending(process: subprocess.Popen[bytes], error: Exception) -> bool:
 
 
 def _quieten(context: SparkContext) -> None:
-    """Keep pyspark from printing a stack when the JVM dies: that is told as SparkLost."""
+    """Keep pyspark from printing a stack when the JVM dies: that is reported as SparkLost."""
     server: Any = getattr(context, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda *_: logger.debug("accumulator connection lost")
@@ -421,7 +421,7 @@ def _quieten(context: SparkContext) -> None:
 
 
 def _not_py4j(record: logging.LogRecord) -> bool:
-    """Whether a record of the root logger is none of those that py4j writes past its own."""
+    """Whether a record of the root logger does not come from py4j."""
     return "py4j" not in record.pathname
 
 
@@ -496,7 +496,7 @@ def _java_text(error: BaseException) -> str:
 
 
 def _last_words(messages: Path, before: int) -> str:
-    """Why a JVM ended before it answered: its first line that tells a failure; "" without one."""
+    """Why a JVM ended before it answered: its first line that names a failure; "" without one."""
     if not messages.exists():
         return ""
     with messages.open("rb") as file:
@@ -506,7 +506,7 @@ def _last_words(messages: Path, before: int) -> str:
 
 
 def _last_line(text: str) -> str:
-    """The line that tells most: the last of a Python traceback, else the first."""
+    """The most informative line: the last of a Python traceback, else the first."""
     python = [line for line in text.splitlines() if re.match(r"[\w.]+(Error|Exception): ", line)]
     lines = python or [line for line in text.splitlines() if line.strip()]
     return " ".join((lines[-1] if python else lines[0]).split()) if lines else "no message"

@@ -1,9 +1,9 @@
 """Changes of a table's shape: a new relation version becomes one ALTER TABLE.
 
-Both engines commit at DDL, so that an ALTER can be cut off from the memory of having been done. It
-is worked out from three things: the shape that `wirekite_table` says was applied last, the shape
-that is wanted, and the table as it is now. What is there already is left alone: done twice, it does
-nothing the second time. Not here: when it is done (`apply.py`).
+MySQL and MariaDB commit at DDL, so a crash can separate an ALTER from the record of it. It is
+computed from three things: the shape that `wirekite_table` says was applied last, the shape that is
+wanted, and the table as it is now. What is there already is left alone, so that it is safe to
+repeat. Not here: when it is done (`apply.py`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _CHARACTER = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "
 class Clause:
     """One part of an ALTER TABLE, and what it does, for messages.
 
-    sql: empty where the table has it already. afresh: the same where the rows are dropped anyway
-    and do not fit; empty: no other. fill: assignment that gives old rows their value, where the
-    server takes none as default. modifies: the column whose definition it is; loosens: only so that
-    it may be NULL.
+    sql: empty where the table has it already. afresh: the clause to use instead where the rows do
+    not fit and are dropped anyway; empty: none. fill: assignment that gives old rows their value,
+    where the server takes none as default. modifies: the column whose definition it is; loosens: it
+    only makes the column nullable.
     """
 
     sql: str
@@ -49,10 +49,10 @@ class Clause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alterer:
-    """What the changes of one table become, as clauses of one ALTER TABLE.
+    """Turns the changes of one table into clauses of one ALTER TABLE.
 
     table: as it is now. mapping_of: how a column of this source is held here. emptied: the batch
-    drops the table's rows, so that a type that they do not fit is no obstacle.
+    drops the table's rows, so that their values need not fit a new type.
     """
 
     record: TableRecord
@@ -120,7 +120,7 @@ class Alterer:
                 yield _retyped(column, kind, found, more)
 
     def _renamed(self, column: Column, change: Change) -> Iterator[Clause]:
-        """Nothing where it has its new name already: cut off before it was remembered."""
+        """Nothing where it has its new name already: a crash came before the record of it."""
         found = self.table.column(change.name)
         if found is None or found.name == column.name:
             return
@@ -137,7 +137,7 @@ class Alterer:
         yield Clause(sql, change.what)
 
     def _leaving(self, name: str) -> TargetColumn | None:
-        """A column that the source has no more: not one whose name got other letters' case."""
+        """A column that the source lacks now: not one whose name only changed its case."""
         if any(column.name.lower() == name.lower() for column in self.relation.columns):
             return None
         return self.table.column(name)
@@ -151,7 +151,7 @@ class Alterer:
             return
         self._refuse_kept(column.name)
         if not found.generated and _filled_later(column, mapping.target_type, self.server):
-            # Cut off between the two statements, or somebody's own column of that name.
+            # A crash between the two statements, or somebody's own column of that name.
             what = f"column {column.name} is there"
             yield Clause("", what, fill=_fill(column, mapping))
 
@@ -167,7 +167,7 @@ class Alterer:
             )
 
     def _loosened(self, column: Column, change: Change) -> Iterator[Clause]:
-        """A target that is laxer than the source loses nothing: it is not made stricter."""
+        """A target that allows more than the source loses nothing: it is not made stricter."""
         found = self.table.column(column.name)
         is_strict = found is not None and found.not_null and found.name not in self._primary
         if column.nullable and found is not None and is_strict:
@@ -222,7 +222,7 @@ class Alterer:
         yield from (replace(clause, fill=fill) for clause in added)
 
     def _added_somehow(self, column: Column) -> Iterator[Clause]:
-        """Nullable, and as text where its own type cannot be had or nobody has chosen for it."""
+        """Nullable, and as text where its own type is not possible or a choice is missing."""
         mapping = self.mapping_of(column)
         if self.table.column(column.name) is not None:
             yield from self._added(column)
@@ -233,7 +233,7 @@ class Alterer:
             yield _added(replace(column, nullable=True), as_text, self.server)
 
     def _made_wide(self, column: Column, change: Change) -> Iterator[Clause]:
-        """A type that holds what is there and what comes."""
+        """A type that holds existing and new values."""
         found = self.table.column(column.name)
         kind = self.mapping_of(column).target_type
         if found is None or found.data_type == "longtext" or same_type(found.type_text, kind):
@@ -277,7 +277,7 @@ def fill_new(table: TargetTable, clauses: Sequence[Clause]) -> str:
 
 
 def alter_afresh(table: TargetTable, clauses: Sequence[Clause]) -> str:
-    """The same for a table whose rows do not fit and are dropped anyway: columns made anew."""
+    """The same for a table whose rows do not fit and are dropped anyway: columns are made anew."""
     parts = _parts(clauses, [clause.afresh or clause.sql for clause in clauses])
     return f"alter table {table.sql_name} " + ", ".join(parts)
 
@@ -293,7 +293,7 @@ def _missing(column: Column, kind: str, table: TargetTable) -> RelationNotCarrie
 
 
 def _check(column: Column, mapping: Mapping, table: TargetTable) -> None:
-    """A column that nobody has chosen for is not begun."""
+    """A column with a loss that nobody has chosen for is refused."""
     if mapping.may_run:
         return
     why = mapping.refused or "what may get lost is not chosen for: " + ", ".join(
@@ -301,7 +301,7 @@ def _check(column: Column, mapping: Mapping, table: TargetTable) -> None:
     )
     raise RelationNotCarried(
         f"new column {column.name} of {table.name}, {column.source_type} at the source: {why}",
-        hint="Add to [target.types] what shall become of it (`penstock plan` shows the choices), "
+        hint="Add to [target.types] what to do about it (`penstock plan` shows the choices), "
         "then run again: nothing of the batch was applied.",
         table=str(table.name),
     )
@@ -350,7 +350,7 @@ def _retyped(column: Column, kind: str, found: TargetColumn, more: str = "") -> 
 
 
 def _loosened(found: TargetColumn, what: str) -> Clause:
-    """A column's definition as it is, but that it may be NULL. It is counted up no more."""
+    """A column's definition as it is, but nullable and without AUTO_INCREMENT."""
     kind = _collated(found.type_text, found)
     sql = f"modify column {quoted(found.name)} {kind} null{found.more_sql}"
     return Clause(sql, what, modifies=found.name, loosens=True)

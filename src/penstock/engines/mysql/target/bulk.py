@@ -1,9 +1,9 @@
 """MySQL and MariaDB as targets of the bulk load: the port of `ports/bulk.py`.
 
 As `engines/postgres/target/bulk.py`. A table is made with its primary key, in whose order rows
-come, and gets its other keys when they are there. Emptying a table commits by itself, so it comes
-behind the new plan's mark: a load that is killed in between finds rows without chunks, and empties
-it again. Not here: the tables' statements (`shapes.py`), the rows of a chunk (`chunk.py`).
+come, and gets its other keys after the rows. Emptying a table commits by itself, so it comes after
+the new plan's mark: a load that is killed in between finds rows without chunks, and empties it
+again. Not here: the tables' statements (`shapes.py`), the rows of a chunk (`chunk.py`).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ FINISH_MARK = f"""
        set row_count = %s, finish_time = utc_timestamp()
      where source_schema = %s and source_name = %s and plan = %s
 """
-# Rows come in any order; what they refer to may come later.
+# Rows come in any order; the rows that they refer to may come later.
 SETTINGS = {"foreign_key_checks": "0", "innodb_lock_wait_timeout": "60"}
 
 
@@ -85,7 +85,7 @@ class MySQLBulk:
         ends: ServerPair | None,
     ) -> None:
         self._namespaces = namespaces
-        assert ends is not None, "one end is MySQL"
+        assert ends is not None, "one of the servers is MySQL"
         self._ends = ends
         self._connection: Connection = connect(
             url, application_name=application_name, options=SETTINGS
@@ -134,7 +134,7 @@ class MySQLBulk:
         return True
 
     def create(self, definitions: Sequence[TableDefinition]) -> list[str]:
-        """See BulkTarget. What is made before an error stays: DDL commits by itself."""
+        """See BulkTarget. What is made before an error stays, because DDL commits."""
         connection = self._connection
         progress.ensure_tables(connection)
         run(connection, MARKS, doing="making our tables")
@@ -201,7 +201,7 @@ class MySQLBulk:
         return progress.finished_chunks(self._connection, plan.source)
 
     def under_way(self) -> Mapping[TableName, int]:
-        """See ChunkCounts. These servers do not tell."""
+        """See ChunkCounts. These servers do not show it."""
         return {}
 
     def takes_binary(self, definition: TableDefinition) -> bool:
@@ -273,7 +273,7 @@ class MySQLBulk:
             )
 
     def _add_indexes(self, definition: TableDefinition, name: TableName) -> None:
-        """Indexes that are no keys: one that the server refuses is a warning."""
+        """Indexes that are not keys: one that the server refuses is a warning."""
         for what, statement in index_statements(definition, name, self._ends).items():
             try:
                 self._unless_there(statement, f"adding {what} of {name}")
@@ -281,7 +281,7 @@ class MySQLBulk:
                 logger.warning("index not made", table=str(name), reason=error.message)
 
     def _unless_there(self, statement: str, doing: str) -> None:
-        """Make a key, unless it is there, or a column that the source got since the copy is not."""
+        """Make a key, unless it is there, or needs a column that the source got after the copy."""
         try:
             run_unless_there(self._connection, statement, doing=doing)
         except StatementFailed as error:
@@ -335,8 +335,7 @@ class MySQLBulk:
 
 def _fires(table: TargetTable) -> TargetFires:
     return TargetFires(
-        f"target table {table.name} has trigger {table.triggers[0]}, which would do its work a "
-        "second time",
+        f"target table {table.name} has trigger {table.triggers[0]}, which would do its work twice",
         hint=f"Run: drop trigger {quoted(table.name.schema, table.triggers[0])};",
         table=str(table.name),
     )

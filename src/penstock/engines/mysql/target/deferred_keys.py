@@ -1,4 +1,4 @@
-"""Unique keys made late, and taken away before a table is copied again, in MySQL and MariaDB.
+"""Deferred unique keys in MySQL and MariaDB: made late, and dropped before a table is copied again.
 
 Each is safe to repeat. Not here: when (`penstock.load.deferred_keys`), the statements
 (`shapes.py`).

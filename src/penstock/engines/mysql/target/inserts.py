@@ -1,7 +1,7 @@
 """The lines of LOAD DATA as INSERT statements, for servers that take no LOAD DATA LOCAL. Pure.
 
-What a line escapes, a literal escapes alike (`rows.FIELDS`), so whole blocks are turned into values
-by replacing what stands between them. Not here: where lines come from, and sending (`chunk.py`).
+Lines and literals have the same escapes (`rows.FIELDS`), so whole blocks are turned into values by
+replacing what separates them. Not here: where lines come from, and sending (`chunk.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from penstock.sql.read_plan import AS_IS
 
-_NULL = b"_binary'\\N'"  # a quote within a value has a backslash before it: this is none of those
+_NULL = b"_binary'\\N'"  # a quote within a value has a backslash before it, this one has not
 
 
 def insert_statements(
@@ -47,7 +47,7 @@ def _quoted(block: bytes) -> bytes:
 def _literals(block: bytes) -> list[bytes]:
     text = _quoted(block).replace(b"\t", b"',_binary'").replace(b"\n", b"')\n(_binary'")
     rows = (b"(_binary'" + text).replace(_NULL, b"NULL").split(b"\n")
-    return rows[:-1]  # behind the last line a row has begun that is none
+    return rows[:-1]  # after the last line there is no row
 
 
 def _computed(block: bytes, templates: Sequence[str]) -> list[bytes]:

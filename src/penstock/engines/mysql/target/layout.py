@@ -1,11 +1,10 @@
 """How rows lie in a merge table of MySQL or MariaDB: names, types and order of its columns.
 
 As `engines/postgres/target/merge_rows.py` has it for PostgreSQL: the table's columns under their
-own names, all nullable, behind a few of ours, whose names begin with `wk$`. Values wait as what
-their neutral type is, or as text where the servers' own types hold less of it (dates of any era,
-floats that are no number), and get the target column's type where they are applied. Labels wait in
-an ENUM of their own: the value 0, which strict mode takes from no expression, goes from one ENUM
-into another. Pure.
+own names, all nullable, behind a few of ours, whose names begin with `wk$`. Values are staged as
+their neutral type, or as text where the servers' own types hold less (dates of any era, NaN), and
+get the target column's type where they are applied. Labels are staged in an ENUM of their own:
+strict mode accepts the value 0 from another ENUM, but from no expression. Pure.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _LABELS_MAX = 4096  # characters of all labels of an ENUM that is made anew
 
 
 def enum_sql(column: Column) -> str:
-    """The ENUM that the labels of an ENUM of the source wait in; empty where there is none."""
+    """The ENUM in which the labels of a source's ENUM are staged; empty where there is none."""
     kind = parse_type(column.source_type) if column.neutral == "string" else None
     if kind is None or kind.base != "enum" or not kind.labels:
         return ""
@@ -65,9 +64,9 @@ def enum_sql(column: Column) -> str:
 
 
 def staged_sql(column: Column, *, identifies: bool = False) -> str:
-    """The type that a column's values wait as.
+    """The type as which a column's values are staged.
 
-    identifies: rows are found by it. A FLOAT equals the same FLOAT, and hardly any other number.
+    identifies: rows are found by it. A FLOAT equals the same FLOAT, and few other numbers.
     """
     if identifies and column.neutral == "float32":
         return "float"
@@ -117,12 +116,12 @@ class MergeLayout:
         self.sql_columns = tuple((name, sql) for name, _, sql in columns)
 
     def staged_sql(self, index: int) -> str:
-        """The type that the relation's column of this index waits as."""
+        """The type as which the relation's column of this index is staged."""
         key = self.relation.key
         return staged_sql(self.relation.columns[index], identifies=not key or index in key)
 
     def without_label(self) -> tuple[str, ...]:
-        """The columns in which an empty text is the value 0 of an ENUM, and no label."""
+        """The columns in which an empty text is the value 0 of an ENUM, not a label."""
         return tuple(
             name
             for name, sql in self.sql_columns
@@ -130,7 +129,7 @@ class MergeLayout:
         )
 
     def floats(self) -> tuple[str, ...]:
-        """The columns that wait as FLOAT, and so take no text that is a little more than it."""
+        """The columns that are staged as FLOAT, and so refuse a text that is slightly more."""
         return tuple(name for name, sql in self.sql_columns if sql == "float")
 
     def reference(self, index: int, alias: str = "m") -> str:

@@ -76,7 +76,7 @@ def _emptied(
         return
     dropped = [table for table in present if table in made]
     kept = [table for table in present if table not in made]
-    # Of foreign keys between them no order of ours would do.
+    # No order would satisfy all foreign keys between them.
     unchecked = "set session foreign_key_checks = 0;"
     if dropped:
         listed = ", ".join(quoted(*table) for table in dropped)

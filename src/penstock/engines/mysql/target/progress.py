@@ -114,7 +114,7 @@ FIRST_ACTION = (
 def transaction(connection: Connection) -> Iterator[None]:
     """A transaction, rolled back whole on any error.
 
-    Also where the server has undone only the statement: a wait for a lock that took too long.
+    Also where the server has rolled back only the statement, as after a lock wait timeout.
     Raises what `server_errors` does where it cannot be begun or committed.
     """
     with server_errors("beginning a transaction"):
@@ -128,7 +128,7 @@ def transaction(connection: Connection) -> Iterator[None]:
             try:
                 connection.rollback()
             except pymysql.Error:
-                connection.close()  # the server ends what nobody can commit any more
+                connection.close()  # the server rolls back what cannot be committed any more
         raise
 
 
@@ -263,7 +263,7 @@ def read_applied(connection: Connection, *, for_update: bool = False) -> Applied
 
 
 def refused(before: Applied) -> AppliedByAnother:
-    """The error for a target that does not stand where this loader left it."""
+    """The error for a target that is not where this loader left it."""
     return AppliedByAnother(
         f"the target's applied position is no longer gsn {before.gsn}",
         hint="Let one loader work on a target: stop the other `penstock run` or `penstock load`.",
@@ -273,8 +273,8 @@ def refused(before: Applied) -> AppliedByAnother:
 def advance(connection: Connection, *, log_id: str, before: Applied, after: Applied) -> None:
     """Move the applied position inside the batch's transaction.
 
-    connection: one that counts the rows it found. Raises AppliedByAnother when it does not stand
-    where this loader left it: then the transaction must be rolled back.
+    connection: one that counts the rows it found. Raises AppliedByAnother when it is not where this
+    loader left it: then the transaction must be rolled back.
     """
     changed = run(
         connection,
@@ -352,7 +352,7 @@ def end_segment(connection: Connection, *, slot: str, file: str, mark: str) -> N
 
 
 def finished_segments(connection: Connection, slot: str) -> set[str]:
-    """The files whose CE row is closed, to mend what a crash left out."""
+    """The files whose CE row is closed, to repair what a crash left out."""
     found = rows(
         connection,
         f"select target from {SCHEMA}.wirekite_progress"

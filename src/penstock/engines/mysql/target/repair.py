@@ -35,7 +35,7 @@ class MySQLRepair(MySQLWriter):
         """Connect. Foreign keys are off in this session; triggers cannot be, and are refused."""
         super().__init__(url)
         del namespaces
-        assert ends is not None, "a pair with MySQL has ends"
+        assert ends is not None, "a pair with MySQL has both servers"
         self._ends = ends
         self.replica = True
         doing = "setting up the session"
@@ -74,7 +74,7 @@ class MySQLRepair(MySQLWriter):
             what = f"trigger {found.triggers[0]}" if found.triggers else f"engine {found.engine}"
             raise RepairRefused(
                 f"target table {table.target} has {what}",
-                hint="Triggers would act on what is written: drop them meanwhile. Engines without "
+                hint="Triggers would act on what is written: drop them meanwhile. A table without "
                 "transactions could be left half repaired: alter table ... engine = InnoDB;",
                 table=str(table.target),
             )

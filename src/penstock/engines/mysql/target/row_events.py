@@ -1,9 +1,9 @@
 """Rows as events of the binlog, as MariaDB's BINLOG statement takes them. Pure, vectorized.
 
 That statement hands rows to the storage engine as a replica's applier does: a row is found by its
-key, and no value is parsed from text, or looked at. So nothing may stand in an event that the
-column could not have come to hold otherwise: types are the column's own, lengths and ranges are
-checked here, and a batch with a value that cannot be told exactly goes another way (`NotExact`).
+key, and no value is parsed from text, or looked at. So an event may only hold values that the
+column could hold otherwise: types are the column's own, lengths and ranges are checked here, and a
+batch with a value that an event cannot hold exactly is loaded in another way (`NotExact`).
 Layouts: log_event.h and field.cc of MariaDB 10.5 to 11.8; the same as those that
 `codec/mysql/binlog_cells.py` reads. Not here: which tables go this way (`replay.py`).
 """
@@ -58,14 +58,14 @@ _BLOB_BYTES = {"tiny": 1, "": 2, "medium": 3, "long": 4}
 _UTF8MB4_BYTES = 4
 _DIGITS_MAX = 18  # which one word holds
 _DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
-_JSON = msgspec.json.Decoder(msgspec.Raw)  # looks at the grammar, and makes nothing
+_JSON = msgspec.json.Decoder(msgspec.Raw)  # only checks the grammar
 _DOCUMENT_DEPTH_MAX = 31  # MariaDB's JSON_DEPTH_LIMIT is 32
 _TIMESTAMP_MAX_S = 2**31 - 1
 _US = 1_000_000
 
 
 class NotExact(Exception):
-    """A value that no event tells as the column would hold it."""
+    """A value that no event can hold as the column would."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +105,9 @@ def event_column(
     is_document: bool = False,
     has_zero: bool = False,
 ) -> EventColumn | None:
-    """A column of MariaDB's as events have it; None where they are not made of its type.
+    """A column of MariaDB's as events have it; None where its type is not supported.
 
-    is_document: a check sees to it that its texts are JSON. has_zero: of an ENUM, whether an empty
+    is_document: a check ensures that its texts are JSON. has_zero: of an ENUM, whether an empty
     text is its value 0.
     """
     for pattern, make in _MAKERS:
@@ -138,7 +138,7 @@ def format_statement(server_id: int) -> bytes:
 
 
 def statements(table: EventTable, batch: pa.RecordBatch) -> Iterator[bytes]:
-    """A batch of a merge table's layout as BINLOG statements: rows that go, are new, or changed.
+    """A batch of a merge table's layout as BINLOG statements: deleted, new and changed rows.
 
     Raises NotExact.
     """
@@ -181,7 +181,7 @@ def _images(table: EventTable, batch: pa.RecordBatch, places: Sequence[int]) -> 
 
 
 def _together(parts: list[Part]) -> pa.Array:
-    """The parts of each row behind one another; what is null in a part is left out."""
+    """The parts of each row behind one another; null parts are left out."""
     found: list[Any] = []
     fixed: list[Bytes] = []
     for part in [*parts, None]:
@@ -401,7 +401,7 @@ def _years(values: pa.Array, _how: How) -> list[Part]:
 
 
 def _labels(values: pa.Array, how: How) -> list[Part]:
-    """The numbers of an ENUM's labels; has_zero: an empty text that is none is the value 0."""
+    """The numbers of an ENUM's labels; has_zero: an empty text that is no label is the value 0."""
     size, labels, has_zero = how
     first = 1
     if has_zero and "" not in labels:
@@ -453,7 +453,7 @@ def _documents(values: pa.Array, how: How) -> list[Part]:
     try:
         if any(b"\n" in document for document in documents):
             count = len([_JSON.decode(document) for document in documents])
-        else:  # several times as fast; what is empty is no line
+        else:  # several times as fast; an empty text would be no line
             count = len(_JSON.decode_lines(b"\n".join(documents)))
     except msgspec.DecodeError as error:
         raise NotExact from error

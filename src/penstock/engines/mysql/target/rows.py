@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# What LOAD DATA would take for something else, in the order in which it is replaced.
+# Characters with a meaning in LOAD DATA, in the order in which they are replaced.
 _LINE_ESCAPES = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"), (b"\0", b"\\0"))
 _LITERAL_ESCAPES = (
     (b"\\", b"\\\\"),
@@ -62,7 +62,7 @@ def joined(parts: list[Any], by: bytes, *, null: bytes) -> Any:
 
 
 def as_bytes(values: Any) -> Iterator[memoryview]:
-    """The values behind one another, without a copy: none is null."""
+    """The values one after the other, without a copy: none is null."""
     for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
         offsets = np.frombuffer(chunk.buffers()[1], np.int64)[
             chunk.offset : chunk.offset + len(chunk) + 1
@@ -88,7 +88,7 @@ def text_of(column: Any) -> Any:
 
 
 def _literal(column: Any) -> Any:
-    """A column as SQL literals; numbers stand for themselves."""
+    """A column as SQL literals; numbers are unchanged."""
     kind, text = column.type, text_of(column)
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
         return text

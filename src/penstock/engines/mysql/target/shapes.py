@@ -1,4 +1,4 @@
-"""Tables of MySQL and MariaDB made from a source's definitions. Text of statements alone.
+"""Statements that make tables of MySQL and MariaDB from a source's definitions.
 
 Not here: running them (`bulk.py`), what holds a column (`codec.types`).
 """
@@ -24,8 +24,8 @@ from penstock.sql.schema_translation import Extras, Index, extras_of, short_name
 
 MYSQL_NAME_CHARACTERS_MAX = 64
 _INDEX_NAME = re.compile("key `((?:[^`]|``)+)` ")
-_UTF8 = frozenset({"utf8mb3", "utf8mb4"})  # what only the greater one holds is refused by itself
-# What MariaDB computes where it keeps old rows; those of the source are its own history.
+_UTF8 = frozenset({"utf8mb3", "utf8mb4"})  # the server refuses what only the greater one holds
+# What MariaDB computes for row history; the source's history is its own.
 PERIOD = frozenset({"ROW START", "ROW END"})
 _NOT_ASCII = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 
@@ -46,7 +46,7 @@ def create_sql(
         mapping = mappings[column.name]
         if mapping.refused:
             raise TargetTypeMissing(
-                f"{name}.{column.name} cannot be had in the target: {mapping.refused}",
+                f"{name}.{column.name} is not possible in the target: {mapping.refused}",
                 hint="Leave the table out with an entry like !schema.table in [source] tables.",
                 table=str(name),
             )
@@ -71,13 +71,13 @@ def create_sql(
 
 
 def _column(column: ColumnDefinition, mapping: Mapping) -> str:
-    # NULL is said: without it older servers give a TIMESTAMP a default of their own.
+    # NULL is explicit: without it older servers give a TIMESTAMP a default of their own.
     null = "not null" if column.not_null and not mapping.may_be_null else "null"
     return f"{quoted(column.name)} {mapping.target_type} {null}"
 
 
 def _primary_key(definition: TableDefinition) -> str:
-    """Without the end of the period, which tells a row from its past ones."""
+    """Without the end of the period, which distinguishes a row from its past versions."""
     period = {column.name for column in definition.columns if column.default in PERIOD}
     prefixes = definition.primary_key_prefixes or (0,) * len(definition.primary_key)
     kept = [
@@ -100,7 +100,7 @@ def key_statements(definition: TableDefinition, name: TableName, ends: ServerPai
     """The statements that give a table its unique keys.
 
     Between servers of MySQL's family these are the source's; a unique index of PostgreSQL over
-    expressions or some of the rows has no like.
+    expressions or some of the rows has no counterpart.
     """
     return [_key_statement(key, name, "unique key") for key in _unique_keys(definition, ends)]
 
@@ -124,7 +124,7 @@ def _key_statement(key: UniqueKey, name: TableName, kind: str) -> str:
 def deferred_keys(
     definition: TableDefinition, name: TableName, ends: ServerPair
 ) -> tuple[DeferredKey, ...]:
-    """The unique keys and unique indexes of a table, as they are made later."""
+    """The unique keys and unique indexes of a table that are made later."""
     keys = [
         DeferredKey(
             name=key.name,
@@ -148,7 +148,7 @@ def _name_of(index: str) -> str:
 
 
 def extras_in_mysql(definition: TableDefinition, ends: ServerPair) -> Extras:
-    """What a table gets besides columns and keys; between servers of the family, all there is."""
+    """What a table gets besides columns and keys; between servers of the family, everything."""
     extras = extras_of(definition, ends.source, ends.target, ends.mappings(definition))
     if ends.source.engine.is_mysql:
         extras.defaults = {
@@ -175,7 +175,7 @@ def default_statements(
 def index_statements(
     definition: TableDefinition, name: TableName, ends: ServerPair
 ) -> dict[str, str]:
-    """By what it is the statement that makes each index that is no key."""
+    """By description, the statement for each index that is not a key."""
     if ends.source.engine.is_mysql:
         return {text: f"alter table {quoted(*name)} add {text}" for text in definition.indexes}
     return {
@@ -194,10 +194,10 @@ def foreign_key_statement(
 
 
 def _takes(charset: str, written: str) -> bool:
-    """Whether bytes of a character set mean the same in a column of another.
+    """Whether bytes of a character set mean the same in a column with another one.
 
-    A bulk load sends bytes, which the server takes as they are: of another set they would be other
-    characters, silently.
+    A bulk load sends bytes, which the server stores unchanged: in another character set they would
+    silently be other characters.
     """
     found = charset_named(charset) or charset
     if found == written or {found, written} <= _UTF8:
@@ -246,7 +246,7 @@ def check_shape(definition: TableDefinition, table: TargetTable, ends: ServerPai
 
 
 def mysql_name(name: str) -> str:
-    """The name of a key or a constraint, cut so that no two become one."""
+    """The name of a key or a constraint, cut without making two names equal."""
     return short_name(name, lambda text: len(text) <= MYSQL_NAME_CHARACTERS_MAX)
 
 

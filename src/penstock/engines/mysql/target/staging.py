@@ -1,8 +1,8 @@
 """Merge tables of MySQL and MariaDB: made when missing or of another shape, empty for a batch.
 
 InnoDB tables like the base tables, so that they are allowed wherever those are. Each has a stamp in
-`wirekite_merge`: who empties the table changes it first, so that a worker of a batch that was given
-up finds another one and sends nothing (`send.py`). Not here: applying them (`apply.py`).
+`wirekite_merge`: whoever empties the table changes it first, so that a worker of an abandoned batch
+finds another stamp and sends nothing (`send.py`). Not here: applying them (`apply.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.model import Relation
 from penstock.ports.refusals import StagingChanged
 from penstock.ports.target import SCHEMA
 
-# Up to so many rows are deleted sooner than a new file is made for the table.
+# Up to this many rows, DELETE is faster than a new file for the table.
 FEW_ROWS = 2_000
 MADE_MEANWHILE = 1050
 GONE_MEANWHILE = (1051, 1146)
@@ -94,12 +94,12 @@ class StagingArea:
         self._run(f"truncate table {table}" if many else f"delete from {table}")
 
     def forget(self, names: Iterable[str]) -> None:
-        """Look at the catalogue again when these are next wanted: somebody drops them."""
+        """Look at the catalogue again when these are next needed: they are being dropped."""
         for name in names:
             self._shapes.pop(name, None)
 
     def _look(self, names: list[str]) -> None:
-        """Read the shapes of these: what they were made like, if they are still there."""
+        """Read the shapes with which these were made, if they still exist."""
         if not names:
             return
         doing = "looking for merge tables"
@@ -126,7 +126,7 @@ class StagingArea:
 
 
 def check_staged(connection: Connection, expected: Mapping[str, tuple[int, int]]) -> None:
-    """See that each merge table holds what was staged, and keep writers out until the commit.
+    """Check that each merge table holds what was staged, and keep writers out until the commit.
 
     expected: per name the stamp that it got when it was emptied, and its rows. Call in the
     transaction that applies them; raises StagingChanged.
@@ -156,7 +156,7 @@ def check_staged(connection: Connection, expected: Mapping[str, tuple[int, int]]
 
 
 def drop_merge_tables(connection: Connection, names: Iterable[str]) -> None:
-    """Drop merge tables that only one batch needed. Their stamps stay: they count on."""
+    """Drop merge tables that only one batch needed. Their stamps stay, and keep counting."""
     for name in names:
         run(connection, f"drop table if exists {quoted(SCHEMA, name)}", doing="dropping")
         with server_errors("dropping a merge table"), transaction(connection):

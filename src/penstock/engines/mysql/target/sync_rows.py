@@ -19,7 +19,7 @@ WRITE = (
 def read_table_syncs(connection: Connection) -> dict[TableName, TableSync]:
     """The rows by source table; none before the table is made."""
     try:
-        found = rows(connection, READ, doing="reading the tables that stand apart")
+        found = rows(connection, READ, doing="reading the table syncs")
     except StatementFailed as error:
         if error.fields.get("errno") not in NOT_THERE:
             raise

@@ -67,7 +67,7 @@ class TargetColumn:
 
     data_type: `varchar`; type_text: `varchar(40)`. charset, collation: of text, else empty.
     generated: the target computes it. has_default: it can be left out of an insert. more_sql: its
-    default and comment, as they stand in its definition.
+    default and comment, as in its definition.
     """
 
     name: str
@@ -214,7 +214,7 @@ def _column(row: dict[str, Any], *, is_mariadb: bool) -> TargetColumn:
 
 
 def _more(default: str | None, extra: str, comment: str, *, is_mariadb: bool) -> str:
-    """Default and comment. MariaDB shows defaults as SQL; MySQL as values, or as expressions."""
+    """Default and comment. MariaDB prints defaults as SQL, MySQL as values or expressions."""
     parts = []
     if default is not None and default != "NULL":
         is_sql = is_mariadb or default.lower().startswith(("b'", "current_timestamp"))

@@ -28,7 +28,7 @@ def target_server(version: ServerVersion) -> Server:
 
 
 def source_server(engine: str) -> Server:
-    """A source of which the log says only this; its version is not known."""
+    """A source's server as far as the log knows it: without its version."""
     return Server(engine=Engine(engine or "postgresql"), version=())
 
 
@@ -45,10 +45,10 @@ def mapping_of(
 
 
 def template_for(mapping: Mapping, target: TargetColumn) -> str:
-    """How a value that waits is written into a column that is there.
+    """How a staged value is written into an existing column.
 
-    The table's template is for the type that the table names: in a column of another kind, which
-    somebody else has made, the value goes as it is, and the server's strict mode judges it.
+    The table's template is for the type that the table names: in a column of another type, which
+    somebody else has made, the value is written unchanged, and the server's strict mode decides.
     """
     if mapping.refused or _kind(mapping.target_type) != _kind(target.type_text):
         return "{}"

@@ -1,4 +1,4 @@
-"""Changes of a table's shape in mid-stream: what each becomes in SQL, as it is and leniently.
+"""Changes of a table's shape while changes are applied: each as SQL, exactly or leniently.
 
 Pure. Not here: which changes there are (`sql/shape_changes.py`), running the statements
 (`reshape.py`), making tables (`schema.py`).
@@ -23,7 +23,7 @@ TEXTS = ("text", "character varying")
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """One statement and what it does, for messages. instead: to be tried where it is refused."""
+    """One statement and what it does, for messages. instead: to be tried if it is refused."""
 
     sql: str
     what: str
@@ -32,11 +32,11 @@ class Alteration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alterer:
-    """What the changes of one table become.
+    """Turns the changes of one table into statements.
 
     table: as the catalogue has it now. emptied: the table's rows are dropped first (a reload
-    follows), so that types change without a cast. replaced: they are not dropped but all written
-    anew, or deleted, behind the change.
+    follows), so that types change without a cast. replaced: they are not dropped, but all rewritten
+    or deleted after the change.
     """
 
     record: TableRecord
@@ -62,9 +62,11 @@ class Alterer:
                 )
 
     def is_given_up_above(self, change: Change) -> bool:
-        """Whether a column is gone that goes with the table it is inherited from, and not before.
+        """Whether a dropped column is inherited, so that it is dropped with the parent's and not
+        before.
 
-        The log may tell of the parent later, or never: the source's tables may be in no tree.
+        The parent's change may come later in the log, or never: the source's tables may be in no
+        tree.
         """
         found = self.table.column(change.name)
         is_gone = (
@@ -169,7 +171,7 @@ class Alterer:
         )
 
     def _loosened(self, name: str, change: Change, *, nullable: bool) -> Iterator[Alteration]:
-        """A target that is laxer than the source loses nothing: it is not made stricter."""
+        """A target that allows more than the source loses nothing: it is not made stricter."""
         found = self.table.column(name)
         if nullable and found is not None and found.not_null and name not in self._primary_columns:
             sql = f"{self._alter_at(found)} alter column {quoted(name)} drop not null"
@@ -193,7 +195,7 @@ class Alterer:
         yield Alteration(f"{self._alter} {dropped}add primary key ({listed})", change.what)
 
     def _refuse_inherited(self, found: TargetColumn, kind: str, change: Change) -> None:
-        """A type that holds less, on a whole tree, before the log says that the tree has it."""
+        """Refuse a narrower type for a whole tree until the log says that the tree has it."""
         if found.origin is not None and change.kind is not ChangeKind.WIDEN_TYPE:
             raise RelationNotCarried(
                 f"{change.what}, and {self.table.name} inherits the column from {found.origin}",
@@ -231,13 +233,13 @@ class Alterer:
             yield Alteration(sql, f"column {name} is no longer of the key")
         if found.identity:
             sql = f"{self._alter} alter column {quoted(name)} drop identity"
-            yield Alteration(sql, f"column {name} is no longer counted up")
+            yield Alteration(sql, f"column {name} is no longer an identity column")
         if found.not_null:
             sql = f"{self._alter_at(found)} alter column {quoted(name)} drop not null"
             yield Alteration(sql, f"{change.what}, and stays")
 
     def _made_wide(self, column: Column, change: Change) -> Iterator[Alteration]:
-        """A type that holds what is there and what comes."""
+        """A type that holds existing and new values."""
         found = self.table.column(column.name)
         kind = self._kind(column)
         if found is None or found.type_text in TEXTS or same_type(found.type_text, kind):
@@ -264,7 +266,7 @@ class Alterer:
         return f"alter table {self.table.sql_name}"
 
     def _alter_at(self, column: TargetColumn | None) -> str:
-        """The beginning of a statement that takes a column; of the whole tree if inherited."""
+        """The beginning of a statement about a column; for the whole tree if it is inherited."""
         if column is None or column.origin is None:
             return self._alter
         return f"alter table {quoted(*column.origin)}"

@@ -1,10 +1,10 @@
 """One batch into the target, inside one transaction: tables in order, phase by phase.
 
-Two modes. With the right to set session_replication_role, foreign keys and ordinary triggers are
-off, and only the net result counts. Without it every statement must please the foreign keys:
-deletes of rows on which nothing hangs come first, then upserts with parents first, then deletes
-of the others with children first; what cannot be carried that way is refused with the GRANT to
-type, and the target stays at the batch before. Not here: the statements (`merge.py`).
+Two modes. With the privilege to set session_replication_role, foreign keys and ordinary triggers
+are off, and only the net result counts. Without it every statement must satisfy the foreign keys:
+deletes of rows that nothing refers to come first, then upserts with parents first, then deletes of
+the others with children first; what cannot be applied that way is refused with the GRANT to type,
+and the target stays at the batch before. Not here: the statements (`merge.py`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ logger = structlog.get_logger(__name__)
 
 LOCK_TIMEOUT_MS = 10_000
 ANALYZE_ROWS_MIN = 5_000
-# From so many rows on a second statement, and steering the planner, cost less than they spare.
+# From this many rows on, a second statement and planner settings cost less than they save.
 MANY_ROWS = 1_000
 APPLICATION_NAME = "penstock loader"
 
@@ -49,9 +49,9 @@ APPLICATION_NAME = "penstock loader"
 class Target:
     """The loader's connection to the target and what it knows of it.
 
-    replica: session_replication_role is set. foreign: what the rows' types mean here. policies:
-    what becomes of changes of shape. catalogue and records are read once and again after changes of
-    shape; `forget()` drops them after a failure. noted: see `take_notes`.
+    replica: session_replication_role is set. foreign: what the rows' types mean here. policies: of
+    changes of shape. catalogue and records are read once and again after changes of shape;
+    `forget()` drops them after a failure. noted: see `take_notes`.
     """
 
     connection: psycopg.Connection
@@ -186,7 +186,7 @@ class _PhaseApply:
     def _replaced(self) -> set[TableName]:
         """Tables that are read again and have columns which the source lacks, or soon will.
 
-        Their rows are brought to what was read one by one, lest those columns' values be lost.
+        Their rows are updated one by one, so that those columns' values are not lost.
         """
         may_keep = any(
             self.target.policies.of(kind) in (Policy.TRY_EVOLVE, Policy.LENIENT, Policy.IGNORE)
@@ -269,7 +269,7 @@ class _PhaseApply:
             self.target.need(stale)
 
     def _inherits(self, relation: Relation) -> bool:
-        """Whether other tables should be altered first: what a parent changes, its children get."""
+        """Whether other tables should be altered first: children inherit their parent's changes."""
         table = self.target.tables[self._target_name(relation)]
         return any(column.origin is not None for column in table.columns)
 
@@ -300,10 +300,10 @@ class _PhaseApply:
 
     @contextmanager
     def _by_index(self, merge: MergeSql) -> Iterator[None]:
-        """Find the rows of many keys by the key's index, as so many single statements would.
+        """Find the rows of many keys by the key's index, as single statements would.
 
-        Left alone the planner rather reads the whole table than look up a tenth of its rows: it
-        takes a look-up in memory for five times as dear as it is.
+        By itself the planner reads the whole table rather than look up a tenth of its rows: it
+        assumes that a look-up in memory costs five times what it does.
         """
         counts = merge.merge.counts
         many = counts.upserts + counts.deletes >= MANY_ROWS
@@ -318,7 +318,7 @@ class _PhaseApply:
         )
 
     def _is_late(self, merge: MergeSql) -> bool:
-        """Whether rows of other tables may hang on the rows to delete until those are updated."""
+        """Whether rows of other tables may refer to the rows to delete until those are updated."""
         hung_on = bool(merge.table.children) or merge.table.self_reference
         return hung_on and not self.target.replica and merge.way is not ReadPlan.COUNT
 
@@ -368,7 +368,7 @@ class _PhaseApply:
             self._run(merge.insert(), merge.table.name)
 
     def _update_and_insert(self, merge: MergeSql, known: int) -> None:
-        """Upsert many rows by what the log knows of them, and by trying where it is wrong."""
+        """Upsert many rows by what the log says of them, or by trying where it is wrong."""
         new, table = merge.merge.counts.new, merge.table.name
         if known:
             with self._by_index(merge):
@@ -386,7 +386,7 @@ class _PhaseApply:
             self._expect(merge, merge.insert_new(upsert=True), new)
 
     def _place(self, merge: MergeSql, wanted: int) -> None:
-        """Upsert in one go, or, when a unique constraint objects, in an order that pleases it."""
+        """Upsert at once, or, if a unique constraint refuses, in an order that satisfies it."""
         connection = self.target.connection
         try:
             with connection.transaction():
@@ -446,7 +446,7 @@ class _PhaseApply:
 def parents_first(merges: Sequence[MergeSql]) -> list[MergeSql]:
     """Order by foreign keys, parents before children.
 
-    In a cycle the keys that are checked at once decide; where these make one too, names.
+    In a cycle the keys that are checked at once decide; if these form a cycle too, names do.
     """
     waiting = {merge.table.name: merge for merge in sorted(merges, key=lambda m: m.table.name)}
     result: list[MergeSql] = []

@@ -1,4 +1,4 @@
-"""What is settled about a bulk load's tables before the first row: refusals and formats.
+"""What is decided about a bulk load's tables before the first row: refusals and formats.
 
 Reads the target at most. Not here: whose rows a table holds (`ledger.next_step`).
 """
@@ -29,7 +29,7 @@ BINARY_TYPES = frozenset(
 )  # fmt: skip
 
 
-# Foreign keys of other tables to these that do something when a row goes.
+# Foreign keys of other tables to these that act on a DELETE.
 CASCADES = """
     select conrelid::regclass::text, confrelid::regclass::text, conname
       from pg_constraint
@@ -66,7 +66,7 @@ def check_quiet(table: TargetTable) -> None:
 
 
 def check_no_cascade(connection: psycopg.Connection, tables: Sequence[TableName]) -> None:
-    """Refuse to empty tables when that would change or take rows of others that refer to them."""
+    """Refuse to empty tables when that would change or delete rows of others that refer to them."""
     names = [quoted(*table) for table in tables]
     row = connection.execute(CASCADES, {"names": names}).fetchone()
     if row is None:

@@ -1,4 +1,4 @@
-"""What a bulk load does when all rows are there: keys, indexes, statistics, foreign keys.
+"""What a bulk load does after the rows: keys, indexes, statistics, foreign keys.
 
 Each is safe to repeat. Not here: the statements that make keys (`postgres.schema`).
 """
@@ -58,7 +58,7 @@ def add_all_keys(
             return
         target = target_name(definition.name, namespaces)
         with connect(target_url, application_name=APPLICATION_NAME, options=settings) as connection:
-            commit_durably(connection)  # the load is called finished behind it
+            commit_durably(connection)  # the load counts as finished after it
             if target in made:
                 add_keys(connection, definition, namespaces)
             with server_errors(f"analyzing {target}"):
@@ -75,9 +75,9 @@ def add_all_keys(
 def analyze(connection: psycopg.Connection, definition: TableDefinition, table: TableName) -> None:
     """Give the planner statistics of a table that was filled just now.
 
-    Of the columns that it has: the source may have got more since.
-    Rough ones where autovacuum makes thorough ones soon: it finds the rows counted as changed,
-    because an ANALYZE that names columns does not reset that count.
+    For the columns that it has: the source may have more by now. Rough ones where autovacuum soon
+    makes better ones: it finds the rows counted as changed, because an ANALYZE that names columns
+    does not reset that count.
     """
     row = connection.execute(AUTOVACUUM_COMES, {"name": quoted(*table)}).fetchone()
     there = read_target_tables(connection, [table]).get(table)

@@ -1,4 +1,4 @@
-"""Unique keys made late, and taken away before a table is copied again, in PostgreSQL.
+"""Deferred unique keys in PostgreSQL: made late, and dropped before a table is copied again.
 
 Not here: when (`penstock.load.deferred_keys`), and the statements (`schema.py`).
 """
@@ -23,7 +23,7 @@ def add_deferred_keys(url: str, table: DeferredTable) -> list[str]:
         connect(url, application_name=APPLICATION_NAME, options=settings) as target,
         server_errors(f"adding keys of {table.target}"),
     ):
-        commit_durably(target)  # they are forgotten behind it
+        commit_durably(target)  # they are forgotten after it
         return schema.add_deferred_keys(target, table)
 
 

@@ -1,8 +1,8 @@
 """Labels that an enum got at the source after the target's type was made.
 
-The server sends no message for ALTER TYPE ... ADD VALUE; the first row that uses the label tells.
-A label is added behind the others, since its place is not known: that matters only to who sorts
-by the type. Outside a transaction, because a new label cannot be used in the one that adds it.
+The server sends no message for ALTER TYPE ... ADD VALUE; the first row that uses the label shows
+it. A label is added after the others, because its place is not known: that only affects sorting by
+the type. Outside a transaction, because a new label cannot be used in the one that adds it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class EnumLabelMissing(PenstockError):
     code = "TG36"
 
 
-# Through domains on domains, and one array of whichever.
+# Through domains over domains, and one array of any of them.
 ENUM_COLUMNS = """
     with recursive below(name, id, arrays) as (
         select a.attname, a.atttypid, 0

@@ -1,9 +1,8 @@
 """Rows of another engine on their way into PostgreSQL, by the one table of types.
 
-The log holds them in the words of their source. Here they get the types that the target's tables
-have, and the expressions that make a value which waits in a merge table one of those. Rows that
-come from PostgreSQL are left as they are. Pure. Not here: the table itself (`codec.types`), and
-making tables (`bulk.py`).
+The log holds them with the types of their source. Here they get the types of the target's tables,
+and the expressions that convert staged values to these. Rows that come from PostgreSQL are left as
+they are. Pure. Not here: the table itself (`codec.types`), and making tables (`bulk.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ ANY_POSTGRES = Server(engine=Engine.POSTGRESQL, version=())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foreign:
-    """What rows of a source mean here. engine: the source's as the log has it, empty: ours."""
+    """How rows of a source are translated. engine: the source's in the log, empty: ours."""
 
     engine: str = ""
     target: Server = ANY_POSTGRES
@@ -44,7 +43,7 @@ class Foreign:
         return replace(relation, columns=columns)
 
     def writes(self, relation: Relation) -> dict[str, str]:
-        """By column a template over the waiting value; left out where it goes as it is."""
+        """By column a template over the staged value; left out where it is unchanged."""
         if self.is_ours:
             return {}
         return {
@@ -74,5 +73,5 @@ class Foreign:
 
 
 def written(text: str, column: str, writes: Mapping[str, str]) -> str:
-    """A waiting value, given as SQL, with the column's template around it."""
+    """A staged value, given as SQL, with the column's template around it."""
     return typemap.filled(writes.get(column, AS_IS), text)

@@ -61,7 +61,7 @@ def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
 def _emptied(
     connection: psycopg.Connection, tables: Collection[TableName], made: Collection[TableName]
 ) -> Iterator[Removal]:
-    """All in one statement: foreign keys between them are no hindrance then."""
+    """All in one statement, which foreign keys between them do not prevent."""
     kinds = {table: connection.execute(KIND, tuple(table)).fetchone() for table in sorted(tables)}
     present = {table: kind[0] for table, kind in kinds.items() if kind is not None}
     if not present:

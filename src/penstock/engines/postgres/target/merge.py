@@ -9,7 +9,7 @@ Which way a table goes:
   only at the end of the batch, where the key's constraint is deferrable, or where an identity
   column refuses updates.
 - PLACE: as UPSERT, with the order worked out when a unique constraint objects: where REPLACE
-  would be right but rows of other tables hang on this one, or the table has columns of its own.
+  would be right but rows of other tables refer to this one, or the table has columns of its own.
 - COUNT: tables without a key: so many copies of a row out, so many in.
 
 Not here: the order of tables and the transaction (`apply.py`).

@@ -1,10 +1,10 @@
 """How rows lie in a merge table: the names, types and order of its columns.
 
 The base table's columns under their own names, all nullable, behind a few of ours, whose names
-begin with `wk$`. A value that waits as text may be longer than the same value in the base table, so
-that a row of a table of very many columns would not fit on a page of the server: there all columns
-but the key's wait in arrays, one for each type and some dozens of columns, which the server may
-store elsewhere. Pure; the SQL is in `engines/postgres/target/merge.py`.
+begin with `wk$`. A value that is staged as text may be longer than the same value in the base
+table, so that a row of a table of very many columns would not fit on a page of the server: there
+all columns but the key's are staged in arrays, one for each type and some dozens of columns, which
+the server may store out of line. Pure; the SQL is in `engines/postgres/target/merge.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.engines.postgres.connect import quoted
 from penstock.engines.postgres.target.types import AS_TEXT, Staged, staged
 from penstock.model import Column, Relation
 
-DONE = 3  # never staged: a row that one of several statements has brought in
+DONE = 3  # never staged: a row that one of several statements has applied
 
 COLUMNS_MAX = 1_600  # of a table in PostgreSQL
 ROW_BYTES_MAX = 8_000  # of the 8,160 that a page has for one row
@@ -49,7 +49,7 @@ PACKED_COLUMNS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class _Pack:
-    """An array column: its name, how its elements wait, and which columns they are."""
+    """An array column: its name, its elements' staged type, and their columns."""
 
     name: str
     kind: Staged
@@ -101,7 +101,7 @@ class MergeLayout:
     # --- for statements ---------------------------------------------------------------------------
 
     def kind(self, index: int) -> Staged:
-        """How the relation's column of this index waits."""
+        """How the relation's column of this index is staged."""
         return self._kinds[index]
 
     def reference(self, index: int, alias: str = "") -> str:

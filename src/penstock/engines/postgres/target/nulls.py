@@ -1,7 +1,7 @@
-"""NOT NULL that the source has given up since the target's table was made.
+"""NOT NULL that the source has dropped since the target's table was made.
 
-The server sends no message for DROP NOT NULL; the first NULL tells. Only tables that penstock made
-are altered: their NOT NULL is a copy of the source's, and no more than that.
+The server sends no message for DROP NOT NULL; the first NULL shows it. Only tables that penstock
+made are altered: their NOT NULL is a copy of the source's, and no more than that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NOT_NULL_COLUMNS = """
 def drop_not_null(
     connection: psycopg.Connection, merges: Iterable[tuple[TableName, str, MergeLayout]]
 ) -> int:
-    """Take NOT NULL from the columns in which filled merge tables hold a NULL; of how many.
+    """Drop NOT NULL of the columns in which filled merge tables hold a NULL; of how many.
 
     merges: target table, the name of its merge table and how that is laid out.
     """

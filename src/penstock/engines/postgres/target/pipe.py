@@ -1,4 +1,4 @@
-"""COPY from one server into another: bytes as they come, both servers at work at once.
+"""COPY from one server into another: bytes as they come, both servers working at once.
 
 One thread and no waiting on one side while the other could go on. Where both sockets carry the
 protocol as it is, `relay.py` passes whole blocks on; under TLS libpq's calls are used, row by row,
@@ -137,7 +137,7 @@ def _end(connection: PGconn, doing: str) -> int:
 
 
 def _abandon(into: PGconn) -> None:
-    """Make the target give up what it has got, if it can still be told."""
+    """Make the target discard what it has got, if it can still be reached."""
     if into.status != pq.ConnStatus.OK:
         return
     into.nonblocking = 0
@@ -146,7 +146,7 @@ def _abandon(into: PGconn) -> None:
         while into.get_result() is not None:
             continue
     except psycopg.Error:
-        into.finish()  # it could not be told: a closed connection rolls back as well
+        into.finish()  # it could not be reached: a closed connection rolls back as well
 
 
 def _refused(connection: PGconn, result: PGresult, doing: str) -> PenstockError:

@@ -3,7 +3,7 @@
 `wirekite_progress` and `wirekite_action` are document 000's, with the choices it leaves open made
 as ARCHITECTURE.md says. Three tables are our own: `wirekite_log` binds the target to one change log
 and holds how far it is applied, `wirekite_table` holds the captured tables' shapes as applied,
-`wirekite_apart` the tables that stand apart from the flow (`ports/table_sync.py`).
+`wirekite_apart` the tables with a table sync (`ports/table_sync.py`).
 Times are UTC. Plain psycopg and no Spark, so that every process may import this.
 """
 
@@ -202,7 +202,7 @@ def advance(
 ) -> None:
     """Move the applied position inside the batch's transaction.
 
-    Raises AppliedByAnother when it does not stand where this loader left it: then the
+    Raises AppliedByAnother when it is not where this loader left it: then the
     transaction must be rolled back.
     """
     changed = connection.execute(
@@ -286,7 +286,7 @@ def end_segment(connection: psycopg.Connection, *, slot: str, file: str, mark: s
 
 
 def finished_segments(connection: psycopg.Connection, slot: str) -> set[str]:
-    """The files whose CE row is closed, to mend what a crash left out."""
+    """The files whose CE row is closed, to repair what a crash left out."""
     rows = connection.execute(
         "select target from wirekite.wirekite_progress"
         " where operation = 'CE' and source = %s and finish_time is not null",

@@ -46,7 +46,7 @@ class PostgresProgress:
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
         """See `Progress`."""
-        with server_errors("reading the tables that stand apart"):
+        with server_errors("reading the table syncs"):
             return sync_rows.read_table_syncs(self._connection)
 
     def read_left_out(self) -> dict[TableName, frozenset[str]]:

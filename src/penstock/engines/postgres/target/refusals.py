@@ -26,7 +26,7 @@ _NAMING = re.compile(
     r"reg(class|proc|procedure|oper|operator|type|role|namespace|collation|config|dictionary|database)"
     r"(\[\])*\Z"
 )
-# What their input functions say of a name that nothing has, or that is not clear.
+# What their input functions say of an unknown or ambiguous name.
 _NAMELESS = frozenset({"42P01", "42883", "42725", "42704", "3F000", "42602", "3D000"})
 
 
@@ -76,7 +76,7 @@ def apply_error(
     if state in _NAMELESS and error.diag.statement_position is None and any(naming.values()):
         return _name_refused(said, table, naming, fields)
     if state is not None and (state.startswith("22") or state in ("23502", "23514", "42804")):
-        # What follows a colon is the value itself: rows do not belong into messages.
+        # The value itself follows the colon: rows do not belong into messages.
         return ValueRefused(
             f"applying to {table}: {said.partition(':')[0]}",
             hint=f"Make the column or constraint of {quoted(*table)} as it is in the source"
@@ -98,7 +98,7 @@ def apply_error(
 
 
 def _loosening(error: psycopg.Error, table: TableName) -> str:
-    """The statement for what the source surely does not have, since it has such rows."""
+    """The statement that drops what the source cannot have, since it has such rows."""
     column, constraint = error.diag.column_name, error.diag.constraint_name
     if error.sqlstate == "23502" and column and error.diag.table_name == table.name:
         return f" (alter table {quoted(*table)} alter column {quoted(column)} drop not null;)"

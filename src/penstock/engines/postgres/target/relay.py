@@ -1,11 +1,11 @@
 """COPY from server to server in whole blocks, on the sockets below two psycopg connections.
 
-libpq hands out one row per call, which costs several times what moving it costs. Rows are framed
-alike in both directions, so the frames are passed on as they are: psycopg logs in and does all
-else, and for the time of one COPY, while both connections stand idle, this module speaks on their
-sockets. It leaves them as it found them, at ReadyForQuery with nothing unread, or closes them.
-Works only where the socket carries the protocol as it is: `plain` tells. Not here: the same
-through libpq, for TLS (`pipe.py`).
+libpq returns one row per call, which costs several times what moving it costs. Rows are framed
+alike in both directions, so the frames are passed on unchanged: psycopg logs in and does everything
+else, and for the time of one COPY, while both connections are idle, this module uses their sockets.
+It leaves them as it found them, at ReadyForQuery with nothing unread, or closes them. Works only
+where the socket has the plain protocol: `plain` says so. Not here: the same through libpq, for TLS
+(`pipe.py`).
 Source: PostgreSQL manual, "COPY Operations" and "Message Formats".
 """
 
@@ -48,7 +48,7 @@ class CopyConnectionLost(PenstockError):
 
 
 def plain(connection: psycopg.Connection) -> bool:
-    """Whether a connection's socket carries the protocol as it is: no TLS, no GSS encryption."""
+    """Whether a connection's socket has the plain protocol: no TLS, no GSS encryption."""
     pgconn = connection.pgconn
     return not pgconn.ssl_in_use and not pgconn.used_gssapi
 
@@ -60,7 +60,7 @@ def relay(
 
     Both connections must be `plain` and idle or in a transaction, both statements of the same
     format. Returns the rows that the source sent and those that the target took in, as their
-    CommandCompletes tell; the transactions are open as before. Raises CopyConnectionLost, WireError
+    CommandCompletes say; the transactions are open as before. Raises CopyConnectionLost, WireError
     or the typed errors of `engines.postgres.connect`; then both connections are closed, and the
     target rolls back.
     """
@@ -78,7 +78,7 @@ def relay(
             taker.send(pgwire.COPY_DONE)
             return sent, taker.completed()
     except BaseException:
-        # They may stand anywhere in the middle: nobody can speak on them any more.
+        # They may be anywhere in a message: they cannot be used any more.
         source.pgconn.finish()
         target.pgconn.finish()
         raise
@@ -217,14 +217,14 @@ class _Side:
                 self._wait(select.POLLIN)
 
     def aside(self, kind: int, body: bytes) -> None:
-        """Take a message that is no part of the copy. Raises the server's error if it is one."""
+        """Handle a message that is not part of the copy. Raises the server's error if it is one."""
         if kind == _ERROR:
             raise statement_error(self._doing, server_error(body))
         if kind not in _ASIDE:
             self._lost(f"the server sent a message of type {chr(kind)!r} in the middle of a copy")
 
     def listen(self) -> None:
-        """Take what a server says that has only to take in: an error, or something aside."""
+        """Read from the server that only receives: an error, or another message."""
         while self.receive():
             while pgwire.frame_at(self.view, self.start, self.end) is not None:
                 self.aside(*self.message())

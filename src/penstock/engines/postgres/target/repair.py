@@ -26,8 +26,8 @@ from penstock.ports.target import Applied
 
 PRESENT = "select to_regclass('wirekite.wirekite_log') is not null"
 APPLIED = "select applied_gsn from wirekite.wirekite_log for update"
-# What would act on our writes: foreign keys of both directions are triggers too. Those that check
-# deferred unique keys change nothing.
+# What would act on our writes: foreign keys of both directions are triggers too. Triggers that
+# check deferred unique keys change nothing.
 ACTING = """
     select tgname
       from pg_trigger

@@ -36,7 +36,7 @@ TYPES = TypeRules(holds=holds, same=same_type)
 class Reshaping:
     """One table on its way to another shape.
 
-    refused: the typed error for one of the server's. noted: gets what could not be carried out.
+    refused: the typed error for one of the server's. noted: called with what could not be applied.
     """
 
     connection: psycopg.Connection
@@ -89,7 +89,7 @@ class Reshaping:
         for alteration in alterer.ungenerated():
             self._execute(alteration, table.name)
         for place, change in enumerate(changes):
-            if place:  # columns went and came
+            if place:  # columns were dropped and added
                 alterer = self._looked_again(alterer)
             self._one(change, alterer, schema_drift)
         return schema_drift.record(record, relation)
@@ -123,7 +123,7 @@ class Reshaping:
                 raise
             note = schema_drift.note(change, error.message)
             self.noted.append((name, note))
-            logger.warning("change of shape not carried out", table=str(name), note=note)
+            logger.warning("change of shape not applied", table=str(name), note=note)
             self._execute_all(alterer.lenient(change), name)
             return Policy.LENIENT
         return Policy.EVOLVE

@@ -1,7 +1,7 @@
 """Target tables made from the source's definitions, or checked against them.
 
 Order of a load from scratch: `create_tables` (types, tables without keys), the rows, `add_keys`
-(primary key, unique keys, indexes), and when all tables stand at one position `add_foreign_keys`;
+(primary key, unique keys, indexes), and when all tables are at one position `add_foreign_keys`;
 `add_deferred_keys` before that where rows are of several moments. Each is safe to repeat. Not here:
 changes of shape in mid-stream (`alter.py`).
 """
@@ -100,7 +100,7 @@ def _record(
                 target=target,
                 merge_name=name,
                 made=target in made,
-                # Rows have no values for columns that both sides compute.
+                # Rows have no values for generated columns.
                 columns=tuple((c.name, c.type_text) for c in definition.columns if not c.generated),
             )
         )
@@ -191,7 +191,7 @@ def _set_default(
     namespaces: Mapping[str, str],
     notes: list[str],
 ) -> None:
-    """Give a column its default. Rows never need it, so one that fails is a note, no error."""
+    """Give a column its default. Rows never need it, so one that fails is a note, not an error."""
     if column.default is None or column.generated or column.identity_kind:
         return
     try:
@@ -297,14 +297,14 @@ def _extension_type(connection: psycopg.Connection, type_text: str) -> str | Non
 
 
 def _without_modifiers(type_text: str) -> str:
-    """to_regtype of servers below 17 dislikes some modifiers: `interval day to second(3)`."""
+    """to_regtype of servers below 17 refuses some modifiers: `interval day to second(3)`."""
     text = re.sub(r"\((?:[^()\"]*)\)", "", type_text)
     return re.sub(r"^interval .*?(\[\].*)?$", r"interval\1", text) if "[" not in text else text
 
 
 @contextmanager
 def ddl_errors(doing: str) -> Iterator[None]:
-    """Turn a refused definition statement into TargetDdlFailed with the server's words."""
+    """Turn a refused DDL statement into TargetDdlFailed with the server's message."""
     try:
         yield
     except psycopg.errors.UndefinedObject as error:
@@ -370,7 +370,7 @@ def add_keys(
 def _unless_lacking(table: TableName, what: str) -> Iterator[None]:
     """Leave out a key of columns that the source got since the rows were copied.
 
-    They come by the log, which carries no keys. Raises TargetDdlFailed for anything else.
+    They come in the log, which has no keys. Raises TargetDdlFailed for anything else.
     """
     with ddl_errors(f"adding {what} of {table}"):
         try:
@@ -410,9 +410,9 @@ def deferred_keys(
 
 
 def add_deferred_keys(connection: psycopg.Connection, table: DeferredTable) -> list[str]:
-    """Make unique keys that have waited, each as a whole; what is there already is left alone.
+    """Make deferred unique keys, each as a whole; what is there already is left alone.
 
-    Returns a sentence for each that cannot be had any more. Raises TargetDdlFailed.
+    Returns a sentence for each that cannot be made any more. Raises TargetDdlFailed.
     """
     there = read_target_tables(connection, [table.target]).get(table.target)
     present = _index_names(connection, table.target)
@@ -435,7 +435,7 @@ def add_deferred_keys(connection: psycopg.Connection, table: DeferredTable) -> l
 
 
 def drop_deferred_keys(connection: psycopg.Connection, table: DeferredTable) -> list[str]:
-    """Take unique keys away that an earlier load of the table has made.
+    """Drop unique keys that an earlier load of the table has made.
 
     Returns a sentence for each that has to stay.
     """
@@ -463,7 +463,7 @@ def add_foreign_keys(
 
     Deferrable, because a batch holds the net effect of many transactions and can satisfy them
     only at its end. A key to a table that is not in the target is left out, with a note in the
-    returned list. Call when all tables stand at one position: existing rows are checked.
+    returned list. Call when all tables are at one position: existing rows are checked.
     """
     notes: list[str] = []
     names = {target_name(d.name, namespaces) for d in definitions}

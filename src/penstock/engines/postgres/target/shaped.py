@@ -1,7 +1,6 @@
 """A table of another engine as PostgreSQL has it: columns, keys, indexes, foreign keys.
 
-Not here: what has an equal at all (`penstock.sql.schema_translation`), the statements that make
-tables (`schema.py`).
+What has a counterpart at all: see `penstock.sql.schema_translation`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from penstock.sql.schema_translation import Index, extras_of, short_name
 def postgres_definition(
     definition: TableDefinition, ends: ServerPair, namespaces: Mapping[str, str]
 ) -> TableDefinition:
-    """A table of MySQL or MariaDB as a table of PostgreSQL, with what has an equal there.
+    """A table of MySQL or MariaDB as a table of PostgreSQL, with what has a counterpart there.
 
     Left out: keys over parts of a text, and what `extras_of` says.
     """
@@ -72,7 +71,7 @@ POSTGRES_NAME_BYTES_MAX = 63
 
 
 def postgres_name(name: str) -> str:
-    """The name of an index or a constraint, cut as PostgreSQL would not: no two become one."""
+    """The name of an index or a constraint, cut without making two names equal."""
     return short_name(name, lambda text: len(text.encode()) <= POSTGRES_NAME_BYTES_MAX)
 
 
@@ -86,7 +85,7 @@ def postgres_index(index: Index, table: TableName) -> str:
 
 
 def postgres_foreign_key(key: ForeignKey) -> ForeignKey:
-    """A foreign key with its definition in PostgreSQL's words; schemas are the source's."""
+    """A foreign key with its definition in PostgreSQL's syntax; schemas are the source's."""
     columns = ", ".join(map(quoted, key.columns))
     referred = ", ".join(map(quoted, key.target_columns))
     return ForeignKey(

@@ -1,9 +1,9 @@
 """Merge tables: made when missing, made anew when their shape changed, empty when a batch begins.
 
 They are unlogged: a crash of the server empties them, and then the batch is staged again. There
-are two sets of them, so that one batch can be staged while the one before it is applied; as long
-as no two batches meet, all go through the first set, whose tables have the documented names.
-Not here: filling them (`load/job.py`) and applying them (`apply.py`).
+are two sets of them, so that one batch can be staged while the one before it is applied; as long as
+no two batches overlap, all use the first set, whose tables have the documented names. Not here:
+filling them (`load/job.py`) and applying them (`apply.py`).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class StagingArea:
             self._connection.execute(f"truncate {listed}")
 
     def forget(self, names: Iterable[str]) -> None:
-        """Look at the catalogue again when these are next wanted: somebody drops them."""
+        """Look at the catalogue again when these are next needed: they are being dropped."""
         for name in names:
             self._shapes.pop(name, None)
 
@@ -98,12 +98,12 @@ class StagingArea:
 
 
 def check_staged(connection: psycopg.Connection, expected: Mapping[str, tuple[int, int]]) -> None:
-    """Lock merge tables against writers, and see that each holds what was staged.
+    """Lock merge tables against writers, and check that each holds what was staged.
 
     expected: per name the stamp that it got when it was emptied, and its rows. A worker of an
-    earlier try, which Spark gave up, may still be sending rows: then there are too many. A crash
-    of the server empties unlogged tables, and another loader may use the same ones. Call in the
-    transaction that applies them; raises StagingChanged.
+    earlier attempt, which Spark gave up, may still be sending rows: then there are too many. A
+    crash of the server empties unlogged tables, and another loader may use the same ones. Call in
+    the transaction that applies them; raises StagingChanged.
     """
     if not expected:
         return

@@ -71,7 +71,7 @@ class TargetTable:
 
     triggers: user triggers and their tgenabled letter. parents, children: foreign keys from and
     to this table, self references left out of both. self_reference: whether it has one.
-    partitioned: its rows lie in partitions. in_tree: it inherits from others, or others from it.
+    partitioned: its rows are in partitions. in_tree: it inherits from others, or others from it.
     """
 
     name: TableName
@@ -101,7 +101,7 @@ class TargetTable:
 
 
 def own_rows(table: TableName, *, partitioned: bool) -> str:
-    """A table in a statement about its rows; ONLY of a partitioned one would be no row at all."""
+    """A table in a statement about its rows; ONLY of a partitioned one would select no row."""
     return quoted(*table) if partitioned else f"only {quoted(*table)}"
 
 

@@ -68,7 +68,7 @@ def _unquoted(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """How a column waits in a merge table.
+    """How a column is staged in a merge table.
 
     arrow: the type its values are sent as. sql: the column's type there. needs_cast: whether the
     apply statement must cast it to the target column's type. head: bytes that the server's binary
@@ -82,8 +82,8 @@ class Staged:
 
 
 AS_TEXT = Staged(pa.string(), "text", needs_cast=True)
-# The version of the binary form, then the text. The backends that stage parse it: they are several,
-# the one that applies is what all wait for. Source: PostgreSQL, src/backend/utils/adt/jsonb.c.
+# The version of the binary form, then the text. It is parsed by the backends that stage, which are
+# several: all wait for the one that applies. Source: PostgreSQL, src/backend/utils/adt/jsonb.c.
 AS_JSONB = Staged(pa.binary(), "jsonb", needs_cast=True, head=b"\x01")
 
 _STAGED_SQL = {
@@ -105,9 +105,9 @@ _STAGED_SQL = {
 def staged(column: Column) -> Staged:
     """The staging of a column by its neutral type.
 
-    Text-kept values and unsigned numbers (the bulk protocol would wrap the latter) wait as text
-    and are cast when applied, but PostgreSQL's own jsonb, which is valid; decimals wait as numeric;
-    all others as their own type.
+    Values that are kept as text and unsigned numbers (the bulk protocol would wrap the latter) are
+    staged as text and cast when applied, except PostgreSQL's own jsonb, which is valid; decimals
+    are staged as numeric; all others as their own type.
     """
     if column.neutral in ("string", "uint32", "uint64"):
         is_jsonb = (column.base_type or column.source_type) == "jsonb"
