@@ -296,7 +296,7 @@ class EveryKind:
 class Leniently:
     """What the policies promise of columns and values."""
 
-    def test_what_can_not_be_done_is_noted(self, begin: Begin, log: LogMaker) -> None:
+    def test_what_cannot_be_done_is_noted(self, begin: Begin, log: LogMaker) -> None:
         """try_evolve: text that is no number stays text, and so does what comes."""
         target = begun(begin, log, Policies(default=Policy.TRY_EVOLVE))
         number = replace(NAME, source_type="integer", neutral="int32")
@@ -307,7 +307,7 @@ class Leniently:
         (note,) = record_of(target).notes
         assert "column name became integer" in note
 
-    def test_evolve_stops_where_it_can_not_be_done(self, begin: Begin, log: LogMaker) -> None:
+    def test_evolve_stops_where_it_cannot_be_done(self, begin: Begin, log: LogMaker) -> None:
         """And nothing of it is applied."""
         target = begun(begin, log)
         number = replace(NAME, source_type="integer", neutral="int32")

@@ -49,7 +49,7 @@ ELSEWHERE = {
     "handover.paused",  # mode pause: tests/servers/test_handover.py
     # Only a torn write leaves something to cut: test_log_kill.py
     *("log.cut.before", "log.cut.written", "log.cut.after", "log.cut.remove"),
-    # Keys that wait for changes to be applied: tests/servers/test_mysql_late_keys.py
+    # Keys that wait for changes to be applied: tests/servers/test_mysql_deferred_keys.py
     *("load.keys.before", "load.keys.made"),
     # Targets that commit at DDL: tests/servers/test_mysql_load_shapes.py
     *("load.alter.before", "load.alter.fill", "load.alter.between", "load.alter.after"),

@@ -211,7 +211,7 @@ def test_a_power_cut_at_every_single_operation(
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("steps", [["rotate"], ["load"], ["flush", "piecewise", "rotate"]])
-def test_a_loader_that_removes_at_once_can_not_make_the_log_forget(
+def test_a_loader_that_removes_at_once_cannot_make_the_log_forget(
     steps: list[str], seed: int
 ) -> None:
     """The segment may be gone before the writer has said anywhere that it was closed."""

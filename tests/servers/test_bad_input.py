@@ -181,7 +181,7 @@ def test_target_table_of_another_shape(stage: Stage) -> None:
     stage.refused(stage.file(), "PK12", "public.a", "t is integer, expected text", "alter table")
 
 
-def test_column_type_the_target_can_not_hold(stage: Stage) -> None:
+def test_column_type_the_target_cannot_hold(stage: Stage) -> None:
     """A type that the target does not have and cannot be made there."""
     stage.sql('create collation odd from "C"; alter table a add c text collate odd')
     stage.refused(stage.file(), "PK13", "odd")

@@ -206,7 +206,7 @@ def test_schemas_are_mapped(config: Config, spark: Session) -> None:
     assert rows(mapped.target.url, "select count(*) from shop.orders") == [(50,)]
 
 
-def test_progress_is_told_and_ends_complete(config: Config, spark: Session) -> None:
+def test_progress_is_reported_and_ends_complete(config: Config, spark: Session) -> None:
     """Readings never go back, and the last one is whole; run/bulk.json holds it."""
     fill_orders(config.source.url, 200_000)
     run(config.source.url, "analyze")

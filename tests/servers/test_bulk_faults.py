@@ -181,7 +181,7 @@ def test_a_killed_load_whose_snapshot_is_gone_starts_unfinished_tables_afresh(
 
 
 @pytest.mark.faults
-def test_a_worker_left_over_can_not_add_rows_of_an_old_plan(config: Config, spark: Session) -> None:
+def test_a_worker_left_over_cannot_add_rows_of_an_old_plan(config: Config, spark: Session) -> None:
     """A task of a plan that was given up finds the table under another plan and leaves."""
     fill_orders(config.source.url, 1000)
     load(config, spark)

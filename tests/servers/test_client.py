@@ -52,7 +52,7 @@ def test_scram_with_an_awkward_password(postgres: Server, role: str) -> None:
     assert _identify(url)["dbname"] == "postgres"
 
 
-def test_wrong_password_is_told_without_the_password(postgres: Server, role: str) -> None:
+def test_wrong_password_is_reported_without_the_password(postgres: Server, role: str) -> None:
     """The error names the user, never the secret."""
     with pytest.raises(LoginRefused) as caught:
         _identify(postgres.url("postgres", role, "hush-hush"))

@@ -132,7 +132,7 @@ def test_one_changed_row_is_found_and_named(
         ("a", "'a,b'", "'a\"b'"),
     ],
 )
-def test_values_that_compare_equal_or_print_alike_are_told_apart(
+def test_values_that_compare_equal_or_print_alike_are_distinguished(
     both: tuple[str, str], column: str, left: str, right: str
 ) -> None:
     """The comparison is of exact text, not of SQL equality."""
@@ -184,7 +184,7 @@ def test_wider_target_types_are_equal_when_they_hold_the_same_value(
         assert counts(result_of(urls)) == (0, 0, 1), number
 
 
-def test_missing_surplus_and_different_rows_are_counted_apart(both: tuple[str, str]) -> None:
+def test_missing_surplus_and_different_rows_are_counted_separately(both: tuple[str, str]) -> None:
     """Counts are exact however many differ; only the first are named."""
     run(
         both[1],

@@ -218,7 +218,7 @@ def test_each_change_has_its_action(
 
 
 @pytest.mark.server("postgres >= 17")
-def test_another_expression_of_a_generated_column_can_not_be_carried(
+def test_another_expression_of_a_generated_column_cannot_be_replicated(
     source_url: str, database: psycopg.Connection
 ) -> None:
     """The target computes its own value; it is settled once the operator has seen to it."""
@@ -234,7 +234,7 @@ def test_another_expression_of_a_generated_column_can_not_be_carried(
         assert watch.poll() == 0
 
 
-def test_a_truncate_of_the_whole_is_told_from_one_of_its_parts(
+def test_a_truncate_of_the_whole_is_distinguished_from_one_of_its_parts(
     source_url: str, database: psycopg.Connection
 ) -> None:
     """TRUNCATE of a partitioned table is sent, of a partition it is not."""
@@ -377,7 +377,7 @@ def test_a_table_no_longer_wanted_is_forgotten(
 @pytest.mark.parametrize(
     "change", ["quiet drop id", "one set unlogged", "one replica identity using index one_id"]
 )
-def test_what_can_not_be_carried_is_forgotten_once_it_is_not_wanted(
+def test_what_cannot_be_replicated_is_forgotten_once_it_is_not_wanted(
     source_url: str, database: psycopg.Connection, change: str
 ) -> None:
     """It stops every start until then, also when the captured tables lack it."""

@@ -85,7 +85,7 @@ def test_a_server_that_cannot_be_asked_makes_no_check_done(
     assert without.checks_done + without.checks_skipped == whole.checks_done
 
 
-def test_tables_that_cannot_be_told_make_no_check_of_them_done(config: Config) -> None:
+def test_checks_of_unknown_tables_do_not_count_as_done(config: Config) -> None:
     """The source is there, and its patterns cannot be read: nobody knows what would be loaded."""
     report = examine(replace(config, source=replace(config.source, tables=("a.b.c",))))
     needing = [check for check in TARGET_CHECKS if check.needs_source]
@@ -109,7 +109,7 @@ def test_doctor_changes_nothing(
     assert not config.directory.exists()
 
 
-def test_a_server_that_can_not_be_reached_is_one_finding(config: Config) -> None:
+def test_a_server_that_cannot_be_reached_is_one_finding(config: Config) -> None:
     """Its checks are counted as not done, and the other side is still examined."""
     away = replace(config, source=replace(config.source, url="postgresql://u:p@127.0.0.1:1/d"))
     report = examine(away)
@@ -412,7 +412,7 @@ def test_pg11_publication_that_lacks_changes(config: Config, run: Callable[[str]
     one(config, "PG11", Severity.ERROR, "root")
 
 
-def test_pg11_publication_that_can_not_be_made(
+def test_pg11_publication_that_cannot_be_made(
     config: Config, run: Callable[[str], None], postgres: Server, role: str
 ) -> None:
     """Who may not make the publication is told what an administrator has to type."""

@@ -358,7 +358,7 @@ def test_pk12_shape(
     one(config, "PK12", Severity.ERROR, "public.a", "t is integer, expected text")
 
 
-def test_pk13_type_the_target_can_not_hold(
+def test_pk13_type_the_target_cannot_hold(
     config: Config, run: Callable[[str], None], run_in_target: Callable[[str], None]
 ) -> None:
     """A column whose type the target cannot have is an error before anything is made."""

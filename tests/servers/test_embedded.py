@@ -83,7 +83,7 @@ def test_server_does_not_outlive_its_maker(number: signal.Signals) -> None:
     raise AssertionError(f"server on port {port_text} or folder {folder_text} is still there")
 
 
-def test_bad_setting_is_told_with_the_servers_own_words() -> None:
+def test_bad_setting_is_reported_with_the_servers_own_words() -> None:
     """A server that cannot start fails with the tail of its log, and leaves nothing behind."""
     with (
         pytest.raises(EmbeddedServerFailed, match="no_such_setting"),

@@ -71,7 +71,7 @@ def work(pair: Pair, first: int, pieces: int = 5) -> None:
         time.sleep(0.5)
 
 
-def test_an_existing_slot_halves_apart_and_files_moved(make_pair: MakePair) -> None:
+def test_an_existing_slot_separate_halves_and_files_moved(make_pair: MakePair) -> None:
     """Mode change from where the slot stands; extract, then load; each file's row has its mark."""
     pair = make_pair(
         mode="change",

@@ -82,7 +82,9 @@ def test_types_to_choose_are_written_with_their_choices(
     assert "nobody has chosen" not in text  # doctor was asked with the choices
 
 
-def test_a_source_without_tables_is_told(source_url: str, target_url: str, tmp_path: Path) -> None:
+def test_a_source_without_tables_is_reported(
+    source_url: str, target_url: str, tmp_path: Path
+) -> None:
     """No file is written."""
     ran = at(tmp_path, "init", source_url, target_url, "--json")
     assert ran.error["code"] == "CT82"

@@ -174,7 +174,7 @@ def test_a_key_with_few_values_gives_few_ranges(catalog: psycopg.Connection) -> 
     assert chunk.condition == ""
 
 
-def test_a_table_that_can_not_be_sampled_is_cut_by_all_its_keys(
+def test_a_table_that_cannot_be_sampled_is_cut_by_all_its_keys(
     catalog: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not every access method knows how; the server refuses with 0A000."""

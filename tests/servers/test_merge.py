@@ -474,7 +474,7 @@ def test_labels_of_enums_below_domains_and_arrays(start: Start, log: LogMaker) -
     assert target.rows("select m::text, a::text from public.t") == [("new", '{ok,"also new"}')]
 
 
-def test_labels_that_may_not_be_added_are_told_with_the_statement(
+def test_labels_that_may_not_be_added_are_reported_with_the_statement(
     start: Start, log: LogMaker
 ) -> None:
     """The role does not own the type; no value of a row is in the message."""

@@ -138,7 +138,7 @@ def test_deferrable_foreign_keys_in_a_circle(start: Start, log: LogMaker) -> Non
     assert target.rows("select * from public.parent") == []
 
 
-def test_foreign_key_that_can_not_hold_is_refused_with_the_grant(
+def test_foreign_key_that_cannot_hold_is_refused_with_the_grant(
     start: Start, log: LogMaker
 ) -> None:
     """The target's own key to a row the source does not have."""

@@ -192,7 +192,7 @@ def test_postgresql_takes_every_value(filled: tuple[MySQLServer, Replica], targe
             assert copied == count, table.name
 
 
-def test_who_can_not_use_the_last_rows_gives_the_session_back(
+def test_who_cannot_use_the_last_rows_gives_the_session_back(
     mysql: MySQLServer, mysql_url: str
 ) -> None:
     """The end came with them, and is not waited for again."""

@@ -218,7 +218,7 @@ def test_how_values_are_kept(
     assert columns(read("t"))["c"].neutral == neutral
 
 
-def test_json_is_told_from_long_text(
+def test_json_is_distinguished_from_long_text(
     mysql: MySQLServer, make: Callable[[str], None], read: Callable[[str], TableDefinition]
 ) -> None:
     """MariaDB's JSON is LONGTEXT with a check; another check does not make text JSON."""
@@ -320,7 +320,7 @@ def test_generated_invisible_and_counted_columns(
          ("a", "b", "c")),
     ],
 )  # fmt: skip
-def test_what_tells_rows_apart(
+def test_what_identifies_rows(
     make: Callable[[str], None],
     read: Callable[[str], TableDefinition],
     ddl: str,

@@ -138,7 +138,7 @@ def test_mariadbs_own_types_order_as_it_likes(
     ("columns", "key"), [("k int", "key (k)"), ("k double", "primary key (k)"),
                          ("k varchar(90)", "primary key (k(3))")]
 )  # fmt: skip
-def test_what_can_not_be_cut_is_one_chunk(
+def test_what_cannot_be_cut_is_one_chunk(
     fill: Callable[..., TableDefinition], connection: Connection, columns: str, key: str
 ) -> None:
     """No key, a key without an exact text, a key of prefixes."""

@@ -139,7 +139,7 @@ def test_tls_is_never_left_out_when_it_is_asked_for(
         connect(server.url() + "?sslmode=require", application_name="test")
 
 
-def test_refusals_are_told_apart(mysql: MySQLServer, mysql_url: str) -> None:
+def test_refusals_are_distinguished(mysql: MySQLServer, mysql_url: str) -> None:
     """Unknown database, missing table, missing right, lost connection."""
     with pytest.raises(c.DatabaseUnknown):
         connect(mysql.url("no_such"), application_name="test")

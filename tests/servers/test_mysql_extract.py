@@ -195,7 +195,7 @@ def test_a_table_changes_its_shape_in_mid_stream(
     assert last.columns[2].missing == "1.5"
 
 
-def test_an_altered_table_without_rows_is_told_at_once(
+def test_an_altered_table_without_rows_is_reported_at_once(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path
 ) -> None:
     """The shape before and the shape after are in the log, though no row ever came."""

@@ -123,7 +123,7 @@ def test_a_log_that_was_begun_anew_is_a_typed_error(own_mysql: Maker, tmp_path: 
     assert ids(tmp_path) == [100]
 
 
-def test_a_second_reader_with_our_id_is_told(own_mysql: Maker, tmp_path: Path) -> None:
+def test_a_second_reader_with_our_id_is_reported(own_mysql: Maker, tmp_path: Path) -> None:
     """The older stream is ended by the server: by name, and without a fight."""
     server, url = made(own_mysql)
     extractor = extractor_of(url, tmp_path, options=QUICK)
@@ -148,7 +148,7 @@ def test_a_second_reader_with_our_id_is_told(own_mysql: Maker, tmp_path: Path) -
     worker.join()
 
 
-def test_a_log_begins_where_it_is_told(own_mysql: Maker, tmp_path: Path) -> None:
+def test_a_log_begins_at_the_given_place(own_mysql: Maker, tmp_path: Path) -> None:
     """At the begin of a transaction; a place inside one is refused before anything is made."""
     server, url = made(own_mysql)
     insert(server, 1)
@@ -165,7 +165,7 @@ def test_a_log_begins_where_it_is_told(own_mysql: Maker, tmp_path: Path) -> None
     assert mysqlwire.EVENT_HEAD_BYTES == 19
 
 
-def test_a_log_begins_at_every_place_that_is_told_between_transactions(
+def test_a_log_begins_at_every_given_place_between_transactions(
     own_mysql: Maker, tmp_path: Path
 ) -> None:
     """Right behind FLUSH too, in front of a file's first transaction, behind DDL, before DDL."""
@@ -213,7 +213,7 @@ def test_another_server_takes_over_by_gtid(own_mysql: Maker, tmp_path: Path) -> 
         extractor_of(url, tmp_path).run()
 
 
-def test_another_server_is_refused_where_it_can_not_be_told_what_we_have(
+def test_another_server_is_refused_where_it_is_not_known_what_we_have(
     own_mysql: Maker, tmp_path: Path
 ) -> None:
     """The state of some time before the log's end does not do."""

@@ -220,7 +220,7 @@ def test_kills_around_an_alter(
 
 
 @pytest.mark.parametrize("point", ["load.commit.after", "load.apply.after", "load.commit.before"])
-def test_a_lost_answer_is_told_by_the_applied_position(
+def test_a_lost_answer_is_known_from_the_applied_position(
     my_target: Target,
     log: LogMaker,
     tmp_path: Path,

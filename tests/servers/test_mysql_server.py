@@ -117,7 +117,7 @@ def test_a_data_folder_in_the_making_goes_with_its_maker(mysql_kind: str) -> Non
         time.sleep(0.1)
 
 
-def test_bad_setting_is_told_with_the_servers_own_words(mysql_kind: str) -> None:
+def test_bad_setting_is_reported_with_the_servers_own_words(mysql_kind: str) -> None:
     """A server that cannot start fails with the tail of its log, and leaves nothing behind."""
     with (
         pytest.raises(EmbeddedServerFailed, match="no_such_setting") as caught,

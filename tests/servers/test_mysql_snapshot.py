@@ -258,7 +258,7 @@ def test_rights_decide_on_mariadb(
             assert taken.status.gtids == (mysql.value(at_point) or "")
 
 
-def test_tables_that_can_not_be_caught_up_or_read_at_one_point(
+def test_tables_that_cannot_be_caught_up_or_read_at_one_point(
     mysql: MySQLServer, mysql_url: str
 ) -> None:
     """Without a key no lock-free way; an engine without snapshots is named."""
@@ -273,7 +273,9 @@ def test_tables_that_can_not_be_caught_up_or_read_at_one_point(
 
 
 @pytest.mark.server("mysql")
-def test_without_gtids_what_is_seen_can_not_be_told(own_mysql: Callable[..., MySQLServer]) -> None:
+def test_without_gtids_it_is_not_known_what_is_visible(
+    own_mysql: Callable[..., MySQLServer],
+) -> None:
     """A transaction is in the log before others see its rows: only a lock is safe then."""
     server = own_mysql(settings={"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"})
     server.execute("create database d; create table d.a (id int primary key)")
@@ -350,7 +352,7 @@ def test_coordinators_that_come_and_go(
 
 
 @pytest.mark.server("mysql")
-def test_prepared_transactions_that_can_not_be_seen_are_spoken_of(
+def test_prepared_transactions_that_cannot_be_seen_are_spoken_of(
     mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition]
 ) -> None:
     """Before it begins: the right is missing to know."""

@@ -138,7 +138,7 @@ def test_names_that_would_be_one_are_refused(
         check(config)
 
 
-def test_what_is_not_there_is_told(tmp_path: Path, source_url: str, mysql_url: str) -> None:
+def test_what_is_not_there_is_reported(tmp_path: Path, source_url: str, mysql_url: str) -> None:
     """A table or a column that is named and does not exist is no silent nothing."""
     with psycopg.connect(source_url, autocommit=True) as source:
         source.execute("create table t (k int primary key)")

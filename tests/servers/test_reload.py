@@ -237,7 +237,7 @@ def test_an_empty_table_is_a_marker_alone(
     assert len(reader.runs) == 1
 
 
-def test_a_table_that_is_gone_can_not_be_read(source_url: str) -> None:
+def test_a_table_that_is_gone_cannot_be_read(source_url: str) -> None:
     """The watch will tell that it was dropped."""
     with pytest.raises(TableVanished, match=r"public\.t"):
         open_reload(source_url, T, 4_000_000)

@@ -157,7 +157,7 @@ with start_session(options) as session:
     assert float(told[0].split()[-1]) < GIVE_UP_S, done.stdout
 
 
-def test_missing_and_wrong_java_are_told_apart(
+def test_missing_and_wrong_java_are_distinguished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before a JVM is started, with what to install."""

@@ -190,7 +190,7 @@ def test_a_snapshot_that_is_gone_says_so(source_url: str) -> None:
         "create table public.more partition of public.root for values in (2)",
     ],
 )
-def test_tables_changed_behind_the_snapshot_are_told(
+def test_tables_changed_behind_the_snapshot_are_reported(
     source_url: str, catalog: psycopg.Connection, change: str
 ) -> None:
     """Such a table would be read empty or changed: TRUNCATE and ALTER heed no snapshot."""

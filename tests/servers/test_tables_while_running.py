@@ -90,7 +90,7 @@ def test_no_table_waits_for_a_copy_and_newer_images_win(pair: Pair) -> None:
     pair.check("big", "item")
 
 
-def test_what_sends_no_rows_reaches_tables_that_stand_apart(pair: Pair) -> None:
+def test_what_sends_no_rows_reaches_tables_in_table_sync(pair: Pair) -> None:
     """TRUNCATE, new columns and a rewrite, for one that is paused and one that is copied again."""
     pair.run(
         "create table shape (id int primary key, n int);"
@@ -184,7 +184,7 @@ def test_a_removed_table_stays_as_it_is_and_can_be_added_again(pair: Pair) -> No
     pair.check("goes", "item", "other")
 
 
-def test_what_can_not_be_added_is_told_and_disturbs_nobody(pair: Pair) -> None:
+def test_what_cannot_be_added_is_reported_and_disturbs_nobody(pair: Pair) -> None:
     """A table that is not there, one that is taken, and a target table with rows of others."""
     ran = penstock("table", "add", pair.path, "public.nowhere", "--json")
     assert (ran.code, ran.error["code"]) == (1, "PG42")
@@ -210,7 +210,7 @@ def test_what_can_not_be_added_is_told_and_disturbs_nobody(pair: Pair) -> None:
     pair.check("theirs")
 
 
-def test_wishes_of_a_stopped_pipeline_are_carried_out_at_its_start(pair: Pair) -> None:
+def test_requests_to_a_stopped_pipeline_are_carried_out_at_its_start(pair: Pair) -> None:
     """Also a table that is added and written to while nothing runs."""
     pair.stop()
     pair.run(LATE.format(name="meanwhile"))

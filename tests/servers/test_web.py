@@ -147,7 +147,7 @@ def test_the_lag_is_a_plot_that_moves(looked: Looked) -> None:
     assert "per second now" in seen.text("[data-region=speeds]")
 
 
-def test_the_bulk_load_and_the_changes_by_kind_are_told_exactly(looked: Looked) -> None:
+def test_the_bulk_load_and_the_changes_by_kind_are_shown_exactly(looked: Looked) -> None:
     """Rows as they were loaded; inserts, updates and deletes as they were committed."""
     pair, seen = looked.shop.pair, looked.show("bulk")
     loaded = seen.until_text("[data-region=bulk]", "done:")

@@ -361,7 +361,7 @@ def _other(kind: bytes, body: bytes) -> bytes:
         ([message(b"E")], SpillBroken),
     ],
 )
-def test_what_can_not_be_is_one_typed_error(
+def test_what_cannot_be_is_one_typed_error(
     bench: Bench, frames: list[bytes], error: type[Exception]
 ) -> None:
     """Nothing is passed over."""
@@ -448,7 +448,7 @@ def test_runs_before_an_error_are_given_first(source: PostgresSource) -> None:
 
 
 @pytest.mark.parametrize("position", [0, 5000])
-def test_a_block_of_a_transaction_in_progress_is_not_taken_apart(
+def test_a_block_of_a_transaction_in_progress_is_not_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, position: int
 ) -> None:
     """It goes to the side file in one piece, also while known transactions are looked for."""

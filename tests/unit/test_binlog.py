@@ -176,7 +176,7 @@ def test_inserts_without_all_columns_are_refused_unless_asked_for(kind: type[Dec
     assert refused(lambda: feed(kind(partial_inserts=True), block)) == "defaulted"
 
 
-def test_a_row_that_can_not_be_told_is_refused(decoder: Decoder) -> None:
+def test_a_row_that_cannot_be_identified_is_refused(decoder: Decoder) -> None:
     """A before image without the key says nothing."""
     body = rows_body(TWO, DELETE, row(TWO, 3, "x", present=[1]), before=[1])
     block = Log().begin().table(TWO).add(DELETE, body).packets()

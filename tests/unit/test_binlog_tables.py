@@ -178,7 +178,7 @@ def test_other_names_and_counts_are_a_mismatch() -> None:
             check_relation(table, relation)
 
 
-def test_neutral_types_that_can_not_hold_the_values_are_refused() -> None:
+def test_neutral_types_that_cannot_hold_the_values_are_refused() -> None:
     """Text is allowed where the server's text is exact, bool for tinyint."""
     good = replace(bound("int"), columns=(Column(name="c0", source_type="int", neutral="int32"),))
     assert len(cells(body_of(), good)) == 1
@@ -203,7 +203,7 @@ def test_a_character_set_must_be_known() -> None:
     assert cells(table, bound("varchar(80)"), ["utf8"])[0].charset == "utf8mb3"
 
 
-def test_members_that_the_catalogue_can_not_print_are_not_guessed() -> None:
+def test_members_that_the_catalogue_cannot_print_are_not_guessed() -> None:
     """It has a question mark for what utf8mb3 lacks: only the event can tell."""
     table = body_of("enum")
     told = replace(table, columns=(replace(table.columns[0], labels=("?", "a")),))

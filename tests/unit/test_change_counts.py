@@ -69,7 +69,7 @@ def test_kinds_are_counted_as_the_log_grows(config: Config) -> None:
     assert counter.counts.complete
 
 
-def test_segments_that_have_gone_are_told_by_the_first_row_counted(config: Config) -> None:
+def test_segments_that_have_gone_are_known_from_the_first_row_counted(config: Config) -> None:
     """Loaded and removed files cannot be counted; nothing counted before is forgotten."""
     groups = numbered([MIXED, inserts(3, first=10)])
     log = writer(config)

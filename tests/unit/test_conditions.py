@@ -15,8 +15,7 @@ import pytest
 
 from fix_pipeline import pipeline
 from penstock.codec.mysql.binlog_events import EventKind
-from penstock.control import demo, handover, repair, supervisor
-from penstock.control import table_requests as table_wishes
+from penstock.control import demo, handover, repair, supervisor, table_requests
 from penstock.control.repair import RepairUnequal
 from penstock.engines.mysql.source.assemble import Assembler
 from penstock.engines.mysql.source.unsupported import ChangesMissing, TransactionUndone
@@ -153,13 +152,13 @@ def test_a_ledger_that_cannot_be_read(tmp_path: Path) -> None:
         read_ledger(tmp_path)
 
 
-def test_wishes_of_another_command(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_of_another_command(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits too long says so."""
-    monkeypatch.setattr(table_wishes, "LOCK_WAIT_S", -1.0)
+    monkeypatch.setattr(table_requests, "LOCK_WAIT_S", -1.0)
     REAL_FILES.make_directory(config.layout.state)
-    lock = DirectoryLock(config.layout.state, table_wishes.LOCK)
+    lock = DirectoryLock(config.layout.state, table_requests.LOCK)
     try:
-        with pytest.raises(table_wishes.RequestsBusy), table_wishes._locked(config):
+        with pytest.raises(table_requests.RequestsBusy), table_requests._locked(config):
             pytest.fail("the lock is somebody else's")
     finally:
         lock.release()

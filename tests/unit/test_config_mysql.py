@@ -56,7 +56,7 @@ def test_urls_of_these_servers_are_taken(tmp_path: Path, url: str) -> None:
         ("mysql://repl:geheim@localhost:x/shop", "cannot be read"),
     ],
 )
-def test_urls_that_can_not_be_used_are_refused(tmp_path: Path, url: str, said: str) -> None:
+def test_urls_that_cannot_be_used_are_refused(tmp_path: Path, url: str, said: str) -> None:
     """Without the password in the message."""
     with pytest.raises(ConfigUrlInvalid, match=said) as caught:
         config_of(tmp_path, url=url)

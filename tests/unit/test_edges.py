@@ -188,7 +188,7 @@ def test_a_back_off_may_be_of_one_attempt_and_without_growth() -> None:
             Backoff(**wrong)  # type: ignore[arg-type]
 
 
-def test_keys_of_many_columns_stay_apart() -> None:
+def test_keys_of_many_columns_stay_distinct() -> None:
     """However many values each column has: numbers of keys do not run over."""
     count, width = 2_000, 7
     columns = [pa.array([(7 * n + c * n * n) % count for n in range(count)]) for c in range(width)]

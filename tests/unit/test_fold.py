@@ -149,7 +149,7 @@ def test_column_names_that_look_like_ours() -> None:
     assert layout.count == "wk$$$n"
 
 
-def test_wide_tables_keep_their_bits_apart() -> None:
+def test_wide_tables_keep_their_bits_separate() -> None:
     """Column 17 of 20 not sent."""
     shape = relation(*[(f"c{i}", "integer", "int32") for i in range(20)])
     values = tuple(range(20))

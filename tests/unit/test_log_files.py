@@ -209,7 +209,7 @@ def test_a_sleep_waits_and_goes_on() -> None:
     "spec",
     ["x", "x:1", "x:0:kill", "x:a:kill", ":1:kill", "x:1:stop", "x:1:error=EWHAT", "x:1:kill=9"],
 )
-def test_a_plan_that_can_not_be_read_is_refused(spec: str) -> None:
+def test_a_plan_that_cannot_be_read_is_refused(spec: str) -> None:
     """A typo must not become a test that tests nothing."""
     with pytest.raises(faults.FaultPlanInvalid):
         faults.parse(spec)

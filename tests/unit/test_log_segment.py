@@ -94,7 +94,7 @@ def test_next_segments_are_consecutive_and_bounded(disk: Disk) -> None:
     assert next_segments(LOG, after=2, count_max=9, files=disk) == []
 
 
-def test_a_hole_in_the_numbers_is_told_and_names_both_sides(disk: Disk) -> None:
+def test_a_hole_in_the_numbers_is_reported_and_names_both_sides(disk: Disk) -> None:
     """Never is the next existing segment taken for the next one."""
     disk.unlink(LOG / "1.ckt")
     with pytest.raises(SegmentMissing, match="last segment 0, next 2") as caught:
@@ -133,7 +133,7 @@ def test_a_segment_with_bytes_behind_its_trailer_is_corrupt(disk: Disk) -> None:
         open_segment(LOG / "1.ckt", files=disk)
 
 
-def test_a_damaged_footer_is_told_with_file_and_byte(disk: Disk) -> None:
+def test_a_damaged_footer_is_reported_with_file_and_byte(disk: Disk) -> None:
     """The error says where to look, what was expected and what was found."""
     content = disk.content(LOG / "1.ckt")
     disk.flip(LOG / "1.ckt", (len(content) - 40) * 8)

@@ -99,7 +99,7 @@ def test_values_of_every_kind_print_exactly() -> None:
     ]
 
 
-def test_values_can_not_be_taken_for_separators_or_words() -> None:
+def test_values_cannot_be_taken_for_separators_or_words() -> None:
     """Tabs, line ends and backslashes in values, names and JSON are escaped."""
     assert escaped("a\tb\nc\rd\\e\b\f\v") == "a\\tb\\nc\\rd\\\\e\\b\\f\\v"
     odd = Relation(

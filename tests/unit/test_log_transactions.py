@@ -156,7 +156,7 @@ def test_an_engine_with_wide_positions_is_read_by_python() -> None:
 
 
 @pytest.mark.parametrize("missing", [[1], [2], [3], [1, 2, 3]])
-def test_a_transaction_that_is_not_told_is_damage(
+def test_a_transaction_that_is_missing_is_damage(
     missing: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Never rows without a place, and never rows left out: whichever frame is not there."""

@@ -311,7 +311,7 @@ def told(**more: Any) -> Run:
     return Run(transactions=told_batch([1]), **more)
 
 
-def test_every_transaction_is_told_once_in_order_before_anything_is_written() -> None:
+def test_every_transaction_is_announced_once_in_order_before_anything_is_written() -> None:
     """Of a row whose transaction is not told nobody could say where it was committed."""
     first, second = GROUPS[0], GROUPS[1]
     both = run_of([*first, *second])
@@ -372,7 +372,7 @@ def test_heartbeats_between_transactions_are_markers_like_others() -> None:
 # --- whose log it is -----------------------------------------------------------------------------
 
 
-def test_two_writers_on_one_directory_are_told_apart_by_the_lock(tmp_path: Path) -> None:
+def test_two_writers_on_one_directory_are_separated_by_the_lock(tmp_path: Path) -> None:
     """The error names the process that has it."""
     script = (
         "import sys; from pathlib import Path; from penstock.log import Writer, LogLocked\n"

@@ -494,7 +494,7 @@ def test_what_was_prepared_before_the_log_begins_stops_it(following: Following) 
         )
 
 
-def test_an_alter_is_told_when_the_catalogue_is_sure(following: Following) -> None:
+def test_an_alter_is_reported_when_the_catalogue_is_sure(following: Following) -> None:
     """The shape before and the one after come before the first row in it."""
     following.catalogue.now = definition("c2")
     logs = [Log()]

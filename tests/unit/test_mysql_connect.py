@@ -41,7 +41,7 @@ def test_why_a_connection_failed(error: Exception, kind: type[PenstockError], re
     assert m.safe_to_retry(typed) is retry
 
 
-def test_a_certificate_that_is_not_trusted_is_told_apart_from_a_closed_port() -> None:
+def test_a_certificate_that_is_not_trusted_is_distinguished_from_a_closed_port() -> None:
     """PyMySQL gives both the number 2003; the cause below it tells."""
     error = pymysql.err.OperationalError(2003, "Can't connect")
     error.original_exception = ssl.SSLCertVerificationError(1, "unknown authority")

@@ -100,7 +100,7 @@ def told(text: str, **more: object) -> list[tuple[str, str, str]]:
         ("alter table t add (a int default 1, b varchar(3))", [("altered", "t", "")]),
     ],
 )  # fmt: skip
-def test_statements_are_told_by_their_words(
+def test_statements_are_recognised_by_their_words(
     text: str, expected: list[tuple[str, str, str]]
 ) -> None:
     """Comments, quotes and lists are no obstacle; what is not understood is said to be so."""
@@ -120,7 +120,7 @@ def test_statements_are_told_by_their_words(
         ("alter table t modify a int", []),
     ],
 )
-def test_renamed_columns_are_told(text: str, expected: list[tuple[str, str]]) -> None:
+def test_renamed_columns_are_reported(text: str, expected: list[tuple[str, str]]) -> None:
     """Old and new name, as the statement writes them."""
     (effect,) = [e for e in effects_of(query(text), server=NEW) if e.doing is Doing.ALTERED]
     assert list(effect.columns) == expected
@@ -177,7 +177,7 @@ def test_alter_ignore_says_what_may_be_lost(clause: str, loses: bool) -> None:
         ("alter table t add column c int, drop column d, add key (c)", []),
     ],
 )
-def test_what_is_asked_of_rows_is_told(text: str, expected: list[tuple[str, ...]]) -> None:
+def test_what_is_asked_of_rows_is_reported(text: str, expected: list[tuple[str, ...]]) -> None:
     """Of a key the columns: a tool that copies rows leaves out those that it refuses."""
     (effect,) = [e for e in effects_of(query(text), server=NEW) if e.doing is Doing.ALTERED]
     assert [limit.columns for limit in effect.limits] == expected

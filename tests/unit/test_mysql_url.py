@@ -63,7 +63,7 @@ def test_the_names_of_mysqls_clients_are_understood(given: str, mode: str) -> No
         "mysql://u:topsecret@h/d?get_server_public_key=perhaps",
     ],
 )
-def test_what_can_not_be_read_is_refused(text: str) -> None:
+def test_what_cannot_be_read_is_refused(text: str) -> None:
     """Nothing is guessed, and the password is not repeated."""
     with pytest.raises(UrlInvalid) as caught:
         MySQLUrl.parse(text)

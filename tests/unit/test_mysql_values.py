@@ -210,7 +210,7 @@ def test_neutral_types(text: str, neutral: str) -> None:
     assert neutral_type(text) == neutral
 
 
-def test_type_texts_are_taken_apart() -> None:
+def test_type_texts_are_parsed() -> None:
     """Labels with quotes, commas and parentheses; what servers put in comments."""
     parsed = parse_type("enum('a)','b''c','d,e','f\\\\g')")
     assert parsed is not None

@@ -34,7 +34,7 @@ def test_commands() -> None:
     assert w.QUIT == b"\x01\0\0\0\x01"
 
 
-def test_offsets_that_the_command_can_not_name() -> None:
+def test_offsets_that_the_command_cannot_name() -> None:
     """Behind 4 GiB the number would wrap, and the server begin at another place."""
     w.dump(server_id=1, file="b.1", offset=2**32 - 1)
     with pytest.raises(w.PacketInvalid, match="only a GTID set"):

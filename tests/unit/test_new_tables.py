@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from fix_pipeline import pipeline
-from penstock.control import new_table_watch
-from penstock.control import table_requests as table_wishes
+from penstock.control import new_table_watch, table_requests
 from penstock.control.config import load_config
 from penstock.control.new_table_watch import NewTableWatch
 from penstock.control.new_tables import NewTable
@@ -99,7 +98,7 @@ def test_only_what_stays_is_taken_in(seen: dict[str, set[TableName]], tmp_path: 
 def test_a_removed_table_is_not_new(seen: dict[str, set[TableName]], tmp_path: Path) -> None:
     """Somebody has decided meanwhile, and that counts."""
     config = make(tmp_path, "add")
-    table_wishes.put_request(
+    table_requests.put_request(
         config, ITEM, lambda last, number: replace(last, capture=Capture.REMOVED, capture_id=number)
     )
     seen["new"] = {ITEM}

@@ -99,7 +99,7 @@ def test_the_file_does_not_grow_without_end(
     assert len(past_errors(config, count=2)) == 2
 
 
-def test_an_error_comes_out_also_where_it_can_not_be_kept(config: Config) -> None:
+def test_an_error_comes_out_also_where_it_cannot_be_kept(config: Config) -> None:
     """A file in the way of the folder hides nothing."""
     config.layout.run.write_text("in the way")
     fail(config, ServerUnreachable("the real one"))

@@ -247,7 +247,7 @@ def test_large_tables_are_split_and_small_ones_share() -> None:
     assert share_out([], partitions_max=5) == []
 
 
-def test_changes_that_a_copy_may_have_are_told() -> None:
+def test_changes_that_a_copy_may_have_are_marked() -> None:
     """Of a table copied at several moments, up to the last of them; of one alone, always."""
     one = segment(frame(1, 1, 5), frame(2, 6, 9), end=9, shapes={1: (0, A1), 2: (0, B1)})
     late = segment(frame(1, 10, 12), number=1, start=9, end=12, shapes={1: (9, A1)})

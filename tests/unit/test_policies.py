@@ -42,7 +42,7 @@ TITLE = replace(NAME, name="title")
         (shaped(ID, NAME, N, version=2, key=(0, 2)), False, [ChangeKind.CHANGE_KEY]),
     ],
 )
-def test_changes_are_told_apart(after: Relation, renamed: bool, kinds: list[ChangeKind]) -> None:
+def test_changes_are_distinguished(after: Relation, renamed: bool, kinds: list[ChangeKind]) -> None:
     """Each by its kind, and none where nothing changed."""
     found = shape_changes(RECORD, after, TYPES, renamed=renamed)
     assert [change.kind for change in found] == kinds
@@ -126,7 +126,7 @@ def test_what_is_unknown_is_refused_with_the_nearest(tmp_path: Path) -> None:
     assert "try_evolve" in invalid.value.message
 
 
-def test_loading_afresh_is_told_for_every_engine() -> None:
+def test_loading_afresh_is_described_for_every_engine() -> None:
     """The loader does not know the source's engine: no statement of one engine stands there."""
     assert "pg_" not in LOAD_AFRESH
     assert "penstock reset FILE --target" in LOAD_AFRESH

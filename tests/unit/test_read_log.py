@@ -226,7 +226,7 @@ def test_what_is_gone_is_never_passed_over(tmp_path: Path) -> None:
         read_log(root).table("public.item")
 
 
-def test_what_can_not_be_read_is_said_with_what_to_do(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_said_with_what_to_do(tmp_path: Path) -> None:
     """No log, no such table, several tables, a time without zone."""
     with pytest.raises(LogNotFound):
         read_log(tmp_path)

@@ -41,7 +41,7 @@ def test_work_is_repeated_until_it_succeeds() -> None:
     assert slept == [wait_s for _, wait_s in waits]
 
 
-def test_what_can_not_help_is_not_repeated() -> None:
+def test_what_cannot_help_is_not_repeated() -> None:
     """An error that an operator must mend is raised at once."""
     work = Flaky(1, StatementFailed("no"))
     with pytest.raises(StatementFailed):

@@ -69,7 +69,7 @@ def test_broken_challenges_are_one_typed_error(challenge: bytes) -> None:
         _client().final(challenge)
 
 
-def test_error_of_the_server_is_told() -> None:
+def test_error_of_the_server_is_reported() -> None:
     """The reason in e= reaches the user."""
     client = _client()
     client.final(SERVER_FIRST)

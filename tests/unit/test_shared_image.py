@@ -93,7 +93,7 @@ def test_what_postgresql_computes_is_not_compared_with_what_mysql_does() -> None
     assert [c.name for c in found] == ["id"]
 
 
-def test_a_column_that_is_not_carried_can_not_be_compared() -> None:
+def test_a_column_that_is_not_translated_cannot_be_compared() -> None:
     """Named with the table."""
     odd = replace(TABLE, columns=(*TABLE.columns, column("q", "vector(3)", "string")))
     with pytest.raises(ColumnIncomparable, match=r"column q of d\.t"):

@@ -290,7 +290,7 @@ def test_a_forged_form_changes_nothing(
     assert client.get(f"{PAGE}/{path}").status_code in (404, 405)
 
 
-def test_an_error_of_a_button_is_told_with_its_code(
+def test_an_error_of_a_button_is_shown_with_its_code(
     shown: tuple[TestClient, PipelineWatch],
 ) -> None:
     """As a page for a form, as JSON for the script; the target's URL is masked in both."""
@@ -374,7 +374,7 @@ def test_a_table_is_added_by_its_name(
     assert asked == [TableName("public", "odd. name")]
 
 
-def test_what_somebody_asked_for_a_table_is_told(tmp_path: Path) -> None:
+def test_what_somebody_asked_for_a_table_is_shown(tmp_path: Path) -> None:
     """Where it is on its way to, and why it does not get there."""
     new = TableName("public", "new")
     lines = (

@@ -165,7 +165,7 @@ def test_foreign_keys() -> None:
     assert "not captured" in referable(key, {})
 
 
-def test_long_names_stay_apart() -> None:
+def test_long_names_stay_distinct() -> None:
     """Cut to the target's length, with what tells them from one another."""
     names = ["x" * 70 + "1", "x" * 70 + "2", "ä" * 40]
     for short, size in ((postgres_name, 63), (mysql_name, 64)):

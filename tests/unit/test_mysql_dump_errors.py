@@ -132,7 +132,7 @@ def test_a_sentence_is_its_condition(number: int, said: str, kind: type[Penstock
     assert pickle.loads(pickle.dumps(error)).as_dict() == error.as_dict()
 
 
-def test_the_oldest_position_is_told_where_it_helps() -> None:
+def test_the_oldest_position_is_named_where_it_helps() -> None:
     """For what was purged or reset; nowhere else does it matter."""
     purged = ServerError(number=FATAL, sqlstate="", message="could not find first log file name")
     error = r.dump_error(purged, place="h:1", start="b.1:4", oldest="b.7:4")

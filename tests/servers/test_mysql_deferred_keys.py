@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fix_bulk import run
+from fix_deferred_keys import Copy, Party
 from fix_end_to_end import LIVELY, Process
-from fix_late_keys import Copy, Party
 from fix_loader import LocalKeeper, LogMaker
 from fix_loading import Running, until
 from fix_merge import ITEM, insert, update

@@ -79,7 +79,7 @@ REMOVED = request(capture=Capture.REMOVED, capture_id=4)
         (None, request(capture=Capture.LEFT), NOBODY, None),
     ],
 )
-def test_what_is_wished_decides(
+def test_what_is_requested_decides(
     before: TableSync | None, wanted: TableRequest, answers: CaptureAnswers, after: SyncState | None
 ) -> None:
     """Every state and every request."""

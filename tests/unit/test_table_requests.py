@@ -9,8 +9,7 @@ import pytest
 
 from fix_followed import follows
 from fix_pipeline import pipeline
-from penstock.control import table_commands
-from penstock.control import table_requests as table_wishes
+from penstock.control import table_commands, table_requests
 from penstock.control.config import load_config
 from penstock.control.followed import is_followed
 from penstock.control.table_commands import RequestRefused, TableNotTaken
@@ -48,7 +47,7 @@ def requests(table: TableName, capture: Capture) -> TableRequests:
 @pytest.mark.parametrize(
     "patterns", [("public.*",), ("public.other",), ("public.*", "!public.item", '!public."a.b*"')]
 )
-def test_patterns_follow_the_wishes(table: TableName, patterns: tuple[str, ...]) -> None:
+def test_patterns_follow_the_requests(table: TableName, patterns: tuple[str, ...]) -> None:
     """Added it is taken, removed it is not, whatever the file says of it alone."""
     added = requested_patterns(patterns, requests(table, Capture.ADDED))
     assert Selection.parse(added).takes(table)
@@ -57,7 +56,7 @@ def test_patterns_follow_the_wishes(table: TableName, patterns: tuple[str, ...])
     assert Selection.parse(removed).takes(TableName("public", "other"))
 
 
-def test_the_configuration_has_the_wishes_in_it(tmp_path: Path) -> None:
+def test_the_configuration_has_the_requests_in_it(tmp_path: Path) -> None:
     """Every command that reads the file sees the tables as they are wished."""
     config = pipeline(tmp_path, *URLS, tables=["public.*"])
     follows(config, ITEM)
@@ -67,7 +66,7 @@ def test_the_configuration_has_the_wishes_in_it(tmp_path: Path) -> None:
     assert not Selection.parse(again.source.tables).takes(ITEM)
 
 
-def test_wishes_are_kept_and_numbered(tmp_path: Path) -> None:
+def test_requests_are_kept_and_numbered(tmp_path: Path) -> None:
     """Pausing twice is one request; each copy is another one."""
     config = pipeline(tmp_path, *URLS)
     follows(config, ITEM)
@@ -83,7 +82,7 @@ def test_wishes_are_kept_and_numbered(tmp_path: Path) -> None:
     assert read_requests(config).copied() == {ITEM}
 
 
-def test_what_can_not_be_wished(tmp_path: Path) -> None:
+def test_what_cannot_be_requested(tmp_path: Path) -> None:
     """Tables of others, the last table, a pipeline without changes; nothing is written then."""
     config = pipeline(tmp_path, *URLS, tables=["public.item"])
     follows(config, ITEM)
@@ -110,7 +109,7 @@ def test_a_name_that_is_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for command in (table_commands.pause, table_commands.resync, table_commands.remove):
         with pytest.raises(TableNotTaken):
             command(config, nowhere)
-    table_wishes.put_request(config, nowhere, lambda last, _: replace(last, paused=True))
+    table_requests.put_request(config, nowhere, lambda last, _: replace(last, paused=True))
     table_commands.resume(config, nowhere)
     assert read_requests(config).tables == ()
     left = TableSync(table=nowhere, state=SyncState.FOLLOWING)
