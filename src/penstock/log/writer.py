@@ -18,10 +18,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.codec import ckt
-from penstock.codec.ckt import FrameEntry, FrameKind, MessageEncoder, RowsFlag
+from penstock.codec.ckt import FrameEntry, FrameKind, MessageEncoder
 from penstock.codec.columns import batch_schema
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
@@ -29,13 +28,13 @@ from penstock.host.files import REAL_FILES, DirectoryLocked, Files
 from penstock.log.closing import Place, publish, state_behind, store_state, write_footer
 from penstock.log.cut import Cut, list_cuts, remove_passed
 from penstock.log.frame_buffer import FrameBuffer
-from penstock.log.index import IndexBuilder
+from penstock.log.index import IndexBuilder, row_facts
 from penstock.log.layout import DONE_NAME, EXTENSION_DEFAULT, checked_extension, open_name
 from penstock.log.recovery import recover
 from penstock.log.segment import ClosedSegment
 from penstock.log.sequence import advance, start_of
 from penstock.log.state import Done, save_done
-from penstock.model import LOAD_AGAIN, FlushPoint, Marker, Op, PenstockError, Relation, Rows, Run
+from penstock.model import LOAD_AGAIN, FlushPoint, Marker, PenstockError, Relation, Rows, Run
 
 faults.declare("log.create.before", "log.create.after", "log.flush.before", "log.flush.after")
 
@@ -562,36 +561,3 @@ class Writer:
 
 def _table_of(relation: Relation) -> tuple[int, str, str]:
     return relation.source_id, relation.schema, relation.name
-
-
-def row_facts(relation_id: int, rows: Rows) -> FrameEntry:
-    """What a rows frame's fixed part says about its batch; place still 0."""
-    batch = rows.batch
-    ops = batch.column("op")
-    letters = ops.buffers()[1][ops.offset : ops.offset + len(ops)].to_pybytes()
-    flags = RowsFlag(0)
-    flags |= RowsFlag.INSERT if letters.count(Op.INSERT) else flags
-    flags |= RowsFlag.UPDATE if letters.count(Op.UPDATE) else flags
-    flags |= RowsFlag.DELETE if letters.count(Op.DELETE) else flags
-    absent = batch.column("absent")
-    flags |= RowsFlag.ABSENT if absent.null_count < len(absent) else flags
-    before = batch.column("before")
-    updates_with_before = 0
-    if RowsFlag.UPDATE in flags and before.null_count < len(before):
-        both = pc.and_(pc.equal(ops, int(Op.UPDATE)), before.is_valid())
-        updates_with_before = pc.sum(both).as_py()
-    last = batch.num_rows - 1
-    return FrameEntry(
-        FrameKind.ROWS,
-        0,
-        int(flags),
-        relation_id,
-        0,
-        0,
-        batch.num_rows,
-        updates_with_before,
-        batch.column(0)[0].as_py(),
-        batch.column(0)[last].as_py(),
-        batch.column(1)[0].as_py(),
-        batch.column(1)[last].as_py(),
-    )
