@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from penstock.codec.mysql.mysqlwire import ServerError
-from penstock.engines.mysql.source import refusals as r
+from penstock.engines.mysql.source import dump_errors as r
 from penstock.host.errors import ConnectionLost, PrivilegeMissing, StatementFailed
 from penstock.model import PenstockError
 
