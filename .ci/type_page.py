@@ -55,15 +55,15 @@ HEAD = """\
 # Types across engines
 
 Between servers of one engine every column keeps its type. Between engines a column gets the type
-below. A type without a counterpart in the target is stored as the text that the source prints, which
-is exact. `penstock plan shop.toml` shows it for your own tables before anything runs. `make type-page` writes
-this page from the table in `penstock.codec.types`, and the tests try every row of it on real
-servers, with the values at the edges of each type.
+below. A type without a counterpart in the target is stored as the text that the source prints,
+which is exact. `penstock plan shop.toml` shows it for your own tables before anything runs.
+`make type-page` writes this page from the table in `penstock.codec.types`, and the tests try every
+row of it on real servers, with the values at the edges of each type.
 
 ## What may get lost, and your choices
 
-Nothing is lost unless you choose it. Where the target's type cannot hold every value, the plan names
-the loss, and the pipeline does not start before you have chosen what to do:
+Nothing is lost unless you choose it. Where the target's type cannot hold every value, the plan
+names the loss, and the pipeline does not start before you have chosen what to do:
 
 ```toml
 [target.types]
@@ -82,10 +82,10 @@ BETWEEN = """\
 
 Names are always quoted, so reserved words can be used. A schema of PostgreSQL is a database of
 MySQL and MariaDB; `[target.map]` gives it another name. PostgreSQL allows 63 bytes in a name, the
-others 64 characters; a longer name is refused, or cut with `"long names" = "shorten"`: it becomes the
-name's beginning and eight digits of a hash of the whole name, the same on every run. Two tables or
-columns that would have one name in the target are refused, by their names: names of columns that
-differ only in case are equal in MySQL and MariaDB, and so are names of tables where
+others 64 characters; a longer name is refused, or cut with `"long names" = "shorten"`: it becomes
+the name's beginning and eight digits of a hash of the whole name, the same on every run. Two
+tables or columns that would have one name in the target are refused, by their names: names of
+columns that differ only in case are equal in MySQL and MariaDB, and so are names of tables where
 `lower_case_table_names` is not 0.
 
 ## Keys and rows
@@ -96,16 +96,15 @@ longer is refused, never cut. A row of MySQL or MariaDB holds 65,535 bytes besid
 blobs and long texts: where the columns need more, the longest `varchar` become `longtext`.
 
 Text from PostgreSQL is compared by its bytes in MySQL and MariaDB, as it is there: in utf8mb4,
-under a collation that ends in `_bin` (`by bytes` below). MySQL before 8.0.17 has no such collation in
-which blanks at the end count (`blanks in keys`). Between MySQL and MariaDB a collation that the target
-does not have is replaced by one that compares bytes.
+under a collation that ends in `_bin` (`by bytes` below). MySQL before 8.0.17 has no such
+collation in which blanks at the end count (`blanks in keys`). Between MySQL and MariaDB a
+collation that the target does not have is replaced by one that compares bytes.
 
 ## When two values are equal
 
-Two values are equal if the texts are equal that each server computes from them; the last column below
-says which text, unless it is the type's own. The sign of a zero is not compared, nor are blanks at the end
-of PostgreSQL's `character(n)`, where they mean nothing.
-"""
+Two values are equal if the texts are equal that each server computes from them; the last column
+below says which text, unless it is the type's own. The sign of a zero is not compared, nor are
+blanks at the end of PostgreSQL's `character(n)`, where they mean nothing. """
 
 
 def page() -> str:
