@@ -104,7 +104,8 @@ collation that the target does not have is replaced by one that compares bytes.
 
 Two values are equal if the texts are equal that each server computes from them; the last column
 below says which text, unless it is the type's own. The sign of a zero is not compared, nor are
-blanks at the end of PostgreSQL's `character(n)`, where they mean nothing. """
+blanks at the end of PostgreSQL's `character(n)`, where they mean nothing.
+"""
 
 
 def page() -> str:

@@ -51,11 +51,11 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
     ("alter table public.t add x timestamptz default now()", RELATION),
     ("alter table public.t drop d", RELATION),
     # Generated columns: the log does not carry them.
-    ("alter table public.t drop i cascade", [("Stop", "ExpressionChanged")]),
-    ("alter table public.t drop g", [("Stop", "ExpressionChanged")]),
+    ("alter table public.t drop i cascade", [("StopPipeline", "ExpressionChanged")]),
+    ("alter table public.t drop g", [("StopPipeline", "ExpressionChanged")]),
     (
         "alter table public.t add h int generated always as (i) stored",
-        [("Stop", "ExpressionChanged")],
+        [("StopPipeline", "ExpressionChanged")],
     ),
     ("alter table public.t alter v type varchar(9)", RELATION),
     ("alter table public.t alter v type text", RELATION),
@@ -144,36 +144,36 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
     ),
     ("create table public.unrelated (id int)", NOTHING),
     # What cannot be carried.
-    ("alter table public.t rename to u", [("Stop", "TableRenamed")]),
-    ("alter table public.t set schema other", [("Stop", "TableRenamed")]),
-    ("alter schema public rename to pub", [("Stop", "TableRenamed")] * 4),
-    ('alter publication "Watched p" drop table public.t', [("Stop", "TableNotPublished")]),
-    ("alter table public.one set unlogged", [("Stop", "ChangesNotLogged")]),
+    ("alter table public.t rename to u", [("StopPipeline", "TableRenamed")]),
+    ("alter table public.t set schema other", [("StopPipeline", "TableRenamed")]),
+    ("alter schema public rename to pub", [("StopPipeline", "TableRenamed")] * 4),
+    ('alter publication "Watched p" drop table public.t', [("StopPipeline", "TableNotPublished")]),
+    ("alter table public.one set unlogged", [("StopPipeline", "ChangesNotLogged")]),
     (
         'begin; alter publication "Watched p" drop table public.t; '
         "alter table public.t set unlogged; commit",
-        [("Stop", "ChangesNotLogged")],
+        [("StopPipeline", "ChangesNotLogged")],
     ),
-    ('drop publication "Watched p"', [("Stop", "TableNotPublished")] * 4),
+    ('drop publication "Watched p"', [("StopPipeline", "TableNotPublished")] * 4),
     (
         "alter publication \"Watched p\" set (publish = 'insert')",
-        [("Stop", "TableNotPublished")] * 4,
+        [("StopPipeline", "TableNotPublished")] * 4,
     ),
     (
         "alter table public.root replica identity full",
-        [("Stop", "PartitionIdentityDiffers")],
+        [("StopPipeline", "PartitionIdentityDiffers")],
     ),
     (
         "alter table public.t drop constraint t_pkey, add primary key (id, g)",
-        [("Stop", "IdentityGenerated")],
+        [("StopPipeline", "IdentityGenerated")],
     ),
-    ("alter table public.quiet drop id", [("Stop", "TableWithoutColumns")]),
-    ("alter type public.pair add attribute c text", [("Stop", "TypeAltered")]),
-    ("alter type public.pair drop attribute b", [("Stop", "TypeAltered")]),
+    ("alter table public.quiet drop id", [("StopPipeline", "TableWithoutColumns")]),
+    ("alter type public.pair add attribute c text", [("StopPipeline", "TypeAltered")]),
+    ("alter type public.pair drop attribute b", [("StopPipeline", "TypeAltered")]),
     ("drop table public.t", [("Gone", "")]),
     (
         "begin; drop table public.t; create table public.t (id int primary key); commit",
-        [("Stop", "TableNotPublished")],
+        [("StopPipeline", "TableNotPublished")],
     ),
     (
         "begin; drop table public.t; create table public.t (id int primary key); "
@@ -205,7 +205,7 @@ def test_each_change_has_its_action(
         found = told(all_due(watch))
         assert found == expected
         once = ("TableRenamed", "ExpressionChanged", "TypeAltered")
-        repeated = [t for t in found if t[0] == "Stop" and t[1] not in once]
+        repeated = [t for t in found if t[0] == "StopPipeline" and t[1] not in once]
         assert watch.poll() == len(repeated)
     kept = msgspec.json.decode(msgspec.json.encode(state), type=WatchState)
     assert kept == state
@@ -227,7 +227,7 @@ def test_another_expression_of_a_generated_column_cannot_be_replicated(
         watch.poll()
         database.execute("alter table public.t alter g set expression as (i + 2)")
         watch.poll()
-        assert told(all_due(watch)) == [("Stop", "ExpressionChanged")]
+        assert told(all_due(watch)) == [("StopPipeline", "ExpressionChanged")]
         state = watch.state()
     again, watch = watching(source_url, database, state)
     with again:
@@ -275,12 +275,12 @@ def test_what_stopped_us_is_looked_at_again_after_a_restart(
         watch.poll()
         database.execute('alter publication "Watched p" drop table public.t')
         watch.poll()
-        assert told(all_due(watch)) == [("Stop", "TableNotPublished")]
+        assert told(all_due(watch)) == [("StopPipeline", "TableNotPublished")]
         state = watch.state()
     own, watch = watching(source_url, database, state)
     with own:
         watch.poll()
-        assert told(all_due(watch)) == [("Stop", "TableNotPublished")]
+        assert told(all_due(watch)) == [("StopPipeline", "TableNotPublished")]
         state = watch.state()
     database.execute('alter publication "Watched p" add table public.t')
     own, watch = watching(source_url, database, state)
@@ -304,14 +304,14 @@ def test_partitions_made_later_have_an_identity_of_their_own(
         assert watch.poll() == 0
         database.execute("create table public.three partition of public.root for values in (3)")
         watch.poll()
-        assert told(all_due(watch)) == [("Stop", "PartitionIdentityDiffers")]
+        assert told(all_due(watch)) == [("StopPipeline", "PartitionIdentityDiffers")]
         state = watch.state()
     with pytest.raises(TableNotCapturable, match=r"partition whose replica identity .*three"):
         captured_tables(database, ["public.root"])
     own, watch = watching(source_url, database, state)
     with own:  # root is not among the captured tables now, which must not pass for unwanted
         watch.poll()
-        assert told(all_due(watch)) == [("Stop", "PartitionIdentityDiffers")]
+        assert told(all_due(watch)) == [("StopPipeline", "PartitionIdentityDiffers")]
         state = watch.state()
     database.execute("alter table public.three replica identity full")
     own, watch = watching(source_url, database, state)
@@ -329,7 +329,7 @@ def test_a_generated_column_in_the_identity_is_mended_by_reading_again(
         watch.poll()
         database.execute("alter table public.t drop constraint t_pkey, add primary key (id, g)")
         watch.poll()
-        assert told(all_due(watch)) == [("Stop", "IdentityGenerated")]
+        assert told(all_due(watch)) == [("StopPipeline", "IdentityGenerated")]
         state = watch.state()
     database.execute("alter table public.t drop constraint t_pkey, add primary key (id)")
     own, watch = watching(source_url, database, state)
@@ -388,7 +388,7 @@ def test_what_cannot_be_replicated_is_forgotten_once_it_is_not_wanted(
         watch.poll()
         database.execute(f"alter table public.{change}".encode())
         watch.poll()
-        assert told(all_due(watch))[0][0] == "Stop"
+        assert told(all_due(watch))[0][0] == "StopPipeline"
         state = watch.state()
     tables = captured_tables(database, ["public.*", "!public.loose"])
     assert len(tables) == 3
