@@ -110,13 +110,17 @@ def test_bytes_and_seconds_are_of_what_the_extractor_has_not_read(
     assert len(between) == 2
     lag = read_lag(config)
     assert lag.slot_bytes == sum(found[name] for name in between) - start.offset + offset
+    assert lag.seconds is not None
     assert 1.9 <= lag.seconds < 60
+    assert lag.at_most
     assert not lag.extracting
     extract(config)
     lag = read_lag(config)
     assert lag.slot_bytes == 0
     assert lag.rows == 3
+    assert lag.seconds is not None
     assert 1.9 <= lag.seconds < 60, "the log is not applied"
+    assert not lag.at_most
     assert lag.as_dict()["log_position"] == f"{file}:{offset}"
 
 

@@ -34,6 +34,7 @@ from penstock.log import Writer, WriterOptions
 from penstock.model import Column, FlushPoint, Op, Relation, Rows, Run
 from penstock.ports.config import Config
 from penstock.ports.refusals import ActionUnknown
+from penstock.ports.target import Applied
 
 RELATION = Relation(
     schema="public",
@@ -269,10 +270,13 @@ def test_lag_follows_slot_log_and_target(config: Config, log: Log, recorder: CeR
     assert read_log_end(config).end.gsn == 3
     assert read_log_end(config, look_into_open=False).end.gsn == 2
     for applied, age_s in ((0, 60), (1, 20), (2, 5)):
-        found = outstanding_commit_us(config, applied)
+        found = outstanding_commit_us(config, Applied(trx=applied))
         assert found == now_us - age_s * 1_000_000
-    assert outstanding_commit_us(config, 3) is None
+    assert outstanding_commit_us(config, Applied(trx=3)) is None
+    with open_catalog(config.source.url) as catalog:
+        ensure_slot(pipeline_of(config), captured_tables(catalog, config.source.tables))
     lag = read_lag(config)
+    assert lag.seconds is not None
     assert 60 <= lag.seconds < 90
     assert lag.rows == 3
 

@@ -20,18 +20,17 @@ from penstock.control.display import (
     screen,
 )
 from penstock.control.doctor import Report
-from penstock.control.lag import Lag, lag_of
+from penstock.control.lag import Lag
 from penstock.control.live import (
     JsonView,
     LineView,
     LiveView,
     bulk_line,
-    change_line,
     last_lines,
 )
 from penstock.control.running import ProcessState
 from penstock.control.show import show_lag, show_report, show_status
-from penstock.control.status import Status, at_rest
+from penstock.control.status import Status
 from penstock.control.table_list import TableLine
 from penstock.control.target_state import TargetState
 from penstock.engines.postgres.positions import LsnPositions
@@ -40,7 +39,7 @@ from penstock.model import FlushPoint, TableName
 from penstock.ports.checks import Finding, Severity, Side
 from penstock.ports.config import HandoverMode
 from penstock.ports.handover import STEPS, Handover
-from penstock.ports.lag import LogEnd, SourceState
+from penstock.ports.lag import LogEnd
 from penstock.ports.target import Applied
 
 
@@ -418,48 +417,3 @@ def with_done(before: Status, rows: int = 0) -> Status:
     """The same status with CHANGE.DONE and so many rows outstanding."""
     assert before.lag is not None
     return replace(before, log=replace(before.log, done=True), lag=replace(before.lag, rows=rows))
-
-
-def test_a_run_that_is_done_has_no_lag() -> None:
-    """Its log is closed and applied; the age of the last commit is no lag then."""
-    before = status(gsn=5, applied=5)
-    assert at_rest(before) is before
-    done = with_done(before)
-    assert change_line(done, 0.0, 0.0) != change_line(at_rest(done), 0.0, 0.0)
-    assert "lag 0.0 s" in last_lines(at_rest(done))[0]
-    behind = with_done(before, rows=3)
-    assert at_rest(behind) is behind
-
-
-SOURCE = SourceState(
-    position=5000, slot_exists=True, slot_active=True, confirmed=5000, flush_lag_s=0.0
-)
-
-
-def test_an_idle_pipeline_has_no_lag() -> None:
-    """However old the last commit is: nothing is outstanding."""
-    log = LogEnd(end=FlushPoint(position=5000, gsn=9))
-    applied = Applied(gsn=9, position=4000, commit_time_us=1)
-    found = lag_of(SOURCE, log, applied, outstanding_us=None, now_us=10**15)
-    assert (found.seconds, found.rows, found.applied_bytes) == (0.0, 0, 0)
-
-
-def test_lag_is_the_age_of_the_oldest_commit_that_is_not_applied() -> None:
-    """Not of the last applied one: a long idle time before is no lag."""
-    log = LogEnd(end=FlushPoint(position=5000, gsn=12))
-    applied = Applied(gsn=9, position=4000, commit_time_us=1)
-    now_us = 50_000_000
-    found = lag_of(SOURCE, log, applied, outstanding_us=now_us - 2_500_000, now_us=now_us)
-    assert found.seconds == 2.5
-    assert (found.rows, found.applied_bytes) == (3, 1000)
-
-
-def test_lag_without_a_reader_is_the_most_it_can_be() -> None:
-    """Nobody reads the slot: what the source wrote since may concern us or not."""
-    source = replace(SOURCE, slot_active=False, confirmed=4000)
-    applied = Applied(gsn=9, position=4000, commit_time_us=1_000_000)
-    log = LogEnd(end=FlushPoint(position=4000, gsn=9))
-    found = lag_of(source, log, applied, outstanding_us=None, now_us=31_000_000)
-    assert (found.seconds, found.slot_bytes) == (30.0, 1000)
-    behind = replace(source, slot_active=True, flush_lag_s=0.25)
-    assert lag_of(behind, log, applied, outstanding_us=None, now_us=31_000_000).seconds == 0.25

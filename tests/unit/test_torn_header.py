@@ -16,6 +16,7 @@ from penstock.control.log_view import describe, find_log, printed
 from penstock.log import SegmentCorrupt, Writer
 from penstock.model import TableName
 from penstock.ports.config import Config
+from penstock.ports.target import Applied
 
 URL = "postgresql://u@127.0.0.1:1/d"
 NAME = TableName("public", "item")
@@ -36,8 +37,8 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
 def test_readers_take_what_is_before_it(config: Config) -> None:
     """Status, lag, counts, `penstock log` and read_log: each one, wherever the header ends."""
     assert read_log_end(config).end.gsn == 3
-    assert outstanding_commit_us(config, 0) is not None
-    assert outstanding_commit_us(config, 3) is None
+    assert outstanding_commit_us(config, Applied()) is not None
+    assert outstanding_commit_us(config, Applied(trx=1)) is None
     found = ChangeCounter(config).look().tables[NAME].as_dict()
     assert found["insert"] == 3
     place = find_log(config.layout.log)

@@ -44,9 +44,12 @@ def status(file: Path, as_json: bool, verbose: bool) -> None:
 def lag(file: Path, as_json: bool, verbose: bool) -> None:
     """Show how far the target is behind the source, in seconds and in bytes.
 
-    Seconds: the age of the oldest commit that is not applied; 0 when nothing is outstanding.
+    Seconds: the age, by the source's clock, of the oldest commit that is not visible in the
+    target; 0 when nothing is outstanding; "at most" where it is not known yet whether what the
+    source has written since is of a captured table.
     Bytes: what the source has written that is not extracted yet, and behind what is applied.
-    Where a server cannot be asked the lag is unknown (null with --json), and the server is named.
+    What is not known is unknown (null with --json), with the reason: before the first run, while
+    tables are being loaded, while a server cannot be asked.
     Changes nothing.
 
     \b
@@ -61,11 +64,11 @@ def lag(file: Path, as_json: bool, verbose: bool) -> None:
     found = read_status(config)
     if as_json:
         say_json(found.lag_dict())
-    elif found.lag is not None:
+    elif found.lag is not None and found.lag.seconds is not None:
         show_lag(found.lag)
     else:
         show_no_lag(found)
-    if found.lag is None:
+    if found.lag is None or found.lag.seconds is None:
         sys.exit(EXIT_FAILED)
 
 

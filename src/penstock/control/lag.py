@@ -1,8 +1,9 @@
 """How far the target is behind the source, read from the source, the log and the target.
 
-Seconds are of commit times, so that an idle pipeline has no lag: nothing is outstanding. Not
-here: the query of document 000, which counts from the last finished file and grows when idle, and
-asking the source (`lag` of each engine).
+Seconds are of commit times, by the source's clock: the age of the oldest commit that is not visible
+in the target. 0 is reported only when it is known that nothing is outstanding; what is not known is
+unknown. Not here: the query of document 000, which counts from the last finished file and grows
+when idle, and asking the source (`lag` of each engine).
 """
 
 from __future__ import annotations
@@ -11,28 +12,34 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.control.log_facts import outstanding_commit_us, read_log_end
-from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.control.display import human_seconds
+from penstock.control.log_facts import outstanding_commit_us, read_log_end, read_watermark
+from penstock.control.target_state import TargetState, read_target_state
+from penstock.load.ledger import read_ledger
 from penstock.ports.config import Config
 from penstock.ports.handover import log_begin
 from penstock.ports.lag import LogEnd, SourceState, open_source
 from penstock.ports.positions import PlainPositions, Positions, positions_of
-from penstock.ports.progress import open_progress
 from penstock.ports.target import Applied
+from penstock.ports.target_state import open_target_reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
     """How far behind.
 
-    seconds: the age of the oldest commit that is not applied yet; 0 when none is outstanding.
-    slot_bytes: WAL the source has written behind the slot. applied_bytes: WAL between what is
-    applied and the source's present end, other databases' and the server's own included.
-    rows: row changes in the log that are not applied. extracting: somebody reads the slot.
+    seconds: the age of the oldest commit that is not visible in the target; 0 when none is
+    outstanding; None where it is not known, and unknown says why. at_most: it can be less, for what
+    the source has written since may not be of a captured table.
+    slot_bytes: what the source has written behind the log. applied_bytes: its log between what is
+    applied and its present end, other databases' and the server's own included.
+    rows: row changes in the log that are not applied. extracting: an extractor reads the source.
     positions: how the source writes them.
     """
 
-    seconds: float
+    seconds: float | None
+    at_most: bool = False
+    unknown: str = ""
     slot_bytes: int
     applied_bytes: int
     rows: int
@@ -43,10 +50,19 @@ class Lag:
     applied_commit_us: int
     positions: Positions = field(default_factory=PlainPositions, compare=False)
 
+    @property
+    def words(self) -> str:
+        """The seconds for people: `2.0 s`, `at most 2.0 s`, `unknown: why`."""
+        if self.seconds is None:
+            return f"unknown: {self.unknown}"
+        return f"{'at most ' if self.at_most else ''}{human_seconds(self.seconds)}"
+
     def as_dict(self) -> dict[str, Any]:
         """The lag as `penstock lag --json` prints it; positions as the source writes them."""
         return {
-            "lag_seconds": round(self.seconds, 3),
+            "lag_seconds": None if self.seconds is None else round(self.seconds, 3),
+            "lag_is_at_most": self.at_most,
+            "lag_unknown": self.unknown or None,
             "extract_lag_bytes": self.slot_bytes,
             "slot_lag_bytes": self.slot_bytes,
             "applied_lag_bytes": self.applied_bytes,
@@ -64,33 +80,28 @@ def lag_of(
     applied: Applied,
     *,
     outstanding_us: int | None,
-    now_us: int,
+    watermark_us: int = 0,
+    why_unknown: str = "",
     begin: int = 0,
     positions: Positions | None = None,
 ) -> Lag:
     """Put the three together. Pure.
 
-    outstanding_us: commit time of the first row in the log that is not applied; None: there is
-    none. With nothing in the log and no reader on the slot it is not known whether what the source
-    has written since concerns this pipeline: then the age of the last applied commit is reported,
-    which is the most it can be. begin: the position where the log begins, for as long as nothing is
-    applied.
+    outstanding_us: commit time of the first transaction in the log that is not applied; None: there
+    is none. watermark_us: see `Watermark`. why_unknown: why the seconds cannot be known, whatever
+    the rest says. begin: the position where the log begins, for as long as nothing is applied.
     """
-    seconds = 0.0
-    if outstanding_us is not None:
-        seconds = max((now_us - outstanding_us) / 1e6, 0.0)
-    elif source.unread is not None:
-        if source.unread.commit_us is not None:
-            seconds = max((now_us - source.unread.commit_us) / 1e6, 0.0)
-    elif source.slot_active and source.slot_lag_bytes:
-        seconds = source.flush_lag_s
-    elif source.slot_lag_bytes and applied.commit_time_us:
-        seconds = max((now_us - applied.commit_time_us) / 1e6, 0.0)
+    seconds, at_most, why = None, False, why_unknown
+    if not why:
+        seconds, at_most = _seconds(source, log, applied, outstanding_us, watermark_us)
+        why = "" if seconds is not None else _NOT_READ
     # Once everything in the log is applied, the target is where the log is.
     at = max(applied.position, log.end.position) if outstanding_us is None else applied.position
     at = max(at, begin)
     return Lag(
         seconds=seconds,
+        at_most=at_most,
+        unknown=why,
         slot_bytes=source.slot_lag_bytes,
         applied_bytes=source.bytes_behind(at) if at else 0,
         rows=max(log.end.gsn - applied.gsn, 0),
@@ -103,20 +114,93 @@ def lag_of(
     )
 
 
-def read_lag(config: Config, clock: Clock = REAL_CLOCK) -> Lag:
-    """Read all three places and compute the lag. Raises their typed errors."""
-    name = "penstock lag"
-    with closing(open_progress(config.target.url, application_name=name)) as target:
-        applied = target.read_applied()
-    log = read_log_end(config)
-    with closing(open_source(config, application_name=name)) as source:
-        state = source.state(log)
+_NOT_READ = "the source has written more than the log has, and since when is not known"
+
+
+def _seconds(
+    source: SourceState,
+    log: LogEnd,
+    applied: Applied,
+    outstanding_us: int | None,
+    watermark_us: int,
+) -> tuple[float | None, bool]:
+    """The lag, and whether it is only the most that it can be.
+
+    What is in the log was committed before what is not, so its first transaction decides. Behind
+    the log the source knows the first commit, or nothing was committed before the watermark, nor
+    before the log's last commit.
+    """
+    if outstanding_us is not None:
+        return max((source.now_us - outstanding_us) / 1e6, 0.0), False
+    read_to = max(source.confirmed, log.end.position, applied.position)
+    if not source.bytes_behind(read_to):
+        return 0.0, False
+    if source.unread is not None:
+        since_us = source.unread.commit_us
+        if since_us is None:
+            return 0.0, False
+    else:
+        since_us = max(watermark_us, log.end.commit_time_us, applied.commit_time_us)
+    if not since_us:
+        return None, False
+    return max((source.now_us - since_us) / 1e6, 0.0), True
+
+
+def why_unknown(config: Config, source: SourceState, log: LogEnd, target: TargetState) -> str:
+    """Why no lag can be told though both servers answer; empty where it can."""
+    if not log.log_id:
+        return "nothing is extracted yet"
+    if not source.slot_exists:
+        return "the source does not have this pipeline's replication slot"
+    if config.pipeline.mode.has_data and not read_ledger(config.layout.state).finished:
+        return "the tables are not loaded yet"
+    if not target.present:
+        return "nothing is loaded yet"
+    if target.applied.trx > log.end.trx:
+        return "the target has more than the change log, so it follows another one"
+    return ""
+
+
+def assess_lag(
+    config: Config,
+    source: SourceState,
+    log: LogEnd,
+    target: TargetState,
+    *,
+    watermark_us: int = 0,
+) -> Lag:
+    """The lag of a pipeline, of what the three have told.
+
+    watermark_us: that of who asks; the extractor's may be later. The three are asked in the order
+    log, target, source: so a lag of 0 is true when the source answers.
+    Raises what reading the log does.
+    """
+    if target.applied.trx > log.end.trx:  # it went on between the two
+        log = read_log_end(config)
+    why = why_unknown(config, source, log, target)
+    outstanding_us = None
+    if not why and log.end.trx > target.applied.trx:
+        outstanding_us = outstanding_commit_us(config, target.applied)
+        if outstanding_us is None:
+            why = "the change log does not have what the target lacks"
     return lag_of(
-        state,
+        source,
         log,
-        applied,
-        outstanding_us=outstanding_commit_us(config, applied.gsn),
-        now_us=clock.now_us(),
+        target.applied,
+        outstanding_us=outstanding_us,
+        watermark_us=max(watermark_us, read_watermark(config)),
+        why_unknown=why,
         begin=log_begin(config),
         positions=positions_of(config),
     )
+
+
+def read_lag(config: Config) -> Lag:
+    """Read all three places and compute the lag. Raises their typed errors."""
+    name = "penstock lag"
+    log = read_log_end(config)
+    with closing(open_target_reader(config.target.url, application_name=name)) as reader:
+        target = read_target_state(reader, config)
+    with closing(open_source(config, application_name=name)) as source:
+        state = source.state(log)
+    return assess_lag(config, state, log, target)

@@ -24,6 +24,7 @@ from penstock.control.display import (
     human_seconds,
     screen,
 )
+from penstock.control.lag import Lag
 from penstock.control.outages import utc_text
 from penstock.control.run_events import RunEvents, starting, table_text
 from penstock.control.status import Status
@@ -84,11 +85,9 @@ def _left(item: TableProgress | BulkProgress) -> str:
 def change_line(status: Status, log_rate: float, applied_rate: float) -> str:
     """Extraction, loading and lag in one line."""
     lag = status.lag
-    behind = (
-        f"lag {human_seconds(lag.seconds)}, {human_bytes(lag.applied_bytes)}"
-        if lag is not None
-        else f"lag unknown: {status.why_no_lag}"
-    )
+    behind = f"lag {status.lag_words}"
+    if lag is not None:
+        behind += f", {human_bytes(lag.applied_bytes)}"
     loaded = f"loaded {human_count(status.target.applied.gsn)} ({human_count(applied_rate)}/s)"
     if status.target.unknown:
         loaded = "loaded unknown"
@@ -221,7 +220,7 @@ class JsonView:
                 "extracted_rows_per_s": round(events.log_rate, 1),
                 "loaded_rows": None if away else status.target.applied.gsn,
                 "loaded_rows_per_s": None if away else round(events.applied_rate, 1),
-                "lag_seconds": round(lag.seconds, 3) if lag is not None else None,
+                **_lag_figures(lag),
                 "lag_bytes": lag.applied_bytes if lag is not None else None,
                 "log_position": status.positions.text(status.log.end.position),
             }
@@ -237,6 +236,12 @@ class JsonView:
 
     def close(self) -> None:
         """See View."""
+
+
+def _lag_figures(lag: Lag | None) -> dict[str, Any]:
+    if lag is None or lag.seconds is None:
+        return {"lag_seconds": None, "lag_is_at_most": False}
+    return {"lag_seconds": round(lag.seconds, 3), "lag_is_at_most": lag.at_most}
 
 
 def event(clock: Clock, kind: str, **fields: Any) -> dict[str, Any]:
@@ -327,16 +332,11 @@ def change_rows(
         ("  loaded", _loaded(status, applied_rate)),
     ]
     lag = status.lag
-    if lag is None:
-        rows.append(("  lag", f"unknown: {status.why_no_lag}"))
-    else:
-        rows.append(
-            (
-                "  lag",
-                f"{human_seconds(lag.seconds)}, {human_count(lag.rows)} rows, "
-                f"{human_bytes(lag.applied_bytes)} of the source's log",
-            )
-        )
+    words = status.lag_words
+    if lag is not None and lag.seconds is not None:
+        behind = human_bytes(lag.applied_bytes)
+        words += f", {human_count(lag.rows)} rows, {behind} of the source's log"
+    rows.append(("  lag", words))
     rows.append(
         (
             "  change log",

@@ -11,14 +11,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from penstock.control.running import processes
-from penstock.host.files import FileMissing
+from penstock.extract.extractor import STATUS_FILE
+from penstock.host.files import REAL_FILES, FileMissing
 from penstock.log.layout import DONE_NAME, SegmentFile, list_segments
 from penstock.log.segment import Segment, list_begun_segments, open_segment
 from penstock.log.state import load_state
 from penstock.model import FlushPoint
 from penstock.ports.config import Config
 from penstock.ports.lag import LogEnd
+from penstock.ports.target import Applied
 
 T = TypeVar("T")
 
@@ -48,31 +52,38 @@ def read_log_end(config: Config, *, look_into_open: bool = True) -> LogEnd:
     )
 
 
-def outstanding_commit_us(config: Config, applied_gsn: int) -> int | None:
-    """Commit time of the first row in the log behind applied_gsn; None when there is none."""
+def outstanding_commit_us(config: Config, applied: Applied) -> int | None:
+    """Commit time of the first transaction in the log behind what is applied; None for none.
+
+    Transactions count, not rows: a TRUNCATE has none.
+    """
     directory = config.layout.log
     extension = config.change_loader.change_file_extension
-    files = [*list_segments(directory, extension), *list_begun_segments(directory, extension)]
-    for number, file in enumerate(files):
-        following = files[number + 1] if number + 1 < len(files) else None
-        with suppress(FileMissing):
-            if following is not None and _with(following, lambda s: s.start.gsn) <= applied_gsn:
-                continue
-            found = _with(file, lambda segment: _first_commit_us(segment, applied_gsn))
-            if found is not None:
-                return found
+    # In this order a file that is closed and renamed meanwhile is seen at least once.
+    files = [*list_begun_segments(directory, extension), *list_segments(directory, extension)]
+    for file in sorted(files):
+        if file.number > applied.segment:
+            with suppress(FileMissing):
+                found = _with(file, lambda segment: segment.transactions.find(applied.trx + 1))
+                if found is not None:
+                    return found.commit_time_us
     return None
 
 
-def _first_commit_us(segment: Segment, applied_gsn: int) -> int | None:
-    entries = list(segment.row_frames(gsn_after=applied_gsn))
-    if not entries:
-        return None
-    first = min(entries, key=lambda entry: max(entry.gsn_first, applied_gsn + 1))
-    batch = segment.read_rows(first).batch
-    numbers = batch.column("gsn").to_numpy(zero_copy_only=False)
-    row = int((numbers > applied_gsn).argmax())
-    return int(segment.dated(batch.slice(row, 1)).column("commit_time")[0].value)
+def read_watermark(config: Config) -> int:
+    """The watermark that an extractor of this log has noted last; 0 for none.
+
+    True for ever, whether one runs or not: what is in the log stays there.
+    """
+    try:
+        data = REAL_FILES.read_whole(config.layout.run / STATUS_FILE)
+    except FileMissing:
+        return 0
+    return msgspec.json.decode(data, type=_Noted).watermark_us
+
+
+class _Noted(msgspec.Struct):
+    watermark_us: int = 0
 
 
 def _with(file: SegmentFile, ask: Callable[[Segment], T]) -> T:

@@ -83,7 +83,7 @@ def show_lag(lag: Lag, out: Console | None = None) -> None:
     out.print(
         pairs(
             [
-                ("lag", f"{human_seconds(lag.seconds)}, {human_count(lag.rows)} rows in the log"),
+                ("lag", f"{lag.words}, {human_count(lag.rows)} rows in the log"),
                 ("not extracted yet", human_bytes(lag.slot_bytes) + extracting),
                 ("behind what is applied", human_bytes(lag.applied_bytes)),
                 ("source is at", lag.positions.text(lag.source_position)),

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.control.lag import Lag, lag_of
-from penstock.control.log_facts import outstanding_commit_us, read_log_end
+from penstock.control.lag import Lag, assess_lag
+from penstock.control.log_facts import read_log_end
 from penstock.control.outages import (
     SIDES,
     Outage,
@@ -31,11 +31,10 @@ from penstock.control.target_state import ProgressRow, TargetState, read_target_
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError
 from penstock.ports.config import Config
-from penstock.ports.handover import Handover, log_begin, read_handover
+from penstock.ports.handover import Handover, read_handover
 from penstock.ports.identity import SourceIdentity, stored_identity
-from penstock.ports.lag import LogEnd, SourceReader, open_source
+from penstock.ports.lag import LogEnd, SourceReader, Watermark, open_source
 from penstock.ports.positions import PlainPositions, Positions, positions_of
-from penstock.ports.target import Applied
 from penstock.ports.target_state import TargetReader, open_target_reader
 
 NAME = "penstock status"
@@ -88,7 +87,14 @@ class Status:
         """Why the lag is not known."""
         if self.mode == "data":
             return "this pipeline follows no changes"
+        if self.lag is not None and self.lag.seconds is None:
+            return self.lag.unknown
         return ", ".join(one.words for one in self.outages) or "nothing is extracted yet"
+
+    @property
+    def lag_words(self) -> str:
+        """The lag for people: `2.0 s`, `at most 2.0 s`, `unknown: why`."""
+        return self.lag.words if self.lag is not None else f"unknown: {self.why_no_lag}"
 
     def lag_dict(self) -> dict[str, Any]:
         """The lag as `penstock lag --json` prints it; lag_seconds is null where it is not known."""
@@ -96,6 +102,8 @@ class Status:
             return self.lag.as_dict()
         return {
             "lag_seconds": None,
+            "lag_is_at_most": False,
+            "lag_unknown": self.why_no_lag,
             "log_position": self.positions.text(self.log.end.position),
             "unreachable": [one.as_dict() for one in self.outages],
             "tried_again": [one.as_dict() for one in self.retries],
@@ -176,6 +184,7 @@ class StatusReader:
         self._last_us = 0
         self._target: TargetReader | None = None
         self._source: SourceReader | None = None
+        self._watermark = Watermark()
 
     def read(self, *, look_into_open: bool = True) -> Status:
         """The status now. look_into_open: read the open segment's end too.
@@ -186,7 +195,7 @@ class StatusReader:
         log = read_log_end(config, look_into_open=look_into_open)
         away = self._ask_target()
         target, now = self._last, processes(config)
-        lag, source_away = self._lag(log, target.applied, asked=away is None)
+        lag, source_away = self._lag(log, target, asked=away is None)
         retries = read_retries(config, now)
         return Status(
             pipeline=config.pipeline.name,
@@ -231,9 +240,9 @@ class StatusReader:
         return None
 
     def _lag(
-        self, log: LogEnd, applied: Applied, *, asked: bool
+        self, log: LogEnd, target: TargetState, *, asked: bool
     ) -> tuple[Lag | None, Outage | None]:
-        """The lag, or why the source cannot be asked. asked: the target was, so applied is new."""
+        """The lag, or why the source cannot be asked. asked: the target was, its state is new."""
         if not self._config.pipeline.mode.has_change:
             return None, None
         self.asking = "source"
@@ -246,20 +255,11 @@ class StatusReader:
                 self._source.close()
             return None, self._outages.seen("source", error)
         self._outages.answered("source")
+        self._watermark.look(state.position, state.now_us)
+        seen_us = self._watermark.reached(max(state.confirmed, log.end.position))
         if not asked:
             return None, None
-        outstanding = outstanding_commit_us(self._config, applied.gsn)
-        now_us = self._clock.now_us()
-        lag = lag_of(
-            state,
-            log,
-            applied,
-            outstanding_us=outstanding,
-            now_us=now_us,
-            begin=log_begin(self._config),
-            positions=positions_of(self._config),
-        )
-        return lag, None
+        return assess_lag(self._config, state, log, target, watermark_us=seen_us), None
 
     def close(self) -> None:
         """Let go of both connections."""
@@ -278,16 +278,3 @@ def read_status(config: Config) -> Status:
     known = {SIDES[retry.process] for retry in found.retries}
     outages = (one if one.side in known else replace(one, since_us=0) for one in found.outages)
     return replace(found, outages=tuple(outages))
-
-
-def at_rest(status: Status) -> Status:
-    """The last status of a run that ended because its source was idle: without lag.
-
-    With the slot read by nobody the age of the last commit would be shown, the most the lag can be;
-    but here CHANGE.DONE has just been written, and everything before it is applied. Any other
-    status is returned as it is.
-    """
-    lag = status.lag
-    if lag is None or lag.rows or not status.log.done:
-        return status
-    return replace(status, lag=replace(lag, seconds=0.0))

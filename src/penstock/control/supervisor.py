@@ -25,7 +25,7 @@ from penstock.control.outages import Outage
 from penstock.control.plan import check as check_plan
 from penstock.control.run_events import ReportEvent
 from penstock.control.running import RUN_LOCK, check_not_running, take_lock
-from penstock.control.status import Status, StatusReader, at_rest
+from penstock.control.status import Status, StatusReader
 from penstock.control.stopping import HURRIED_EXIT_CODE, StopRequest, stop_on_signals
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
@@ -350,8 +350,7 @@ def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
         status.close()
         if stop.hurried:
             raise SystemExit(HURRIED_EXIT_CODE)
-        last = read_last_status(config)
-        view.finish(last and at_rest(last))
+        view.finish(read_last_status(config))
 
 
 def half_names(config: Config) -> tuple[str, ...]:

@@ -51,9 +51,13 @@ class ProgressRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetState:
-    """What the target says. unknown: it could not be asked so far, and the rest means nothing."""
+    """What the target says. unknown: it could not be asked so far, and the rest means nothing.
+
+    present: it has our tables.
+    """
 
     unknown: bool = False
+    present: bool = True
     applied: Applied = field(default_factory=Applied)
     action: str = "RUN"
     restarts: int = 0
@@ -67,7 +71,7 @@ def read_target_state(reader: TargetReader, config: Config) -> TargetState:
     """What the target's tables say; empty before they are made."""
     progress, bulk = reader.present()
     if not progress:
-        return TargetState()
+        return TargetState(present=False)
     action = reader.action()
     [restarts] = reader.rows(RESTARTS)
     return TargetState(

@@ -34,10 +34,12 @@ from penstock.ports.extract_options import (
     Outcome,
     Pace,
 )
+from penstock.ports.lag import Watermark
 from penstock.ports.source import (
     RELATIONS_FILE,
     EnginePlace,
     Origin,
+    ServerEnd,
     SourceEngine,
     SourceStream,
     State,
@@ -149,6 +151,7 @@ class Extractor:
         self._action: Poll | None = None
         self._server: Poll | None = None
         self._source: SourceStream | None = None
+        self._watermark = Watermark()
         self._pace = Pace()
         self._status = StatusFile(self._layout.run / STATUS_FILE, files=files, clock=clock)
 
@@ -174,9 +177,9 @@ class Extractor:
                 )
             self._server = stack.enter_context(
                 Poll(
-                    self._engine.server_position,
+                    self._engine.server_end,
                     every_s=SOURCE_INTERVAL_S,
-                    first=0,
+                    first=ServerEnd(),
                     name="source position",
                 )
             )
@@ -399,7 +402,9 @@ class Extractor:
         if not writer.at_commit or self._engine.has_outstanding():
             return False
         if pace.target_position == 0:
-            pace.target_position = self._engine.server_position()
+            end = self._engine.server_end()
+            self._watermark.look(end.position, end.now_us)
+            pace.target_position = end.position
             source.ask_for_position()
         return source.has_given(pace.target_position)
 
@@ -456,6 +461,9 @@ class Extractor:
 
     def facts(self, writer: Writer) -> dict[str, Any]:
         """What run/extract.json holds; positions as the source writes them."""
+        end: ServerEnd = self._server.value if self._server is not None else ServerEnd()
+        if end.position:
+            self._watermark.look(end.position, end.now_us)
         return facts_of(
             self.progress,
             engine=self._engine,
@@ -465,6 +473,7 @@ class Extractor:
             source=self._source,
             background_tasks=self._background_tasks,
             server=self._server,
+            watermark_us=self._watermark.reached(writer.durable.position),
             action=self._action,
             now_us=self._clock.now_us(),
         )

@@ -11,6 +11,8 @@ from penstock.model import FlushPoint
 from penstock.ports.extract_options import ExtractProgress
 from penstock.ports.source import SourceEngine, SourceStream
 
+WATERMARK = "watermark_us"
+
 
 def facts_of(
     progress: ExtractProgress,
@@ -22,6 +24,7 @@ def facts_of(
     source: SourceStream | None,
     background_tasks: BackgroundTasks,
     server: Poll | None,
+    watermark_us: int,
     action: Poll | None,
     now_us: int,
 ) -> dict[str, Any]:
@@ -29,9 +32,9 @@ def facts_of(
 
     engine: of the source. end: the last flush point. segment: the number that
     is open or comes next. server: asks for the server's own position; action: for the operator's
-    action. Times are microseconds since 1970.
+    action. watermark_us: see `Watermark`. Times are microseconds since 1970.
     """
-    position = server.value if server is not None else 0
+    position = server.value.position if server is not None else 0
     counted = source.counted if source is not None else None
     return {
         **asdict(progress),
@@ -45,6 +48,7 @@ def facts_of(
         "position": engine.text(end.position),
         "commit_time_us": end.commit_time_us,
         "server_position": engine.text(position),
+        WATERMARK: watermark_us,
         "lag_bytes": engine.bytes_between(end.position, position),
         "spill_bytes": source.spilled_byte_count if source is not None else 0,
         "received_bytes": counted.byte_count if counted is not None else 0,

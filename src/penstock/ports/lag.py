@@ -5,6 +5,7 @@ Not here: what follows from the answers (`penstock.control.lag`).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from penstock.ports.config import Config
 from penstock.ports.registry import part
 
 NOTHING = FlushPoint(position=0)
+LOOKS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,17 +51,17 @@ class Unread:
 class SourceState:
     """Where the source is. Positions are 0 where there is none; bytes behind the slot with them.
 
-    flush_lag_s: how long the source has waited for the log to have a commit durably. A server
-    without slots knows nothing of us: there slot_exists says that there is a log, slot_active that
-    an extractor runs, confirmed is the log's end; and unread is set. bytes_between: of the source's
-    log between two positions.
+    now_us: the source's clock when it was asked, microseconds since 1970 UTC: commit times are of
+    it. A server without slots knows nothing of us: there slot_exists says that there is a log,
+    slot_active that an extractor runs, confirmed is the log's end; and unread is set.
+    bytes_between: of the source's log between two positions.
     """
 
     position: int
+    now_us: int
     slot_exists: bool
     slot_active: bool
     confirmed: int
-    flush_lag_s: float
     unread: Unread | None = None
     bytes_between: Callable[[int, int], int] = _difference
 
@@ -71,6 +73,33 @@ class SourceState:
     def bytes_behind(self, position: int) -> int:
         """What the source has written behind a position."""
         return max(self.bytes_between(position, self.position), 0)
+
+
+class Watermark:
+    """A moment of the source's clock before which every commit is in the log.
+
+    From looks at the source: once the log has reached the position that the source had at a
+    moment, it has everything that was committed until then. For one thread.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self._us = 0
+        self._looks: deque[tuple[int, int]] = deque()
+
+    def look(self, position: int, now_us: int) -> None:
+        """The source was at a position. now_us: its clock, read before the position."""
+        while self._looks and self._looks[-1][0] >= position:
+            self._looks.pop()  # later at the same place; or another server's positions
+        self._looks.append((position, now_us))
+        if len(self._looks) > LOOKS_MAX:
+            self._looks = deque(list(self._looks)[::2])  # far behind, it may be coarse
+
+    def reached(self, position: int) -> int:
+        """The log has everything before position: the watermark, 0 where it is not known."""
+        while self._looks and self._looks[0][0] <= position:
+            self._us = max(self._us, self._looks.popleft()[1])
+        return self._us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

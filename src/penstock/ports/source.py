@@ -62,6 +62,14 @@ class Origin:
     begin: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerEnd:
+    """How far the server's log reaches, 0: not known. now_us: its clock, read before that."""
+
+    position: int = 0
+    now_us: int = 0
+
+
 class StreamCounted(Protocol):
     """What has come over a stream, for display."""
 
@@ -151,8 +159,8 @@ class SourceEngine(Protocol):
         """Called once, before the log is opened: the source's identity."""
         ...
 
-    def server_position(self) -> int:
-        """How far the server's log reaches, on a connection of its own; 0: not known."""
+    def server_end(self) -> ServerEnd:
+        """How far the server's log reaches, on a connection of its own."""
         ...
 
     def text(self, position: int) -> str:

@@ -124,7 +124,9 @@ def _log(known: Known) -> Iterator[Metric]:
 
 
 def _lag(known: Known) -> Iterator[Metric]:
-    lag = _gauge("lag_seconds", "Age of the oldest commit that is not applied; 0 when none is.")
+    text = "Age of the oldest commit not visible in the target; 0: none; missing: not known."
+    lag = _gauge("lag_seconds", text)
+    at_most = _gauge("lag_at_most", "1 while penstock_lag_seconds is the most that it can be.")
     rows = _gauge("lag_rows", "Row changes in the log that are not applied.")
     slot = _gauge("extract_lag_bytes", "Log of the source that the extractor has not confirmed.")
     applied = _gauge("lag_bytes", "Log of the source between its end and what is applied.")
@@ -134,7 +136,9 @@ def _lag(known: Known) -> Iterator[Metric]:
     expires = _gauge("source_expires_seconds", "Age at which the source deletes its log.")
     for name, reading, status in known:
         if status.lag is not None:
-            lag.add_metric([name], status.lag.seconds)
+            if status.lag.seconds is not None:
+                lag.add_metric([name], status.lag.seconds)
+                at_most.add_metric([name], int(status.lag.at_most))
             rows.add_metric([name], status.lag.rows)
             slot.add_metric([name], status.lag.slot_bytes)
             applied.add_metric([name], status.lag.applied_bytes)
@@ -146,7 +150,7 @@ def _lag(known: Known) -> Iterator[Metric]:
                 left.add_metric([name], reading.retention.left_bytes)
             if reading.retention.expires_s is not None:
                 expires.add_metric([name], reading.retention.expires_s)
-    yield from (lag, rows, slot, applied, kept, age, left, expires)
+    yield from (lag, at_most, rows, slot, applied, kept, age, left, expires)
 
 
 def _bulk(known: Known) -> Iterator[Metric]:

@@ -18,7 +18,7 @@ from penstock.load.bulk_progress import share_of
 from penstock.ports.config import Config
 from penstock.ports.positions import positions_of
 from penstock.web.plot import PLOT_HEIGHT, PLOT_WIDTH, SPANS_S, plotted
-from penstock.web.reading import PipelineWatch, Reading, changes_of, lag_of, state_of
+from penstock.web.reading import PipelineWatch, Reading, changes_of, lag_words, state_of
 from penstock.web.tasks import Stage, TaskKind, TaskView
 
 REGIONS = (
@@ -163,7 +163,8 @@ def _common(config: Config, reading: Reading, secret: str) -> dict[str, Any]:
         "reading": reading,
         "status": reading.status,
         "state": state_of(reading),
-        "lag": lag_of(reading),
+        "lag": reading.status.lag if reading.status is not None else None,
+        "lag_words": lag_words(reading),
         "secret": secret,
     }
 

@@ -18,7 +18,6 @@ import structlog
 
 from penstock.control.change_counts import KINDS, ChangeCounter, ChangeCounts
 from penstock.control.followed import followed_tables
-from penstock.control.lag import Lag
 from penstock.control.log_facts import read_log_end
 from penstock.control.outages import Outage
 from penstock.control.past_errors import PastError, past_errors
@@ -295,7 +294,7 @@ class PipelineWatch:
 
     def _remember(self, now_s: float, fresh: Status | None, speeds: Speeds) -> None:
         """Add a point to the plots; one without lag where it could not be known."""
-        lag = fresh.lag if fresh is not None and fresh.log.log_id else None
+        lag = fresh.lag if fresh is not None else None
         self._history.append(
             Sample(
                 at_s=now_s,
@@ -348,10 +347,12 @@ def state_of(reading: Reading) -> str:
     return "following changes" if status.mode != "data" else "bulk load"
 
 
-def lag_of(reading: Reading) -> Lag | None:
-    """The lag; None where it is not known, or nothing was captured yet."""
+def lag_words(reading: Reading) -> str:
+    """The lag for people; where it is not known the page says elsewhere which server is away."""
     status = reading.status
-    return status.lag if status is not None and status.log.log_id else None
+    if status is None or status.mode == "data":
+        return "–"
+    return "unknown" if status.outages else status.lag_words
 
 
 def _done(status: Status) -> bool:

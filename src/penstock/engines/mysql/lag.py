@@ -17,6 +17,7 @@ from penstock.engines.mysql.source.resume_state import ResumeState
 from penstock.engines.mysql.source.status import (
     LogFile,
     binlog_files,
+    read_clock,
     read_file_time,
     read_first_commit,
     read_identity,
@@ -84,6 +85,7 @@ class MySQLLagReader:
     def state(self, log: LogEnd) -> SourceState:
         """See SourceReader. Raises SourceReplaced, and LogPurged where what follows is gone."""
         connection = self._connection
+        now_us = read_clock(connection)
         end = read_status(connection).position
         resume_state = stored_resume_state(self._config)
         shift = resume_state.mark.shift if resume_state is not None else 0
@@ -107,7 +109,7 @@ class MySQLLagReader:
             slot_exists=bool(read_to),
             slot_active=log.has_writer,
             confirmed=read_to,
-            flush_lag_s=0.0,
+            now_us=now_us,
             unread=Unread(commit_us=unread),
             bytes_between=sizes,
         )

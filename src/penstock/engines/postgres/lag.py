@@ -10,15 +10,15 @@ from penstock.ports.config import Config
 from penstock.ports.lag import LogEnd, Retention, SourceState
 
 # The bytes are those of document 000's query; on a standby there is no current WAL position.
+# Not pg_stat_replication's flush_lag: it is of what was confirmed last, and stands still with it.
 SLOT_STATE = """
-    select case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
-                else pg_current_wal_lsn() end as now,
+    select (extract(epoch from clock_timestamp()) * 1e6)::int8,
+           case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
+                else pg_current_wal_lsn() end,
            s.confirmed_flush_lsn,
-           s.active,
-           extract(epoch from r.flush_lag)::float8
+           s.active
       from (select) as one
       left join pg_replication_slots as s on s.slot_name = %(slot)s
-      left join pg_stat_replication as r on r.pid = s.active_pid
 """
 # The files' times need a privilege: without it only bytes are known. A recycled file has the name
 # of a later one and an old time, so names after the present one are left out.
@@ -76,11 +76,11 @@ def read_source_state(connection: psycopg.Connection, slot: str) -> SourceState:
     if row is None:
         raise RuntimeError("no row from a query that always has one")
     return SourceState(
-        position=Lsn.parse(row[0]).ordinal if row[0] else 0,
-        slot_exists=row[1] is not None,
-        slot_active=bool(row[2]),
-        confirmed=Lsn.parse(row[1]).ordinal if row[1] else 0,
-        flush_lag_s=row[3] or 0.0,
+        now_us=row[0],
+        position=Lsn.parse(row[1]).ordinal if row[1] else 0,
+        slot_exists=row[2] is not None,
+        slot_active=bool(row[3]),
+        confirmed=Lsn.parse(row[2]).ordinal if row[2] else 0,
     )
 
 

@@ -38,6 +38,7 @@ from penstock.engines.mysql.source.status import (
     binlog_files,
     check_resume,
     parse_gtids,
+    read_clock,
     read_identity,
     read_log_identity,
     read_status,
@@ -47,7 +48,14 @@ from penstock.engines.mysql.source.table_notes import AllNotes
 from penstock.engines.mysql.source.unsupported import SeenUnknown
 from penstock.model import FlushPoint, PenstockError, Run, TableDefinition, TableName
 from penstock.ports.extract_options import ExtractOptions
-from penstock.ports.source import EnginePlace, LogAccess, Origin, Ranges, SourceStream
+from penstock.ports.source import (
+    EnginePlace,
+    LogAccess,
+    Origin,
+    Ranges,
+    ServerEnd,
+    SourceStream,
+)
 
 logger = structlog.get_logger()
 NOTES_FILE = "binlog_tables.json"
@@ -106,7 +114,7 @@ class MySQLEngine:
             self._url,
             place.state,
             takes=self._takes,
-            end=self.server_position,
+            end=lambda: self.server_end().position,
             has_given=self._has_given,
             clock=place.clock,
         )
@@ -157,7 +165,7 @@ class MySQLEngine:
         if self._captures is not None:
             self._captures.begin(self._book)
 
-    def server_position(self) -> int:
+    def server_end(self) -> ServerEnd:
         """See SourceEngine: where the binlog ends, as the log counts.
 
         A stream that is past that reads a file that is no longer the server's.
@@ -165,6 +173,7 @@ class MySQLEngine:
         stream = self._stream
         known = stream.known_end if stream is not None else 0
         with open_catalog(self._url, application_name="penstock position") as connection:
+            now_us = read_clock(connection)
             end = read_status(connection).position
             files = binlog_files(connection)
         last = self._resume_states.last
@@ -180,7 +189,7 @@ class MySQLEngine:
                     hint=RESET_HINT,
                 )
             )
-        return position
+        return ServerEnd(position=position, now_us=now_us)
 
     def _has_given(self, position: int) -> bool:
         return self._stream is not None and self._stream.has_given(position)

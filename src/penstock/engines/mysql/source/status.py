@@ -153,6 +153,12 @@ def read_status(connection: Connection) -> LogStatus:
     )
 
 
+def read_clock(connection: Connection) -> int:
+    """The server's clock: microseconds since 1970 UTC."""
+    found = value(connection, "select unix_timestamp(sysdate(6))", doing="asking for the time")
+    return int(found * 1_000_000)
+
+
 def account(connection: Connection) -> str:
     """The account that we are, quoted as GRANT wants it."""
     text = str(value(connection, "select current_user()", doing="asking who we are"))

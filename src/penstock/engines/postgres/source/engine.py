@@ -20,7 +20,7 @@ from penstock.engines.postgres.source.slot_owner import SlotOwner, claim_slot
 from penstock.engines.postgres.source.source_identity import (
     ServerIdentity,
     identify,
-    server_position,
+    server_end,
 )
 from penstock.engines.postgres.source.stream import PostgresSource, StreamOptions
 from penstock.engines.postgres.source.table_actions import TableActions, is_begun_only
@@ -32,6 +32,7 @@ from penstock.ports.source import (
     LogAccess,
     Origin,
     Ranges,
+    ServerEnd,
     SourceStream,
 )
 
@@ -103,9 +104,9 @@ class PostgresEngine:
             begin=self._start_position or resend_from or 0,
         )
 
-    def server_position(self) -> int:
+    def server_end(self) -> ServerEnd:
         """See SourceEngine. An LSN."""
-        return server_position(self._url)
+        return server_end(self._url)
 
     def text(self, position: int) -> str:
         """See SourceEngine."""

@@ -9,9 +9,11 @@ from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.connect import connect, server_errors
 from penstock.engines.postgres.source.client import ReplicationConnection
 from penstock.model import LOAD_AGAIN, PenstockError
+from penstock.ports.source import ServerEnd
 
-SERVER_POSITION = """
-    select case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
+SERVER_END = """
+    select (extract(epoch from clock_timestamp()) * 1e6)::int8,
+           case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
                 else pg_current_wal_flush_lsn()
            end
 """
@@ -136,11 +138,13 @@ def timeline_history(connection: ReplicationConnection, timeline: int) -> str:
     return rows[0]["content"] or ""
 
 
-def server_position(url: str) -> int:
-    """How far the server's log reaches, on a connection of its own. An LSN; 0: not known."""
+def server_end(url: str) -> ServerEnd:
+    """How far the server's log reaches, on a connection of its own. An LSN."""
     with (
         connect(url, application_name="penstock position") as sql,
         server_errors("reading the server's position"),
     ):
-        row = sql.execute(SERVER_POSITION).fetchone()
-    return Lsn.parse(row[0]).ordinal if row is not None and row[0] else 0
+        row = sql.execute(SERVER_END).fetchone()
+    if row is None or not row[1]:
+        return ServerEnd()
+    return ServerEnd(position=Lsn.parse(row[1]).ordinal, now_us=row[0])
