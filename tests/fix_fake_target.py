@@ -70,6 +70,7 @@ class FakeBatch:
     is_cut: bool = False
     size_bytes: int = 0
     tables: int = 0
+    heartbeats: tuple[int, ...] = ()
 
 
 @dataclass

@@ -18,6 +18,7 @@ from penstock.control.table_states import table_facts
 from penstock.control.target_state import ProgressRow, TargetState
 from penstock.engines.postgres.positions import LsnPositions
 from penstock.load.bulk_progress import BulkProgress, TableProgress
+from penstock.load.loader_state import LoaderState
 from penstock.model import FlushPoint, TableName
 from penstock.ports.handover import Handover
 from penstock.ports.lag import LogEnd, Retention
@@ -170,9 +171,19 @@ def reading(found: Status | None = None, **changed: Any) -> Reading:
                 hint="Run: vacuum full;",
             ),
         ),
+        loader=loader(),
         history=history,
     )
     return replace(whole, **changed)
+
+
+def loader() -> LoaderState:
+    """A loader that has measured a hundred heartbeats and some commits."""
+    state = LoaderState(pid=12)
+    for number in range(100):
+        state.heartbeats.observe(0.2 if number < 98 else 4.0)
+    state.commits.observe(0.5)
+    return state
 
 
 def trouble() -> Trouble:

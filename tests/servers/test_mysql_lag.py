@@ -5,19 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
+from fix_lag import (
+    EXTRACTOR,
+    Line,
+    tell_heartbeats,
+    tell_states,
+    tell_that_they_are_no_activity,
+    until,
+)
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_extract import sql
 from fix_pipeline import penstock, pipeline
 from penstock.codec.mysql.binlog_position import BinlogPosition
+from penstock.control.doctor import examine
 from penstock.control.extract_process import extract_changes
 from penstock.control.lag import read_lag
 from penstock.control.status import read_status
 from penstock.engines.mysql.connect import connect
 from penstock.engines.mysql.source.dump_errors import LogPurged
+from penstock.engines.mysql.source.heartbeat import Heartbeats
 from penstock.engines.mysql.target import progress as mysql_progress
 from penstock.engines.postgres.target import progress as postgres_progress
 from penstock.ports.config import Config
@@ -254,3 +265,117 @@ def test_status_reads_a_target_of_these_engines(kept: str, source_url: str, tmp_
     assert found.lag is not None
     assert positions_of(config).text(0x10) == "0/10"
     assert found.as_dict()["applied"]["position"] == "0/0"
+
+
+# -- every state, against the truth ------------------------------------------------------------
+
+
+def line_of(server: MySQLServer, folder: Path, source: str, target: str, **extractor: Any) -> Line:
+    """A pipeline into PostgreSQL that follows a table t."""
+    sql(server, source, "create table t (id int primary key)")
+    with psycopg.connect(target, autocommit=True) as connection:
+        connection.execute("create table t (id int primary key)")
+    config = pipeline(
+        folder,
+        source,
+        target,
+        mode="change",
+        tables=[f"{database_of(source)}.*"],
+        sections={
+            "changeExtractor": {**EXTRACTOR, **extractor},
+            "target.map": {database_of(source): "public"},
+        },
+    )
+    insert = "insert into t values ({})"
+    return Line(
+        config=config,
+        commit=lambda number: sql(server, source, insert.format(number)),
+        resolution_s=1.0,
+    )
+
+
+@pytest.mark.slow
+def test_each_state_is_told_as_it_is(
+    mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
+) -> None:
+    """From before the first run to caught up; extractor and loader paused, stopped, at work."""
+    tell_states(line_of(mysql, tmp_path, mysql_url, target_url))
+
+
+@pytest.fixture
+def heartbeats(mysql: MySQLServer) -> Iterator[dict[str, Any]]:
+    """Parameters; the table of heartbeats does not stay."""
+    yield {"heartbeatSeconds": 0.2}
+    mysql.execute("drop database if exists wirekite")
+
+
+@pytest.mark.slow
+def test_heartbeats_measure_an_idle_source(
+    mysql: MySQLServer,
+    mysql_url: str,
+    target_url: str,
+    tmp_path: Path,
+    heartbeats: dict[str, Any],
+) -> None:
+    """From before their commit to their visibility."""
+    tell_heartbeats(line_of(mysql, tmp_path, mysql_url, target_url, **heartbeats))
+
+
+def test_heartbeats_are_no_activity(
+    mysql: MySQLServer,
+    mysql_url: str,
+    target_url: str,
+    tmp_path: Path,
+    heartbeats: dict[str, Any],
+) -> None:
+    """A source with heartbeats alone is idle."""
+    idle = {"exitWhenIdle": True, "idleWaitSeconds": 1.0, **heartbeats}
+    tell_that_they_are_no_activity(line_of(mysql, tmp_path, mysql_url, target_url, **idle))
+
+
+def test_heartbeats_of_another_reader_are_not_ours(
+    mysql: MySQLServer,
+    mysql_url: str,
+    target_url: str,
+    tmp_path: Path,
+    heartbeats: dict[str, Any],
+) -> None:
+    """Every reader of the binlog sees them."""
+    line = line_of(mysql, tmp_path, mysql_url, target_url, **heartbeats)
+    with line.extracting():
+        until(lambda: line.logged(1), "our own")
+        sender = Heartbeats(mysql_url, 17)
+        sender.send(99)
+        sender.close()
+        line.commit_next()
+        until(lambda: read_status(line.config).log.end.gsn, "the row behind it")
+    said = penstock("log", "cat", line.config.path).out
+    assert '"sent_us":' in said
+    assert '"sent_us":99}' not in said
+    [(count,)] = mysql.execute("select count(*) from wirekite.wirekite_heartbeat")
+    assert count == 2
+
+
+def test_doctor_names_the_privileges_of_heartbeats(
+    mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
+) -> None:
+    """Only where they are wanted, with the statement that grants them."""
+    line_of(mysql, tmp_path, mysql_url, target_url)
+    mysql.execute("create user heartless identified by 'p'")
+    try:
+        database = database_of(mysql_url)
+        mysql.execute(f"grant select on {database}.* to heartless")
+        poor = pipeline(
+            tmp_path,
+            mysql.url(database, "heartless", "p"),
+            target_url,
+            mode="change",
+            tables=[f"{database}.*"],
+            sections={"changeExtractor": {"heartbeatSeconds": 1}},
+        )
+        [found] = [one for one in examine(poor).findings if one.code == "MY043"]
+        assert "create, insert, update" in found.command
+        mysql.execute("grant create, insert, update on wirekite.* to heartless")
+        assert "MY043" not in [one.code for one in examine(poor).findings]
+    finally:
+        mysql.execute("drop user heartless")

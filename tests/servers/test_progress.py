@@ -261,6 +261,8 @@ def test_a_target_that_is_away_keeps_the_last_word(own_postgres: Server) -> None
 def test_lag_follows_slot_log_and_target(config: Config, log: Log, recorder: CeRecorder) -> None:
     """The oldest row in the log that is not applied makes the seconds; its slot the bytes."""
     recorder.mend()
+    with open_catalog(config.source.url) as catalog:
+        ensure_slot(pipeline_of(config), captured_tables(catalog, config.source.tables))
     now_us = time.time_ns() // 1000
     log.commit(0x100, commit_us=now_us - 60_000_000)
     log.commit(0x200, commit_us=now_us - 20_000_000)
@@ -273,8 +275,6 @@ def test_lag_follows_slot_log_and_target(config: Config, log: Log, recorder: CeR
         found = outstanding_commit_us(config, Applied(trx=applied))
         assert found == now_us - age_s * 1_000_000
     assert outstanding_commit_us(config, Applied(trx=3)) is None
-    with open_catalog(config.source.url) as catalog:
-        ensure_slot(pipeline_of(config), captured_tables(catalog, config.source.tables))
     lag = read_lag(config)
     assert lag.seconds is not None
     assert 60 <= lag.seconds < 90

@@ -94,7 +94,13 @@ class Bench:
     """An assembler with everything it is given, and what it gave."""
 
     def __init__(
-        self, directory: Path, start: FlushPoint, limits: Limits, *, keep_messages: bool = False
+        self,
+        directory: Path,
+        start: FlushPoint,
+        limits: Limits,
+        *,
+        keep_messages: bool = False,
+        slot: str = "",
     ) -> None:
         self.runs: list[Run] = []
         self.idle: list[FlushPoint] = []
@@ -108,6 +114,7 @@ class Bench:
             on_idle=self.idle.append,
             on_reply=self._reply,
             keep_messages=keep_messages,
+            slot=slot,
             limits=limits,
         )
 
@@ -286,6 +293,31 @@ def test_a_message_that_was_rolled_back_is_no_marker(tmp_path: Path) -> None:
     )
     assert bench.rows() == [(1, 1, {"id": "a"})]
     assert [m.data["content"] for run in bench.runs for m in run.markers] == ["stays"]
+
+
+def logical(prefix: bytes, content: bytes, *, transactional: bool = True) -> bytes:
+    """A message of pg_logical_emit_message()."""
+    head = struct.pack(">BQ", transactional, 150)
+    return message(b"M" + head + prefix + b"\0" + struct.pack(">I", len(content)) + content)
+
+
+def test_heartbeats_of_our_slot_become_markers(tmp_path: Path) -> None:
+    """Each in a transaction of its own that has a number; others and broken ones become nothing."""
+    bench = Bench(tmp_path, FlushPoint(position=0), Limits(), keep_messages=True, slot="ours")
+    prefix = b"penstock.heartbeat"
+    for number, content in enumerate((b"ours 17", b"other 18", b"ours x", b"ours", b"ours 19")):
+        at = 100 * (number + 1)
+        bench.feed(begin(at), logical(prefix, content), commit(at, at + 40))
+    bench.feed(logical(prefix, b"ours 20", transactional=False))
+    bench.assembler.cut()
+    found = [m for run in bench.runs for m in run.markers]
+    assert {m.kind for m in found} == {MarkerKind.HEARTBEAT}
+    assert [(m.gsn, m.trx, m.data) for m in found] == [
+        (0, 1, {"sent_us": 17}),
+        (0, 2, {"sent_us": 19}),
+    ]
+    assert bench.runs[-1].end is not None
+    assert bench.runs[-1].end.trx == 2
 
 
 @pytest.mark.parametrize("streamed", [False, True])

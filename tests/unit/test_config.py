@@ -189,6 +189,7 @@ def test_each_mistake_is_one_typed_error(
     [
         ("replicationSlot = 'Bad-Name'", "replicationSlot"),
         ("idleWaitSeconds = -1", "idleWaitSeconds"),
+        ("heartbeatSeconds = -0.1", "heartbeatSeconds"),
         ("publication = ''", "publication"),
     ],
 )

@@ -149,6 +149,12 @@ def test_the_json_has_what_the_pages_show(shown: tuple[TestClient, PipelineWatch
     assert found["state"] == "following changes"
     assert found["status"]["lag"]["lag_seconds"] == 1.5
     assert found["source_keeps"]["age_seconds"] == 5400
+    assert found["latency"]["heartbeats"]["count"] == 100
+    assert 0.1 < found["latency"]["heartbeats"]["p50_seconds"] <= 0.25
+    assert 2.5 < found["latency"]["heartbeats"]["p99_seconds"] <= 5
+    page = client.get(PAGE).text
+    assert "Heartbeat to visible" in page
+    assert "Commit to visible" in page
     orders = next(table for table in found["tables"] if table["table"] == "public.orders")
     assert orders["changes"] == {"insert": 4, "update": 3, "delete": 2, "truncate": 1}
     assert found["errors"][0]["code"] == "TG99"

@@ -41,6 +41,10 @@ def test_values_are_in_base_units() -> None:
     """Seconds and bytes as they are, counters with _total."""
     assert value("penstock_lag_seconds") == 1.5
     assert value("penstock_lag_bytes") == 2048
+    assert value("penstock_heartbeat_seconds_bucket", le="0.25") == 98
+    assert value("penstock_heartbeat_seconds_bucket", le="+Inf") == 100
+    assert value("penstock_heartbeat_seconds_count") == 100
+    assert value("penstock_commit_visible_seconds_sum") == 0.5
     assert value("penstock_source_kept_bytes") == 3 * 2**20
     assert value("penstock_source_kept_seconds") == 5400
     assert value("penstock_extracted_rows_total") == 1200

@@ -248,6 +248,8 @@ def _check_values(text: ConfigText, config: Config) -> None:
         value = getattr(getattr(config, snake(section)), snake(key))
         if not 0 < value < 2**31:
             raise _invalid(text, section, key, f"must be more than 0, not {value}")
+    if not 0 <= config.change_extractor.heartbeat_seconds < 2**31:
+        raise _invalid(text, "changeExtractor", "heartbeatSeconds", "must be 0 (never) or more")
     if not re.match(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,62}\Z", config.pipeline.name):
         raise _invalid(text, "pipeline", "name", "must be 1 to 63 letters, digits, _, - or .")
     if not config.pipeline.directory.strip() or "\0" in config.pipeline.directory:

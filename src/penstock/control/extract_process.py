@@ -53,6 +53,7 @@ def extract_options(config: Config) -> ExtractOptions:
         process_commits=section.process_commits,
         keep_messages=section.keep_messages,
         server_id=section.server_id,
+        heartbeat_s=section.heartbeat_seconds,
         extension=config.change_loader.change_file_extension,
     )
 

@@ -24,7 +24,7 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
 from penstock.log import ClosedSegment, Writer, WriterOptions
-from penstock.model import FlushPoint, PenstockError, Run
+from penstock.model import FlushPoint, Marker, MarkerKind, PenstockError, Run
 from penstock.model.layout import PipelineLayout
 from penstock.ports.extract_options import (
     ControlGate,
@@ -150,6 +150,7 @@ class Extractor:
         self._background_tasks = BackgroundTasks("recorder")
         self._action: Poll | None = None
         self._server: Poll | None = None
+        self._heartbeats: Poll | None = None
         self._source: SourceStream | None = None
         self._watermark = Watermark()
         self._pace = Pace()
@@ -183,6 +184,16 @@ class Extractor:
                     name="source position",
                 )
             )
+            if self._options.heartbeat_s:
+                send = stack.enter_context(self._engine.heartbeats())
+                self._heartbeats = stack.enter_context(
+                    Poll(
+                        lambda: send(self._clock.now_us()),
+                        every_s=self._options.heartbeat_s,
+                        first=None,
+                        name="heartbeat",
+                    )
+                )
             writer = stack.enter_context(self._open_writer(origin))
             self._log_id = writer.log_id
             try:
@@ -293,9 +304,10 @@ class Extractor:
         self._pace.rows_since_flush += count
         self.progress.row_count += count
         if run.rows or run.markers or run.relations:
+            self._note_open_segment(writer)
+        if run.rows or run.relations or not all(map(_is_heartbeat, run.markers)):
             self._pace.data_s = self._clock.monotonic_s()
             self._pace.target_position = 0
-            self._note_open_segment(writer)
 
     def _note_open_segment(self, writer: Writer) -> None:
         number = writer.segment_number
@@ -475,12 +487,18 @@ class Extractor:
             server=self._server,
             watermark_us=self._watermark.reached(writer.durable.position),
             action=self._action,
+            heartbeats=self._heartbeats,
             now_us=self._clock.now_us(),
         )
 
     def _report(self, writer: Writer, *, force: bool = False) -> None:
         if force or self._status.due():
             self._status.write(self.facts(writer))
+
+
+def _is_heartbeat(marker: Marker) -> bool:
+    """Our own: a source is idle though it has some."""
+    return marker.kind is MarkerKind.HEARTBEAT
 
 
 class _AtEnd:

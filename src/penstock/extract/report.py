@@ -26,13 +26,15 @@ def facts_of(
     server: Poll | None,
     watermark_us: int,
     action: Poll | None,
+    heartbeats: Poll | None,
     now_us: int,
 ) -> dict[str, Any]:
     """Everything for display, JSON-able; positions as the source writes them.
 
     engine: of the source. end: the last flush point. segment: the number that
     is open or comes next. server: asks for the server's own position; action: for the operator's
-    action. watermark_us: see `Watermark`. Times are microseconds since 1970.
+    action; heartbeats: commits them. watermark_us: see `Watermark`. Times are microseconds since
+    1970.
     """
     position = server.value.position if server is not None else 0
     counted = source.counted if source is not None else None
@@ -56,5 +58,6 @@ def facts_of(
         "recorder_error": background_tasks.error,
         "recorder_pending": background_tasks.pending_count,
         "source_error": server.error if server is not None else "",
+        "heartbeat_error": heartbeats.error if heartbeats is not None else "",
         "action": action.value if action is not None else "RUN",
     }

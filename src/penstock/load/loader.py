@@ -302,6 +302,7 @@ class Loader:
         assert self._target is not None
         self._show("applying")
         seconds = self._target.apply(staged)
+        self._measure(staged)
         for table, note in self._target.take_notes():
             self._options.on_note(SchemaChangeNotCarried.of(str(table), note))
         self._applied = staged.after
@@ -310,6 +311,14 @@ class Loader:
         self._note(staged, seconds)
         self._batch_bytes = next_batch_bytes(staged.size_bytes, seconds)
         self._files_applied.dispose(staged.whole, self._apart.segment_needed(self._applied))
+
+    def _measure(self, staged: Batch) -> None:
+        """How long what has just become visible was on its way."""
+        now_us = self._clock.now_us()
+        for sent_us in staged.heartbeats:
+            self.state.heartbeats.observe((now_us - sent_us) / 1e6)
+        if staged.after.trx > staged.before.trx and staged.after.commit_time_us:
+            self.state.commits.observe((now_us - staged.after.commit_time_us) / 1e6)
 
     def _batch_until(self, files: list[SegmentFile], until: int) -> bool:
         """Apply what was committed before `until`: whole segments first, then a cut one."""

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from penstock.host.files import REAL_FILES, Files
+from penstock.load.latency import Histogram
 
 STATE_NAME = "load.json"
 
@@ -17,8 +18,11 @@ class LoaderState(msgspec.Struct, kw_only=True):
 
     state: starting, waiting, applying, paused, held, retrying or ended. Rows are changes applied
     by this process. commit_time_us: of the last applied commit. seconds: of each step of the last
-    batch; its staging may have run while the batch before was applied. problem: what failed last,
-    since problem_since_us, to be tried again at next_try_us; empty and 0 once it has worked.
+    batch; its staging may have run while the batch before was applied. heartbeats: how long each
+    took from before its commit at the source until it was visible, by this machine's clock.
+    commits: the same from the commit of each batch's last transaction, which is told by the
+    source's clock. problem: what failed last, since problem_since_us, to be tried again at
+    next_try_us; empty and 0 once it has worked.
     """
 
     pid: int
@@ -35,6 +39,8 @@ class LoaderState(msgspec.Struct, kw_only=True):
     batch_files: int = 0
     batch_tables: int = 0
     seconds: dict[str, float] = {}
+    heartbeats: Histogram = msgspec.field(default_factory=Histogram)
+    commits: Histogram = msgspec.field(default_factory=Histogram)
     problem: str = ""
     problem_since_us: int = 0
     next_try_us: int = 0

@@ -35,7 +35,7 @@ from penstock.load.rows_files import RowsFiles
 from penstock.load.session import Session, SparkJobFailed
 from penstock.log.layout import SegmentFile
 from penstock.log.segment import Segment, open_segment
-from penstock.model import PenstockError, TableName
+from penstock.model import MarkerKind, PenstockError, TableName
 from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import BatchOptions
 from penstock.ports.registry import types_at
@@ -87,6 +87,7 @@ class Staged:
     extra: tuple[str, ...] = ()
     counts: Counts = field(default_factory=Counts)
     tables: int = 0
+    heartbeats: tuple[int, ...] = ()
     source_engine: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
 
@@ -194,6 +195,7 @@ class Stager:
             extra=tuple(extra),
             counts=sum((buckets[0].counts for buckets in outcomes.values()), Counts()),
             tables=len({task.table for task in tasks}),
+            heartbeats=_heartbeats(views, applied, after),
             source_engine=source_engine,
             seconds=steps.seconds,
         )
@@ -414,6 +416,18 @@ def _end(segments: Sequence[Segment], applied: Applied, before: int) -> Applied:
                 commit_time_us=row.column("commit_time")[0].value,
             )
     return cut
+
+
+def _heartbeats(
+    segments: Sequence[SegmentView], applied: Applied, after: Applied
+) -> tuple[int, ...]:
+    """When those between two places of the log were sent."""
+    return tuple(
+        int(marker.data["sent_us"])
+        for segment in segments
+        for marker in segment.markers
+        if marker.kind is MarkerKind.HEARTBEAT and applied.trx < marker.trx <= after.trx
+    )
 
 
 def _file_progress(segment: SegmentView, after: Applied) -> FileProgress:

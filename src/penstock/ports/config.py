@@ -108,6 +108,7 @@ class ChangeExtractorSection:
     binlog_file: str | None = None
     binlog_position: int | None = None
     server_id: int = 0
+    heartbeat_seconds: float = 0
 
 
 class OnTableError(StrEnum):

@@ -37,7 +37,8 @@ class ExtractOptions:
     slot_wait_s: how long to wait for a slot that somebody else reads. table_interval_s: how long at
     most until the catalogue is looked at again for changes that send no rows; sooner where a look
     is cheap. catch_up_bytes: how far behind the server, in WAL, ranges of catch_up_range_bytes are
-    read by COPY before streaming; 0: never. server_id: ours as a replica of MySQL and MariaDB; 0:
+    read by COPY before streaming; 0: never. heartbeat_s: how often one is committed at the source;
+    0: never. server_id: ours as a replica of MySQL and MariaDB; 0:
     one that is made from the pipeline's name and place.
     """
 
@@ -57,6 +58,7 @@ class ExtractOptions:
     catch_up_bytes: int = 64 * 1024 * 1024
     catch_up_range_bytes: int = RANGE_BYTES
     server_id: int = 0
+    heartbeat_s: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)

@@ -92,6 +92,11 @@ class Batch(Protocol):
         """How many tables have rows in it."""
         ...
 
+    @property
+    def heartbeats(self) -> tuple[int, ...]:
+        """When the heartbeats in it were sent, microseconds since 1970 by our own clock."""
+        ...
+
 
 class BatchStager(Protocol):
     """Stages one batch after the other; to be thrown away after an error."""

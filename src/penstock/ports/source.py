@@ -163,6 +163,14 @@ class SourceEngine(Protocol):
         """How far the server's log reaches, on a connection of its own."""
         ...
 
+    def heartbeats(self) -> AbstractContextManager[Callable[[int], None]]:
+        """Who commits heartbeats at the source, for a with block; connects with the first one.
+
+        Called with the time that it comes back with, as `sent_us` of a HEARTBEAT marker, in this
+        pipeline's stream and in no other. Raises typed errors.
+        """
+        ...
+
     def text(self, position: int) -> str:
         """A position as the source writes it."""
         ...

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from penstock import __version__
 from penstock.control.status import Status
-from penstock.web.reading import Reading
+from penstock.web.reading import Reading, latencies
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -51,6 +55,7 @@ class _Readings(Collector):
         yield from _servers(known)
         yield from _log(known)
         yield from _lag(known)
+        yield from _latencies(self._readings)
         yield from _bulk(known)
         yield from _changes(known)
 
@@ -151,6 +156,24 @@ def _lag(known: Known) -> Iterator[Metric]:
             if reading.retention.expires_s is not None:
                 expires.add_metric([name], reading.retention.expires_s)
     yield from (lag, at_most, rows, slot, applied, kept, age, left, expires)
+
+
+def _latencies(every: Sequence[tuple[str, Reading]]) -> Iterator[Metric]:
+    """Counted by the load process since it was started, as it wrote them down."""
+    texts = {
+        "heartbeats": ("heartbeat_seconds", "From before a heartbeat's commit to its visibility."),
+        "commits": (
+            "commit_visible_seconds",
+            "From the commit of a batch's last transaction to its visibility.",
+        ),
+    }
+    for of, (name, text) in texts.items():
+        family = HistogramMetricFamily(f"penstock_{name}", text, labels=["pipeline"])
+        for pipeline, reading in every:
+            found = latencies(reading).get(of)
+            if found is not None:
+                family.add_metric([pipeline], found.cumulative(), found.sum_s)
+        yield family
 
 
 def _bulk(known: Known) -> Iterator[Metric]:

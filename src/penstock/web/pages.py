@@ -18,7 +18,7 @@ from penstock.load.bulk_progress import share_of
 from penstock.ports.config import Config
 from penstock.ports.positions import positions_of
 from penstock.web.plot import PLOT_HEIGHT, PLOT_WIDTH, SPANS_S, plotted
-from penstock.web.reading import PipelineWatch, Reading, changes_of, lag_words, state_of
+from penstock.web.reading import PipelineWatch, Reading, changes_of, lag_words, latencies, state_of
 from penstock.web.tasks import Stage, TaskKind, TaskView
 
 REGIONS = (
@@ -142,6 +142,7 @@ def pipeline_context(
             least_top=SPEED_TOP_LEAST,
         ),
         "values": _values(reading),
+        "latencies": latencies(reading),
         "doctor": tasks[TaskKind.DOCTOR],
         "verify": tasks[TaskKind.VERIFY],
         "can_pause": _has_action(reading),

@@ -26,6 +26,8 @@ from penstock.control.status import Status, StatusReader
 from penstock.control.table_states import TableFacts, table_facts
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.bulk_progress import BulkProgress, Rates
+from penstock.load.latency import Histogram
+from penstock.load.loader_state import LoaderState, read_loader_state
 from penstock.model import PenstockError, TableName
 from penstock.ports.config import Config
 from penstock.ports.lag import Retention, SourceReader, open_source
@@ -92,6 +94,7 @@ class Reading:
     counts: ChangeCounts = field(default_factory=ChangeCounts)
     tables: tuple[TableFacts, ...] = ()
     errors: tuple[PastError, ...] = ()
+    loader: LoaderState | None = None
     history: tuple[Sample, ...] = ()
 
 
@@ -253,6 +256,7 @@ class PipelineWatch:
             counts=counts,
             tables=tables,
             errors=errors,
+            loader=read_loader_state(self.config.layout.run),
             history=tuple(self._history),
         )
 
@@ -374,6 +378,7 @@ def as_dict(reading: Reading, config: Config) -> dict[str, Any]:
         "status": status.as_dict() if status is not None else None,
         "bulk": msgspec.to_builtins(reading.bulk),
         "speeds": msgspec.to_builtins(speeds),
+        "latency": {name: _latency(found) for name, found in latencies(reading).items()},
         "source_keeps": reading.retention.as_dict() if reading.retention else None,
         "tables": [
             {
@@ -391,6 +396,25 @@ def as_dict(reading: Reading, config: Config) -> dict[str, Any]:
         "counts_complete": reading.counts.complete,
         "counts_from_gsn": reading.counts.gsn_first,
         "errors": [error.as_dict() for error in reading.errors],
+    }
+
+
+def latencies(reading: Reading) -> dict[str, Histogram]:
+    """What the loader has measured, as far as it has: of heartbeats, and of commits."""
+    loader = reading.loader
+    if loader is None:
+        return {}
+    found = {"heartbeats": loader.heartbeats, "commits": loader.commits}
+    return {name: histogram for name, histogram in found.items() if histogram.count}
+
+
+def _latency(histogram: Histogram) -> dict[str, Any]:
+    return {
+        "count": histogram.count,
+        "last_seconds": round(histogram.last_s, 3),
+        "p50_seconds": histogram.quantile(0.5),
+        "p99_seconds": histogram.quantile(0.99),
+        "buckets": dict(histogram.cumulative()),
     }
 
 

@@ -40,6 +40,7 @@ def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
                 has_data=config.pipeline.mode.has_data,
                 server_id=server_id_of(config),
                 resume=resume_point(config),
+                has_heartbeats=config.change_extractor.heartbeat_seconds > 0,
             ),
             tables=seen.tables if seen is not None else (),
             survey=seen if seen is not None else Survey(tables=()),

@@ -28,6 +28,7 @@ class ProbeScope:
     has_change, has_data: what its mode has. server_id: ours, as a replica. resume: where the change
     log would go on. search_zero_dates: read the tables for dates that are none, which takes long.
     log_size_bytes_max: how much binlog the source may keep before doctor reports it.
+    has_heartbeats: commit some there.
     """
 
     has_change: bool = True
@@ -36,6 +37,7 @@ class ProbeScope:
     resume: ResumePoint | None = None
     search_zero_dates: bool = False
     log_size_bytes_max: int = LOG_SIZE_BYTES_MAX
+    has_heartbeats: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from penstock.codec.mysql import mysqlwire
 from penstock.codec.mysql.binlog_position import BINLOG_HEAD_BYTES, BinlogPosition
 from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, MySQLProbe, names
 from penstock.engines.mysql.connect import quoted
+from penstock.engines.mysql.source.catalog import OWN_SCHEMA
 from penstock.engines.mysql.source.client import DumpOptions, open_binlog
 from penstock.engines.mysql.source.dump_errors import (
     LogPurged,
@@ -16,6 +17,7 @@ from penstock.engines.mysql.source.dump_errors import (
     ServerBehind,
     ServerReplaced,
 )
+from penstock.engines.mysql.source.heartbeat import RIGHTS, TABLE
 from penstock.engines.mysql.source.login import probe_server_id
 from penstock.engines.mysql.source.snapshot import read_choices
 from penstock.engines.mysql.source.status import (
@@ -207,6 +209,24 @@ def right_to_status(probe: MySQLProbe) -> Iterator[Finding]:
             f"{probe.account} may not ask where the source's binlog ends: {error.message}",
             "the handover and the lag need it",
             f"grant {status_right(probe.server)} on *.* to {probe.account};",
+        )
+
+
+@SOURCE_CHECKS.check("MY043", "heartbeats", change_only=True)
+def heartbeats(probe: MySQLProbe) -> Iterator[Finding]:
+    """With heartbeatSeconds a row of our own table is written, which is made once."""
+    if not probe.wanted.has_heartbeats:
+        return
+    lacking = sorted(right for right in RIGHTS if probe.rights.lacking_on([TABLE], right))
+    if lacking:
+        yield probe.found(
+            "MY043",
+            Severity.WARNING,
+            f"{probe.account} lacks privileges on {TABLE} in the source: "
+            f"{', '.join(lacking).lower()}",
+            "without heartbeats, an idle path is not measured; changes flow all the same",
+            f"grant {', '.join(sorted(RIGHTS)).lower()} on {quoted(OWN_SCHEMA)}.* to "
+            f"{probe.account};",
         )
 
 

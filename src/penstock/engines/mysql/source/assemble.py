@@ -8,7 +8,7 @@ here: the socket and the threads (`stream.py`), what statements do to tables (`s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from penstock.codec.mysql.binlog_tables import table_map
 from penstock.codec.mysql.gtids import GtidSet, MariaGtids
 from penstock.engines.mysql.source.client import Gtids
 from penstock.engines.mysql.source.ddl_text import effects_of
+from penstock.engines.mysql.source.heartbeat import sent_us_in
 from penstock.engines.mysql.source.prepared import (
     Prepared,
     PreparedFiles,
@@ -112,6 +113,7 @@ class Assembler:
         on_idle: Callable[[FlushPoint, StreamMark], None],
         on_other: Callable[[bytes], None],
         fold: bool = False,
+        server_id: int = 0,
         limits: Limits | None = None,
     ) -> None:
         """Start behind `start`: transactions that begin before its position are dropped.
@@ -131,6 +133,7 @@ class Assembler:
         self._on_idle = on_idle
         self._on_other = on_other
         self._fold = fold
+        self._server_id = server_id
         self._limits = limits or Limits()
         self._markers: list[Marker] = []
         self._relations: list[Relation] = []
@@ -366,7 +369,8 @@ class Assembler:
         if self._is_known:
             return
         if emptied:
-            self._mark(MarkerKind.TRUNCATE, emptied)
+            data = {"cascade": False, "restart_identity": True}
+            self._mark(MarkerKind.TRUNCATE, emptied, data=data)
         relations = [self._book.refreshed(name, place) for name in sorted(touched)]
         found = [*shown, *(relation for relation in relations if relation is not None)]
         if found:
@@ -374,7 +378,9 @@ class Assembler:
             self._relations += found
         self._cut_at_end = True
 
-    def _mark(self, kind: MarkerKind, tables: list[TableName]) -> None:
+    def _mark(
+        self, kind: MarkerKind, tables: Sequence[TableName] = (), *, data: dict[str, Any]
+    ) -> None:
         """Place a marker behind the last row of the open transaction."""
         gsn, trx = self._decoder.note_marker()
         self._markers.append(
@@ -385,7 +391,7 @@ class Assembler:
                 position=self._logical(self._decoder.commit_position),
                 commit_time_us=self._decoder.commit_time_us,
                 tables=tuple((name.schema, name.name) for name in tables),
-                data={"cascade": False, "restart_identity": True},
+                data=data,
             )
         )
 
@@ -402,6 +408,10 @@ class Assembler:
     def _savepoint(self, name: bytes, is_undone: bool) -> None:
         """Rows behind a savepoint wait until the transaction ends: they may be undone."""
         if self._is_known and not self._parks:
+            return
+        sent_us = sent_us_in(name, self._server_id)
+        if sent_us is not None:
+            self._mark(MarkerKind.HEARTBEAT, data={"sent_us": sent_us})
             return
         if not is_undone:
             self._park()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 
 import structlog
 
@@ -27,6 +27,7 @@ from penstock.engines.mysql.source.dump_errors import (
     PositionUnfit,
     ServerBehind,
 )
+from penstock.engines.mysql.source.heartbeat import Heartbeats
 from penstock.engines.mysql.source.live_tables import LiveTables
 from penstock.engines.mysql.source.login import replica_uuid_for, server_id_for
 from penstock.engines.mysql.source.prepared import PreparedFiles
@@ -191,6 +192,12 @@ class MySQLEngine:
             )
         return ServerEnd(position=position, now_us=now_us)
 
+    @contextmanager
+    def heartbeats(self) -> Iterator[Callable[[int], None]]:
+        """See SourceEngine."""
+        with closing(Heartbeats(self._url, self._server_id)) as heartbeats:
+            yield heartbeats.send
+
     def _has_given(self, position: int) -> bool:
         return self._stream is not None and self._stream.has_given(position)
 
@@ -261,6 +268,7 @@ class MySQLEngine:
                 on_idle=idle,
                 on_other=other,
                 fold=self._fold,
+                server_id=self._server_id,
                 limits=_limits(self._options.events_per_flush),
             ),
             start=durable,

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, Probe
-from penstock.engines.postgres.connect import literal, quoted
+from penstock.engines.postgres.connect import literal, quoted, server_errors
+from penstock.engines.postgres.source.heartbeat import PREFIX, SEND
 from penstock.engines.postgres.standby import NotAStandby, StandbyTooOld, check_standby
-from penstock.ports.checks import Finding, Severity, Side
+from penstock.model import PenstockError
+from penstock.ports.checks import DOING, Finding, Severity, Side
 from penstock.ports.config import HandoverMode
 from penstock.ports.handover import read_handover
 
@@ -191,6 +193,25 @@ def pausable(probe: Probe) -> Iterator[Finding]:
         check_standby(probe.connection)
     except (NotAStandby, StandbyTooOld) as error:
         yield found("PG35", Severity.ERROR, error.message, "the handover is refused", error.hint)
+
+
+@SOURCE_CHECKS.check("PG36", "heartbeats", change_only=True)
+def heartbeats(probe: Probe) -> Iterator[Finding]:
+    """With heartbeatSeconds one is written, in a transaction that is rolled back."""
+    if not probe.config.change_extractor.heartbeat_seconds:
+        return
+    try:
+        with server_errors(DOING), probe.connection.transaction(force_rollback=True):
+            probe.connection.execute(SEND, (PREFIX, "doctor"))
+    except PenstockError as error:
+        yield found(
+            "PG36",
+            Severity.WARNING,
+            f"heartbeats cannot be written: {error.message}",
+            "without them, an idle path is not measured; changes flow all the same",
+            "set heartbeatSeconds = 0, or point source.url at a primary where the role may execute "
+            "pg_logical_emit_message",
+        )
 
 
 @SOURCE_CHECKS.check("PG18", "long-running transactions", change_only=True)

@@ -39,12 +39,13 @@ from penstock.engines.postgres.source.assembly import (
     Visit,
 )
 from penstock.engines.postgres.source.client import server_error
+from penstock.engines.postgres.source.heartbeat import sent_us_in
 from penstock.engines.postgres.source.spill import Spill, SpillBroken, Streamed
 from penstock.host.errors import ConnectionLost
 from penstock.model import LOAD_AGAIN, FlushPoint, Marker, MarkerKind, Relation, Run
 
 logger = structlog.get_logger()
-INTERNAL_PREFIX = "penstock."  # logical messages of our own: never rows, never markers
+INTERNAL_PREFIX = "penstock."  # logical messages of our own: never rows; markers: heartbeats alone
 REPLAY_READ_BYTES = 4 * 1024 * 1024
 _XLOG_HEAD_BYTES = 25
 _U64 = struct.Struct(">Q")
@@ -79,11 +80,13 @@ class Assembler:
         on_relation: Callable[[RelationMessage], None] | None = None,
         on_message: Callable[[LogicalMessage], None] | None = None,
         keep_messages: bool = False,
+        slot: str = "",
         limits: Limits | None = None,
     ) -> None:
         """Start behind `start`: transactions whose commit lies before its position are dropped.
 
-        keep_messages: logical messages of others become markers.
+        keep_messages: logical messages of others become markers. slot: whose heartbeats become
+        markers.
         """
         self.counted = Counted(received_position=start.position)
         self._decoder = decoder
@@ -95,6 +98,7 @@ class Assembler:
         self._on_relation = on_relation
         self._on_message = on_message
         self._keep_messages = keep_messages
+        self._slot = slot
         self._limits = limits or Limits()
         self._bound: dict[int, _Bound] = {}
         self._visits: deque[Visit] = deque()
@@ -465,6 +469,10 @@ class Assembler:
     def _logical_message(self, message: LogicalMessage) -> None:
         if not message.transactional and not self._decoder.in_transaction:
             self._received(message.position)
+        sent_us = sent_us_in(message, self._slot)
+        if sent_us is not None:
+            self.mark(MarkerKind.HEARTBEAT, data={"sent_us": sent_us})
+            return
         if message.prefix.startswith(INTERNAL_PREFIX):
             if self._on_message is not None:
                 self._on_message(message)

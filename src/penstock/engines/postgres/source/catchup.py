@@ -196,6 +196,7 @@ class CatchUp:
             on_idle=lambda end: runs.append(Run(end=end)),
             on_reply=lambda: None,
             keep_messages=options.keep_messages,
+            slot=options.slot,
             limits=options.limits,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 
 import psycopg
 
@@ -15,6 +15,7 @@ from penstock.engines.postgres.source.catalog_shapes import CatalogShapes
 from penstock.engines.postgres.source.catchup import CatchUp
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.ddl_watch import DdlWatch, WatchState
+from penstock.engines.postgres.source.heartbeat import Heartbeats
 from penstock.engines.postgres.source.relations import dropped_definitions
 from penstock.engines.postgres.source.slot_owner import SlotOwner, claim_slot
 from penstock.engines.postgres.source.source_identity import (
@@ -107,6 +108,12 @@ class PostgresEngine:
     def server_end(self) -> ServerEnd:
         """See SourceEngine. An LSN."""
         return server_end(self._url)
+
+    @contextmanager
+    def heartbeats(self) -> Iterator[Callable[[int], None]]:
+        """See SourceEngine."""
+        with closing(Heartbeats(self._url, self._options.slot)) as heartbeats:
+            yield heartbeats.send
 
     def text(self, position: int) -> str:
         """See SourceEngine."""

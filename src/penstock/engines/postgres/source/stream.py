@@ -160,6 +160,7 @@ class PostgresSource:
             on_relation=on_relation,
             on_message=on_message,
             keep_messages=options.keep_messages,
+            slot=options.slot,
             limits=options.limits,
         )
 

@@ -1,0 +1,94 @@
+"""How long it took until something was visible: the histogram, and what is measured."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.load.latency import BOUNDS_S, Histogram
+from penstock.load.loader_state import LoaderState, read_loader_state, write_loader_state
+from penstock.load.plan import SegmentView
+from penstock.load.stage import _heartbeats
+from penstock.model import FlushPoint, Marker, MarkerKind
+from penstock.ports.target import Applied
+
+
+def observed(values: list[float]) -> Histogram:
+    """A histogram of these."""
+    found = Histogram()
+    for value in values:
+        found.observe(value)
+    return found
+
+
+def test_buckets_are_those_of_prometheus() -> None:
+    """Cumulative, an upper bound belongs to its bucket, and the last one has everything."""
+    values = [0.0, 0.01, 0.0101, 3600.0, 3601.0, 9999.0]
+    found = observed(values)
+    assert found.cumulative() == [
+        *((str(bound), sum(value <= bound for value in values)) for bound in BOUNDS_S),
+        ("+Inf", 6),
+    ]
+    assert found.count == 6
+    assert found.sum_s == pytest.approx(sum(values))
+    assert found.last_s == 9999.0
+
+
+def test_a_quantile_is_in_the_bucket_of_the_true_one() -> None:
+    """It is as exact as the buckets are; nothing observed has none."""
+    assert Histogram().quantile(0.5) is None
+    chance = random.Random(1)
+    values = [chance.expovariate(1.0) for _ in range(2000)]
+    found = observed(values)
+    for share in (0.01, 0.5, 0.9, 0.99):
+        true = sorted(values)[round(share * len(values)) - 1]
+        told = found.quantile(share)
+        assert told is not None
+        low = max((bound for bound in BOUNDS_S if bound < true), default=0.0)
+        high = min(bound for bound in BOUNDS_S if bound >= true)
+        assert low <= told <= high
+    assert observed([9999.0]).quantile(0.5) == BOUNDS_S[-1]
+
+
+def test_two_clocks_give_nothing_below_zero() -> None:
+    """The source's may be ahead."""
+    found = observed([-5.0])
+    assert (found.sum_s, found.last_s, found.cumulative()[0][1]) == (0.0, 0.0, 1)
+
+
+def test_it_is_kept_in_the_loaders_file(tmp_path: Path) -> None:
+    """And each process begins with its own."""
+    state = LoaderState(pid=1)
+    state.heartbeats.observe(0.2)
+    write_loader_state(tmp_path, state)
+    again = read_loader_state(tmp_path)
+    assert again == state
+    assert LoaderState(pid=2).heartbeats.count == 0
+    assert msgspec.json.decode(b'{"pid": 3}', type=LoaderState).commits.count == 0
+
+
+def test_heartbeats_of_a_batch_are_those_of_its_transactions() -> None:
+    """Not those that were applied before, nor those behind where the batch ends."""
+
+    def heartbeat(trx: int, kind: MarkerKind = MarkerKind.HEARTBEAT) -> Marker:
+        data = {"sent_us": trx * 10}
+        return Marker(kind=kind, gsn=0, trx=trx, position=trx, commit_time_us=0, data=data)
+
+    markers = (*map(heartbeat, range(1, 7)), heartbeat(4, MarkerKind.TRUNCATE))
+    view = SegmentView(
+        number=0,
+        path=Path("0.ckt"),
+        start=FlushPoint(position=0),
+        end=FlushPoint(position=9),
+        relations=(),
+        frames=(),
+        trx_from=lambda _: 0,
+        markers=markers,
+    )
+    before = Applied(trx=2)
+    assert _heartbeats([view], before, replace(before, trx=4)) == (30, 40)
+    assert _heartbeats([view], before, replace(before, trx=2)) == ()
