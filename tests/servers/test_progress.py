@@ -261,6 +261,8 @@ def test_a_target_that_is_away_keeps_the_last_word(own_postgres: Server) -> None
 def test_lag_follows_slot_log_and_target(config: Config, log: Log, recorder: CeRecorder) -> None:
     """The oldest row in the log that is not applied makes the seconds; its slot the bytes."""
     recorder.mend()
+    with psycopg.connect(config.source.url, autocommit=True) as connection:
+        connection.execute("create table a (id int primary key)")
     with open_catalog(config.source.url) as catalog:
         ensure_slot(pipeline_of(config), captured_tables(catalog, config.source.tables))
     now_us = time.time_ns() // 1000

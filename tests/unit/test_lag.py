@@ -210,6 +210,11 @@ def test_a_truncate_is_outstanding_too(config: Config) -> None:
     assert outstanding_commit_us(config, applied) == COMMIT_TIME_US + 2
     assert outstanding_commit_us(config, replace(applied, trx=2)) is None
     assert outstanding_commit_us(config, Applied()) is not None
+    source = replace(
+        SOURCE_IDLE, position=208, confirmed=208, now_us=COMMIT_TIME_US + 2 + 5_000_000
+    )
+    found = assessed(config, source=source, target=TargetState(applied=applied))
+    assert (found.seconds, found.at_most, found.rows) == (5.0, False, 0)
 
 
 def test_the_watermark_of_the_extractor_is_read(config: Config) -> None:
@@ -218,6 +223,8 @@ def test_the_watermark_of_the_extractor_is_read(config: Config) -> None:
     config.layout.run.mkdir(parents=True)
     (config.layout.run / STATUS_FILE).write_bytes(msgspec.json.encode({WATERMARK: 17, "pid": 1}))
     assert read_watermark(config) == 17
+    (config.layout.run / STATUS_FILE).write_bytes(b"")  # as a crash of the machine may leave it
+    assert read_watermark(config) == 0
 
 
 def assessed(

@@ -77,9 +77,9 @@ def read_watermark(config: Config) -> int:
     """
     try:
         data = REAL_FILES.read_whole(config.layout.run / STATUS_FILE)
-    except FileMissing:
+        return msgspec.json.decode(data, type=_Noted).watermark_us
+    except (FileMissing, msgspec.DecodeError):  # a crash of the machine may empty it
         return 0
-    return msgspec.json.decode(data, type=_Noted).watermark_us
 
 
 class _Noted(msgspec.Struct):
