@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,10 +15,11 @@ from fix_pipeline import pipeline
 from fix_readings import lag as shown_lag
 from fix_readings import reading, status
 from penstock.codec.columns import transactions_batch
+from penstock.control import log_facts
 from penstock.control.display import console
 from penstock.control.lag import Lag, assess_lag, lag_of
 from penstock.control.live import change_line
-from penstock.control.log_facts import outstanding_commit_us, read_log_end, read_watermark
+from penstock.control.log_facts import outstanding_commit_us, read_log_end
 from penstock.control.show import show_lag
 from penstock.control.target_state import TargetState
 from penstock.extract.extractor import STATUS_FILE
@@ -70,6 +72,9 @@ STATES = {
     ),
     "durable and not confirmed yet": State(
         source=replace(SOURCE_IDLE, confirmed=4000), truth=0, told=0
+    ),
+    "confirmed since the log was read": State(
+        source=replace(AHEAD, confirmed=6000), watermark_s=3, truth=2, told=3, at_most=True
     ),
     "committed, not extracted, extractor there": State(
         source=AHEAD, watermark_s=3, truth=2, told=3, at_most=True
@@ -219,12 +224,38 @@ def test_a_truncate_is_outstanding_too(config: Config) -> None:
 
 def test_the_watermark_of_the_extractor_is_read(config: Config) -> None:
     """Of whatever process wrote it, running or not; none before the first."""
-    assert read_watermark(config) == 0
+    with_log(config)
+    assert read_log_end(config).watermark_us == 0
     config.layout.run.mkdir(parents=True)
-    (config.layout.run / STATUS_FILE).write_bytes(msgspec.json.encode({WATERMARK: 17, "pid": 1}))
-    assert read_watermark(config) == 17
-    (config.layout.run / STATUS_FILE).write_bytes(b"")  # as a crash of the machine may leave it
-    assert read_watermark(config) == 0
+    path = config.layout.run / STATUS_FILE
+    path.write_bytes(msgspec.json.encode({WATERMARK: 17, "pid": 1}))
+    assert read_log_end(config).watermark_us == 17
+    path.write_bytes(b"")  # as a crash of the machine may leave it
+    assert read_log_end(config).watermark_us == 0
+
+
+def test_what_came_into_the_log_meanwhile_is_not_taken_for_applied(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is read, then a row comes, is durable, confirmed and below the watermark."""
+    with_log(config)
+    log = read_log_end(config)
+    ahead = replace(SOURCE_IDLE, position=900, confirmed=900, now_us=log.end.commit_time_us + 9)
+    found = assessed(config, source=ahead, log=log)
+    assert (found.seconds, found.at_most) == (9e-6, True)
+
+    config.layout.run.mkdir(parents=True)
+    path = config.layout.run / STATUS_FILE
+    real = log_facts.load_state
+
+    def slow(directory: Path) -> Any:
+        """The extractor writes while the log is being read."""
+        found = real(directory)
+        path.write_bytes(msgspec.json.encode({WATERMARK: 17}))
+        return found
+
+    monkeypatch.setattr(log_facts, "load_state", slow)
+    assert read_log_end(config).watermark_us == 0
 
 
 def assessed(

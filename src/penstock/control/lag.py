@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.control.display import human_seconds
-from penstock.control.log_facts import outstanding_commit_us, read_log_end, read_watermark
+from penstock.control.log_facts import outstanding_commit_us, read_log_end
 from penstock.control.target_state import TargetState, read_target_state
 from penstock.load.ledger import read_ledger
 from penstock.ports.config import Config
@@ -88,8 +88,9 @@ def lag_of(
     """Put the three together. Pure.
 
     outstanding_us: commit time of the first transaction in the log that is not applied; None: there
-    is none. watermark_us: see `Watermark`. why_unknown: why the seconds cannot be known, whatever
-    the rest says. begin: the position where the log begins, for as long as nothing is applied.
+    is none. watermark_us: that of who asks; see `Watermark`. why_unknown: why the seconds cannot be
+    known, whatever the rest says. begin: the position where the log begins, for as long as nothing
+    is applied.
     """
     seconds, at_most, why = None, False, why_unknown
     if not why:
@@ -132,7 +133,8 @@ def _seconds(
     """
     if outstanding_us is not None:
         return max((source.now_us - outstanding_us) / 1e6, 0.0), False
-    read_to = max(source.confirmed, log.end.position, applied.position)
+    # Not what the source knows to be confirmed: it may be later than what was read of the log.
+    read_to = max(log.end.position, applied.position)
     if not source.bytes_behind(read_to):
         return 0.0, False
     if source.unread is not None:
@@ -140,7 +142,9 @@ def _seconds(
         if since_us is None:
             return 0.0, False
     else:
-        since_us = max(watermark_us, log.end.commit_time_us, applied.commit_time_us)
+        since_us = max(
+            watermark_us, log.watermark_us, log.end.commit_time_us, applied.commit_time_us
+        )
     if not since_us:
         return None, False
     return max((source.now_us - since_us) / 1e6, 0.0), True
@@ -171,8 +175,8 @@ def assess_lag(
 ) -> Lag:
     """The lag of a pipeline, of what the three have told.
 
-    watermark_us: that of who asks; the extractor's may be later. The three are asked in the order
-    log, target, source: so a lag of 0 is true when the source answers.
+    watermark_us: that of who asks, for where this log ends. The three are asked in the order log,
+    target, source: so a lag of 0 is true when the source answers.
     Raises what reading the log does.
     """
     if target.applied.trx > log.end.trx:  # it went on between the two
@@ -188,7 +192,7 @@ def assess_lag(
         log,
         target.applied,
         outstanding_us=outstanding_us,
-        watermark_us=max(watermark_us, read_watermark(config)),
+        watermark_us=watermark_us,
         why_unknown=why,
         begin=log_begin(config),
         positions=positions_of(config),

@@ -31,6 +31,8 @@ def read_log_end(config: Config, *, look_into_open: bool = True) -> LogEnd:
     """How far the log goes. look_into_open: scan the open segment too, which costs its size."""
     directory = config.layout.log
     extension = config.change_loader.change_file_extension
+    # First of all: what it says is in the log must be in what is read of the log.
+    watermark_us = _read_watermark(config)
     state = load_state(directory)
     if state is None:
         return LogEnd()
@@ -48,6 +50,7 @@ def read_log_end(config: Config, *, look_into_open: bool = True) -> LogEnd:
         segments=len(closed),
         size_bytes=sum(_size(file.path) for file in (*closed, *unfinished)),
         done=(directory / DONE_NAME).exists(),
+        watermark_us=watermark_us,
         has_writer=any(one.name == "extract" and one.pid for one in processes(config)),
     )
 
@@ -70,7 +73,7 @@ def outstanding_commit_us(config: Config, applied: Applied) -> int | None:
     return None
 
 
-def read_watermark(config: Config) -> int:
+def _read_watermark(config: Config) -> int:
     """The watermark that an extractor of this log has noted last; 0 for none.
 
     True for ever, whether one runs or not: what is in the log stays there.

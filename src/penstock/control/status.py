@@ -256,7 +256,7 @@ class StatusReader:
             return None, self._outages.seen("source", error)
         self._outages.answered("source")
         self._watermark.look(state.position, state.now_us)
-        seen_us = self._watermark.reached(max(state.confirmed, log.end.position))
+        seen_us = self._watermark.reached(log.end.position)
         if not asked:
             return None, None
         return assess_lag(self._config, state, log, target, watermark_us=seen_us), None

@@ -24,7 +24,8 @@ class LogEnd:
 
     end: the newest durable flush point that is known. number_next: of the segment that is open or
     opened next. segments: closed ones on disk; size_bytes: all segments' files. done: CHANGE.DONE
-    is there. has_writer: a process extracts into it now.
+    is there. has_writer: a process extracts into it now. watermark_us: that of an extractor of this
+    log, as noted before the rest of this was read; see `Watermark`.
     """
 
     log_id: str = ""
@@ -34,6 +35,7 @@ class LogEnd:
     size_bytes: int = 0
     done: bool = False
     has_writer: bool = False
+    watermark_us: int = 0
 
 
 def _difference(first: int, last: int) -> int:
