@@ -9,6 +9,7 @@ from fix_changes import relation
 from fix_loader import Applying, LogMaker
 from fix_merge import insert, update
 from fix_mysql_loader import MyStart
+from penstock.engines.mysql.target.rows_files import files_of
 from penstock.load.stage import Staged
 
 TABLES = ("direct", "merged")
@@ -41,7 +42,7 @@ def batches_both_ways(
             log.transaction(insert(shape, 2 + number, *(None for _ in values)))
         log.close_segment()
         staged = target.batch()
-        files = {spec.table.name: len(spec.files) for p in staged.phases for spec in p.merges}
+        files = {spec.table.name: len(files_of(spec)) for p in staged.phases for spec in p.merges}
         assert files == {"direct": 1, "merged": 0}
         yield staged
 

@@ -12,8 +12,8 @@ from fix_changes import Change, batch
 from penstock.codec.columns import transactions_batch
 from penstock.codec.types import NO_CHOICES
 from penstock.engines.postgres.target.progress import read_applied
-from penstock.load.batch import apply_batch
 from penstock.load.job import run_tasks
+from penstock.load.sql_target import apply_batch
 from penstock.load.stage import Staged, Stager, open_stager
 from penstock.log.layout import next_segments
 from penstock.log.writer import Writer, WriterOptions
@@ -120,7 +120,10 @@ class Applying:
         self.namespaces = more.get("namespaces", {})
         self.starts = more.get("starts", {})
         self.settled = more.get("settled", {})
-        self.target: Any = engine_of(url).open_target(
+        self.engine: Any = engine_of(url)
+        for table in more.get("unsure", ()):
+            self.engine.unsure.note(table)
+        self.target: Any = self.engine.open_target(
             url,
             self.namespaces,
             allow_triggers=more.get("allow_triggers", False),
@@ -130,7 +133,6 @@ class Applying:
         self.policies = more.get("policies", EVOLVE_ALL)
         self.choices = more.get("choices", NO_CHOICES)
         self.rows_directory = more.get("rows_directory", directory.parent / "rows")
-        self.unsure = more.get("unsure", frozenset())
         self.log_id = more.get("log_id", "test-log")
         self.applied = self.target.bind(self.log_id)
         self._stager: Stager | None = None
@@ -162,6 +164,7 @@ class Applying:
         files = next_segments(self.directory, after=self.applied.segment, count_max=100)
         if self._stager is None:
             self._stager = open_stager(
+                self.engine,
                 BatchOptions(
                     url=self.url,
                     log_id=self.log_id,
@@ -173,8 +176,7 @@ class Applying:
                     choices=self.choices,
                     policies=self.policies,
                     rows_directory=self.rows_directory,
-                    unsure=self.unsure,
-                )
+                ),
             )
         session: Any = LocalSession(lambda: self.execute(after_job))
         return self._stager.stage(files, session, applied=self.applied, before=before, place=place)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fix_changes import Change, batch, relation
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.load.fold import Fold
+from penstock.load.net_rows import FoldedRows
 from penstock.model import Identity, Relation
 from penstock.ports.target import GONE, NEW, UPSERT
 
@@ -114,12 +115,19 @@ def apply_folded(
         at += size
     rows: list[dict[str, Any]] = []
     for bucket in range(buckets):
-        fold = Fold(shape, MergeLayout(shape), overlaps=overlaps)
+        fold = Fold(shape, overlaps=overlaps)
         for frame in frames:
             fold.add(frame)
-        folded = fold.finish()
+        folded = FoldedRows(
+            net=fold.finish(),
+            layout=MergeLayout(shape),
+            frames=frames,
+            part=bucket,
+            parts=buckets,
+            in_key_order=ordered,
+        )
         some = []
-        for part in folded.merge_rows(frames, bucket=bucket, buckets=buckets, in_key_order=ordered):
+        for part in (*folded.deletes(), *folded.upserts()):
             some += part.to_pylist()
         if ordered:
             keys = [(row["wk$n"] > 0, row[shape.columns[0].name]) for row in some]
@@ -211,13 +219,16 @@ def test_table_without_a_key_folds_to_counts(steps: Any, buckets: int) -> None:
                 before=old if op != "I" else None,
             )
         )
-    fold = Fold(shape, MergeLayout(shape))
+    fold = Fold(shape)
     if changes:
         fold.add(batch(shape, changes))
-    folded = fold.finish()
+    net = fold.finish()
     found: Counter[Row] = Counter()
     for bucket in range(buckets):
-        for part in folded.merge_rows([], bucket=bucket, buckets=buckets):
+        folded = FoldedRows(
+            net=net, layout=MergeLayout(shape), frames=[], part=bucket, parts=buckets
+        )
+        for part in (*folded.deletes(), *folded.upserts()):
             for row in part.to_pylist():
                 assert row["wk$n"] != 0
                 assert (row["a"], row["b"]) not in found

@@ -15,10 +15,10 @@ from penstock.engines.postgres.target import apply as applying
 from penstock.engines.postgres.target.enums import EnumLabelMissing
 from penstock.engines.postgres.target.merge import Merge, MergeSql, ReadPlan
 from penstock.engines.postgres.target.merge_rows import MergeLayout
-from penstock.engines.postgres.target.send import send
+from penstock.engines.postgres.target.send import PostgresStagingWriter
 from penstock.model import Identity, MarkerKind, PenstockError, Relation, TableName
 from penstock.ports.refusals import StagingChanged, StagingFailed, TargetRowMissing, ValueRefused
-from penstock.ports.target import Counts, Outgoing
+from penstock.ports.target import Counts
 
 pytestmark = pytest.mark.usefixtures("rows_at_once")
 
@@ -435,10 +435,11 @@ def test_late_workers_are_refused(start: Start, log: LogMaker) -> None:
     target.batch()
     layout, table = MergeLayout(ITEM), TableName("public", "t")
     batch = pa.RecordBatch.from_pylist([{layout.count: 2, "id": 5}], schema=layout.schema)
-    reader = pa.RecordBatchReader.from_batches(layout.schema, [batch])
-    late = Outgoing(table=table, staging="t_wkm", stamp=0, relation=ITEM, reader=reader)
+    late = PostgresStagingWriter(
+        url=target.url, table=table, staging="t_wkm", stamp=0, relation=ITEM
+    )
     with pytest.raises(StagingChanged, match="another batch"):
-        send(target.url, late)
+        late.send(iter([batch]))
     assert target.rows("select count(*) from wirekite.t_wkm where id = 5") == [(0,)]
 
 

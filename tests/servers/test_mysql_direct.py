@@ -17,10 +17,10 @@ from fix_loader import Applying, LogMaker
 from fix_loading import add
 from fix_merge import ITEM, delete, insert, update
 from fix_mysql_loader import COUNTED, ITEMS, MyStart, Target, run_killed
-from penstock.load.batch import apply_batch
+from penstock.engines.mysql.target.rows_files import RowsFile, files_of
+from penstock.load.sql_target import apply_batch
 from penstock.model import MarkerKind, TableName
 from penstock.ports.refusals import StagingChanged
-from penstock.ports.target import RowsFile
 
 UNSURE = frozenset(TableName("public", name) for name in ("t", "direct", "merged"))
 
@@ -34,7 +34,9 @@ def my_start(my_start: MyStart) -> MyStart:
 def staged_files(target: Applying, **more: Any) -> tuple[RowsFile, ...]:
     """Apply what is there; the files in which its upserts waited."""
     staged = target.batch(**more)
-    return tuple(file for phase in staged.phases for spec in phase.merges for file in spec.files)
+    return tuple(
+        file for phase in staged.phases for spec in phase.merges for file in files_of(spec)
+    )
 
 
 def test_upserts_wait_in_files_and_deletes_in_the_merge_table(
@@ -51,7 +53,7 @@ def test_upserts_wait_in_files_and_deletes_in_the_merge_table(
     log.close_segment()
     staged = target.stage()
     (spec,) = staged.phases[0].merges
-    (file,) = spec.files
+    (file,) = files_of(spec)
     assert (file.row_count, spec.staged_row_count) == (3, 2)
     assert file.path.stat().st_size == file.size_bytes
     assert target.rows("select id from wirekite.t_wkm order by 1") == [(2,), (3,)]
@@ -225,7 +227,7 @@ def test_one_bucket_in_a_file_and_another_not(
     log.close_segment()
     staged = target.stage(threads=2)
     (spec,) = staged.phases[0].merges
-    assert [file.row_count for file in spec.files] == [10]
+    assert [file.row_count for file in files_of(spec)] == [10]
     apply_batch(target.target, staged, log_id="test-log")
     found = target.rows("select id, e + 0 from t order by id")
     assert found == [(number, 0 if number == 13 else 2) for number in range(20)]
@@ -266,7 +268,7 @@ def test_a_spoiled_file_is_not_applied(
     log.transaction(insert(text, 1, "a"), insert(text, 2, "b"))
     log.close_segment()
     staged = target.stage()
-    (file,) = staged.phases[0].merges[0].files
+    (file,) = files_of(staged.phases[0].merges[0])
     spoil(file)
     with pytest.raises(StagingChanged):
         apply_batch(target.target, staged, log_id="test-log")
@@ -312,7 +314,7 @@ def test_a_disk_without_room(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", full)
         staged = target.stage()
-    assert staged.phases[0].merges[0].files == ()
+    assert files_of(staged.phases[0].merges[0]) == ()
     apply_batch(target.target, staged, log_id="test-log")
     assert target.rows("select * from t") == [(1, "a", 1)]
 

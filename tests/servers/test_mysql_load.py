@@ -30,7 +30,6 @@ from penstock.ports.refusals import (
     UniqueBlocked,
     ValueRefused,
 )
-from penstock.ports.target import Outgoing
 
 
 def test_inserts_updates_deletes_in_one_batch(my_start: MyStart, log: LogMaker) -> None:
@@ -73,7 +72,7 @@ def test_a_second_loader_waits_and_is_refused(
 ) -> None:
     """The applied position is the first row that a batch locks."""
     monkeypatch.setattr(applying, "LOCK_TIMEOUT_S", 1)
-    monkeypatch.setattr("penstock.load.batch.APPLY_ATTEMPTS_MAX", 1)
+    monkeypatch.setattr("penstock.load.sql_target.APPLY_ATTEMPTS_MAX", 1)
     target = my_start(ITEMS)
     log.transaction(insert(ITEM, 1, "a", 1))
     log.close_segment()
@@ -531,15 +530,11 @@ def test_late_workers_are_refused(my_start: MyStart, log: LogMaker) -> None:
     target.batch()
     layout = MergeLayout(ITEM)
     batch = pa.RecordBatch.from_pylist([{layout.count: 2, "id": 5}], schema=layout.schema)
-    outgoing = Outgoing(
-        table=TableName("public", "t"),
-        staging="t_wkm",
-        stamp=0,
-        relation=ITEM,
-        reader=pa.RecordBatchReader.from_batches(layout.schema, [batch]),
+    late = sending.Place(
+        url=target.url, table=TableName("public", "t"), staging="t_wkm", stamp=0, relation=ITEM
     )
     with pytest.raises(StagingChanged):
-        sending.send(target.url, outgoing)
+        sending.send(late, [batch])
     assert target.rows("select count(*) from wirekite.t_wkm where id = 5") == [(0,)]
 
 

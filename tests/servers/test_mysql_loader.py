@@ -476,10 +476,10 @@ def test_another_log_is_refused(my_start: MyStart) -> None:
 
 def test_a_user_who_may_not_make_our_database(my_target: Target, log: LogMaker) -> None:
     """The statements to type are in the hint."""
-    from penstock.engines.mysql.target.engine import open_target
+    from penstock.engines.mysql.target.apply import MySQLTarget
 
     with my_target.server.role(f"all on `{my_target.database}`.*") as url:
-        target = open_target(url, my_target.namespaces)
+        target = MySQLTarget(url, my_target.namespaces)
         try:
             with pytest.raises(ProgressUnwritable) as caught:
                 target.bind("test-log")

@@ -16,12 +16,13 @@ from fix_loader import Applying, LogMaker
 from fix_loading import Running
 from fix_merge import ITEM, delete, insert, update
 from fix_mysql_loader import ITEMS, MyStart, Target, run_killed
-from penstock.engines.mysql.target.row_events import EventTable
-from penstock.load.batch import apply_batch
+from penstock.engines.mysql.target import rows_files
+from penstock.engines.mysql.target.refusals import RowsUnexpected
+from penstock.engines.mysql.target.rows_files import RowsFile
+from penstock.load.sql_target import apply_batch
 from penstock.load.stage import Staged
 from penstock.model import MarkerKind, PenstockError, TableName
-from penstock.ports.refusals import RowsUnexpected, StagingChanged, UniqueBlocked, ValueRefused
-from penstock.ports.target import RowsFile
+from penstock.ports.refusals import StagingChanged, UniqueBlocked, ValueRefused
 
 pytestmark = pytest.mark.server("mariadb")
 
@@ -30,8 +31,13 @@ AT = dt.datetime
 
 def files_of(staged: Staged, *, events: bool = True) -> list[RowsFile]:
     """The files of a batch; each holds events, or none does."""
-    found = [file for phase in staged.phases for spec in phase.merges for file in spec.files]
-    assert all(isinstance(file.form, EventTable) is events for file in found)
+    found = [
+        file
+        for phase in staged.phases
+        for spec in phase.merges
+        for file in rows_files.files_of(spec)
+    ]
+    assert all((file.events is not None) is events for file in found)
     return found
 
 
@@ -326,7 +332,6 @@ def test_rows_that_are_there_or_not_against_the_log(
         cursor.execute("select @@character_set_client")
         assert cursor.fetchone() == ("utf8mb4",)
     target.begin_anew()
-    target.unsure = frozenset({TableName("public", "t")})
     files_of(target.batch(), events=False)
     row = {"I": [(1, "b", 2)], "U": [(1, "a", 1), (2, "b", 2)], "D": [(1, "a", 1)]}[change[1].op]
     assert target.rows("select * from t order by id") == [*row, (7, "g", 7)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import closing
 
-import pyarrow as pa
 import pytest
 
 from fix_loader import LogMaker
@@ -17,7 +16,6 @@ from penstock.engines.mysql.target.staging import check_staged
 from penstock.host.errors import StatementInterrupted
 from penstock.model import TableName
 from penstock.ports.refusals import StagingChanged
-from penstock.ports.target import Outgoing
 
 
 def begin_sending(worker: Connection, staging: str, stamp: int) -> None:
@@ -25,12 +23,8 @@ def begin_sending(worker: Connection, staging: str, stamp: int) -> None:
     worker.begin()
     sending._check_stamp(
         worker,
-        Outgoing(
-            table=TableName("public", "t"),
-            staging=staging,
-            stamp=stamp,
-            relation=ITEM,
-            reader=pa.RecordBatchReader.from_batches(pa.schema([]), []),
+        sending.Place(
+            url="", table=TableName("public", "t"), staging=staging, stamp=stamp, relation=ITEM
         ),
     )
 

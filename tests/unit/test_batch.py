@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.host.errors import StatementInterrupted
-from penstock.load.batch import APPLY_ATTEMPTS_MAX, apply_batch
+from penstock.load.sql_target import APPLY_ATTEMPTS_MAX, apply_batch
 from penstock.model import PenstockError, TableName
 from penstock.ports.refusals import ValueRefused
 from penstock.ports.table_sync import SyncState, TableSync

@@ -22,17 +22,16 @@ from penstock.codec.postgres import pgwire
 from penstock.codec.postgres.copytext import LineCell, LineForm, LoadLines
 from penstock.codec.postgres.lsn import LSN_MAX, Lsn
 from penstock.engines.mysql.source.prepared import PreparedFiles, StreamUnexpected
-from penstock.engines.mysql.target.rows_file import pieces_of
+from penstock.engines.mysql.target.rows_files import RowsFile, pieces_of
 from penstock.engines.mysql.version import ServerVersion
 from penstock.host import socket as sockets
 from penstock.host.errors import ConnectionLost
 from penstock.host.files import REAL_FILES
 from penstock.host.retry import Backoff
-from penstock.load.keys import encode
+from penstock.load.fold import encode
 from penstock.log.layout import checked_extension, next_segments
 from penstock.model.position import PositionInvalid
 from penstock.ports.refusals import StagingChanged
-from penstock.ports.target import RowsFile
 
 
 @pytest.mark.parametrize(("number", "is_right"), [(999_999_999, True), (1_000_000_000, False)])

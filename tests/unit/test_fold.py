@@ -11,10 +11,9 @@ import pytest
 
 from fix_changes import Change, batch, relation
 from penstock.engines.postgres.target.merge_rows import MergeLayout
-from penstock.load.fold import Fold
-from penstock.load.folded import LogInconsistent
+from penstock.load.fold import Fold, LogInconsistent, encode
 from penstock.load.job import cut
-from penstock.load.keys import encode
+from penstock.load.net_rows import FoldedRows
 from penstock.model import Identity, Relation
 from penstock.ports.target import Counts
 
@@ -26,12 +25,14 @@ def folded(
 ) -> tuple[list[dict[str, Any]], Counts]:
     """The merge rows and counts of these changes in one frame."""
     frame = batch(shape, changes)
-    fold = Fold(shape, MergeLayout(shape))
+    fold = Fold(shape)
     fold.add(frame)
-    result = fold.finish()
-    parts = result.merge_rows([frame], in_key_order=in_key_order)
+    result = FoldedRows(
+        net=fold.finish(), layout=MergeLayout(shape), frames=[frame], in_key_order=in_key_order
+    )
+    parts = [*result.deletes(), *result.upserts()]
     rows = [row for part in parts for row in part.to_pylist()]
-    return rows, result.counts()
+    return rows, result.counts
 
 
 def change(op: str, gsn: int, **more: Any) -> Change:
@@ -200,11 +201,12 @@ def test_table_without_a_key_needs_whole_images() -> None:
 def test_frames_must_be_the_same_at_the_second_reading() -> None:
     """A frame left out would lose rows without a word."""
     frames = [batch(TWO, [change("I", gsn, after=(gsn, "x"))]) for gsn in (1, 2)]
-    fold = Fold(TWO, MergeLayout(TWO))
+    fold = Fold(TWO)
     for frame in frames:
         fold.add(frame)
+    net = fold.finish()
     with pytest.raises(LogInconsistent):
-        list(fold.finish().merge_rows(frames[:1]))
+        list(FoldedRows(net=net, layout=MergeLayout(TWO), frames=frames[:1]).upserts())
 
 
 def test_cut_takes_a_range_of_rows() -> None:

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from penstock.load.rows_files import RowsFiles, sweep
+from penstock.engines.mysql.target.rows_files import RowsFiles
 
 
 def test_a_folder_per_place_until_the_next_batch_there(tmp_path: Path) -> None:
-    """The other place's stays; closing and sweeping leave nothing."""
+    """The other place's stays; closing leaves nothing."""
     files = RowsFiles(tmp_path / "run" / "rows")
     first, other = files.begin(0), files.begin(1)
     assert first is not None
@@ -17,9 +17,6 @@ def test_a_folder_per_place_until_the_next_batch_there(tmp_path: Path) -> None:
     assert (first.exists(), other.exists(), again.exists()) == (False, True, True)
     files.close()
     assert list((tmp_path / "run" / "rows").iterdir()) == []
-    files.begin(0)
-    sweep(tmp_path / "run" / "rows")
-    assert not (tmp_path / "run" / "rows").exists()
 
 
 def test_where_no_folder_can_be_made_rows_do_not_wait_there(tmp_path: Path) -> None:

@@ -1,48 +1,226 @@
-"""Many changes to one net row per key: what a batch leaves behind, as rows of a merge table.
+"""Many changes to one net row per key: what a batch leaves behind of one table.
 
-Pure and vectorized. Frames of one table in gsn order go in twice: first `add()` looks at keys
-only, then `merge_rows()` picks from the same frames, so that memory holds the keys and one frame,
-not the batch. A Python loop runs only over keys that took part in a key change.
+Pure and vectorized. Keys become small dense numbers, so that only numbers are compared; a Python
+loop runs only over keys that took part in a key change. The frames of a table are added in gsn
+order, and only their keys are kept: which rows come of it is a `Net`, in terms of the numbers of
+changes and of keys, and `net_rows.py` picks those rows from the same frames, read again.
 
-A merge row is an upsert (the whole new row), or the delete of a key. Columns that the source did
+A net row is an upsert (the whole new row), or the delete of a key. Columns that the source did
 not send (ABSENT) are taken from the last change in the batch that had them; when none had, the
 row names its ORIGIN, the key under which it stands in the target before the batch, and the apply
 statement fills them from there. An upsert is told apart from a NEW row, whose key nobody had before
 the batch, since the first change that the batch has of this key made it. A table without a key
 folds to a count per distinct row: so many copies to insert (positive) or to delete (negative).
 
+Two keys are equal where their kept forms are: text by text, floats by value with both zeros one (as
+an index has them) or, for whole rows, by their bits. A database that compares more loosely (citext,
+1.0 = 1.00) sees such a pair as a key change, which folds to a delete and an upsert.
+
 Not here: truncations and changes of shape, which bound what is folded together (`plan.py`).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from penstock.load.folded import Folded, LogInconsistent, Net, inconsistent
-from penstock.load.keys import KeyCodes, encode
-from penstock.model import Op, Relation
-from penstock.ports.target import Layout
+from penstock.model import LOAD_AFRESH, Op, PenstockError, Relation
+from penstock.ports.target import Counts
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+TEXT_BYTES_MAX = 2**30  # Arrow's plain strings end at 2 GiB
+
+
+class LogInconsistent(PenstockError):
+    """Changes of one table contradict each other: the log cannot have come from one history."""
+
+    code = "LD10"
+    retry = "never"
+
+
+def inconsistent(relation: Relation, what: str) -> LogInconsistent:
+    """The error for a log that holds this of a table."""
+    return LogInconsistent(
+        f"the log holds {what} of table {relation.full_name}",
+        hint=f"Please report it with the output of `penstock log cat`. {LOAD_AFRESH}",
+        table=relation.full_name,
+    )
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def _empty() -> Ints:
+    return np.empty(0, np.int64)
+
+
+def _none() -> Bools:
+    return np.empty(0, np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCodes:
+    """Keys numbered 0 to size - 1.
+
+    after, before: the codes of the keys given as such. columns: all keys given, those of after
+    first. first: for each code where in columns it stands.
+    """
+
+    size: int
+    after: Ints
+    before: Ints
+    columns: tuple[Any, ...]
+    first: Ints
+
+    def values(self, codes: Ints) -> list[Any]:
+        """The key columns for some codes; null for -1."""
+        place = np.where(codes >= 0, self.first[codes], 0) if self.size else codes
+        index = pa.array(place, mask=codes < 0)
+        return [column.take(index) for column in self.columns]
+
+    def order(self, codes: Ints) -> Ints | None:
+        """Where in codes the keys stand from the smallest to the greatest; None: they do already.
+
+        The order is Arrow's: of texts by their bytes.
+        """
+        columns = self.values(codes)
+        if len(columns) == 1 and pa.types.is_integer(columns[0].type):
+            numbers = columns[0].to_numpy()
+            if (numbers[1:] >= numbers[:-1]).all():
+                return None
+            return np.argsort(numbers, kind="stable")
+        if any(pa.types.is_null(column.type) for column in columns):
+            return None
+        names = [str(place) for place in range(len(columns))]
+        table = pa.table(columns, names=names)
+        found = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in names])
+        order = found.to_numpy().astype(np.int64)
+        return None if (order == np.arange(len(order))).all() else order
+
+    def copies(self) -> Ints:
+        """Per code: how often it stands in after less how often it stands in before."""
+        plus = np.bincount(self.after, minlength=self.size)
+        return plus - np.bincount(self.before, minlength=self.size)
+
+
+def encode(
+    after: list[list[Any]], before: list[list[Any]], *, whole_rows: bool = False
+) -> KeyCodes:
+    """Number the distinct keys. after, before: for each key column the arrays of its values.
+
+    whole_rows: these are images of rows, not keys: minus zero is another value than zero.
+    """
+    columns = tuple(_one_array(a + b) for a, b in zip(after, before, strict=True))
+    split = sum(len(part) for part in after[0])
+    codes, size = _column_codes(columns[0], whole_rows)
+    for column in columns[1:]:
+        more, count = _column_codes(column, whole_rows)
+        if size * count >= 2**62:
+            codes, size = _compact(codes)
+        codes, size = codes * count + more, size * count
+    if len(columns) > 1:
+        codes, size = _compact(codes)
+    first = np.zeros(size, np.int64)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    return KeyCodes(size, codes[:split], codes[split:], columns, first)
+
+
+def _one_array(parts: list[Any]) -> Any:
+    if not parts:
+        return pa.nulls(0)
+    kind = parts[0].type
+    if sum(part.nbytes for part in parts) > TEXT_BYTES_MAX:
+        wide = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(kind, kind)
+        parts = [part.cast(wide) for part in parts]
+    return pa.concat_arrays(parts)
+
+
+def _column_codes(column: Any, whole_rows: bool) -> tuple[Ints, int]:
+    if pa.types.is_floating(column.type):
+        if whole_rows:
+            column = column.view(pa.int64() if column.type == pa.float64() else pa.int32())
+        else:
+            column = pc.add(column, pa.scalar(0, column.type))  # -0.0 becomes 0.0
+    if pa.types.is_null(column.type):
+        return np.zeros(len(column), np.int64), 1
+    encoded = column.dictionary_encode(null_encoding="encode")
+    return encoded.indices.to_numpy().astype(np.int64), max(1, len(encoded.dictionary))
+
+
+def _compact(codes: Ints) -> tuple[Ints, int]:
+    encoded = pa.array(codes).dictionary_encode()
+    return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class Net:
+    """The net result per key, in terms of numbers of changes (rows) and codes of keys.
+
+    changes: how many went in. copies: of a table without a key, the count of each row by code;
+    then the rest is empty.
+    rows: the last change of each surviving row, ascending; for each codes: of its key, and new:
+    whether that was free before. gone: codes to delete. patches: column to (places in rows, changes
+    to take the value from). open_places: places in rows with columns left to the target; open_bits:
+    which columns, open_origin: the codes of their origin keys.
+    """
+
+    relation: Relation
+    keys: KeyCodes
+    changes: int
+    copies: Ints | None = None
+    rows: Ints = field(default_factory=_empty)
+    codes: Ints = field(default_factory=_empty)
+    new: Bools = field(default_factory=_none)
+    gone: Ints = field(default_factory=_empty)
+    patches: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
+    open_places: Ints = field(default_factory=_empty)
+    open_bits: Bools = field(default_factory=lambda: np.empty((0, 0), np.bool_))
+    open_origin: Ints = field(default_factory=_empty)
+
+    def counts(self) -> Counts:
+        """How many changes went in and what came out."""
+        if self.copies is not None:
+            return Counts(
+                changes=self.changes,
+                upserts=int(np.count_nonzero(self.copies > 0)),
+                deletes=int(np.count_nonzero(self.copies < 0)),
+            )
+        return Counts(
+            changes=self.changes,
+            upserts=len(self.rows),
+            deletes=len(self.gone),
+            absent=len(self.open_places),
+            new=int(np.count_nonzero(self.new)),
+        )
+
+    def absent_columns(self) -> frozenset[int]:
+        """Indexes of the columns that some upsert leaves to the target."""
+        if not len(self.open_places):
+            return frozenset()
+        return frozenset(np.flatnonzero(self.open_bits.any(axis=0)).tolist())
 
 
 class Fold:
     """Folds the changes of one relation version."""
 
-    def __init__(self, relation: Relation, layout: Layout, *, overlaps: bool = False) -> None:
-        """layout: how the merge rows shall lie.
+    def __init__(self, relation: Relation, *, overlaps: bool = False) -> None:
+        """Nothing is in it yet.
 
         overlaps: the target may have some of these changes already. A row that they make and take
         away again may be there then, copied in between: its key is deleted as well.
         """
         self._overlaps = overlaps
-        self.relation = relation
-        self.layout = layout
+        self._relation = relation
         self._key = relation.key or tuple(range(len(relation.columns)))
         self._after: list[list[Any]] = [[] for _ in self._key]
         self._before: list[list[Any]] = [[] for _ in self._key]
@@ -64,7 +242,7 @@ class Fold:
         for place, index in enumerate(self._key):
             self._after[place].append(_picked(after.field(index), has_after))
             if has_before.any():
-                inside = self.relation.before.index(index)
+                inside = self._relation.before.index(index)
                 self._before[place].append(_picked(before.field(inside), has_before))
         self._ops.append(op)
         self._has_before.append(has_before)
@@ -77,35 +255,33 @@ class Fold:
 
     def _check(self, op: npt.NDArray[np.uint8], has_before: Bools) -> None:
         """A delete must name its row, and so must every update of a table without a key."""
-        needs = op == Op.DELETE if self.relation.key else op != Op.INSERT
+        needs = op == Op.DELETE if self._relation.key else op != Op.INSERT
         if not has_before[needs].all():
-            raise self._inconsistent("a change without the before image that identifies its row")
-        if has_before.any() and not set(self._key) <= set(self.relation.before):
-            raise self._inconsistent("before images that lack columns of the key")
+            raise inconsistent(
+                self._relation, "a change without the before image that identifies its row"
+            )
+        if has_before.any() and not set(self._key) <= set(self._relation.before):
+            raise inconsistent(self._relation, "before images that lack columns of the key")
 
-    def _inconsistent(self, what: str) -> LogInconsistent:
-        return inconsistent(self.relation, what)
-
-    def finish(self) -> Folded:
+    def finish(self) -> Net:
         """Come to the net result of all frames added. Raises LogInconsistent."""
-        keys = encode(self._after, self._before, whole_rows=not self.relation.key)
-        if not self.relation.key:
+        keys = encode(self._after, self._before, whole_rows=not self._relation.key)
+        if not self._relation.key:
             if self._absent_rows:
-                raise self._inconsistent("unsent columns in a change without a key")
-            net = Net(_empty(), _empty(), _none(), _empty())
-            return self._folded(keys, net, copies=keys.copies())
+                raise inconsistent(self._relation, "unsent columns in a change without a key")
+            return Net(relation=self._relation, keys=keys, changes=self._size, copies=keys.copies())
         op = _joined(self._ops, np.uint8)
         destination, origin = self._codes(keys, op)
-        net, lineage, origin_of = _net_by_key(self, keys.size, op, destination, origin)
+        net = Net(relation=self._relation, keys=keys, changes=self._size)
+        lineage, origin_of = _net_by_key(net, op, destination, origin)
         if self._overlaps:
             touched = np.union1d(destination, origin)
             net.gone = np.setdiff1d(touched[touched >= 0], net.codes)
         if self._absent_rows:
-            _resolve_absent(self, net, op, lineage, origin_of)
-        return self._folded(keys, net, copies=None)
-
-    def _folded(self, keys: KeyCodes, net: Net, *, copies: Ints | None) -> Folded:
-        return Folded(self.relation, self.layout, keys, net, changes=self._size, copies=copies)
+            absent = _joined(self._absent_rows, np.int64)
+            unsent = _Unsent(absent, self._absent_bits, len(self._relation.columns))
+            _resolve_absent(net, op, lineage, origin_of, unsent)
+        return net
 
     def _codes(self, keys: KeyCodes, op: npt.NDArray[np.uint8]) -> tuple[Ints, Ints]:
         """Per change: the code of the key it leads to (-1 for deletes) and comes from."""
@@ -115,19 +291,16 @@ class Fold:
         origin[_joined(self._has_before, np.bool_)] = keys.before
         return destination, origin
 
-    @property
-    def absent(self) -> tuple[Ints, list[bytes]]:
-        """Numbers of the changes with unsent columns, ascending, and their bitmaps."""
-        return _joined(self._absent_rows, np.int64), self._absent_bits
-
 
 def _net_by_key(
-    fold: Fold, size: int, op: npt.NDArray[np.uint8], destination: Ints, origin: Ints
-) -> tuple[Net, Ints, Ints]:
-    """Net result; lineage per change; per lineage the code of its origin key, -1 for a new row.
+    net: Net, op: npt.NDArray[np.uint8], destination: Ints, origin: Ints
+) -> tuple[Ints, Ints]:
+    """Fill in the rows; lineage per change, and per lineage the code of its origin key.
 
-    A lineage is one row through its key changes. Without key changes it is simply the key.
+    A lineage is one row through its key changes; without key changes it is simply the key. The
+    origin of a new row is -1.
     """
+    size = net.keys.size
     lineage = np.where(op == Op.DELETE, origin, destination)
     number = np.arange(len(op))
     moved = (op == Op.UPDATE) & (destination != origin)
@@ -138,7 +311,7 @@ def _net_by_key(
         touched[destination[moved]] = True
         touched[origin[moved]] = True
         chosen = touched[lineage] | touched[origin]
-        walk = _Walk(fold, size)
+        walk = _Walk(net.relation, size)
         for change in np.flatnonzero(chosen).tolist():
             lineage[change] = walk.step(
                 int(op[change]), int(origin[change]), int(destination[change])
@@ -163,15 +336,15 @@ def _net_by_key(
     order = np.argsort(rows)
     gone = np.concatenate([codes[~alive & existed], extra_gone])
     rows = rows[order]
-    net = Net(rows=rows, codes=destination[rows], new=new[order], gone=gone)
-    return net, lineage, origin_of
+    net.rows, net.codes, net.new, net.gone = rows, destination[rows], new[order], gone
+    return lineage, origin_of
 
 
 class _Walk:
     """Follows rows through key changes, one change at a time, for the keys that took part."""
 
-    def __init__(self, fold: Fold, size: int) -> None:
-        self._fold = fold
+    def __init__(self, relation: Relation, size: int) -> None:
+        self._relation = relation
         self._size = size
         self.origins: list[int] = []  # of lineages size, size + 1, ...
         self._at: dict[int, int | None] = {}  # key code to the lineage that stands there
@@ -188,7 +361,7 @@ class _Walk:
         elif origin in self._at:
             resume_state = self._at[origin]
             if resume_state is None:
-                raise self._fold._inconsistent("a change of a row that is not there")
+                raise inconsistent(self._relation, "a change of a row that is not there")
             found = resume_state
             self._at[origin] = None
         else:
@@ -197,7 +370,7 @@ class _Walk:
             self._at[origin] = None
         if op != Op.DELETE:
             if self._at.get(destination) is not None:
-                raise self._fold._inconsistent("two rows with one key at the same moment")
+                raise inconsistent(self._relation, "two rows with one key at the same moment")
             self._at[destination] = found
         return found
 
@@ -214,13 +387,34 @@ class _Walk:
         return {code for code in self._existed if self._at[code] is None}
 
 
+@dataclass(frozen=True, slots=True)
+class _Unsent:
+    """Columns that changes did not have. rows: numbers of such changes, ascending; with bitmaps."""
+
+    rows: Ints
+    bitmaps: list[bytes]
+    column_count: int
+
+    def flags(self, changes: Ints) -> Bools:
+        """One row of flags per change: true where a column was not sent."""
+        flags = np.zeros((len(changes), self.column_count), np.bool_)
+        at = np.searchsorted(self.rows, changes)
+        inside = at < len(self.rows)
+        hit = np.zeros(len(changes), np.bool_)
+        hit[inside] = self.rows[at[inside]] == changes[inside]
+        width = (self.column_count + 7) // 8
+        joined = b"".join(self.bitmaps[i].ljust(width, b"\0")[:width] for i in at[hit].tolist())
+        packed = np.frombuffer(joined, np.uint8).reshape(-1, width)
+        bits = np.unpackbits(packed, axis=1, count=self.column_count, bitorder="little")
+        flags[hit] = bits.astype(bool)
+        return flags
+
+
 def _resolve_absent(
-    fold: Fold, net: Net, op: npt.NDArray[np.uint8], lineage: Ints, origin_of: Ints
+    net: Net, op: npt.NDArray[np.uint8], lineage: Ints, origin_of: Ints, absent: _Unsent
 ) -> None:
     """Find for each unsent column of a surviving row the change that had it last."""
-    column_count = len(fold.relation.columns)
-    absent_rows, bitmaps = fold.absent
-    final = np.isin(net.rows, absent_rows)
+    final = np.isin(net.rows, absent.rows)
     if not final.any():
         return
     wanted = np.zeros(len(origin_of), np.bool_)
@@ -231,9 +425,9 @@ def _resolve_absent(
     group = lineage[changes]
     starts = np.searchsorted(group, group, side="left")
     ends = np.searchsorted(group, lineage[net.rows[final]], side="right") - 1
-    unsent = _bits(changes, absent_rows, bitmaps, column_count)
+    unsent = absent.flags(changes)
     places = np.flatnonzero(final)
-    left = np.zeros((len(places), column_count), np.bool_)
+    left = np.zeros((len(places), absent.column_count), np.bool_)
     number = np.arange(len(changes))
     for index in np.flatnonzero(unsent[ends].any(axis=0)).tolist():
         seen = np.maximum.accumulate(np.where(unsent[:, index], -1, number))[ends]
@@ -242,7 +436,7 @@ def _resolve_absent(
         if known.any():
             sources = changes[seen[known]]
             if (op[sources] == Op.DELETE).any():
-                raise fold._inconsistent("an update of a row that was deleted before")
+                raise inconsistent(net.relation, "an update of a row that was deleted before")
             net.patches[index] = (places[known], sources)
         left[:, index] = here & ~known
     still = left.any(axis=1)
@@ -250,21 +444,7 @@ def _resolve_absent(
     net.open_bits = left[still]
     net.open_origin = origin_of[lineage[net.rows[net.open_places]]]
     if (net.open_origin < 0).any():
-        raise fold._inconsistent("an inserted row with unsent columns")
-
-
-def _bits(changes: Ints, absent_rows: Ints, bitmaps: list[bytes], column_count: int) -> Bools:
-    """One row of flags per change: true where a column was not sent."""
-    flags = np.zeros((len(changes), column_count), np.bool_)
-    at = np.searchsorted(absent_rows, changes)
-    inside = at < len(absent_rows)
-    hit = np.zeros(len(changes), np.bool_)
-    hit[inside] = absent_rows[at[inside]] == changes[inside]
-    width = (column_count + 7) // 8
-    joined = b"".join(bitmaps[i].ljust(width, b"\0")[:width] for i in at[hit].tolist())
-    packed = np.frombuffer(joined, np.uint8).reshape(-1, width)
-    flags[hit] = np.unpackbits(packed, axis=1, count=column_count, bitorder="little").astype(bool)
-    return flags
+        raise inconsistent(net.relation, "an inserted row with unsent columns")
 
 
 def _picked(values: Any, mask: Bools) -> Any:
@@ -273,11 +453,3 @@ def _picked(values: Any, mask: Bools) -> Any:
 
 def _joined(parts: list[Any], kind: Any) -> Any:
     return np.concatenate(parts) if parts else np.empty(0, kind)
-
-
-def _empty() -> Ints:
-    return np.empty(0, np.int64)
-
-
-def _none() -> Bools:
-    return np.empty(0, np.bool_)

@@ -3,7 +3,7 @@
 With `onTableError = "isolate"` an error that names a table takes that table out of the batches,
 where its changes end: a row of `wirekite_apart` says so (`apart.py`), and a file below state/ says
 why, for displays. Rows come back by a copy (`penstock table resync`). Not here: applying
-(`batch.py`).
+(`sql_target.py`).
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
 """The task code of the one Spark job per batch: read frames, fold, stage. Runs in the workers.
 
 One task fills one merge table (or one bucket of it) over a connection that the worker keeps.
+It goes one way: the task's frames (here) are folded (`fold.py`), and the rows that are left
+(`net_rows.py`) are handed to the writer of the target's engine.
 Nothing here touches a base table: what a dying worker leaves behind is emptied before the next
-try. Not here: what tasks there are (`plan.py`), starting the job (`loader.py`).
+try. Not here: what tasks there are (`plan.py`), starting the job (`stage.py`).
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,12 +20,11 @@ import pyarrow as pa
 
 from penstock.host import faults
 from penstock.load.fold import Fold
-from penstock.load.folded import Folded
+from penstock.load.net_rows import FoldedRows
 from penstock.load.plan import FrameRef, Task
-from penstock.load.prepare import prepared_batch
 from penstock.log.segment import Segment, open_segment
 from penstock.model import PenstockError
-from penstock.ports.target import Counts, Outgoing, RowsFile, engine_of
+from penstock.ports.target import Counts, StagedRows, StagingWriter
 
 faults.declare("load.copy.before", "load.copy.after")
 
@@ -36,33 +37,23 @@ NICENESS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A task with what its worker must know.
-
-    stamp: its merge table's. extension: of segments. prepare: by column what is done to its values,
-    see `preparations`.
-    """
+    """A task with what its worker must know. writer: takes its rows. extension: of segments."""
 
     task: Task
-    url: str
-    stamp: int = 0
+    writer: StagingWriter
     extension: str = "ckt"
-    prepare: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a task did. counts: of the whole table, not of the bucket. error: instead of all.
-
-    file: upserts that are not among the staged rows.
-    """
+    """What a task did. counts: of the whole table, not of the bucket. error: instead of all."""
 
     phase: int
     staging: str
     bucket: int
     counts: Counts = field(default_factory=Counts)
     absent_columns: frozenset[int] = frozenset()
-    staged_rows: int = 0
-    file: RowsFile | None = None
+    staged: StagedRows = field(default_factory=StagedRows)
     seconds: float = 0.0
     error: PenstockError | None = None
 
@@ -105,28 +96,32 @@ def _run(work: Work, segments: dict[Path, Segment], began: float) -> Outcome:
     for ref in task.frames:
         if ref.path not in segments:
             segments[ref.path] = open_segment(ref.path, extension=work.extension)
-    frames = _Frames(task, segments, work.prepare)
-    layout = engine_of(work.url).layout(task.relation)
-    fold = Fold(task.relation, layout, overlaps=task.overlaps)
+    frames = _Frames(task, segments, work.writer)
+    fold = Fold(task.relation, overlaps=task.overlaps)
     for frame in frames:
         fold.add(frame)
-    folded = fold.finish()
-    counts = folded.counts()
-    file = None
-    if task.rows_path is not None and not counts.absent:
-        file = _write(task.rows_path, work, folded, frames)
-    staged = 0
-    left = counts.deletes if file is not None else counts.deletes + counts.upserts
-    if left and not (file is not None and file.has_deletes):
-        staged = _stage(work, fold, folded, frames, deletes_only=file is not None)
+    net = fold.finish()
+    rows = FoldedRows(
+        net=net,
+        layout=work.writer.layout,
+        frames=frames,
+        part=task.bucket,
+        parts=task.buckets,
+        in_key_order=frames.are_few,
+    )
+    counts = rows.counts
+    staged = StagedRows()
+    if counts.deletes or counts.upserts:
+        faults.point("load.copy.before")
+        staged = work.writer.write(rows)
+        faults.point("load.copy.after")
     return Outcome(
         phase=task.phase,
         staging=task.staging,
         bucket=task.bucket,
         counts=counts,
-        absent_columns=folded.absent_columns(),
-        staged_rows=staged,
-        file=file,
+        absent_columns=net.absent_columns(),
+        staged=staged,
         seconds=time.monotonic() - began,
     )
 
@@ -134,11 +129,9 @@ def _run(work: Work, segments: dict[Path, Segment], began: float) -> Outcome:
 class _Frames:
     """The task's rows, frame by frame, as often as asked; kept in memory when they are few."""
 
-    def __init__(
-        self, task: Task, segments: dict[Path, Segment], prepare: Mapping[str, str]
-    ) -> None:
+    def __init__(self, task: Task, segments: dict[Path, Segment], writer: StagingWriter) -> None:
         self._task = task
-        self._prepare = prepare
+        self._writer = writer
         self._segments = segments
         self._kept: list[pa.RecordBatch] = []
         self._keeps_all = sum(ref.entry.length_bytes for ref in task.frames) <= CACHE_BYTES_MAX
@@ -168,7 +161,7 @@ class _Frames:
             gsn_upto=self._task.gsn_upto,
             trx_from=self._task.trx_from,
         )
-        return prepared_batch(chosen, self._prepare)
+        return self._writer.prepared(chosen)
 
 
 def cut(
@@ -185,61 +178,3 @@ def cut(
         trx = batch.column("trx").to_numpy()
         low = max(low, int(np.searchsorted(trx, trx_from, side="left")))
     return batch.slice(low, max(0, high - low))
-
-
-# --- staging --------------------------------------------------------------------------------------
-
-
-def _write(path: Path, work: Work, folded: Folded, frames: _Frames) -> RowsFile | None:
-    """Write the rows, or the upserts alone, into a file, if all of them can go that way."""
-    task = work.task
-    deletes = folded.deletes(bucket=task.bucket, buckets=task.buckets)
-    upserts = folded.upserts(
-        frames, bucket=task.bucket, buckets=task.buckets, in_key_order=frames.are_few
-    )
-    engine = engine_of(work.url)
-    return engine.write_rows(path, task.relation, task.rows_form, deletes, upserts)
-
-
-def _stage(work: Work, fold: Fold, folded: Folded, frames: _Frames, *, deletes_only: bool) -> int:
-    """Send the merge rows into the merge table; how many."""
-    task, count = work.task, 0
-    if deletes_only:
-        batches = folded.deletes(bucket=task.bucket, buckets=task.buckets)
-    else:
-        batches = folded.merge_rows(
-            frames, bucket=task.bucket, buckets=task.buckets, in_key_order=frames.are_few
-        )
-
-    def counted() -> Iterator[pa.RecordBatch]:
-        nonlocal count
-        for batch in batches:
-            count += batch.num_rows
-            yield batch
-
-    reader = pa.RecordBatchReader.from_batches(fold.layout.schema, _raising(counted()))
-    faults.point("load.copy.before")
-    engine_of(work.url).send(
-        work.url,
-        Outgoing(
-            table=task.table,
-            staging=task.staging,
-            stamp=work.stamp,
-            relation=task.relation,
-            reader=reader,
-        ),
-    )
-    faults.point("load.copy.after")
-    return count
-
-
-def _raising(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Pull the first batch at once: an error of ours then comes as itself, not through Arrow."""
-    first = next(batches, None)
-
-    def chained() -> Iterator[pa.RecordBatch]:
-        if first is not None:
-            yield first
-        yield from batches
-
-    return chained()

@@ -4,12 +4,13 @@ While a batch is applied the next one is staged beside it. Obeys wirekite_action
 (at a batch's end), and verify's hold: each of them abandons what is staged ahead. What may be tried
 again is: a lost connection, a killed worker, a dead JVM; each time from the target's own word on
 how far it is applied, so that a COMMIT whose answer was lost counts once. Not here: staging
-(`ahead.py`) and applying (`batch.py`) a batch.
+(`prefetch.py`) and applying (`sql_target.py`) a batch.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,11 +30,9 @@ from penstock.load.isolation import BrokenTables
 from penstock.load.kept_files import AppliedFiles, Keeping
 from penstock.load.loader_state import LoaderState, write_loader_state
 from penstock.load.prefetch import StagePrefetch, Wanted
-from penstock.load.rows_files import sweep
 from penstock.load.session import SessionKeeper, SparkJobFailed, SparkLost
 from penstock.load.sql_target import loading_of
 from penstock.load.table_sync_flow import JOBS, Copier, TableSyncFlow, options_for
-from penstock.load.unsure import UnsureTables
 from penstock.log.layout import (
     DONE_NAME,
     EXTENSION_DEFAULT,
@@ -144,7 +143,6 @@ class Loader:
         self._is_away = False  # the target, as the last try has found
         self._log_end = 0  # position up to which whole segments are applied
         self.state = LoaderState(pid=os.getpid())
-        self._unsure = UnsureTables(clock)
         self._written_s = float("-inf")
         self._files_applied = AppliedFiles(
             options.log_directory,
@@ -169,7 +167,8 @@ class Loader:
         """
         patience = Patience(self._options.backoff)
         if self._rows_directory is not None:
-            sweep(self._rows_directory)
+            # What an earlier process left; nobody else may stage into it.
+            shutil.rmtree(self._rows_directory, ignore_errors=True)
         try:
             while not self._ended():
                 try:
@@ -423,7 +422,7 @@ class Loader:
 
     def _ahead_of(self, table: TableName) -> StagePrefetch:
         options = options_for(self._batch_options(), table)
-        return StagePrefetch(options, self._sessions, jobs=JOBS, clock=self._clock)
+        return StagePrefetch(options, self._sessions, self._loading, jobs=JOBS, clock=self._clock)
 
     # --- keys that have waited --------------------------------------------------------------------
 
@@ -515,7 +514,9 @@ class Loader:
         if self._ahead is not None:
             self._ahead.close()
         self._ahead_options = self._batch_options()
-        self._ahead = StagePrefetch(self._ahead_options, self._sessions, clock=self._clock)
+        self._ahead = StagePrefetch(
+            self._ahead_options, self._sessions, self._loading, clock=self._clock
+        )
 
     def _batch_options(self) -> BatchOptions:
         return BatchOptions(
@@ -530,7 +531,6 @@ class Loader:
             settled={**self._options.settled, **self._late.settled},
             left_out=self._apart.left_out,
             rows_directory=self._rows_directory,
-            unsure=self._unsure.now(),
         )
 
     def _find_log(self) -> bool:
@@ -568,7 +568,6 @@ class Loader:
             raise error
         if isinstance(error, SparkLost | SparkJobFailed):
             self._sessions.renew()
-        self._unsure.learn(error)
         self._is_away = is_outage(error)
         self.state.failed(error.message, now_us=self._clock.now_us(), wait_s=wait_s)
         logger.warning("batch failed, trying again", wait_s=round(wait_s, 2), reason=error.message)

@@ -5,7 +5,7 @@ behind it the new one, and the target is altered in between. Phases are the piec
 barriers; all are applied in one target transaction. Truncations and reloads need no barrier: they
 make a table's earlier rows in the phase void and empty it at the phase's start.
 
-Not here: reading frames and folding (`job.py`), SQL (`engines/postgres/target`).
+Not here: reading frames and folding (`job.py`), SQL (the target's engine).
 """
 
 from __future__ import annotations
@@ -79,8 +79,7 @@ class Task:
     """Fold and stage one table of one phase, or one bucket of it.
 
     Rows count with gsn_after < gsn <= gsn_upto and trx >= trx_from. bucket: this task writes every
-    buckets-th row of the result. overlaps: see `Fold`. staging: the merge table. rows_path: a file
-    where rows may wait that need none, or None; rows_form: how, as `Staging.direct` said.
+    buckets-th row of the result. overlaps: see `Fold`. staging: the merge table.
     """
 
     phase: int
@@ -93,8 +92,6 @@ class Task:
     buckets: int = 1
     overlaps: bool = False
     staging: str = ""
-    rows_path: Path | None = None
-    rows_form: object = None
 
     @property
     def table(self) -> TableName:

@@ -21,10 +21,9 @@ import structlog
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.session import Session
-from penstock.load.sql_target import loading_of
 from penstock.log.layout import SegmentFile
 from penstock.model.position import POSITION_MAX
-from penstock.ports.loading import Batch, BatchOptions, BatchStager
+from penstock.ports.loading import Batch, BatchOptions, BatchStager, Loading
 from penstock.ports.target import Applied
 
 logger = structlog.get_logger(__name__)
@@ -73,6 +72,7 @@ class StagePrefetch:
         self,
         options: BatchOptions,
         sessions: Sessions,
+        loading: Loading,
         *,
         jobs: str = "",
         clock: Clock = REAL_CLOCK,
@@ -81,6 +81,7 @@ class StagePrefetch:
         self._jobs = jobs
         self._options = options
         self._sessions = sessions
+        self._loading = loading
         self._clock = clock
         self._stager: BatchStager | None = None
         self._request: _Request | None = None
@@ -179,8 +180,7 @@ class StagePrefetch:
         if self._jobs:
             session = session.named(self._jobs)
         if self._stager is None:
-            loading = loading_of(self._options.url)
-            self._stager = loading.open_stager(self._options, clock=self._clock)
+            self._stager = self._loading.open_stager(self._options, clock=self._clock)
         request.session = session
         if request.abandoned.is_set():
             return None

@@ -1,23 +1,45 @@
 """Databases as targets of the change loader: staged in merge tables, applied in one transaction.
 
-Not here: staging (`stage.py`), the order of a batch's steps (`batch.py`), an engine's statements
-(`ports.target.SqlTarget`).
+A batch is applied with all its phases and the applied position in one transaction of the target;
+that is repeatable until its commit. Not here: how it came into the merge tables (`stage.py`), an
+engine's statements and their order (`ports.target.SqlTarget`), which batch and when (`loader.py`).
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import structlog
 
 from penstock.codec.types import Choices
-from penstock.host.clock import Clock
-from penstock.load.batch import apply_batch
-from penstock.load.stage import Staged, Stager, open_stager
+from penstock.host import faults
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.errors import StatementInterrupted
+from penstock.load.stage import Staged, Stager, Steps, open_stager
 from penstock.model import PenstockError, TableName
 from penstock.ports.loading import Batch, BatchOptions, Loading, Target
 from penstock.ports.policies import Policies
+from penstock.ports.refusals import ValueRefused
 from penstock.ports.registry import engine_at
 from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied, Engine, SqlTarget, engine_of
+
+logger = structlog.get_logger(__name__)
+faults.declare(
+    "load.alter.before",
+    "load.alter.fill",
+    "load.alter.between",
+    "load.alter.after",
+    "load.apply.before",
+    "load.apply.after",
+    "load.progress.before",
+    "load.commit.before",
+    "load.commit.after",
+)
+
+APPLY_ATTEMPTS_MAX = 6
 
 
 class MergingTarget:
@@ -49,10 +71,9 @@ class MergingTarget:
     ) -> Mapping[str, float]:
         """See Target."""
         assert isinstance(batch, Staged), "it was staged by our stager"
-        done = apply_batch(
+        return apply_batch(
             self._sql, batch, log_id=self._log_id, apart=apart, at=at, clock=self._clock
         )
-        return done.seconds
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
         """See Target."""
@@ -78,8 +99,101 @@ class MergingTarget:
         self._sql.close()
 
 
+def apply_batch(
+    target: SqlTarget,
+    staged: Staged,
+    *,
+    log_id: str,
+    apart: TableSync | None = None,
+    at: Applied | None = None,
+    clock: Clock = REAL_CLOCK,
+) -> Mapping[str, float]:
+    """Apply a staged batch and commit it; the seconds of each step, those of staging too.
+
+    apart: the batch is of this table alone, which then stands behind it; at: where the target
+    stands and stays, which keeps every other loader out.
+    Raises typed errors with nothing applied, or with all of it (a lost COMMIT): the target's
+    applied position tells.
+    """
+    return _Batch(target, staged, log_id, apart, at or staged.before, clock).run()
+
+
+class _Batch:
+    """One staged batch on its way into the target."""
+
+    def __init__(
+        self,
+        target: SqlTarget,
+        staged: Staged,
+        log_id: str,
+        apart: TableSync | None,
+        at: Applied,
+        clock: Clock,
+    ) -> None:
+        self._apart = apart
+        self._at = at
+        self._target = target
+        self._staged = staged
+        self._log_id = log_id
+        self._clock = clock
+        self._steps = Steps(clock)
+        self._merges = [spec for phase in staged.phases for spec in phase.merges]
+        self._expected = {
+            spec.staging: (spec.stamp, spec.staged_row_count) for spec in self._merges
+        }
+
+    def run(self) -> Mapping[str, float]:
+        """Apply and commit; what a lock or a deadlock interrupts is done again as it stands."""
+        self._target.need(spec.table for spec in self._merges)
+        for attempt in range(1, APPLY_ATTEMPTS_MAX + 1):
+            try:
+                self._once()
+                break
+            except StatementInterrupted as error:
+                self._target.forget()
+                if attempt == APPLY_ATTEMPTS_MAX or self._target.is_closed:
+                    raise
+                logger.warning("apply interrupted", attempt=attempt, reason=error.message)
+                self._clock.sleep(0.1 * 2**attempt * (0.5 + random.random()))  # noqa: S311
+            except ValueRefused as error:
+                self._target.forget()
+                last = attempt == APPLY_ATTEMPTS_MAX
+                if last or not self._target.mend(error, self._merges):
+                    raise
+            except BaseException:
+                self._target.forget()
+                raise
+        self._target.drop_merge_tables(self._staged.extra)
+        return {**self._staged.seconds, **self._steps.seconds}
+
+    def _once(self) -> None:
+        target, staged = self._target, self._staged
+        faults.point("load.apply.before")
+        target.reshape(staged.phases, source_engine=staged.source_engine, before=self._at)
+        with target.transaction():
+            # First of all, so that a second loader waits here and then finds itself refused.
+            self._advance()
+            target.check_staged(self._expected)
+            target.apply_phases(staged.phases)
+            faults.point("load.apply.after")
+            self._steps.done("apply")
+            faults.point("load.progress.before")
+            target.end_files(staged.files)
+            faults.point("load.commit.before")
+        faults.point("load.commit.after")
+        self._steps.done("commit")
+
+    def _advance(self) -> None:
+        target, staged, at = self._target, self._staged, self._at
+        if self._apart is None:
+            target.advance(log_id=self._log_id, before=at, after=staged.after)
+            return
+        target.advance(log_id=self._log_id, before=at, after=at)
+        target.write_table_sync(replace(self._apart, applied=staged.after))
+
+
 class SqlLoading:
-    """See `Loading`."""
+    """See `Loading`. The engine is the load's own: what one of its parts learns others may mind."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -111,7 +225,7 @@ class SqlLoading:
 
     def open_stager(self, options: BatchOptions, *, clock: Clock) -> Stager:
         """See Loading."""
-        return open_stager(options, clock=clock)
+        return open_stager(self._engine, options, clock=clock)
 
 
 def loading_of(url: str) -> Loading:

@@ -3,7 +3,7 @@
 Touches merge tables and the CL rows of the batch's files, never a base table: what is staged can be
 thrown away at any moment, and is staged again from the segments. Needs nothing but the position
 behind which the batch begins, so that it may run while the batch before is still being applied.
-Not here: which segments and when (`ahead.py`), applying what is staged (`batch.py`).
+Not here: which segments and when (`prefetch.py`), applying what is staged (`sql_target.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.codec.types import Engine as TypedEngine
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.alteration_cut import cut_at_alteration
@@ -30,24 +29,22 @@ from penstock.load.plan import (
     plan_batch,
     share_out,
 )
-from penstock.load.prepare import preparations
-from penstock.load.rows_files import RowsFiles
 from penstock.load.session import Session, SparkJobFailed
 from penstock.log.layout import SegmentFile
 from penstock.log.segment import Segment, open_segment
 from penstock.model import MarkerKind, PenstockError, TableName
 from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import BatchOptions
-from penstock.ports.registry import types_at
 from penstock.ports.target import (
     Applied,
     Counts,
     Engine,
     FileProgress,
     MergeSpec,
+    MergeTable,
     PhaseSpec,
     Staging,
-    engine_of,
+    StagingWriter,
     target_name,
 )
 
@@ -107,10 +104,12 @@ class Steps:
         self._since = now
 
 
-def open_stager(options: BatchOptions, *, clock: Clock = REAL_CLOCK) -> Stager:
+def open_stager(engine: Engine, options: BatchOptions, *, clock: Clock = REAL_CLOCK) -> Stager:
     """A stager with a connection of its own to the target."""
-    engine = engine_of(options.url)
-    return Stager(engine.open_staging(options.url), engine, options, clock=clock)
+    staging = engine.open_staging(
+        options.url, choices=options.choices, directory=options.rows_directory
+    )
+    return Stager(staging, engine, options, clock=clock)
 
 
 class Stager:
@@ -129,12 +128,10 @@ class Stager:
         self._engine = engine
         self._options = options
         self._clock = clock
-        self._rows = RowsFiles(options.rows_directory)
 
     def close(self) -> None:
-        """Close the connection, and remove what waits in files."""
+        """Close the connection, and remove what waits outside of the target."""
         self._staging.close()
-        self._rows.close()
 
     def stage(
         self,
@@ -171,11 +168,11 @@ class Stager:
                     is_cut = True
         steps.done("plan")
         faults.point("load.prepare.before")
-        tasks, stamps, extra = self._prepare(plan, place, source_engine)
+        tasks, writers, extra = self._prepare(plan, place, source_engine)
         self._begin_files(views, applied)
         steps.done("prepare")
         faults.point("load.job.before")
-        outcomes = self._job(tasks, stamps, session, source_engine)
+        outcomes = self._job(tasks, writers, session)
         steps.done("stage")
         sizes = zip(files, (segment.size_bytes for segment in segments), strict=True)
         return Staged(
@@ -188,7 +185,7 @@ class Stager:
             size_bytes=sum(size for file, size in sizes if file.number <= after.segment),
             phases=tuple(
                 self._phase(
-                    phase, [task for task in tasks if task.phase == number], outcomes, stamps
+                    phase, [task for task in tasks if task.phase == number], outcomes, writers
                 )
                 for number, phase in enumerate(plan.phases)
             ),
@@ -233,10 +230,11 @@ class Stager:
 
     def _prepare(
         self, plan: Plan, place: int, source_engine: str
-    ) -> tuple[list[Task], dict[str, int], list[str]]:
+    ) -> tuple[list[Task], Mapping[str, StagingWriter], list[str]]:
         """Empty merge tables for every phase of every table; the tasks with their names.
 
-        With them the stamps by name, and the names that only a change of shape in mid-batch needs.
+        With them who writes into each, by name, and the names that only a change of shape in
+        mid-batch needs.
         """
         names: dict[tuple[int, TableName], str] = {}
         uses: dict[TableName, int] = {}
@@ -254,35 +252,22 @@ class Stager:
             if uses[table] > 1:
                 extra.append(name)
         tasks = [replace(task, staging=names[task.phase, task.table]) for task in plan.tasks]
-        stamps = self._staging.prepare({task.staging: task.relation for task in tasks})
-        self._staging.forget(extra)
-        return self._with_paths(plan, tasks, place, source_engine), stamps, extra
-
-    def _with_paths(
-        self, plan: Plan, tasks: list[Task], place: int, source_engine: str
-    ) -> list[Task]:
-        """The same tasks, with a file each for rows that need no merge table.
-
-        None in a batch that alters tables: these are not yet what they will be.
-        """
-        directory = self._rows.begin(place)
-        if directory is None or len(plan.phases) > 1:
-            return tasks
         again = {table for phase in plan.phases for table in phase.reloaded}
-        wanted = {task.table: task.relation for task in tasks if task.table not in again}
-        direct = self._staging.direct(
-            wanted,
-            {table: target_name(table, self._options.namespaces) for table in wanted},
-            source_engine=source_engine,
-            choices=self._options.choices,
-            unsure=self._options.unsure,
+        wanted = {
+            task.staging: MergeTable(
+                name=task.staging,
+                source=task.table,
+                target=target_name(task.table, self._options.namespaces),
+                relation=task.relation,
+                is_plain=len(plan.phases) == 1 and task.table not in again,
+            )
+            for task in tasks
+        }
+        writers = self._staging.prepare(
+            list(wanted.values()), place=place, source_engine=source_engine
         )
-        return [
-            replace(task, rows_path=directory / str(number), rows_form=direct[task.table])
-            if task.table in direct
-            else task
-            for number, task in enumerate(tasks)
-        ]
+        self._staging.forget(extra)
+        return tasks, writers, extra
 
     def _merge_name(self, table: TableName) -> str:
         return self._staging.merge_name(table, target_name(table, self._options.namespaces))
@@ -290,26 +275,14 @@ class Stager:
     def _job(
         self,
         tasks: list[Task],
-        stamps: Mapping[str, int],
+        writers: Mapping[str, StagingWriter],
         session: Session,
-        source_engine: str,
     ) -> dict[str, list[Outcome]]:
         """Do the tasks; per merge table its buckets, in order."""
-        target = TypedEngine(types_at(self._options.url))
+        extension = self._options.extension
         works = [
             [
-                Work(
-                    task=task,
-                    url=self._options.url,
-                    stamp=stamps[task.staging],
-                    extension=self._options.extension,
-                    prepare=preparations(
-                        task.relation,
-                        source_engine=source_engine,
-                        target=target,
-                        choices=self._options.choices,
-                    ),
-                )
+                Work(task=task, writer=writers[task.staging], extension=extension)
                 for task in partition
             ]
             for partition in share_out(tasks, partitions_max=self._options.threads_max)
@@ -328,8 +301,7 @@ class Stager:
         for outcome in sorted(outcomes, key=lambda one: one.bucket):
             found.setdefault(outcome.staging, []).append(outcome)
         for name, buckets in found.items():
-            staged = sum(one.staged_rows for one in buckets)
-            staged += sum(one.file.row_count for one in buckets if one.file is not None)
+            staged = sum(one.staged.row_count for one in buckets)
             counts = buckets[0].counts
             if staged != counts.upserts + counts.deletes:
                 raise SparkJobFailed(
@@ -358,7 +330,7 @@ class Stager:
         phase: Phase,
         tasks: Sequence[Task],
         outcomes: Mapping[str, Sequence[Outcome]],
-        stamps: Mapping[str, int],
+        writers: Mapping[str, StagingWriter],
     ) -> PhaseSpec:
         names = self._options.namespaces
         return PhaseSpec(
@@ -371,10 +343,10 @@ class Stager:
                     relation=task.relation,
                     table=target_name(task.table, names),
                     staging=task.staging,
-                    stamp=stamps[task.staging],
+                    stamp=writers[task.staging].stamp,
                     counts=outcomes[task.staging][0].counts,
                     absent_columns=outcomes[task.staging][0].absent_columns,
-                    files=tuple(one.file for one in outcomes[task.staging] if one.file is not None),
+                    staged=tuple(one.staged for one in outcomes[task.staging]),
                 )
                 for task in tasks
                 if task.bucket == 0

@@ -26,9 +26,8 @@ class BatchOptions:
     """What a batch must know besides its segments.
 
     starts, settled, left_out, only: see `load.plan.Window`. choices: of [target.types].
-    policies: of changes of shape. rows_directory: where rows may wait that need no merge table,
-    on a disk that the workers and the loader share; None where there is none. unsure: see
-    `Staging.direct`.
+    policies: of changes of shape. rows_directory: on a disk that the workers and the loader
+    share, for rows that the target need not hold before they are applied; None where there is none.
     """
 
     url: str
@@ -43,7 +42,6 @@ class BatchOptions:
     left_out: frozenset[TableName] = frozenset()
     only: TableName | None = None
     rows_directory: Path | None = None
-    unsure: frozenset[TableName] = frozenset()
 
 
 class Batch(Protocol):

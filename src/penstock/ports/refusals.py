@@ -31,17 +31,6 @@ class StagingChanged(PenstockError):
     retry: ClassVar[Retry] = "backoff"
 
 
-class RowsUnexpected(PenstockError):
-    """A row that is new to the log is in the target already, or one that it changes is not.
-
-    This happens while changes are applied again that a copy of the table holds already, and where
-    somebody else writes to the table. schema, name: the table's at the source.
-    """
-
-    code = "LD23"
-    retry: ClassVar[Retry] = "backoff"
-
-
 class TargetTableMissing(PenstockError):
     """A captured table has no table in the target."""
 

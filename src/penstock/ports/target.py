@@ -1,14 +1,14 @@
 """What a database must do to be a target of the change loader: the port, and its nouns.
 
-An engine has three parts, each on a connection of its own: workers send merge rows (`send`), the
-stager prepares merge tables and records (`Staging`), and one connection applies (`SqlTarget`).
-`engine_of` picks the engine by the URL. Not here: when a batch is staged and applied (`loader.py`),
-and how an engine does it (`postgres/`, `mysql/`).
+An engine has three parts, each on connections of its own: the stager prepares merge tables and
+records (`Staging`), workers write rows into them (`StagingWriter`), and one connection applies them
+(`SqlTarget`). `engine_of` makes the engine that a URL names. Not here: when a batch is staged and
+applied (`loader.py`), and how an engine does it (its folder).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,25 +125,41 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowsFile:
-    """Merge rows that wait in a file of this machine, for the target to take by itself.
+class MergeTable:
+    """A merge table that a batch wants. source, target: names of the table whose rows it takes.
 
-    form: how they stand in it, as `Staging.direct` said. has_deletes: those are in it, too, and
-    not only upserts.
+    is_plain: nothing but rows happens to the table in this batch: no change of its shape, and it is
+    not read again.
     """
 
-    path: Path
-    row_count: int
-    size_bytes: int
-    form: object = None
-    has_deletes: bool = False
+    name: str
+    source: TableName
+    target: TableName
+    relation: Relation
+    is_plain: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedRows:
+    """What a writer has staged. in_table: rows that it has put into the merge table.
+
+    An engine that has other places for rows has its own kind of this, which it finds again in
+    `MergeSpec.staged`.
+    """
+
+    in_table: int = 0
+
+    @property
+    def row_count(self) -> int:
+        """All rows, wherever they wait."""
+        return self.in_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeSpec:
-    """One filled merge table. table: the target's name; stamp: see `StagingArea`; see `Merge`.
+    """One filled merge table. table: the target's name; stamp: the writer's; see `Merge`.
 
-    files: rows that wait outside of it, in this order.
+    staged: what each writer has staged, in the order of their parts.
     """
 
     relation: Relation
@@ -152,13 +168,12 @@ class MergeSpec:
     stamp: int
     counts: Counts
     absent_columns: frozenset[int] = frozenset()
-    files: tuple[RowsFile, ...] = ()
+    staged: tuple[StagedRows, ...] = ()
 
     @property
     def staged_row_count(self) -> int:
         """How many rows the merge table must hold."""
-        outside = sum(file.row_count for file in self.files)
-        return self.counts.upserts + self.counts.deletes - outside
+        return sum(part.in_table for part in self.staged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +192,7 @@ class PhaseSpec:
 
 
 class Layout(Protocol):
-    """How rows lie in a merge table: see `merge_rows.MergeLayout`."""
+    """How rows lie in a merge table: an engine has its own."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -196,6 +211,56 @@ class Layout(Protocol):
         ...
 
 
+class NetRows(Protocol):
+    """The rows of one task, in batches of the writer's layout; as often as asked for.
+
+    counts: of the whole table. part: which of the table's parts these are, from 0.
+    """
+
+    @property
+    def counts(self) -> Counts:
+        """What became of the whole table's changes."""
+        ...
+
+    @property
+    def part(self) -> int:
+        """The part's number."""
+        ...
+
+    def deletes(self) -> Iterator[pa.RecordBatch]:
+        """The keys that are gone; of a table without a key all counts."""
+        ...
+
+    def upserts(self) -> Iterator[pa.RecordBatch]:
+        """The rows that follow. Raises what reading the log does."""
+        ...
+
+
+class StagingWriter(Protocol):
+    """Takes rows for one merge table. `Staging` makes it, and it travels to the workers."""
+
+    @property
+    def stamp(self) -> int:
+        """What tells this filling of the merge table from any other."""
+        ...
+
+    @property
+    def layout(self) -> Layout:
+        """How rows lie in the merge table."""
+        ...
+
+    def prepared(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of the log (`codec.columns.batch_schema`), their values as the target takes them."""
+        ...
+
+    def write(self, rows: NetRows) -> StagedRows:
+        """Stage the rows of a task, over the connection that this worker keeps.
+
+        Raises StagingFailed, StagingLost, StagingChanged, or what the rows' iterators do.
+        """
+        ...
+
+
 class Staging(Protocol):
     """The stager's connection: merge tables and the CL rows of files that begin."""
 
@@ -203,28 +268,17 @@ class Staging(Protocol):
         """The name of a captured table's merge table; recorded when it is the first time."""
         ...
 
-    def prepare(self, wanted: Mapping[str, Relation]) -> dict[str, int]:
-        """Have these merge tables, by name, empty: a stamp per name, which only we know."""
+    def prepare(
+        self, wanted: Sequence[MergeTable], *, place: int, source_engine: str
+    ) -> Mapping[str, StagingWriter]:
+        """Have these merge tables empty: by name who writes into each.
+
+        place: of the batch, 0 or 1; what the batch before had there is not needed any more.
+        """
         ...
 
     def forget(self, names: Iterable[str]) -> None:
         """Somebody drops these: look at the catalogue again when they are next wanted."""
-        ...
-
-    def direct(
-        self,
-        wanted: Mapping[TableName, Relation],
-        tables: Mapping[TableName, TableName],
-        *,
-        source_engine: str,
-        choices: Choices,
-        unsure: Collection[TableName],
-    ) -> Mapping[TableName, object]:
-        """Those of these source tables whose rows need no merge table: the form for `write_rows`.
-
-        tables: the target's name of each. unsure: tables of which the log does not tell which rows
-        the target has. Whoever applies them looks once more.
-        """
         ...
 
     def begin_files(self, files: Iterable[str]) -> None:
@@ -232,7 +286,7 @@ class Staging(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, and remove what waits outside of the target."""
         ...
 
 
@@ -314,7 +368,7 @@ class SqlTarget(Protocol):
 
 
 class Engine(Protocol):
-    """One kind of target; the module `engine` of its folder.
+    """One kind of target; the part `target` makes one for each load.
 
     errors: what its driver raises. ddl_commits: a change of shape ends the transaction it is in,
     so that batches begin and end where one happens.
@@ -334,16 +388,16 @@ class Engine(Protocol):
         """The typed error for one of the driver's; doing names the work."""
         ...
 
-    def layout(self, relation: Relation) -> Layout:
-        """How the rows of this relation lie in its merge table."""
-        ...
-
     def staging_name(self, merge_name: str, *, place: int, use: int) -> str:
         """The merge table of the use-th phase (from 1) of a batch that has this place (0, 1)."""
         ...
 
-    def open_staging(self, url: str) -> Staging:
-        """Connect for preparing merge tables."""
+    def open_staging(self, url: str, *, choices: Choices, directory: Path | None) -> Staging:
+        """Connect for preparing merge tables.
+
+        choices: of [target.types]. directory: on a disk that workers and whoever applies share, for
+        what the engine wants to keep there; None where there is none.
+        """
         ...
 
     def open_target(
@@ -357,39 +411,6 @@ class Engine(Protocol):
     ) -> SqlTarget:
         """Connect for applying. choices: of [target.types]; policies: of [schemaChanges]."""
         ...
-
-    def send(self, url: str, rows: Outgoing) -> None:
-        """Append rows to a merge table, over the connection that this worker keeps.
-
-        Raises StagingFailed, StagingLost, StagingChanged, or what the rows' iterator does.
-        """
-        ...
-
-    def write_rows(
-        self,
-        path: Path,
-        relation: Relation,
-        form: object,
-        deletes: Iterable[pa.RecordBatch],
-        upserts: Iterable[pa.RecordBatch],
-    ) -> RowsFile | None:
-        """Write rows into a file, as the applying connection has the target take them.
-
-        form: of `Staging.direct`, which says whether deletes are written. deletes, upserts:
-        batches of the layout. None where one of them must go through the merge table.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outgoing:
-    """Merge rows on their way into a merge table. stamp: what `Staging.prepare` gave for it."""
-
-    table: TableName
-    staging: str
-    stamp: int
-    relation: Relation
-    reader: pa.RecordBatchReader
 
 
 def staging_name(merge_name: str, *, place: int, use: int, room: int, unit: str = "") -> str:
@@ -407,6 +428,6 @@ def staging_name(merge_name: str, *, place: int, use: int, room: int, unit: str 
 
 
 def engine_of(url: str) -> Engine:
-    """The engine that a target's URL names. Raises EngineUnknown, PartMissing."""
-    engine: Engine = part(url, "target")
+    """An engine for the target that a URL names. Raises EngineUnknown, PartMissing."""
+    engine: Engine = part(url, "target")()
     return engine

@@ -28,7 +28,7 @@ DESCRIPTOR = Descriptor(
         "reset": f"{_HERE}.reset",
         "tables": f"{_HERE}.tables",
         "target_state": f"{_HERE}.target_state:PostgresStateReader",
-        "target": f"{_HERE}.target.engine",
+        "target": f"{_HERE}.target.engine:PostgresTargetEngine",
         "verify": f"{_HERE}.verify.verifier:VERIFIER",
         "literal": f"{_HERE}.connect:literal",
         "read_plan": f"{_HERE}.source.read_plan:read_plan",

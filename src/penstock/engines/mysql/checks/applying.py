@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
-from penstock.engines.mysql.target.engine import open_target
+from penstock.engines.mysql.target.apply import MySQLTarget
 from penstock.engines.mysql.target.shapes import check_shape
 from penstock.model import PenstockError, TableDefinition
 from penstock.ports.checks import Checks, Examined, Finding, Severity, Side, mend_of
@@ -55,7 +55,7 @@ def applied_to(applying: Applying) -> Iterator[Finding]:
     copied = examined.copied()  # those are made
     makes = config.pipeline.mode.has_data
     planned = examined.pipeline.bulk().planned
-    with closing(open_target(config.target.url, config.target.map)) as target:
+    with closing(MySQLTarget(config.target.url, config.target.map)) as target:
         for table in applying.tables:
             is_copied = table.name in copied
             try:

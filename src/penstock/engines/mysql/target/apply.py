@@ -32,14 +32,15 @@ from penstock.engines.mysql.target.alter import Alterer
 from penstock.engines.mysql.target.direct import altered, direct_load
 from penstock.engines.mysql.target.merge import Merge, MergeSql, ReadPlan, writes_of
 from penstock.engines.mysql.target.progress import Records, read_applied, transaction
-from penstock.engines.mysql.target.refusals import HARMLESS, apply_error, refused
+from penstock.engines.mysql.target.refusals import HARMLESS, RowsUnexpected, apply_error, refused
 from penstock.engines.mysql.target.replay import begin_replaying, event_table, replay, replays
 from penstock.engines.mysql.target.reshape import Changes, Reshaping, may_keep, types_of
-from penstock.engines.mysql.target.rows_file import pieces_of
+from penstock.engines.mysql.target.rows_files import RowsFile, files_of, pieces_of
 from penstock.engines.mysql.target.send import PACKET_BYTES, load_local
 from penstock.engines.mysql.target.staging import check_staged, drop_merge_tables
 from penstock.engines.mysql.target.target import TargetTable, read_target_tables, require
 from penstock.engines.mysql.target.types import mapping_of, target_server
+from penstock.engines.mysql.target.unsure import UnsureTables
 from penstock.host import faults
 from penstock.host.errors import StatementFailed
 from penstock.model import LOAD_AFRESH, Column, PenstockError, Relation, TableName
@@ -56,7 +57,6 @@ from penstock.ports.target import (
     FileProgress,
     MergeSpec,
     PhaseSpec,
-    RowsFile,
     TableRecord,
     target_name,
 )
@@ -86,16 +86,19 @@ class MySQLTarget:
         allow_triggers: bool = False,
         choices: Choices = NO_CHOICES,
         policies: Policies = EVOLVE_ALL,
+        unsure: UnsureTables | None = None,
     ) -> None:
         """Connect. Raises the typed errors of a connection.
 
-        choices: of [target.types]. policies: of [schemaChanges].
+        choices: of [target.types]. policies: of [schemaChanges]. unsure: is told of tables whose
+        rows were not what the log says.
         """
         self._url = url
         self._namespaces = namespaces
         self._allow_triggers = allow_triggers
         self._choices = choices
         self._policies = policies
+        self._unsure = unsure or UnsureTables()
         self._noted: list[tuple[TableName, str]] = []
         self._replays = False
         self._source_engine = ""
@@ -397,7 +400,7 @@ class MySQLTarget:
             absent_columns=spec.absent_columns,
             dropped=frozenset(dropped),
             writes=writes_of(spec.relation, table, lambda column: self._mapping(source, column)),
-            files=spec.files,
+            files=files_of(spec),
         )
 
     def run(self, sql: str, table: TableName) -> int:
@@ -442,9 +445,14 @@ class MySQLTarget:
             self._replays = begin_replaying(connection, server_id)
         form = event_table(merge, server_id) if server_id is not None and self._replays else None
         for file in files:
-            if form is None or file.form != form:
+            if form is None or file.events != form:
                 raise altered(table)
-            replay(connection, file, merge)
+            try:
+                replay(connection, file, merge)
+            except RowsUnexpected:
+                relation = merge.merge.relation
+                self._unsure.note(TableName(relation.schema, relation.name))
+                raise
         if replays(connection) is None:
             raise altered(table)  # since then the server may have passed over rows
 
@@ -500,7 +508,7 @@ class _TableApply:
         """
         merge, files = self._merge, self._merge.merge.files
         counts, outside = merge.merge.counts, sum(file.row_count for file in files)
-        if any(file.has_deletes for file in files):
+        if any(file.events is not None for file in files):
             if outside < counts.upserts + counts.deletes:
                 self._run(merge.delete_gone())
                 self._run(merge.insert())

@@ -14,8 +14,8 @@ REPLACE keeps strict mode; what the server only warns of is refused by whoever a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from itertools import chain
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
@@ -28,9 +28,10 @@ from penstock.engines.mysql.connect import Connection, quoted, value
 from penstock.engines.mysql.target.layout import MergeLayout
 from penstock.engines.mysql.target.merge import Merge, MergeSql, ReadPlan, writes_of
 from penstock.engines.mysql.target.progress import Records
-from penstock.engines.mysql.target.replay import begin_replaying, event_table, replays, write_events
+from penstock.engines.mysql.target.replay import begin_replaying, event_table, replays
 from penstock.engines.mysql.target.row_events import EventTable
 from penstock.engines.mysql.target.rows import FIELDS, lines
+from penstock.engines.mysql.target.rows_files import RowsFile
 from penstock.engines.mysql.target.send import FILE_NAME
 from penstock.engines.mysql.target.target import (
     BYTES,
@@ -40,15 +41,15 @@ from penstock.engines.mysql.target.target import (
     read_target_tables,
 )
 from penstock.engines.mysql.target.types import mapping_of, target_server
+from penstock.engines.mysql.target.unsure import UnsureTables
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import Column, Relation, TableName
 from penstock.ports.refusals import StagingChanged
-from penstock.ports.target import Counts, RowsFile
+from penstock.ports.target import Counts, MergeTable
 from penstock.sql.shape_changes import is_applied
 
 logger = structlog.get_logger(__name__)
 
-LINES = "lines"
 # How long a table that was not fit is not looked at again: it may have been altered since.
 UNFIT_FOR_S = 60.0
 UNSETTLED_S = 1.0  # the same for one that is about to be altered
@@ -112,52 +113,70 @@ def direct_load(merge: MergeSql) -> str | None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """How a table takes rows directly: as events, or as lines where there is no `events`."""
+
+    events: EventTable | None = None
+
+
 class DirectTables:
     """Knows which tables take rows directly; asks the catalogue as rarely as it can."""
 
     def __init__(
-        self, connection: Connection, records: Records, *, clock: Clock = REAL_CLOCK
+        self,
+        connection: Connection,
+        records: Records,
+        *,
+        choices: Choices,
+        unsure: UnsureTables,
+        clock: Clock = REAL_CLOCK,
     ) -> None:
         """connection: autocommit, used by nobody else meanwhile."""
         self._connection = connection
         self._records = records
+        self._choices = choices
+        self._unsure = unsure
         self._clock = clock
         self._server = target_server(connection.server)
         self._is_allowed: bool | None = None
         self._server_id: int | None = None  # where events are executed
-        # By table its shape, the form that it takes, and until when that is known.
-        self._known: dict[TableName, tuple[Relation, object, float]] = {}
+        # By table its shape, how it takes rows, and until when that is known.
+        self._known: dict[TableName, tuple[Relation, Direct | None, float]] = {}
 
     def among(
-        self,
-        wanted: Mapping[TableName, Relation],
-        tables: Mapping[TableName, TableName],
-        *,
-        source_engine: str,
-        choices: Choices,
-        unsure: Collection[TableName],
-    ) -> Mapping[TableName, object]:
-        """See `Staging.direct`."""
-        if not self._allowed():
+        self, wanted: Sequence[MergeTable], *, source_engine: str
+    ) -> Mapping[TableName, Direct]:
+        """Those of these tables, by their source names, that take rows directly."""
+        if not wanted or not self._allowed():
             return {}
         now = self._clock.monotonic_s()
-        unknown = [name for name, shape in wanted.items() if not self._is_known(name, shape, now)]
-        names = {tables[name] for name in unknown}
+        unknown = [one for one in wanted if not self._is_known(one.source, one.relation, now)]
+        names = {one.target for one in unknown}
         found = read_target_tables(self._connection, names) if names else {}
-        for name in unknown:
-            table = found.get(tables[name])
-            is_settled = self._is_settled(name, wanted[name], tables[name])
-            form = table and self._form(
-                name,
-                wanted[name],
-                table,
-                source_engine=source_engine,
-                choices=choices,
-                may_replay=is_settled and name not in unsure,
+        for one in unknown:
+            table = found.get(one.target)
+            is_settled = self._is_settled(one.source, one.relation, one.target)
+            unsure_s = self._unsure.for_s(one.source)
+            direct = (
+                None
+                if table is None
+                else self._direct(
+                    one.source,
+                    one.relation,
+                    table,
+                    source_engine=source_engine,
+                    may_replay=is_settled and not unsure_s,
+                )
             )
-            for_s = UNFIT_FOR_S if form is None else inf
-            self._known[name] = (wanted[name], form, now + (for_s if is_settled else UNSETTLED_S))
-        return {name: form for name in wanted if (form := self._known[name][1]) is not None}
+            for_s = UNFIT_FOR_S if direct is None else unsure_s or inf
+            until = now + (for_s if is_settled else UNSETTLED_S)
+            self._known[one.source] = (one.relation, direct, until)
+        return {
+            one.source: direct
+            for one in wanted
+            if (direct := self._known[one.source][1]) is not None
+        }
 
     def _allowed(self) -> bool:
         if self._is_allowed is None:
@@ -188,16 +207,15 @@ class DirectTables:
         # One that was never brought to any shape is taken as it is.
         return record.columns is None or is_applied(record, relation)
 
-    def _form(
+    def _direct(
         self,
         source: TableName,
         relation: Relation,
         table: TargetTable,
         *,
         source_engine: str,
-        choices: Choices,
         may_replay: bool,
-    ) -> object:
+    ) -> Direct | None:
         """How the table takes its rows; None where it takes them from merge tables alone."""
         record = self._records.get(source, table.name)
         missing = {c.name for c in relation.columns if table.column(c.name) is None}
@@ -207,7 +225,7 @@ class DirectTables:
             relation,
             table,
             lambda column: mapping_of(
-                column, source_engine, self._server, choices=choices, table=source
+                column, source_engine, self._server, choices=self._choices, table=source
             ),
         )
         merge = Merge(
@@ -219,31 +237,23 @@ class DirectTables:
             writes=writes,
         )
         sql = MergeSql(merge)
-        events = None
         if may_replay and self._server_id is not None:
             events = event_table(sql, self._server_id)
-        return events or (LINES if direct_load(sql) is not None else None)
+            if events is not None:
+                return Direct(events)
+        return Direct() if direct_load(sql) is not None else None
 
 
 # --- files ----------------------------------------------------------------------------------------
 
 
-def write_rows(
-    path: Path,
-    relation: Relation,
-    form: object,
-    deletes: Iterable[pa.RecordBatch],
-    upserts: Iterable[pa.RecordBatch],
-) -> RowsFile | None:
-    """See `Engine.write_rows`. None, too, when the disk has no room: the target may have."""
-    if isinstance(form, EventTable):
-        return write_events(path, form, chain(deletes, upserts))
-    return _write_lines(path, relation, upserts)
-
-
-def _write_lines(
+def write_lines(
     path: Path, relation: Relation, batches: Iterable[pa.RecordBatch]
 ) -> RowsFile | None:
+    """Write upserts as lines; None where one of them cannot go that way.
+
+    None, too, when the disk has no room: the target may have.
+    """
     unlabelled = MergeLayout(relation).without_label()
     names = [column.name for column in relation.columns]
     row_count = size_bytes = 0
@@ -258,7 +268,7 @@ def _write_lines(
     except OSError as error:
         logger.warning("rows could not wait in a file", path=str(path), reason=error.strerror)
         return None
-    return RowsFile(path=path, row_count=row_count, size_bytes=size_bytes, form=LINES)
+    return RowsFile(path=path, row_count=row_count, size_bytes=size_bytes)
 
 
 def _any_empty(values: pa.Array) -> bool:

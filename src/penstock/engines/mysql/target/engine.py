@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import pymysql
 
@@ -10,67 +11,67 @@ from penstock.codec.types import NO_CHOICES, Choices
 from penstock.engines.mysql.connect import Connection, connect, run, statement_error
 from penstock.engines.mysql.target import progress
 from penstock.engines.mysql.target.apply import LOCK_TIMEOUT_S, MySQLTarget, lock_timeouts
-from penstock.engines.mysql.target.direct import DirectTables, write_rows
-from penstock.engines.mysql.target.layout import MergeLayout
+from penstock.engines.mysql.target.direct import DirectTables
 from penstock.engines.mysql.target.progress import NAME_LENGTH_MAX, Records
-from penstock.engines.mysql.target.send import NOT_ALLOWED, send, without_log
+from penstock.engines.mysql.target.rows_files import RowsFiles
+from penstock.engines.mysql.target.send import NOT_ALLOWED, Place, without_log
 from penstock.engines.mysql.target.staging import NO_STRICT, StagingArea
-from penstock.model import PenstockError, Relation, TableName
+from penstock.engines.mysql.target.unsure import UnsureTables
+from penstock.engines.mysql.target.writer import MySQLStagingWriter
+from penstock.model import PenstockError, TableName
 from penstock.ports import target as port
 from penstock.ports.policies import EVOLVE_ALL, Policies
-
-__all__ = [
-    "ddl_commits",
-    "errors",
-    "layout",
-    "open_staging",
-    "open_target",
-    "send",
-    "staging_name",
-    "typed",
-    "write_rows",
-]
+from penstock.ports.target import MergeTable
 
 STAGER_NAME = "penstock stager"
 
-errors: tuple[type[BaseException], ...] = (pymysql.Error,)
-ddl_commits = True
 
+class MySQLTargetEngine:
+    """See `Engine`. What applying learns of tables, staging minds: they share `unsure`."""
 
-def typed(doing: str, error: BaseException) -> PenstockError:
-    """See `Engine.typed`."""
-    assert isinstance(error, pymysql.Error)
-    return statement_error(doing, error)
+    errors: tuple[type[BaseException], ...] = (pymysql.Error,)
+    ddl_commits = True
 
+    def __init__(self) -> None:
+        self.unsure = UnsureTables()
 
-def layout(relation: Relation) -> MergeLayout:
-    """See `Engine.layout`."""
-    return MergeLayout(relation)
+    def typed(self, doing: str, error: BaseException) -> PenstockError:
+        """See `Engine`."""
+        assert isinstance(error, pymysql.Error)
+        return statement_error(doing, error)
 
+    def staging_name(self, merge_name: str, *, place: int, use: int) -> str:
+        """See `Engine`."""
+        return port.staging_name(merge_name, place=place, use=use, room=NAME_LENGTH_MAX)
 
-def staging_name(merge_name: str, *, place: int, use: int) -> str:
-    """See `Engine.staging_name`."""
-    return port.staging_name(merge_name, place=place, use=use, room=NAME_LENGTH_MAX)
+    def open_staging(
+        self, url: str, *, choices: Choices = NO_CHOICES, directory: Path | None = None
+    ) -> MySQLStaging:
+        """See `Engine`. directory: for rows that need no merge table."""
+        settings = lock_timeouts(LOCK_TIMEOUT_S)
+        connection = connect(url, application_name=STAGER_NAME, options=settings)
+        return MySQLStaging(
+            connection, url, choices=choices, directory=directory, unsure=self.unsure
+        )
 
-
-def open_staging(url: str) -> MySQLStaging:
-    """See `Engine.open_staging`."""
-    settings = lock_timeouts(LOCK_TIMEOUT_S)
-    return MySQLStaging(connect(url, application_name=STAGER_NAME, options=settings), url)
-
-
-def open_target(
-    url: str,
-    namespaces: Mapping[str, str],
-    *,
-    allow_triggers: bool = False,
-    choices: Choices = NO_CHOICES,
-    policies: Policies = EVOLVE_ALL,
-) -> MySQLTarget:
-    """See `Engine.open_target`."""
-    return MySQLTarget(
-        url, namespaces, allow_triggers=allow_triggers, choices=choices, policies=policies
-    )
+    def open_target(
+        self,
+        url: str,
+        namespaces: Mapping[str, str],
+        *,
+        allow_triggers: bool = False,
+        choices: Choices = NO_CHOICES,
+        policies: Policies = EVOLVE_ALL,
+    ) -> MySQLTarget:
+        """See `Engine`."""
+        return MySQLTarget(
+            url,
+            namespaces,
+            allow_triggers=allow_triggers,
+            choices=choices,
+            policies=policies,
+            unsure=self.unsure,
+        )
 
 
 class MySQLStaging:
@@ -80,9 +81,19 @@ class MySQLStaging:
     records and progress rows are not.
     """
 
-    def __init__(self, connection: Connection, url: str) -> None:
-        """connection: autocommit, used by nobody else meanwhile."""
+    def __init__(
+        self,
+        connection: Connection,
+        url: str,
+        *,
+        choices: Choices,
+        directory: Path | None,
+        unsure: UnsureTables,
+    ) -> None:
+        """connection: autocommit, used by nobody else meanwhile. url: where writers connect."""
         self._connection = connection
+        self._url = url
+        self._files = RowsFiles(directory)
         self._records = Records(connection)
         try:
             self._silent = connect(
@@ -98,7 +109,7 @@ class MySQLStaging:
             self.close()
             raise
         self._area = StagingArea(self._silent)
-        self._direct = DirectTables(connection, self._records)
+        self._direct = DirectTables(connection, self._records, choices=choices, unsure=unsure)
 
     def _relax(self) -> None:
         """Let a merge table have as many columns as fit in the base table's rows, if we may."""
@@ -112,33 +123,39 @@ class MySQLStaging:
         """See `Staging`."""
         return self._records.get(table, target).merge_name
 
-    def prepare(self, wanted: Mapping[str, Relation]) -> dict[str, int]:
+    def prepare(
+        self, wanted: Sequence[MergeTable], *, place: int, source_engine: str
+    ) -> dict[str, MySQLStagingWriter]:
         """See `Staging`."""
-        return self._area.prepare(wanted)
+        stamps = self._area.prepare({one.name: one.relation for one in wanted})
+        folder = self._files.begin(place)
+        plain = [one for one in wanted if one.is_plain] if folder is not None else []
+        direct = self._direct.among(plain, source_engine=source_engine)
+        return {
+            one.name: MySQLStagingWriter(
+                place=Place(
+                    url=self._url,
+                    table=one.source,
+                    staging=one.name,
+                    stamp=stamps[one.name],
+                    relation=one.relation,
+                ),
+                direct=direct.get(one.source),
+                path=None if folder is None else folder / str(number),
+            )
+            for number, one in enumerate(wanted)
+        }
 
     def forget(self, names: Iterable[str]) -> None:
         """See `Staging`."""
         self._area.forget(names)
-
-    def direct(
-        self,
-        wanted: Mapping[TableName, Relation],
-        tables: Mapping[TableName, TableName],
-        *,
-        source_engine: str,
-        choices: Choices,
-        unsure: Collection[TableName],
-    ) -> Mapping[TableName, object]:
-        """See `Staging`."""
-        return self._direct.among(
-            wanted, tables, source_engine=source_engine, choices=choices, unsure=unsure
-        )
 
     def begin_files(self, files: Iterable[str]) -> None:
         """See `Staging`."""
         progress.begin_files(self._connection, files)
 
     def close(self) -> None:
-        """Close the connections."""
+        """See `Staging`."""
         self._connection.close()
         self._silent.close()
+        self._files.close()

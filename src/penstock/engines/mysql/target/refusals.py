@@ -7,15 +7,28 @@ told in our words, with the number and the column or key that the server names.
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 
 from penstock.engines.mysql.connect import quoted
-from penstock.model import PenstockError, TableName
+from penstock.model import PenstockError, Retry, TableName
 from penstock.ports.refusals import (
     ForeignKeyBlocked,
     TargetTableMissing,
     UniqueBlocked,
     ValueRefused,
 )
+
+
+class RowsUnexpected(PenstockError):
+    """A row that is new to the log is in the target already, or one that it changes is not.
+
+    This happens while changes are applied again that a copy of the table holds already, and where
+    somebody else writes to the table. schema, name: the table's at the source.
+    """
+
+    code = "LD23"
+    retry: ClassVar[Retry] = "backoff"
+
 
 DUPLICATE = frozenset({1022, 1062, 1169, 1586, 1859})
 _FOREIGN = frozenset({1216, 1217, 1451, 1452, 1557, 3780})

@@ -24,7 +24,7 @@ import structlog
 from penstock.codec.mysql.types import parse_type
 from penstock.engines.mysql.connect import Connection, quoted, rows, server_errors
 from penstock.engines.mysql.target.merge import MergeSql, ReadPlan
-from penstock.engines.mysql.target.refusals import apply_error
+from penstock.engines.mysql.target.refusals import RowsUnexpected, apply_error
 from penstock.engines.mysql.target.row_events import (
     EventTable,
     NotExact,
@@ -32,12 +32,11 @@ from penstock.engines.mysql.target.row_events import (
     format_statement,
     statements,
 )
-from penstock.engines.mysql.target.rows_file import pieces_of
+from penstock.engines.mysql.target.rows_files import RowsFile, pieces_of
 from penstock.engines.mysql.target.target import BYTES, CHARACTER
 from penstock.host.errors import StatementFailed
 from penstock.model import Column
-from penstock.ports.refusals import RowsUnexpected, StagingChanged
-from penstock.ports.target import RowsFile
+from penstock.ports.refusals import StagingChanged
 
 logger = structlog.get_logger(__name__)
 
@@ -175,9 +174,7 @@ def write_events(
     except OSError as error:
         logger.warning("rows could not wait in a file", path=str(path), reason=error.strerror)
         return None
-    return RowsFile(
-        path=path, row_count=row_count, size_bytes=size_bytes, form=table, has_deletes=True
-    )
+    return RowsFile(path=path, row_count=row_count, size_bytes=size_bytes, events=table)
 
 
 def replay(connection: Connection, file: RowsFile, merge: MergeSql) -> None:

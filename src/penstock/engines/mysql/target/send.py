@@ -23,9 +23,9 @@ from penstock.engines.mysql.connect import rows as rows_of
 from penstock.engines.mysql.target.layout import MergeLayout
 from penstock.engines.mysql.target.rows import FIELDS, lines, tuples
 from penstock.host.errors import ConnectionLost, ServerBusy, StatementInterrupted
-from penstock.model import LOAD_AFRESH, PenstockError
+from penstock.model import LOAD_AFRESH, PenstockError, Relation, TableName
 from penstock.ports.refusals import StagingChanged, StagingFailed, StagingLost, ValueRefused
-from penstock.ports.target import SCHEMA, Outgoing
+from penstock.ports.target import SCHEMA
 
 logger = structlog.get_logger(__name__)
 
@@ -58,27 +58,41 @@ class _Session:
 _sessions: dict[tuple[int, str], _Session] = {}
 
 
-def send(url: str, rows: Outgoing) -> None:
-    """Append rows to a merge table; see `Engine.send`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The merge table that a worker fills. table: the source's name. stamp: see `StagingArea`."""
+
+    url: str
+    table: TableName
+    staging: str
+    stamp: int
+    relation: Relation
+
+
+def send(place: Place, batches: Iterable[pa.RecordBatch]) -> int:
+    """Append batches of the layout to a merge table; how many rows.
+
+    Raises StagingFailed, StagingLost, StagingChanged, or what the batches' iterator does.
+    """
     try:
-        session = _session(url)
-        _send(session, rows)
+        session = _session(place.url)
+        return _send(session, place, batches)
     except pymysql.Error as error:
-        _forget(url)
-        raise _typed(rows, error) from error
+        _forget(place.url)
+        raise _typed(place, error) from error
     except BaseException:
-        _forget(url)
+        _forget(place.url)
         raise
 
 
-def _send(session: _Session, rows: Outgoing) -> None:
+def _send(session: _Session, place: Place, batches: Iterable[pa.RecordBatch]) -> int:
     connection = session.connection
-    names = ", ".join(quoted(name) for name in rows.reader.schema.names)
-    table = quoted(SCHEMA, rows.staging)
+    layout = MergeLayout(place.relation)
+    names = ", ".join(quoted(name) for name in layout.schema.names)
+    table = quoted(SCHEMA, place.staging)
     connection.begin()
-    _check_stamp(connection, rows)
-    layout = MergeLayout(rows.relation)
-    counted = _Counted(rows.reader, layout.without_label(), layout.floats())
+    _check_stamp(connection, place)
+    counted = _Counted(batches, layout.without_label(), layout.floats())
     if session.takes_files:
         statement = f"load data local infile '{FILE_NAME}' into table {table} character set binary"
         result = load_local(connection, f"{statement} {FIELDS} ({names})", map(lines, counted))
@@ -95,29 +109,30 @@ def _send(session: _Session, rows: Outgoing) -> None:
                 if connection._result.warning_count:
                     warnings += all_warnings(connection)
     if warnings != counted.without_label or taken != counted.rows:
-        raise _refused(connection, rows, taken, counted.rows)
+        raise _refused(connection, place, taken, counted.rows)
     connection.commit()
+    return counted.rows
 
 
 class _Counted:
-    """The batches of a reader, counted as they go by.
+    """Batches, counted as they go by.
 
     without_label: values that are the 0 of an ENUM. The server warns of each of them, once, and
     stores it; a warning more is about another value.
     """
 
     def __init__(
-        self, reader: pa.RecordBatchReader, labels: tuple[str, ...], floats: tuple[str, ...]
+        self, batches: Iterable[pa.RecordBatch], labels: tuple[str, ...], floats: tuple[str, ...]
     ) -> None:
         """floats: columns to be told with all digits: the shortest may be out of their range."""
-        self._reader = reader
+        self._batches = batches
         self._labels = labels
         self._floats = floats
         self.rows = 0
         self.without_label = 0
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        for batch in self._reader:
+        for batch in self._batches:
             if batch.num_rows:
                 self.rows += batch.num_rows
                 for name in self._labels:
@@ -180,17 +195,17 @@ def all_warnings(connection: Connection) -> int:
     return int(value(connection, "show count(*) warnings", doing="counting warnings"))
 
 
-def _check_stamp(connection: Connection, rows: Outgoing) -> None:
+def _check_stamp(connection: Connection, place: Place) -> None:
     """Lock the merge table's stamp until the commit, and see that it is ours."""
     found = value(
         connection,
         f"select stamp from {SCHEMA}.wirekite_merge where merge_name = %s lock in share mode",
-        (rows.staging,),
-        doing=f"staging {rows.table}",
+        (place.staging,),
+        doing=f"staging {place.table}",
     )
-    if found != rows.stamp:
+    if found != place.stamp:
         raise StagingChanged(
-            f"merge table {rows.staging} is meant for another batch by now",
+            f"merge table {place.staging} is meant for another batch by now",
             hint="The batch is staged again by itself.",
         )
 
@@ -216,36 +231,36 @@ def not_of_labels(said: list[tuple[int, str]], labels: tuple[str, ...]) -> list[
     ]
 
 
-def _refused(connection: Connection, rows: Outgoing, taken: int, sent: int) -> PenstockError:
+def _refused(connection: Connection, place: Place, taken: int, sent: int) -> PenstockError:
     """What the server's warnings say, without the values that they name."""
-    labels = MergeLayout(rows.relation).without_label()
+    labels = MergeLayout(place.relation).without_label()
     said = warnings_said(connection)
     if not said:
         return StagingFailed(
-            f"staging {rows.table}: the server took {taken} rows of {sent}",
+            f"staging {place.table}: the server took {taken} rows of {sent}",
             hint=f"Please report it. {LOAD_AFRESH}",
-            table=str(rows.table),
+            table=str(place.table),
         )
     number, text = (not_of_labels(said, labels) or said)[0]
     column = column_said(text)
     which = f"a value of column {column}" if column else "a value"
     return ValueRefused(
-        f"staging {rows.table}: the server has no place for {which} (error {number})",
+        f"staging {place.table}: the server has no place for {which} (error {number})",
         hint="The value is out of what MySQL's type can hold: have the column as text in the "
         "target, or leave the table out.",
-        table=str(rows.table),
+        table=str(place.table),
         errno=number,
     )
 
 
-def _typed(rows: Outgoing, error: pymysql.Error) -> PenstockError:
-    typed = statement_error(f"staging {rows.table} into {rows.staging}", error)
+def _typed(place: Place, error: pymysql.Error) -> PenstockError:
+    typed = statement_error(f"staging {place.table} into {place.staging}", error)
     if isinstance(typed, ConnectionLost | StatementInterrupted | ServerBusy):
         return StagingLost(typed.message, hint="It is tried again by itself.", **typed.fields)
     return StagingFailed(
         typed.message,
         hint=f"Please report it. {LOAD_AFRESH}",
-        **typed.fields | {"table": str(rows.table)},
+        **typed.fields | {"table": str(place.table)},
     )
 
 
@@ -254,13 +269,13 @@ def _typed(rows: Outgoing, error: pymysql.Error) -> PenstockError:
 
 def _session(url: str) -> _Session:
     """The worker's connection to the target; a forked child does not share its parent's."""
-    place = (os.getpid(), url)
-    if place not in _sessions:
+    key = (os.getpid(), url)
+    if key not in _sessions:
         for pid, other in list(_sessions):  # a worker serves one target at a time
-            if pid == place[0]:
+            if pid == key[0]:
                 _forget(other)
-        _sessions[place] = _open(url)
-    return _sessions[place]
+        _sessions[key] = _open(url)
+    return _sessions[key]
 
 
 def _open(url: str) -> _Session:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
-import pyarrow as pa
 
 from penstock.codec.types import NO_CHOICES, Choices, Engine, Server
 from penstock.engines.postgres.connect import (
@@ -22,86 +21,74 @@ from penstock.engines.postgres.target.enums import add_missing_labels
 from penstock.engines.postgres.target.foreign import Foreign
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.nulls import drop_not_null
+from penstock.engines.postgres.target.prepare import preparations
 from penstock.engines.postgres.target.records import Records
-from penstock.engines.postgres.target.send import send
+from penstock.engines.postgres.target.send import PostgresStagingWriter
 from penstock.engines.postgres.target.staging import StagingArea, check_staged, drop_merge_tables
-from penstock.model import PenstockError, Relation, TableName
+from penstock.model import PenstockError, TableName
 from penstock.ports import target as port
 from penstock.ports.policies import EVOLVE_ALL, Policies
 from penstock.ports.table_sync import TableSync
-from penstock.ports.target import Applied, FileProgress, MergeSpec, PhaseSpec, RowsFile
-
-__all__ = [
-    "ddl_commits",
-    "errors",
-    "layout",
-    "open_staging",
-    "open_target",
-    "send",
-    "staging_name",
-    "typed",
-    "write_rows",
-]
+from penstock.ports.target import Applied, FileProgress, MergeSpec, MergeTable, PhaseSpec
 
 STAGER_NAME = "penstock stager"
 NAME_BYTES_MAX = 63
 
-errors: tuple[type[BaseException], ...] = (psycopg.Error,)
-ddl_commits = False
 
+class PostgresTargetEngine:
+    """See `Engine`."""
 
-def typed(doing: str, error: BaseException) -> PenstockError:
-    """See `Engine.typed`."""
-    assert isinstance(error, psycopg.Error)
-    return statement_error(doing, error)
+    errors: tuple[type[BaseException], ...] = (psycopg.Error,)
+    ddl_commits = False
 
+    def typed(self, doing: str, error: BaseException) -> PenstockError:
+        """See `Engine`."""
+        assert isinstance(error, psycopg.Error)
+        return statement_error(doing, error)
 
-def layout(relation: Relation) -> MergeLayout:
-    """See `Engine.layout`."""
-    return MergeLayout(relation)
+    def staging_name(self, merge_name: str, *, place: int, use: int) -> str:
+        """See `Engine`."""
+        room = NAME_BYTES_MAX
+        return port.staging_name(merge_name, place=place, use=use, room=room, unit="utf-8")
 
+    def open_staging(
+        self,
+        url: str,
+        *,
+        choices: Choices = NO_CHOICES,
+        directory: Path | None = None,  # noqa: ARG002 - all rows wait in merge tables
+    ) -> PostgresStaging:
+        """See `Engine`."""
+        settings = {**EXACT_TEXT_SETTINGS, "lock_timeout": str(apply.LOCK_TIMEOUT_MS)}
+        connection = connect(url, application_name=STAGER_NAME, options=settings)
+        return PostgresStaging(connection, url, choices)
 
-def staging_name(merge_name: str, *, place: int, use: int) -> str:
-    """See `Engine.staging_name`."""
-    return port.staging_name(merge_name, place=place, use=use, room=NAME_BYTES_MAX, unit="utf-8")
-
-
-def write_rows(
-    path: Path,  # noqa: ARG001
-    relation: Relation,  # noqa: ARG001
-    form: object,  # noqa: ARG001
-    deletes: Iterable[pa.RecordBatch],  # noqa: ARG001
-    upserts: Iterable[pa.RecordBatch],  # noqa: ARG001
-) -> RowsFile | None:
-    """None: all rows go through merge tables; see `PostgresStaging.direct`."""
-    return None
-
-
-def open_staging(url: str) -> PostgresStaging:
-    """See `Engine.open_staging`."""
-    settings = {**EXACT_TEXT_SETTINGS, "lock_timeout": str(apply.LOCK_TIMEOUT_MS)}
-    return PostgresStaging(connect(url, application_name=STAGER_NAME, options=settings))
-
-
-def open_target(
-    url: str,
-    namespaces: Mapping[str, str],
-    *,
-    allow_triggers: bool = False,
-    choices: Choices = NO_CHOICES,
-    policies: Policies = EVOLVE_ALL,
-) -> PostgresTarget:
-    """See `Engine.open_target`."""
-    target = apply.open_target(url, namespaces, allow_triggers=allow_triggers, policies=policies)
-    return PostgresTarget(target, choices)
+    def open_target(
+        self,
+        url: str,
+        namespaces: Mapping[str, str],
+        *,
+        allow_triggers: bool = False,
+        choices: Choices = NO_CHOICES,
+        policies: Policies = EVOLVE_ALL,
+    ) -> PostgresTarget:
+        """See `Engine`."""
+        target = apply.open_target(
+            url, namespaces, allow_triggers=allow_triggers, policies=policies
+        )
+        return PostgresTarget(target, choices)
 
 
 class PostgresStaging:
     """The stager's side; see `Staging`."""
 
-    def __init__(self, connection: psycopg.Connection) -> None:
-        """connection: autocommit, used by nobody else meanwhile."""
+    def __init__(
+        self, connection: psycopg.Connection, url: str, choices: Choices = NO_CHOICES
+    ) -> None:
+        """connection: autocommit, used by nobody else meanwhile. url: where writers connect."""
         self._connection = connection
+        self._url = url
+        self._choices = choices
         self._records = Records(connection)
         self._area = StagingArea(connection)
 
@@ -110,25 +97,30 @@ class PostgresStaging:
         with server_errors("reading the captured tables"):
             return self._records.get(table, target).merge_name
 
-    def prepare(self, wanted: Mapping[str, Relation]) -> dict[str, int]:
-        """See `Staging`."""
-        return self._area.prepare({name: MergeLayout(shape) for name, shape in wanted.items()})
+    def prepare(
+        self,
+        wanted: Sequence[MergeTable],
+        *,
+        place: int,  # noqa: ARG002 - the names are the place's own
+        source_engine: str,
+    ) -> dict[str, PostgresStagingWriter]:
+        """See `Staging`. Rows go nowhere else: COPY cannot update."""
+        stamps = self._area.prepare({one.name: MergeLayout(one.relation) for one in wanted})
+        return {
+            one.name: PostgresStagingWriter(
+                url=self._url,
+                table=one.source,
+                staging=one.name,
+                stamp=stamps[one.name],
+                relation=one.relation,
+                prepare=preparations(one.relation, source_engine, self._choices),
+            )
+            for one in wanted
+        }
 
     def forget(self, names: Iterable[str]) -> None:
         """See `Staging`."""
         self._area.forget(names)
-
-    def direct(
-        self,
-        wanted: Mapping[TableName, Relation],  # noqa: ARG002
-        tables: Mapping[TableName, TableName],  # noqa: ARG002
-        *,
-        source_engine: str,  # noqa: ARG002
-        choices: Choices,  # noqa: ARG002
-        unsure: Collection[TableName],  # noqa: ARG002
-    ) -> Mapping[TableName, object]:
-        """None: COPY cannot update, and what waits in a merge table was parsed meanwhile."""
-        return {}
 
     def begin_files(self, files: Iterable[str]) -> None:
         """See `Staging`."""

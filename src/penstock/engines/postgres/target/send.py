@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import adbc_driver_manager
@@ -12,50 +15,90 @@ from adbc_driver_postgresql import dbapi
 from psycopg import conninfo
 
 from penstock.engines.postgres.connect import connect_error, literal, quoted
-from penstock.model import LOAD_AFRESH, PenstockError
+from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.prepare import prepared_batch
+from penstock.model import LOAD_AFRESH, PenstockError, Relation, TableName
 from penstock.ports.refusals import StagingChanged, StagingFailed, StagingLost
-from penstock.ports.target import SCHEMA, Outgoing
+from penstock.ports.target import SCHEMA, NetRows, StagedRows
 
 # By process, thread and URL: no connection is used by two, nor closed under another's hands.
 _connections: dict[tuple[int, int, str], Any] = {}
 
 
-def send(url: str, rows: Outgoing) -> None:
-    """Append rows to a merge table; see `Engine.send`."""
-    connection = _connection(url)
-    try:
-        with connection.cursor() as cursor:
-            _check_stamp(cursor, rows)
-            cursor.adbc_ingest(rows.staging, rows.reader, mode="append", db_schema_name=SCHEMA)
-        connection.commit()
-    except (adbc_driver_manager.Error, pa.ArrowException) as error:
-        _forget(url)
-        raise _staging_error(rows, error) from error
-    except BaseException:
-        _forget(url)
-        raise
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresStagingWriter:
+    """See `StagingWriter`. table: the source's name. prepare: by column what `prepared` does."""
+
+    url: str
+    table: TableName
+    staging: str
+    stamp: int
+    relation: Relation
+    prepare: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def layout(self) -> MergeLayout:
+        """See `StagingWriter`."""
+        return MergeLayout(self.relation)
+
+    def prepared(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """See `StagingWriter`."""
+        return prepared_batch(rows, self.prepare)
+
+    def write(self, rows: NetRows) -> StagedRows:
+        """See `StagingWriter`."""
+        return StagedRows(in_table=self.send(chain(rows.deletes(), rows.upserts())))
+
+    def send(self, batches: Iterator[pa.RecordBatch]) -> int:
+        """Append batches of the layout to the merge table; how many rows."""
+        # An error of ours in the first one comes as itself, and not through Arrow.
+        first = next(batches, None)
+        if first is None:
+            return 0
+        sent = 0
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            nonlocal sent
+            for batch in chain([first], batches):
+                sent += batch.num_rows
+                yield batch
+
+        reader = pa.RecordBatchReader.from_batches(first.schema, counted())
+        connection = _connection(self.url)
+        try:
+            with connection.cursor() as cursor:
+                _check_stamp(cursor, self)
+                cursor.adbc_ingest(self.staging, reader, mode="append", db_schema_name=SCHEMA)
+            connection.commit()
+        except (adbc_driver_manager.Error, pa.ArrowException) as error:
+            _forget(self.url)
+            raise _staging_error(self, error) from error
+        except BaseException:
+            _forget(self.url)
+            raise
+        return sent
 
 
-def _check_stamp(cursor: Any, rows: Outgoing) -> None:
+def _check_stamp(cursor: Any, writer: PostgresStagingWriter) -> None:
     """Keep the merge table from being emptied until the commit, and see that it is ours.
 
     A worker whose job was given up, as when a table leaves the batches to be copied, may come
     after the next batch has the table: its rows would be too many there.
     """
-    table = quoted(SCHEMA, rows.staging)
+    table = quoted(SCHEMA, writer.staging)
     cursor.execute(f"lock table {table} in row exclusive mode")
     cursor.execute(f"select pg_relation_filenode({literal(table)})::bigint")
-    if cursor.fetchone()[0] != rows.stamp:
+    if cursor.fetchone()[0] != writer.stamp:
         raise StagingChanged(
             f"merge table {table} is meant for another batch by now",
             hint="The batch is staged again by itself.",
         )
 
 
-def _staging_error(rows: Outgoing, error: Exception) -> PenstockError:
+def _staging_error(writer: PostgresStagingWriter, error: Exception) -> PenstockError:
     state = getattr(error, "sqlstate", None) or ""
     said = " ".join(str(error).split())
-    message = f"staging {rows.table} into {quoted(SCHEMA, rows.staging)}: {said}"
+    message = f"staging {writer.table} into {quoted(SCHEMA, writer.staging)}: {said}"
     # Without a word of the server behind it, this one tells of a value that has no binary form.
     unsendable = said.endswith("Error occurred writing COPY data:")
     lost = not state or state.startswith(("08", "57", "53"))
@@ -64,7 +107,7 @@ def _staging_error(rows: Outgoing, error: Exception) -> PenstockError:
     return StagingFailed(
         message,
         hint=f"Please report it. {LOAD_AFRESH}",
-        table=str(rows.table),
+        table=str(writer.table),
     )
 
 

@@ -1,5 +1,6 @@
-"""What our own process does to values of rows before they are folded and sent.
+"""What our own process does to values of another engine's rows before they are folded and sent.
 
+Only PostgreSQL refuses values that are texts to others.
 The bulk load does the same to the lines that it sends, so that a value is the same whichever way it
 comes. Not here: what there is to do (`codec.types`).
 """
@@ -11,26 +12,23 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from penstock.codec.types import Choices, Engine, Server, map_column, prepared
+from penstock.engines.postgres.target.foreign import ANY_POSTGRES
 from penstock.model import Relation, TableName
 
 
-def preparations(
-    relation: Relation, *, source_engine: str, target: Engine, choices: Choices
-) -> dict[str, str]:
-    """By column what is done to its values; columns that are sent as they are are left out."""
+def preparations(relation: Relation, source_engine: str, choices: Choices) -> dict[str, str]:
+    """By column what is done to its values; columns that are sent as they are are left out.
+
+    source_engine: as the log has it, empty: PostgreSQL.
+    """
     source = Engine(source_engine or Engine.POSTGRESQL)
-    if target is not Engine.POSTGRESQL or source is Engine.POSTGRESQL:
-        return {}  # only PostgreSQL refuses values that are texts to others
+    if source is Engine.POSTGRESQL:
+        return {}
     table = TableName(relation.schema, relation.name)
     found = {}
     for column in relation.columns:
-        mapping = map_column(
-            column,
-            Server(engine=source, version=()),
-            Server(engine=target, version=()),
-            choices=choices,
-            table=table,
-        )
+        server = Server(engine=source, version=())
+        mapping = map_column(column, server, ANY_POSTGRES, choices=choices, table=table)
         if mapping.write.prepare:
             found[column.name] = mapping.write.prepare
     return found

@@ -1,0 +1,107 @@
+"""Files of this machine in which rows wait for the target to take them, and their folders.
+
+One folder for each batch that is staged. What they hold can be had again from the change log at any
+time: nothing is synced, and whatever a killed process left is removed when the next one begins.
+They are read as they were written and not otherwise. Not here: what stands in them (`direct.py`,
+`replay.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from penstock.engines.mysql.target.row_events import EventTable
+from penstock.ports.refusals import StagingChanged
+from penstock.ports.target import MergeSpec, StagedRows
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsFile:
+    """Rows in a file. events: of this table, deletes too; None: lines, which are upserts alone."""
+
+    path: Path
+    row_count: int
+    size_bytes: int
+    events: EventTable | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFile(StagedRows):
+    """Rows of which some wait in a file."""
+
+    file: RowsFile
+
+    @property
+    def row_count(self) -> int:
+        """See `StagedRows`."""
+        return self.in_table + self.file.row_count
+
+
+def files_of(spec: MergeSpec) -> tuple[RowsFile, ...]:
+    """The files in which rows of a merge table wait, in the order of their parts."""
+    return tuple(part.file for part in spec.staged if isinstance(part, StagedFile))
+
+
+class RowsFiles:
+    """The folders of one stager: one per place, like the sets of merge tables."""
+
+    def __init__(self, parent: Path | None) -> None:
+        """parent: made when it is needed; None: rows never wait in files."""
+        self._parent = parent
+        self._folders: dict[int, Path] = {}
+
+    def begin(self, place: int) -> Path | None:
+        """A new, empty folder for this place; what the batch before had there is removed.
+
+        None where rows never wait in files, and while none can be made: the target may have room.
+        """
+        self._remove(place)
+        if self._parent is None:
+            return None
+        try:
+            self._parent.mkdir(parents=True, exist_ok=True)
+            self._folders[place] = Path(tempfile.mkdtemp(dir=self._parent))
+        except OSError as error:
+            logger.warning("rows cannot wait in files", path=str(self._parent), reason=str(error))
+            return None
+        return self._folders[place]
+
+    def close(self) -> None:
+        """Remove all."""
+        for place in list(self._folders):
+            self._remove(place)
+
+    def _remove(self, place: int) -> None:
+        folder = self._folders.pop(place, None)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def pieces_of(file: RowsFile, *, size_bytes: int) -> Iterator[Iterator[bytes]]:
+    """A file's bytes, in pieces of at most this size.
+
+    Raises StagingChanged where it is not as it was written, or cannot be read.
+    """
+    try:
+        with file.path.open("rb") as opened:
+            found = os.fstat(opened.fileno()).st_size
+            if found != file.size_bytes:
+                raise _changed(file, f"holds {found} bytes, {file.size_bytes} were written")
+            yield iter(lambda: opened.read(size_bytes), b"")
+    except OSError as error:
+        raise _changed(file, f"cannot be read: {error.strerror}") from error
+
+
+def _changed(file: RowsFile, what: str) -> StagingChanged:
+    return StagingChanged(f"{file.path} {what}", hint="The batch is staged again by itself.")

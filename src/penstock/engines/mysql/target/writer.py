@@ -1,0 +1,61 @@
+"""Rows of a worker's task into a merge table, or into a file of ours where the table takes them so.
+
+Not here: sending (`send.py`), what stands in files (`direct.py`, `replay.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.engines.mysql.target.direct import Direct, write_lines
+from penstock.engines.mysql.target.layout import MergeLayout
+from penstock.engines.mysql.target.replay import write_events
+from penstock.engines.mysql.target.rows_files import RowsFile, StagedFile
+from penstock.engines.mysql.target.send import Place, send
+from penstock.ports.target import NetRows, StagedRows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MySQLStagingWriter:
+    """See `StagingWriter`. path: begins the names of files, where the table takes rows directly."""
+
+    place: Place
+    direct: Direct | None = None
+    path: Path | None = None
+
+    @property
+    def stamp(self) -> int:
+        """See `StagingWriter`."""
+        return self.place.stamp
+
+    @property
+    def layout(self) -> MergeLayout:
+        """See `StagingWriter`."""
+        return MergeLayout(self.place.relation)
+
+    def prepared(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """As they are: these servers take whatever the log has."""
+        return rows
+
+    def write(self, rows: NetRows) -> StagedRows:
+        """See `StagingWriter`. What is missing in a row is filled in the merge table."""
+        file = None if rows.counts.absent else self._write_file(rows)
+        if file is None:
+            return StagedRows(in_table=send(self.place, chain(rows.deletes(), rows.upserts())))
+        is_all = file.events is not None or not rows.counts.deletes
+        in_table = 0 if is_all else send(self.place, rows.deletes())
+        return StagedFile(in_table=in_table, file=file)
+
+    def _write_file(self, rows: NetRows) -> RowsFile | None:
+        """Write the rows, or the upserts alone, into a file, if all of them can go that way."""
+        if self.direct is None or self.path is None:
+            return None
+        path = self.path.with_name(f"{self.path.name}-{rows.part}")
+        events = self.direct.events
+        if events is not None:
+            return write_events(path, events, chain(rows.deletes(), rows.upserts()))
+        return write_lines(path, self.place.relation, rows.upserts())

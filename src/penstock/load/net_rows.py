@@ -1,0 +1,172 @@
+"""What a fold leaves behind, as rows of a merge table: in order of their keys, part by part.
+
+In order of the keys a batch's rows are looked up in the target as they lie there, which halves the
+work where changes come in no order. For that the rows that survive must fit into memory together;
+where they do not, they come in the order of their last change, frame by frame. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.load.fold import Ints, Net, inconsistent
+from penstock.ports.target import GONE, NEW, UPSERT, Counts, Layout
+
+ROWS_PER_BATCH = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldedRows:
+    """See `NetRows`: of a net result one of so many parts.
+
+    frames: the same batches, in the same order, that were folded; a table without a key does not
+    look at them. in_key_order: all rows of the part may be in memory at once.
+    """
+
+    net: Net
+    layout: Layout
+    frames: Iterable[pa.RecordBatch]
+    part: int = 0
+    parts: int = 1
+    in_key_order: bool = False
+
+    @property
+    def counts(self) -> Counts:
+        """See `NetRows`."""
+        return self.net.counts()
+
+    def deletes(self) -> Iterator[pa.RecordBatch]:
+        """See `NetRows`."""
+        if self.net.copies is not None:
+            yield from self._counted(self.net.copies)
+            return
+        gone = self.net.gone
+        order = self.net.keys.order(gone)
+        yield from self._deletes(self._own(gone if order is None else gone[order]))
+
+    def upserts(self) -> Iterator[pa.RecordBatch]:
+        """See `NetRows`. Raises LogInconsistent when the frames are not the same."""
+        if self.net.copies is not None:
+            return
+        order = self.net.keys.order(self.net.codes) if self.in_key_order else None
+        if order is None:
+            yield from self._upserts()
+        else:
+            yield from self._ordered_upserts(self._own(order))
+
+    def _own(self, values: Ints) -> Ints:
+        """Of all values those of this part: a piece of about the same length as any other."""
+        size = len(values)
+        return values[size * self.part // self.parts : size * (self.part + 1) // self.parts]
+
+    def _counted(self, copies: Ints) -> Iterator[pa.RecordBatch]:
+        for codes in _pieces(self._own(np.flatnonzero(copies))):
+            yield self.layout.batch(copies[codes], self.net.keys.values(codes))
+
+    def _deletes(self, gone: Ints) -> Iterator[pa.RecordBatch]:
+        relation = self.net.relation
+        for codes in _pieces(gone):
+            columns: list[Any] = [None] * len(relation.columns)
+            for index, values in zip(relation.key, self.net.keys.values(codes), strict=True):
+                columns[index] = values
+            yield self.layout.batch(np.full(len(codes), GONE, np.int64), columns)
+
+    def _upserts(self) -> Iterator[pa.RecordBatch]:
+        """In the order of the last changes: one frame in memory is enough."""
+        stash = _Stash(self.net.patches)
+        for after, start, places in self._surviving(stash):
+            for some in _pieces(places[places % self.parts == self.part]):
+                yield self._batch(after, self.net.rows[some] - start, some, stash)
+
+    def _ordered_upserts(self, order: Ints) -> Iterator[pa.RecordBatch]:
+        """These places of net.rows, in this order."""
+        stash = _Stash(self.net.patches)
+        wanted = np.zeros(len(self.net.rows), np.bool_)
+        wanted[order] = True
+        kept = []
+        for after, start, places in self._surviving(stash):
+            chosen = places[wanted[places]]
+            kept.append(after.take(pa.array(self.net.rows[chosen] - start)))
+        if not len(order):
+            return
+        rows, place_of = pa.concat_arrays(kept), np.cumsum(wanted) - 1
+        for some in _pieces(order):
+            yield self._batch(rows, place_of[some], some, stash)
+
+    def _surviving(self, stash: _Stash) -> Iterator[tuple[Any, int, Ints]]:
+        """Per frame its after images, the number of its first change, and the places it holds."""
+        start = 0
+        for frame in self.frames:
+            end = start + frame.num_rows
+            after = frame.column("after")
+            stash.keep(after, start, end)
+            low, high = np.searchsorted(self.net.rows, (start, end))
+            yield after, start, np.arange(low, high)
+            start = end
+        if start != self.net.changes:
+            raise inconsistent(self.net.relation, "other changes at the second reading")
+
+    def _batch(self, after: Any, local: Ints, places: Ints, stash: _Stash) -> pa.RecordBatch:
+        """The rows at these places of net.rows; local: where in after they are."""
+        net = self.net
+        index = pa.array(local)
+        columns = [
+            stash.patched(number, after.field(number).take(index), places)
+            for number in range(len(net.relation.columns))
+        ]
+        bitmaps, origin = None, None
+        open_at = np.searchsorted(net.open_places, places)
+        inside = open_at < len(net.open_places)
+        is_open = np.zeros(len(places), np.bool_)
+        is_open[inside] = net.open_places[open_at[inside]] == places[inside]
+        if is_open.any():
+            picked = open_at[is_open]
+            packed = np.packbits(net.open_bits[picked], axis=1, bitorder="little")
+            found = iter([bytes(row) for row in packed])
+            bitmaps = pa.array([next(found) if flag else None for flag in is_open], pa.binary())
+            codes = np.full(len(places), -1, np.int64)
+            codes[is_open] = net.open_origin[picked]
+            origin = net.keys.values(codes)
+        kinds = np.where(net.new[places], NEW, UPSERT).astype(np.int64)
+        return self.layout.batch(kinds, columns, bitmaps=bitmaps, origin=origin)
+
+
+class _Stash:
+    """Keeps the few rows whose values later changes of the same row did not repeat."""
+
+    def __init__(self, patches: dict[int, tuple[Ints, Ints]]) -> None:
+        self._patches = patches
+        sources = [rows for _, rows in patches.values()]
+        self._wanted = np.unique(np.concatenate(sources)) if sources else np.empty(0, np.int64)
+        self._kept: list[Any] = []
+
+    def keep(self, after: Any, start: int, end: int) -> None:
+        low, high = np.searchsorted(self._wanted, (start, end))
+        if low < high:
+            self._kept.append(after.take(pa.array(self._wanted[low:high] - start)))
+
+    def patched(self, index: int, values: Any, places: Ints) -> Any:
+        """The column's values with those of the patched places replaced."""
+        if index not in self._patches:
+            return values
+        all_places, sources = self._patches[index]
+        at = np.searchsorted(all_places, places)
+        inside = at < len(all_places)
+        hit = np.zeros(len(places), np.bool_)
+        hit[inside] = all_places[at[inside]] == places[inside]
+        if not hit.any():
+            return values
+        kept = pa.concat_arrays([part.field(index) for part in self._kept])
+        choice = np.arange(len(places))
+        choice[hit] = len(values) + np.searchsorted(self._wanted, sources[at[hit]])
+        return pa.concat_arrays([values, kept]).take(pa.array(choice))
+
+
+def _pieces(values: Ints) -> Iterator[Ints]:
+    for at in range(0, len(values), ROWS_PER_BATCH):
+        yield values[at : at + ROWS_PER_BATCH]
