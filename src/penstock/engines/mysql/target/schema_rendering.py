@@ -1,0 +1,93 @@
+"""How MySQL and MariaDB have what a table of another engine has besides columns and keys. Pure.
+
+Not here: the statements (`shapes.py`).
+"""
+
+from __future__ import annotations
+
+from penstock.codec.types import Engine, Mapping, Server, filled
+from penstock.engines.mysql.connect import literal
+from penstock.model import ColumnDefinition, ForeignKey, TableDefinition
+from penstock.sql.schema_translation import (
+    FIXED_BYTES,
+    Default,
+    DefaultKind,
+    IndexPart,
+    SchemaDescription,
+    base_of,
+    bits_sql,
+    length_of,
+    now_sql,
+)
+
+index_bytes_max = 3072  # of InnoDB
+PREFIX_CHARACTERS = 255
+_CHARACTER_BYTES = 4
+_WHOLE = ("tinyint", "smallint", "mediumint", "int", "bigint")
+
+
+def may_number(
+    definition: TableDefinition,
+    description: SchemaDescription,
+    column: ColumnDefinition,
+    mapping: Mapping,
+) -> bool:
+    """AUTO_INCREMENT wants to be a whole number, first in a key, and one in a table."""
+    is_first = definition.primary_key[:1] == (column.name,)
+    is_whole = base_of(mapping.target_type) in _WHOLE
+    return is_whole and is_first and description.numbered[0] == column.name
+
+
+def default_sql(
+    default: Default, column: ColumnDefinition, mapping: Mapping, target: Server
+) -> str | None:
+    """See `SchemaTarget`."""
+    match default.kind:
+        case DefaultKind.NOW:
+            return now_sql(mapping)
+        case DefaultKind.BITS:
+            return bits_sql(default.value, mapping)
+        case DefaultKind.BOOL:
+            return "1" if default.value == "true" else "0"
+        case DefaultKind.NUMBER:
+            return default.value
+        case DefaultKind.LITERAL:
+            return _literal(default.value, column, mapping, target)
+    return None
+
+
+def _literal(value: str, column: ColumnDefinition, mapping: Mapping, target: Server) -> str | None:
+    """A text as default of the target's type; None where it would have to be converted."""
+    if column.neutral in ("binary", "timestamptz", "bool") or "\0" in value:
+        return None
+    text = literal(value)
+    if not base_of(mapping.target_type).endswith(("text", "json")):
+        return text
+    # MySQL has no ALTER TABLE that would give a text its default.
+    is_mariadb = target.engine is Engine.MARIADB
+    return f"({filled(mapping.write.sql, text)})" if is_mariadb else None
+
+
+def index_part(
+    part: IndexPart, column: ColumnDefinition, mapping: Mapping
+) -> tuple[IndexPart, int] | str:
+    """See `SchemaTarget`. A long text is in an index with its beginning."""
+    if column.generated:
+        return f"column {part.column} is not in the target"
+    base = base_of(mapping.target_type)
+    if base in ("varchar", "char"):
+        return part, length_of(mapping.target_type, 1) * _CHARACTER_BYTES
+    if base in ("varbinary", "binary"):
+        return part, length_of(mapping.target_type, 1)
+    if base.endswith(("text", "blob")):
+        return part._replace(prefix=PREFIX_CHARACTERS), PREFIX_CHARACTERS * _CHARACTER_BYTES
+    if base in ("json", "point") or base.endswith("geometry"):
+        return f"column {part.column} is {base} there, which has no such index"
+    return part, FIXED_BYTES
+
+
+def refuses(key: ForeignKey) -> str:
+    """See `SchemaTarget`."""
+    return (
+        "the target has no SET DEFAULT" if "SET DEFAULT" in (key.on_delete, key.on_update) else ""
+    )
