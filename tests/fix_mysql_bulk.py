@@ -11,7 +11,7 @@ import psycopg
 
 from fix_loader import LocalSession
 from fix_mysql import MySQLServer, database_of
-from penstock.codec.mysql.mysqltext import LineDialect
+from penstock.codec.lines import LineDialect
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import load_config
 from penstock.engines.mysql.source.bulk_reader import RowsOfChunk

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fix_examples import examples
+from penstock.codec.errors import CellUnfit, TextBroken
+from penstock.codec.lines import CellForm, LineCell, LineDialect, LineForm, TextCell
 from penstock.codec.mysql import mysqltext
 from penstock.codec.mysql._mysqltext import RowLines as CompiledRowLines
-from penstock.codec.mysql.mysqltext import CellForm, LineDialect, RowStop, TextCell
+from penstock.codec.mysql.mysqltext import RowStop
 from penstock.codec.postgres import copytext
 from penstock.codec.postgres._copytext import LoadLines as CompiledLoadLines
-from penstock.codec.postgres.copytext import LineCell, LineForm
 from penstock.model import PenstockError
 
 CHARSETS = ("latin1", "swe7", "cp1251", "sjis", "gb18030", "utf16", "utf32", "ucs2", "ujis")
@@ -199,7 +200,7 @@ def test_what_has_no_text_is_refused(make: Any) -> None:
     ):
         lines = make([TextCell(form=CellForm.PLAIN), cell], LineDialect.COPY)
         block = row([b"1", b"fine".ljust(8)]) + row([b"2", value])
-        with pytest.raises(mysqltext.CellUnfit) as caught:
+        with pytest.raises(CellUnfit) as caught:
             lines.feed(block, 0, len(block))
         assert (caught.value.fields["row"], caught.value.fields["column"]) == (2, 1)
 
@@ -299,7 +300,7 @@ def test_a_cell_too_short_for_any_value_is_broken(
     """It does not become NULL, which is longer: lines fit because no cell grows."""
     lines = make([LineCell(form=form, unfit_is_null=null)])
     block = copy_data(b"\n".join([text] * 100_000))
-    with pytest.raises(mysqltext.TextBroken):
+    with pytest.raises(TextBroken):
         lines.feed(block, 0, len(block))
 
 

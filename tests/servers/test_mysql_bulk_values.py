@@ -24,7 +24,7 @@ from fix_merge import insert
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_bulk import copy_table, lent
 from fix_mysql_types import NUL_TEXTS
-from penstock.codec.mysql.mysqltext import CellForm, LineDialect, TextCell
+from penstock.codec.lines import CellForm, LineDialect, TextCell
 from penstock.codec.types import Engine, parse_choices
 from penstock.codec.types import Server as TypedServer
 from penstock.control.servers import server_of

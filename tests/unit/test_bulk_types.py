@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.codec.mysql.mysqltext import CellForm
-from penstock.codec.postgres.copytext import LineForm
+from penstock.codec.lines import CellForm, LineForm
 from penstock.codec.types import Choices, Engine, Server, parse_choices
 from penstock.engines.mysql.target.chunk import load_sql
 from penstock.engines.mysql.target.shapes import create_sql, key_statements

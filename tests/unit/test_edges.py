@@ -11,15 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.codec.errors import TextBroken
+from penstock.codec.lines import LineCell, LineForm
 from penstock.codec.mysql.binlog_compressed import inflated
 from penstock.codec.mysql.binlog_events import HEAD_BYTES
 from penstock.codec.mysql.binlog_query import query_text_start
 from penstock.codec.mysql.decimals import decimal_digits
 from penstock.codec.mysql.malformed import Malformed
-from penstock.codec.mysql.mysqltext import TextBroken
 from penstock.codec.mysql.values import ewkb_hex, uncompressed
 from penstock.codec.postgres import pgwire
-from penstock.codec.postgres.copytext import LineCell, LineForm, LoadLines
+from penstock.codec.postgres.copytext import LoadLines
 from penstock.codec.postgres.lsn import LSN_MAX, Lsn
 from penstock.engines.mysql.source.prepared import PreparedFiles, StreamUnexpected
 from penstock.engines.mysql.target.rows_files import RowsFile, pieces_of

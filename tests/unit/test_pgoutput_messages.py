@@ -6,8 +6,9 @@ import struct
 
 import pytest
 
+from penstock.codec.errors import DecodeError
 from penstock.codec.postgres import pgoutput_messages as messages
-from penstock.codec.postgres.pgoutput_outcome import POSTGRES_EPOCH_US, DecodeError
+from penstock.codec.postgres.pgoutput_outcome import POSTGRES_EPOCH_US
 
 RELATION = (
     struct.pack(">I", 16_400)

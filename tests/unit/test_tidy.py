@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 from hypothesis import settings
@@ -26,6 +27,14 @@ BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 PRINTS = {"src/penstock/cli/output.py"}
 CHANGE_KINDS = {"added", "changed", "fixed", "removed", "security"}
 ENTRY_POINTS = {"penstock.cli", "penstock.__main__"}
+# The rooms that name no engine, and the files that do all the same.
+DRIVING = ("control", "extract", "load", "log", "model", "ports", "sql", "web")
+NAMING_ENGINES = {
+    "control/new_pipeline.py": "a hint says how tables are named where a schema is a database",
+    "model/position.py": "positions are printed and parsed here",
+    "ports/registry.py": "the folders of the engines that come with penstock",
+    "web/app.py": "a hint says how tables are named where a schema is a database",
+}
 
 # Built from pieces, so that this file does not find itself.
 MACHINE_PATHS = re.compile("|".join(("/" + "work/", "/" + "root/", r"\.\./" + "shared")))
@@ -111,6 +120,36 @@ def test_only_the_command_line_prints() -> None:
         and path.as_posix() not in PRINTS
     ]
     assert printing == []
+
+
+def test_what_drives_names_no_engine() -> None:
+    """Names and texts of code outside the engines' folders; what docstrings explain is free."""
+    engine = re.compile("postgres|psycopg|mysql|mariadb", re.IGNORECASE)
+    naming = {
+        path.relative_to("src/penstock").as_posix()
+        for room in DRIVING
+        for path, tree in sources(f"src/penstock/{room}/")
+        if any(engine.search(word) for word in _words(tree))
+    }
+    assert naming == NAMING_ENGINES.keys()
+
+
+def _words(tree: ast.Module) -> Iterator[str]:
+    """What a module's code says: names, attributes, imports, and texts but docstrings."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    explained = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if id(node) not in explained:
+            said = (getattr(node, field, None) for field in ("id", "attr", "arg", "name", "module"))
+            yield from (word for word in (*said, getattr(node, "value", None)) if _is_text(word))
+
+
+def _is_text(word: object) -> TypeGuard[str]:
+    return isinstance(word, str)
 
 
 def test_every_kernel_has_its_twin_and_its_types() -> None:

@@ -1,5 +1,5 @@
 # Rows of one relation version, and the stores by oid. Included by _pgoutput.pyx;
-# `pgoutput_rows.py` is the readable form.
+# `codec/row_store.py` is the readable form.
 
 cdef struct OldCell:
     const uint8_t* text  # NULL: SQL's NULL

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from penstock.codec.unfit import CellUnfit
+from penstock.codec.errors import CellUnfit
 from penstock.control.checksum import Sums, add_sums, differing_buckets
 from penstock.control.compare import Compared
 from penstock.host.faults import declare, point

@@ -70,7 +70,7 @@ class BulkStopped(PenstockError):
 class BulkOptions:
     """Where a bulk load reads, writes and keeps its state. namespaces: source to target schema.
 
-    ends: the two servers where not both are PostgreSQL. replaces: rows of a target table that no
+    ends: the two servers, unless they have the same types. replaces: rows of a target table that no
     plan of this load put there may go. adds_foreign_keys: False leaves them to
     `finish_foreign_keys`, also where all tables stand at one position. beside: changes are applied
     meanwhile by the same session, and a slot is left to them. keys_directory: where it is written
@@ -136,7 +136,7 @@ def load_in_bulk(
 
     While wirekite_action says PAUSE, chunks under way are finished and nothing new is begun. Safe
     to call again after any end. Raises TargetHoldsRows, TargetFires, NamesCollide (nothing is
-    changed then), the errors of `postgres.schema`, BulkStopped when stop() or the action said so,
+    changed then), what making tables raises, BulkStopped when stop() or the action said so,
     and what chunks failed with.
     """
     check_names(definitions, options.namespaces)

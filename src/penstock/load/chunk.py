@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
-from penstock.codec.unfit import CellUnfit
+from penstock.codec.errors import CellUnfit
 from penstock.host.retry import Backoff, retrying
 from penstock.model import PenstockError
 from penstock.ports.bulk import (

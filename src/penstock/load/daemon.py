@@ -14,13 +14,14 @@ import gc
 import importlib
 import os
 import sys
+from contextlib import suppress
+
+from penstock.ports.registry import engines
 
 PRELOADED = (
     "numpy",
     "pyarrow.compute",
     "pyarrow.ipc",
-    "psycopg",
-    "adbc_driver_postgresql.dbapi",
     "pyspark.worker",
     "penstock.load.job",
     "penstock.load.chunk",
@@ -38,6 +39,10 @@ def prepare() -> None:
         del sys.path_importer_cache[entry]
     for name in PRELOADED:
         importlib.import_module(name)
+    for engine in engines():
+        with suppress(ModuleNotFoundError):  # a driver that is not installed
+            for name in engine.worker_modules:
+                importlib.import_module(name)
     gc.collect()
     gc.freeze()
 

@@ -355,7 +355,7 @@ class Stager:
 
 
 def _source_engine(source: Mapping[str, str]) -> str:
-    """Whose types a log has. MariaDB is told apart: its JSON is another type than MySQL's."""
+    """Whose types a log has; flavours of an engine are told apart where their types differ."""
     return source.get("flavour") or source.get("engine", "")
 
 

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from penstock.codec.mysql.mysqltext import LineDialect
+from penstock.codec.lines import LineDialect
 from penstock.host import faults
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.position import PositionKind
@@ -340,7 +340,7 @@ class BulkTarget(ChunkCounts, Protocol):
 def open_bulk_target(
     url: str, namespaces: Mapping[str, str], *, application_name: str, ends: ServerPair | None
 ) -> BulkTarget:
-    """Connect to a target. ends: the two servers, unless both are PostgreSQL."""
+    """Connect to a target. ends: the two servers, unless they have the same types."""
     make = part(url, "bulk_target")
     target: BulkTarget = make(url, namespaces, application_name=application_name, ends=ends)
     return target

@@ -46,6 +46,8 @@ class Descriptor:
     handover finds automatically. begins: where a new change log of it begins, in words, and what to
     do in place of another engine's parameter. example: a URL. has_same_types: every type is the
     same in every version, so that between two of its servers nothing is translated or chosen.
+    logs_computed: its log has the values that the server computes. worker_modules: what its tasks
+    need in Spark's workers, imported before these are forked where its driver is installed.
     """
 
     name: str
@@ -57,6 +59,8 @@ class Descriptor:
     begins: tuple[str, str] = ("", "")
     example: str = ""
     has_same_types: bool = False
+    logs_computed: bool = False
+    worker_modules: tuple[str, ...] = ()
 
     def part(self, name: str) -> Any:
         """Import a part. Raises PartMissing where the engine does not have it."""

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from penstock.codec.mysql.mysqltext import TextCell
-from penstock.codec.postgres.copytext import LineCell
+from penstock.codec.lines import LineCell, TextCell
 from penstock.codec.types import NO_CHOICES, Choices, Mapping, Server, map_table
 from penstock.model import TableDefinition
 
@@ -16,9 +15,9 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How a table's rows are read for another engine. Also what bulk.json holds of it. columns:
     their names, in order.
 
-    expressions: what a SELECT of MySQL lists. cells: how those are written; lines: how the columns
-    of a COPY are. templates: what LOAD DATA computes of each value, `{}` for the value itself.
-    enums: columns of MySQL's in which an empty text is the value 0 of an ENUM, not a label.
+    expressions: what the source's SELECT lists. cells: how those are written; lines: how columns of
+    its COPY are. templates: what LOAD DATA computes of each value, `{}` for the value itself.
+    enums: columns in which an empty text is the value 0 of an ENUM, not a label.
     """
 
     columns: tuple[str, ...]

@@ -2,10 +2,10 @@
 
 The table of types (`codec.types`) says what holds a column; here is how its values get there in
 bulk without becoming objects: what the source's engine lists, what the walk over the bytes does to
-each cell, and for MySQL what LOAD DATA computes. The values that arrive are those of the change
-path, for every type and character set: text is decoded by the same tables, times are in UTC,
-floating numbers have all their digits. Not here: one engine's columns (`read_plan.py` of its
-source), and the walk (`codec.mysql.mysqltext`, `codec.postgres.copytext`).
+each cell, and what LOAD DATA computes where the target reads by it. The values that arrive are
+those of the change path, for every type and character set: text is decoded by the same tables,
+times are in UTC, floating numbers have all their digits. Not here: one engine's columns
+(`read_plan.py` of its source), and the walk (each engine's, by the forms of `codec.lines`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ AS_IS = "{}"  # the value as text in utf8mb4, where anything is computed of it
 
 
 def read_plan_of(definition: TableDefinition, ends: ServerPair) -> ReadPlan:
-    """How a table's rows are read and written. Not between two PostgreSQL servers."""
+    """How a table's rows are read and written. Not between servers that have the same types."""
     columns = carried(definition, ends)
     plan = engine_with_types(ends.source.engine).part("read_plan")
     way: ReadPlan = plan(columns, ends.mappings(definition), ends)
@@ -50,9 +50,10 @@ def _with_keys(
 def carried(definition: TableDefinition, ends: ServerPair) -> list[ColumnDefinition]:
     """The columns whose values are copied.
 
-    Values that MySQL computes are in its log, and PostgreSQL does not have the same functions:
-    there they are ordinary values. PostgreSQL does not send values that it computes.
+    Values that the source computes may be in its log, and another engine does not have the same
+    functions: there they are ordinary values.
     """
-    if ends.source.engine.is_mysql and not ends.target.engine.is_mysql:
+    source = engine_with_types(ends.source.engine)
+    if source.logs_computed and source is not engine_with_types(ends.target.engine):
         return list(definition.columns)
     return [column for column in definition.columns if not column.generated]

@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 
-from penstock.codec.mysql.mysqltext import Block, LineDialect, RowStop, TextCell
+from penstock.codec.lines import Block, LineDialect, TextCell
+from penstock.codec.mysql.mysqltext import RowStop
 
 class RowLines:
     row_count: int

@@ -110,7 +110,7 @@ cdef class RowLines:
         self._joined = NULL
 
     def __init__(self, cells, dialect):
-        from penstock.codec.mysql.mysqltext import LineDialect
+        from penstock.codec.lines import LineDialect
 
         if self._cells != NULL:
             raise ValueError("a transcoder is made once")
@@ -198,18 +198,19 @@ cdef class RowLines:
             PyBuffer_Release(&view)
 
     cdef int _complain(self) except -1:
+        from penstock.codec import errors
         from penstock.codec.mysql import mysqltext
 
         row = self.row_count + 1
         if self._trouble == NO_MEMORY:
             raise MemoryError
         if self._trouble == BROKEN:
-            raise mysqltext.TextBroken(f"row {row} does not have {self._count} cells")
+            raise errors.TextBroken(f"row {row} does not have {self._count} cells")
         if self._trouble == NO_ZERO:
-            raise mysqltext.unfit(row, self._column, mysqltext._NO_ZERO)
+            raise errors.unfit(row, self._column, mysqltext._NO_ZERO)
         if self._trouble == NO_CHARACTER:
             charset = self._charsets[self._column]
-            raise mysqltext.unfit(row, self._column, f"{mysqltext._NO_CHARACTER} {charset}")
+            raise errors.unfit(row, self._column, f"{mysqltext._NO_CHARACTER} {charset}")
         error, self._raised = self._raised, None
         raise error
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from penstock.codec.postgres.pgoutput_outcome import DecodeError
+from penstock.codec.errors import DecodeError
 
 if TYPE_CHECKING:
     from penstock.model.relation import Relation

@@ -5,7 +5,7 @@ A `RowStore` whose last rows can be dropped again.
 
 from __future__ import annotations
 
-from penstock.codec.postgres.pgoutput_rows import RowStore
+from penstock.codec.row_store import RowStore
 
 
 class Store(RowStore):

@@ -13,39 +13,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import Protocol
 
+from penstock.codec.errors import TextBroken, unfit
+from penstock.codec.lines import Block, CellForm, LineDialect, TextCell
 from penstock.codec.mysql import mysqlwire
 from penstock.codec.mysql.charsets import decoder
-from penstock.codec.unfit import CellUnfit
-from penstock.model import PenstockError
-
-Block = bytes | bytearray | memoryview
-
-
-class LineDialect(StrEnum):
-    """Whose lines are written."""
-
-    COPY = "copy"
-    LOAD_DATA = "load data"
-
-
-class CellForm(IntEnum):
-    """What a cell's text is and how it is written. The kernel has the same numbers.
-
-    PLAIN: ASCII without anything to escape: numbers, times. UTF8: text. RAW: bytes of the server's
-    that are written as they are, escaped. CHARSET: text of another character set, written as UTF-8.
-    BYTES: bytes, for a bytea. DATE: begins with a date, where the year 0 has no name in PostgreSQL.
-    """
-
-    PLAIN = 1
-    UTF8 = 2
-    RAW = 3
-    CHARSET = 4
-    BYTES = 5
-    DATE = 6
 
 
 class RowStop(IntEnum):
@@ -54,26 +28,6 @@ class RowStop(IntEnum):
     MORE = 0
     END = 1
     ERROR = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextCell:
-    """How one column is written. charset: of Form.CHARSET. zero_is_null: dates that no calendar
-    has (0000-00-00, 2024-02-31) become NULL instead of being handed on. remove_zero: zero
-    characters of text are left out.
-    """
-
-    form: CellForm
-    charset: str = ""
-    zero_is_null: bool = False
-    remove_zero: bool = False
-
-
-class TextBroken(PenstockError):
-    """A row that a server sent for a bulk load is not of the form that its protocol has."""
-
-    code = "DC70"
-    retry = "backoff"
 
 
 class Transcoder(Protocol):
@@ -229,17 +183,6 @@ class RowLines:
 
 class _Zero(ValueError):
     """Text with U+0000."""
-
-
-def unfit(row: int, column: int, reason: str) -> CellUnfit:
-    """The error for a value that cannot be written."""
-    return CellUnfit(
-        f"row {row}, column {column + 1} of a chunk: {reason}",
-        hint="Change the value in the source, or leave the table out of [source] tables.",
-        row=row,
-        column=column,
-        reason=reason,
-    )
 
 
 def _date(data: bytes, *, copy: bool, zero_is_null: bool) -> bytes:

@@ -1,7 +1,6 @@
 from collections.abc import Sequence
 
-from penstock.codec.mysql.mysqltext import Block
-from penstock.codec.postgres.copytext import LineCell
+from penstock.codec.lines import Block, LineCell
 
 class LoadLines:
     row_count: int

@@ -93,15 +93,15 @@ cdef class LoadLines:
             PyBuffer_Release(&view)
 
     cdef int _complain(self, int trouble) except -1:
-        from penstock.codec.mysql import mysqltext
+        from penstock.codec import errors
         from penstock.codec.postgres import copytext
 
         row = self.row_count + 1
         if trouble == NO_MEMORY:
             raise MemoryError
         if trouble == UNFIT:
-            raise mysqltext.unfit(row, self._column, copytext.NO_PLACE)
-        raise mysqltext.TextBroken(f"row {row} does not have {self._count} cells")
+            raise errors.unfit(row, self._column, copytext.NO_PLACE)
+        raise errors.TextBroken(f"row {row} does not have {self._count} cells")
 
     cdef int64_t _walk(
         self, const uint8_t* block, int64_t start, int64_t end, int* trouble

@@ -13,40 +13,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
 from typing import Protocol
 
-from penstock.codec.mysql.mysqltext import Block, TextBroken, unfit
+from penstock.codec.errors import TextBroken, unfit
+from penstock.codec.lines import Block, LineCell, LineForm
 
 HEAD_BYTES = 5
 _COPY_DATA = ord("d")
 _LENGTH_MIN = 4
-
-
-class LineForm(IntEnum):
-    """What a cell's text is. The kernel has the same numbers.
-
-    PLAIN: nothing to change. TEXT: with escapes. NUMBER: digits, or a name that MySQL does not
-    know. DATE: a date, or a date and a time, without a zone. ZONED: the same in UTC. BOOL: t or f.
-    BYTES: of a bytea.
-    """
-
-    PLAIN = 1
-    TEXT = 2
-    NUMBER = 3
-    DATE = 4
-    ZONED = 5
-    BOOL = 6
-    BYTES = 7
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineCell:
-    """How one column is written. unfit_is_null: what MySQL has no place for becomes NULL."""
-
-    form: LineForm
-    unfit_is_null: bool = False
 
 
 class LineTranscoder(Protocol):

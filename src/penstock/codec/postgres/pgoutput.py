@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 
 from penstock.codec.columns import transactions_batch
+from penstock.codec.errors import DecodeError
 from penstock.codec.postgres.pgoutput_images import Widen, copy_values, find, need, row_images
 from penstock.codec.postgres.pgoutput_messages import MESSAGE_KINDS
 from penstock.codec.postgres.pgoutput_outcome import (
@@ -26,12 +27,11 @@ from penstock.codec.postgres.pgoutput_outcome import (
     BYTE_LIMIT_MAX,
     FRAME_LENGTH_MAX_BYTES,
     POSTGRES_EPOCH_US,
-    DecodeError,
     Reason,
     Stop,
     decode_error,
 )
-from penstock.codec.postgres.pgoutput_rows import RowStore
+from penstock.codec.postgres.pgtext_store import TextStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -106,8 +106,8 @@ class Decoder:
         self._byte_limit = byte_limit
         self._transactions: list[tuple[int, int, int, int]] = []
         self._counted = False
-        self._stores: list[RowStore] = []
-        self._current: dict[int, RowStore] = {}
+        self._stores: list[TextStore] = []
+        self._current: dict[int, TextStore] = {}
         self._ignored: set[int] = set()
         self._dropped: frozenset[int] = frozenset()
         self._row_limit, self._commit_limit = 1, 1
@@ -125,7 +125,7 @@ class Decoder:
             return
         if known is not None and not len(known):
             self._stores.remove(known)
-        self._current[source_id] = RowStore(relation)
+        self._current[source_id] = TextStore(relation)
         self._stores.append(self._current[source_id])
 
     def ignore(self, source_id: int) -> None:
@@ -359,7 +359,7 @@ class Decoder:
 
     def _keep(
         self,
-        store: RowStore,
+        store: TextStore,
         op: int,
         after: list[Any] | None,
         before: list[Any] | None,

@@ -12,7 +12,7 @@ from penstock.codec.postgres.pgoutput_outcome import Reason, decode_error
 from penstock.codec.postgres.pgtext import Malformed, Unfit
 
 if TYPE_CHECKING:
-    from penstock.codec.postgres.pgoutput_rows import RowStore
+    from penstock.codec.postgres.pgtext_store import TextStore
 
 _INSERT, _UPDATE, _DELETE = ord("I"), ord("U"), ord("D")
 _NEW, _OLD, _KEY = ord("N"), ord("O"), ord("K")
@@ -66,7 +66,7 @@ def find(block: memoryview, byte: bytes, start: int, end: int) -> int:
     return found if found < 0 else start + found
 
 
-def row_images(store: RowStore, block: memoryview, op: int, at: int, end: int) -> Images:
+def row_images(store: TextStore, block: memoryview, op: int, at: int, end: int) -> Images:
     """The images of the row message that goes on at `at`, behind the relation's oid.
 
     Raises Widen, DecodeError.
@@ -98,7 +98,7 @@ def row_images(store: RowStore, block: memoryview, op: int, at: int, end: int) -
 
 
 def _old_image(
-    store: RowStore, block: memoryview, at: int, end: int
+    store: TextStore, block: memoryview, at: int, end: int
 ) -> tuple[list[_Cell], list[Any], int]:
     at = _column_count(store, block, at, end)
     cells: list[_Cell] = []
@@ -115,7 +115,7 @@ def _old_image(
 
 
 def _new_image(
-    store: RowStore,
+    store: TextStore,
     block: memoryview,
     at: int,
     end: int,
@@ -139,14 +139,14 @@ def _new_image(
     return values, at
 
 
-def _column_count(store: RowStore, block: memoryview, at: int, end: int) -> int:
+def _column_count(store: TextStore, block: memoryview, at: int, end: int) -> int:
     need(2, at, end)
     if int.from_bytes(block[at : at + 2]) != len(store.readers):
         raise decode_error(Reason.COLUMN_COUNT, at, relation=store.relation)
     return at + 2
 
 
-def _cell(store: RowStore, index: int, block: memoryview, at: int, end: int) -> _Cell:
+def _cell(store: TextStore, index: int, block: memoryview, at: int, end: int) -> _Cell:
     need(1, at, end)
     kind = block[at]
     if kind in (_NULL, _UNCHANGED):
@@ -159,11 +159,11 @@ def _cell(store: RowStore, index: int, block: memoryview, at: int, end: int) -> 
     return _Cell(kind, at + 5, at + 5 + length)
 
 
-def _value(store: RowStore, index: int, block: memoryview, cell: _Cell) -> Any:
+def _value(store: TextStore, index: int, block: memoryview, cell: _Cell) -> Any:
     return _read(store, index, bytes(block[cell.start : cell.end]), cell.start)
 
 
-def _read(store: RowStore, index: int, text: bytes, at: int) -> Any:
+def _read(store: TextStore, index: int, text: bytes, at: int) -> Any:
     try:
         return store.readers[index](text)
     except Unfit as error:
@@ -174,7 +174,7 @@ def _read(store: RowStore, index: int, text: bytes, at: int) -> Any:
         raise decode_error(Reason.UTF8, at, relation=store.relation, column=index) from error
 
 
-def copy_values(store: RowStore, block: memoryview, at: int, end: int) -> list[Any]:
+def copy_values(store: TextStore, block: memoryview, at: int, end: int) -> list[Any]:
     """The values of one COPY line, block[at:end] without its newline.
 
     Raises Widen, DecodeError.
@@ -196,7 +196,7 @@ def copy_values(store: RowStore, block: memoryview, at: int, end: int) -> list[A
 
 
 def _unescaped(
-    store: RowStore, index: int, block: memoryview, start: int, end: int
+    store: TextStore, index: int, block: memoryview, start: int, end: int
 ) -> bytes | None:
     field = bytes(block[start:end])
     if field == b"\\N":

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from penstock.model.errors import PenstockError
+from penstock.codec.errors import DecodeError
 
 if TYPE_CHECKING:
     from penstock.model.relation import Relation
@@ -85,22 +85,6 @@ _PHRASES: dict[Reason, str] = {
     Reason.LINE_LENGTH: "copy line longer than any PostgreSQL sends",
     Reason.IDENTITY: "unknown replica identity in a relation message",
 }
-
-
-class DecodeError(PenstockError):
-    """Bytes from the server that are not what PostgreSQL sends; nothing is skipped or guessed.
-
-    `offset` is the place in the block (or message body) that was given; `fields` also has
-    `table`, `column` or `source_id` where known. Never holds row values.
-    """
-
-    code = "DC01"
-    retry = "operator"
-
-    @property
-    def offset(self) -> int:
-        """Byte offset in the bytes that were given to the decoder."""
-        return int(self.fields["offset"])
 
 
 _HINT = (

@@ -14,6 +14,8 @@ DESCRIPTOR = Descriptor(
         "starts at a place of its binlog",
         "name the place with binlogFile and binlogPosition",
     ),
+    logs_computed=True,
+    worker_modules=(f"{_HERE}.target.writer", f"{_HERE}.target.chunk"),
     example="mysql://user:${PASSWORD}@host:3306/database",
     parts={
         "lag": f"{_HERE}.lag:MySQLLagReader",
@@ -30,6 +32,7 @@ DESCRIPTOR = Descriptor(
         "target": f"{_HERE}.target.engine:MySQLTargetEngine",
         "verify": f"{_HERE}.verify.verifier:VERIFIER",
         "read_plan": f"{_HERE}.source.read_plan:read_plan",
+        "type_rules": f"{_HERE}.type_rules:TYPE_RULES",
         "schema_source": f"{_HERE}.source.schema_description",
         "schema_target": f"{_HERE}.target.schema_rendering",
         "bulk_reader": f"{_HERE}.source.bulk_reader",

@@ -15,6 +15,7 @@ DESCRIPTOR = Descriptor(
     ),
     example="postgresql://user:${PASSWORD}@host:5432/database",
     has_same_types=True,
+    worker_modules=(f"{_HERE}.target.send", f"{_HERE}.target.chunk"),
     parts={
         "lag": f"{_HERE}.lag:PostgresLagReader",
         "options": f"{_HERE}.options",
@@ -31,6 +32,7 @@ DESCRIPTOR = Descriptor(
         "target": f"{_HERE}.target.engine:PostgresTargetEngine",
         "verify": f"{_HERE}.verify.verifier:VERIFIER",
         "read_plan": f"{_HERE}.source.read_plan:read_plan",
+        "type_rules": f"{_HERE}.type_rules:TYPE_RULES",
         "schema_source": f"{_HERE}.source.schema_description",
         "schema_target": f"{_HERE}.target.schema_rendering",
         "bulk_reader": f"{_HERE}.source.bulk_reader",

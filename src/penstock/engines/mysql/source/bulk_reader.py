@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from penstock.codec.mysql.mysqltext import CellForm, LineDialect, RowStop, TextCell, make_row_lines
+from penstock.codec.lines import CellForm, LineDialect, TextCell
+from penstock.codec.mysql.mysqltext import RowStop, make_row_lines
 from penstock.engines.mysql.proxy_protocol import SnapshotGone, is_alive
 from penstock.engines.mysql.source.proxied_session import ProxiedSession, open_proxied
 from penstock.model import PenstockError

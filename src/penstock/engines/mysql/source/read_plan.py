@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping as Namespace
 from collections.abc import Sequence
 
+from penstock.codec.lines import CellForm, TextCell
 from penstock.codec.mysql.charsets import charset_named, label_charset
-from penstock.codec.mysql.mysqltext import CellForm, TextCell
 from penstock.codec.mysql.types import parse_type
 from penstock.codec.types import FULL_YEAR, Engine, Mapping, SourceType, filled
 from penstock.engines.mysql.connect import quoted

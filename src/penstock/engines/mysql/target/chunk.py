@@ -12,7 +12,7 @@ from __future__ import annotations
 import pymysql
 import structlog
 
-from penstock.codec.mysql.mysqltext import LineDialect
+from penstock.codec.lines import LineDialect
 from penstock.engines.mysql.connect import (
     AGAIN,
     Connection,

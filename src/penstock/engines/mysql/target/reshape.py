@@ -11,16 +11,13 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from penstock.codec.mysql import retyping as mysql_retyping
-from penstock.codec.postgres import retyping as pg_retyping
-from penstock.codec.types import Engine
 from penstock.engines.mysql.target.alter import Alterer, Clause, alter_afresh, alter_table, fill_new
 from penstock.engines.mysql.target.target import TargetTable
-from penstock.engines.mysql.target.types import same_type
 from penstock.host import faults
 from penstock.model import PenstockError, Relation, TableName
 from penstock.ports.policies import ChangeKind, Policies, Policy
 from penstock.ports.refusals import RelationNotCarried, ValueRefused
+from penstock.ports.registry import engine_with_types
 from penstock.ports.target import TableRecord
 from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import (
@@ -36,12 +33,8 @@ logger = structlog.get_logger(__name__)
 
 def types_of(source_engine: str) -> TypeRules:
     """What is known of this source's types."""
-    if Engine(source_engine or "postgresql") is Engine.POSTGRESQL:
-        return TypeRules(holds=pg_retyping.holds, same=lambda left, right: left == right)
-    return TypeRules(
-        holds=lambda wider, narrower: mysql_retyping.keeps_values(narrower, wider, strict=False),
-        same=same_type,
-    )
+    rules: TypeRules = engine_with_types(source_engine or "postgresql").part("type_rules")
+    return rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import psycopg
 
-from penstock.codec.mysql.mysqltext import LineDialect
+from penstock.codec.lines import LineDialect
 from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     connect,

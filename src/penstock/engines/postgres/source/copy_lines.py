@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 import psycopg
 from psycopg import sql
 
+from penstock.codec.lines import LineCell
 from penstock.codec.postgres import pgwire
-from penstock.codec.postgres.copytext import LineCell, make_load_lines
+from penstock.codec.postgres.copytext import make_load_lines
 from penstock.engines.postgres.connect import server_errors
 from penstock.engines.postgres.target.relay import BLOCK_BYTES, _Side, plain
 from penstock.ports.bulk import CopyCountsDiffer

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping as Namespace
 from collections.abc import Sequence
 
-from penstock.codec.postgres.copytext import LineCell, LineForm
+from penstock.codec.lines import LineCell, LineForm
 from penstock.codec.types import Engine, Mapping, SourceType
 from penstock.model import ColumnDefinition
 from penstock.ports.server_pair import ReadPlan, ServerPair

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import psycopg
 from psycopg import sql
 
-from penstock.codec.mysql.mysqltext import LineDialect
+from penstock.codec.lines import LineDialect
 from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     connect,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.codec import columns
-from penstock.codec.postgres.pgtext import cell_reader
 from penstock.model import Rows
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ class RowStore:
         if len(set(relation.before)) != len(relation.before):
             raise ValueError("a before image names a column twice")
         self.relation = relation
-        self.readers = [cell_reader(column) for column in relation.columns]
         self.before = frozenset(relation.before)
         self.clear()
 

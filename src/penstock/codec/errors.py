@@ -1,0 +1,49 @@
+"""What is wrong with bytes and values, whichever engine they are of."""
+
+from __future__ import annotations
+
+from penstock.model import PenstockError
+
+
+class CellUnfit(PenstockError):
+    """A value cannot be written for the target: it has no such text, or not in this encoding.
+
+    fields: row, counted from 1 within the chunk, column, counted from 0, and reason.
+    """
+
+    code = "DC71"
+    retry = "operator"
+
+
+class DecodeError(PenstockError):
+    """Bytes from the server that are not what PostgreSQL sends; nothing is skipped or guessed.
+
+    `offset` is the place in the block (or message body) that was given; `fields` also has
+    `table`, `column` or `source_id` where known. Never holds row values.
+    """
+
+    code = "DC01"
+    retry = "operator"
+
+    @property
+    def offset(self) -> int:
+        """Byte offset in the bytes that were given to the decoder."""
+        return int(self.fields["offset"])
+
+
+class TextBroken(PenstockError):
+    """A row that a server sent for a bulk load is not of the form that its protocol has."""
+
+    code = "DC70"
+    retry = "backoff"
+
+
+def unfit(row: int, column: int, reason: str) -> CellUnfit:
+    """The error for a value that cannot be written."""
+    return CellUnfit(
+        f"row {row}, column {column + 1} of a chunk: {reason}",
+        hint="Change the value in the source, or leave the table out of [source] tables.",
+        row=row,
+        column=column,
+        reason=reason,
+    )

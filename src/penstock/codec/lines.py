@@ -1,0 +1,76 @@
+"""Rows of a bulk load as lines of text: what whoever reads them and whoever takes them agree on.
+
+Lines are those of COPY or of LOAD DATA. Most cells are only copied, with what would end a cell or a
+line escaped. What a cell contains is decided by what the source lists, and by a form per column: a
+`CellForm` where rows come as the result of a SELECT, a `LineForm` where they come as lines of COPY.
+Not here: the walk over the bytes (each engine's), which columns need which form
+(`penstock.sql.read_plan`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+Block = bytes | bytearray | memoryview
+
+
+class LineDialect(StrEnum):
+    """Which statement reads the lines."""
+
+    COPY = "copy"
+    LOAD_DATA = "load data"
+
+
+class CellForm(IntEnum):
+    """What a cell's text is and how it is written. The kernel has the same numbers.
+
+    PLAIN: ASCII without anything to escape: numbers, times. UTF8: text. RAW: bytes of the server's
+    that are written as they are, escaped. CHARSET: text of another character set, written as UTF-8.
+    BYTES: bytes, for a bytea. DATE: begins with a date, where COPY has no name for the year 0.
+    """
+
+    PLAIN = 1
+    UTF8 = 2
+    RAW = 3
+    CHARSET = 4
+    BYTES = 5
+    DATE = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextCell:
+    """How one column is written. charset: of CellForm.CHARSET. zero_is_null: dates that no calendar
+    has (0000-00-00, 2024-02-31) become NULL instead of being handed on. remove_zero: zero
+    characters of text are left out.
+    """
+
+    form: CellForm
+    charset: str = ""
+    zero_is_null: bool = False
+    remove_zero: bool = False
+
+
+class LineForm(IntEnum):
+    """What a cell's text is. The kernel has the same numbers.
+
+    PLAIN: nothing to change. TEXT: with escapes. NUMBER: digits, or a name that LOAD DATA does not
+    know. DATE: a date, or a date and a time, without a zone. ZONED: the same in UTC. BOOL: t or f.
+    BYTES: of a bytea.
+    """
+
+    PLAIN = 1
+    TEXT = 2
+    NUMBER = 3
+    DATE = 4
+    ZONED = 5
+    BOOL = 6
+    BYTES = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineCell:
+    """How one column is written. unfit_is_null: what LOAD DATA has no place for becomes NULL."""
+
+    form: LineForm
+    unfit_is_null: bool = False

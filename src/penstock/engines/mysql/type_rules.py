@@ -1,0 +1,11 @@
+"""When a changed type of MySQL or MariaDB is another one, and whether values stay what they are."""
+
+from __future__ import annotations
+
+from penstock.codec.mysql.retyping import keeps_values
+from penstock.engines.mysql.target.types import same_type
+from penstock.sql.shape_changes import TypeRules
+
+TYPE_RULES = TypeRules(
+    holds=lambda wider, narrower: keeps_values(narrower, wider, strict=False), same=same_type
+)
