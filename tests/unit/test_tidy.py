@@ -31,7 +31,6 @@ ENTRY_POINTS = {"penstock.cli", "penstock.__main__"}
 DRIVING = ("control", "extract", "load", "log", "model", "ports", "sql", "web")
 NAMING_ENGINES = {
     "control/new_pipeline.py": "a hint says how tables are named where a schema is a database",
-    "model/position.py": "positions are printed and parsed here",
     "ports/registry.py": "the folders of the engines that come with penstock",
     "web/app.py": "a hint says how tables are named where a schema is a database",
 }
