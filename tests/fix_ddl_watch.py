@@ -59,7 +59,7 @@ def all_due(watch: DdlWatch) -> list[Action]:
     return actions
 
 
-def told(actions: list[Action]) -> list[tuple[str, str]]:
+def summary(actions: list[Action]) -> list[tuple[str, str]]:
     """Each action with its reason or the class of its error."""
     result = []
     for action in actions:
@@ -78,5 +78,5 @@ NOTHING: list[tuple[str, str]] = []
 
 
 def read_again(reason: ReloadReason) -> list[tuple[str, str]]:
-    """What is told of a table that is read again for one reason."""
+    """The actions for a table that is read again for one reason."""
     return [("Reload", reason.name)]

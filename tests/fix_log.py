@@ -199,11 +199,13 @@ def run_of(rows: Sequence[Row], *, ended: bool = True, markers: Sequence[Marker]
     """
     end = end_point(rows[-1].trx, rows[-1].gsn) if ended and rows else None
     numbers = dict.fromkeys(row.trx for row in rows)
-    told = list(numbers) if ended else list(numbers)[:-1]
-    return Run(rows=rows_of(rows), markers=tuple(markers), transactions=told_batch(told), end=end)
+    announced = list(numbers) if ended else list(numbers)[:-1]
+    return Run(
+        rows=rows_of(rows), markers=tuple(markers), transactions=announced_batch(announced), end=end
+    )
 
 
-def told_batch(numbers: Iterable[int]) -> pa.RecordBatch | None:
+def announced_batch(numbers: Iterable[int]) -> pa.RecordBatch | None:
     """What a run tells of these transactions; None for none."""
     return transactions_batch(
         [

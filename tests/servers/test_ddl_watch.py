@@ -16,7 +16,7 @@ from fix_ddl_watch import (
     SETUP,
     all_due,
     read_again,
-    told,
+    summary,
     watching,
 )
 from penstock.codec.postgres.lsn import Lsn
@@ -202,7 +202,7 @@ def test_each_change_has_its_action(
         for statement in ddl.split(";") if not ddl.startswith("begin") else [ddl]:
             database.execute(statement)
         watch.poll()
-        found = told(all_due(watch))
+        found = summary(all_due(watch))
         assert found == expected
         once = ("TableRenamed", "ExpressionChanged", "TypeAltered")
         repeated = [t for t in found if t[0] == "StopPipeline" and t[1] not in once]
@@ -214,7 +214,7 @@ def test_each_change_has_its_action(
     with open_catalog(source_url) as again:
         late = DdlWatch(again, tables, publication=PUBLICATION, state=kept)
         late.poll()
-        assert told(all_due(late)) == found
+        assert summary(all_due(late)) == found
 
 
 @pytest.mark.server("postgres >= 17")
@@ -227,7 +227,7 @@ def test_another_expression_of_a_generated_column_cannot_be_replicated(
         watch.poll()
         database.execute("alter table public.t alter g set expression as (i + 2)")
         watch.poll()
-        assert told(all_due(watch)) == [("StopPipeline", "ExpressionChanged")]
+        assert summary(all_due(watch)) == [("StopPipeline", "ExpressionChanged")]
         state = watch.state()
     again, watch = watching(source_url, database, state)
     with again:
@@ -254,7 +254,7 @@ def test_a_truncate_of_the_whole_is_distinguished_from_one_of_its_parts(
         # The same again without such a message: both leaves were truncated by themselves.
         database.execute("truncate public.one, public.two_a")
         watch.poll()
-        assert told(all_due(watch)) == read_again(ReloadReason.PARTITION_REWRITTEN)
+        assert summary(all_due(watch)) == read_again(ReloadReason.PARTITION_REWRITTEN)
         # And one of them after the whole: the files are of two transactions.
         database.execute("truncate public.root")
         database.execute("insert into public.root values (1, 'lost')")
@@ -263,7 +263,7 @@ def test_a_truncate_of_the_whole_is_distinguished_from_one_of_its_parts(
         position = watch.next_position
         assert position is not None
         watch.saw_truncate(root, position - 100)
-        assert told(all_due(watch)) == read_again(ReloadReason.PARTITION_REWRITTEN)
+        assert summary(all_due(watch)) == read_again(ReloadReason.PARTITION_REWRITTEN)
 
 
 def test_what_stopped_us_is_looked_at_again_after_a_restart(
@@ -275,12 +275,12 @@ def test_what_stopped_us_is_looked_at_again_after_a_restart(
         watch.poll()
         database.execute('alter publication "Watched p" drop table public.t')
         watch.poll()
-        assert told(all_due(watch)) == [("StopPipeline", "TableNotPublished")]
+        assert summary(all_due(watch)) == [("StopPipeline", "TableNotPublished")]
         state = watch.state()
     own, watch = watching(source_url, database, state)
     with own:
         watch.poll()
-        assert told(all_due(watch)) == [("StopPipeline", "TableNotPublished")]
+        assert summary(all_due(watch)) == [("StopPipeline", "TableNotPublished")]
         state = watch.state()
     database.execute('alter publication "Watched p" add table public.t')
     own, watch = watching(source_url, database, state)
@@ -304,20 +304,20 @@ def test_partitions_made_later_have_an_identity_of_their_own(
         assert watch.poll() == 0
         database.execute("create table public.three partition of public.root for values in (3)")
         watch.poll()
-        assert told(all_due(watch)) == [("StopPipeline", "PartitionIdentityDiffers")]
+        assert summary(all_due(watch)) == [("StopPipeline", "PartitionIdentityDiffers")]
         state = watch.state()
     with pytest.raises(TableNotCapturable, match=r"partition whose replica identity .*three"):
         captured_tables(database, ["public.root"])
     own, watch = watching(source_url, database, state)
     with own:  # root is not among the captured tables now, which must not pass for unwanted
         watch.poll()
-        assert told(all_due(watch)) == [("StopPipeline", "PartitionIdentityDiffers")]
+        assert summary(all_due(watch)) == [("StopPipeline", "PartitionIdentityDiffers")]
         state = watch.state()
     database.execute("alter table public.three replica identity full")
     own, watch = watching(source_url, database, state)
     with own:
         watch.poll()
-        assert told(all_due(watch)) == read_again(ReloadReason.PARTITION_IDENTITY)
+        assert summary(all_due(watch)) == read_again(ReloadReason.PARTITION_IDENTITY)
 
 
 def test_a_generated_column_in_the_identity_is_mended_by_reading_again(
@@ -329,13 +329,13 @@ def test_a_generated_column_in_the_identity_is_mended_by_reading_again(
         watch.poll()
         database.execute("alter table public.t drop constraint t_pkey, add primary key (id, g)")
         watch.poll()
-        assert told(all_due(watch)) == [("StopPipeline", "IdentityGenerated")]
+        assert summary(all_due(watch)) == [("StopPipeline", "IdentityGenerated")]
         state = watch.state()
     database.execute("alter table public.t drop constraint t_pkey, add primary key (id)")
     own, watch = watching(source_url, database, state)
     with own:
         watch.poll()
-        assert told(all_due(watch)) == read_again(ReloadReason.GENERATED_IDENTITY)
+        assert summary(all_due(watch)) == read_again(ReloadReason.GENERATED_IDENTITY)
 
 
 def test_a_table_captured_later_is_read(source_url: str, database: psycopg.Connection) -> None:
@@ -388,7 +388,7 @@ def test_what_cannot_be_replicated_is_forgotten_once_it_is_not_wanted(
         watch.poll()
         database.execute(f"alter table public.{change}".encode())
         watch.poll()
-        assert told(all_due(watch))[0][0] == "StopPipeline"
+        assert summary(all_due(watch))[0][0] == "StopPipeline"
         state = watch.state()
     tables = captured_tables(database, ["public.*", "!public.loose"])
     assert len(tables) == 3
@@ -436,7 +436,7 @@ def test_actions_wait_for_the_stream(source_url: str, database: psycopg.Connecti
         own, late = watching(source_url, database, state)
         with own:
             late.poll()
-            assert told(all_due(late)) == RELATION
+            assert summary(all_due(late)) == RELATION
 
 
 def test_a_dropped_table_that_comes_back_is_noticed(
@@ -478,7 +478,7 @@ def test_looking_does_not_wait_for_a_change_in_progress(
             other.execute("lock table public.loose")
             assert watch.poll() == 0
         watch.poll()
-        assert ("Reload", "PARTITION_ATTACHED") in told(all_due(watch))
+        assert ("Reload", "PARTITION_ATTACHED") in summary(all_due(watch))
 
 
 class Counting:

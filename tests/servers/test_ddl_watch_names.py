@@ -8,7 +8,7 @@ import msgspec
 import psycopg
 import pytest
 
-from fix_ddl_watch import NOTHING, PUBLICATION, RELATION, SETUP, all_due, told, watching
+from fix_ddl_watch import NOTHING, PUBLICATION, RELATION, SETUP, all_due, summary, watching
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.ddl_watch import DdlWatch, StopPipeline, WatchState
 from penstock.model import TableName
@@ -62,7 +62,7 @@ def test_a_name_that_stopped_us_is_undone_or_followed(
     with open_catalog(source_url) as own:
         watch = DdlWatch(own, tables, publication=PUBLICATION, state=state)
         watch.poll()
-        assert told(all_due(watch)) == RELATION
+        assert summary(all_due(watch)) == RELATION
         assert watch.poll() == 0
         state = watch.state()
         assert state.renamed == ()
@@ -78,7 +78,7 @@ def test_a_renamed_table_that_is_taken_out_is_forgotten(
         watch.poll()
         database.execute("alter table public.t rename to u")
         watch.poll()
-        assert told(all_due(watch)) == [("StopPipeline", "TableRenamed")]
+        assert summary(all_due(watch)) == [("StopPipeline", "TableRenamed")]
         state = watch.state()
     for patterns, expected in (
         (["public.*", "!public.loose", "!public.u"], [("StopPipeline", "TableRenamed")]),
@@ -95,6 +95,6 @@ def test_a_renamed_table_that_is_taken_out_is_forgotten(
                 takes=lambda name, takes=takes: takes.get(str(name), True),
             )
             watch.poll()
-            assert [t for t in told(all_due(watch)) if t[0] == "StopPipeline"] == expected
+            assert [t for t in summary(all_due(watch)) if t[0] == "StopPipeline"] == expected
             state = watch.state()
     assert not {TableName("public", "t"), TableName("public", "u")} & state.names

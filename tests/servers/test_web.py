@@ -176,10 +176,10 @@ def run_doctor(seen: Browser) -> str:
 def test_doctor_and_verify_run_by_their_buttons(looked: Looked) -> None:
     """What they find is shown as it comes; a row that differs is named."""
     pair, seen = looked.shop.pair, looked.show("doctor")
-    told = run_doctor(seen)
-    assert "0 errors" in told
-    assert "PG25" in told
-    assert "alter system set max_slot_wal_keep_size" in told
+    shown = run_doctor(seen)
+    assert "0 errors" in shown
+    assert "PG25" in shown
+    assert "alter system set max_slot_wal_keep_size" in shown
     seen.click("#tab-verify")
     time.sleep(1)  # who presses two buttons within a second is taken to have slipped
     seen.click("#verify-button")
@@ -191,13 +191,13 @@ def test_doctor_and_verify_run_by_their_buttons(looked: Looked) -> None:
     try:
         time.sleep(1)
         seen.click("#verify-button")
-        told = seen.until_text("[data-region=verify]", "Source and target differ", 120)
+        shown = seen.until_text("[data-region=verify]", "Source and target differ", 120)
     finally:
         pair.target.execute("update public.kept set note = 'note 17' where id = 17")
         pair.target.execute("insert into public.kept values (18, 'note 18')")
-    assert re.search(r"public\.kept\s+differs\s+50\s+49\s+1\s+0\s+1", told)
-    assert "(17) differs" in told
-    assert "(18) in the source only" in told
+    assert re.search(r"public\.kept\s+differs\s+50\s+49\s+1\s+0\s+1", shown)
+    assert "(17) differs" in shown
+    assert "(18) in the source only" in shown
 
 
 def test_pause_and_resume_by_their_button(looked: Looked) -> None:
@@ -352,7 +352,7 @@ class Hand:
         self.seen.open(f"{self.page}#{tab}")
 
     def press(self, name: str, *, opens: str = "", types: tuple[str, str] = ("", "")) -> str:
-        """Press the button with this id; what is told then, in sight. opens: pressed before it."""
+        """Press this button; the notice that is shown, in sight. opens: pressed before it."""
         found = self.seen.run(
             "return [...document.querySelectorAll('button')].filter((b) => !b.closest('[hidden]'))"
             ".map((b) => b.id)"
@@ -369,16 +369,16 @@ class Hand:
             # Going elsewhere before its answer is there would take the press back.
             until(lambda: not self.seen.run("return window.before"), f"the answer to {name}")
             return self.seen.text("main")
-        until(lambda: self.seen.text("#told-text"), f"what {name} did is told")
+        until(lambda: self.seen.text("#notice-text"), f"the notice about {name}")
         box = self.seen.run(
-            "const b = document.querySelector('#told').getBoundingClientRect();"
+            "const b = document.querySelector('#notice').getBoundingClientRect();"
             "return [b.top >= 0, b.bottom <= innerHeight, b.left >= 0, b.right <= innerWidth]"
         )
         assert box == [True] * 4, "the message is off screen"
-        told = self.seen.text("#told-text")
-        self.seen.click("#told-close")
-        self.pressed.add("told-close")
-        return told
+        shown = self.seen.text("#notice-text")
+        self.seen.click("#notice-close")
+        self.pressed.add("notice-close")
+        return shown
 
 
 @pytest.fixture(params=[True, False], ids=["javascript", "plain"])
@@ -410,8 +410,8 @@ def test_every_button_of_a_pipeline_does_what_it_says(looked: Looked, scripts: b
     hand.press("resume")
     until(lambda: looked.facts()["state"] == "following changes", "the pipeline goes on")
     comes_to("follows changes")
-    told = hand.press("flow-public.product")
-    assert "public.product" in told
+    shown = hand.press("flow-public.product")
+    assert "public.product" in shown
     comes_to("paused")
     hand.press("flow-public.product")
     comes_to("follows changes")
@@ -486,12 +486,12 @@ def test_errors_are_shown_with_code_cause_and_next_command(
     with WebProcess(path, "--port", 0) as web:
         opened.size(*DESKTOP)
         opened.open(f"{web.url}/pipelines/shop#errors")
-        told = opened.until_text("[data-region=errors]", "CT20")
-        assert "penstock extract" in told
-        assert 'Set mode = "data+change"' in told
+        shown = opened.until_text("[data-region=errors]", "CT20")
+        assert "penstock extract" in shown
+        assert 'Set mode = "data+change"' in shown
         postgres.drop_database(target)
-        told = opened.until_text("[data-region=errors]", "does not exist")
-        assert "Now" in told
+        shown = opened.until_text("[data-region=errors]", "does not exist")
+        assert "Now" in shown
         opened.until_text("[data-region=troubles]", "Next:")
         assert web.stop(signal.SIGTERM) == 0
     opened.open("about:blank")

@@ -18,12 +18,12 @@ from fix_log import (
     ITEM,
     ITEM_2,
     SOURCE,
+    announced_batch,
     batch_of,
     end_point,
     inserts,
     numbered,
     run_of,
-    told_batch,
     truncate,
 )
 from penstock.codec import ckt
@@ -184,7 +184,7 @@ def test_payloads_come_back_as_they_were() -> None:
         closed_us=5,
     )
     assert ckt.decode_footer(payload(ckt.encode_footer([], totals))) == ((), totals)
-    batch = told_batch([4, 5])
+    batch = announced_batch([4, 5])
     assert batch is not None
     entry = transactions_entry(2, first=4)
     parts = [ckt.encode_transactions_prefix(entry), batch.serialize()]

@@ -13,11 +13,11 @@ from fix_disk import Disk, PowerCut
 from fix_log import (
     FLUSH_FRAME_BYTES,
     SOURCE,
+    announced_batch,
     end_point,
     inserts,
     numbered,
     run_of,
-    told_batch,
     truncate,
 )
 from penstock.codec.ckt import HEAD
@@ -126,7 +126,7 @@ def test_a_marker_behind_the_last_row_waits_for_the_next_row() -> None:
     log.write(run_of(GROUPS[0]))
     log.flush()
     emptied = Run(
-        markers=(truncate(3, 2, "item"),), transactions=told_batch([2]), end=end_point(2, 3)
+        markers=(truncate(3, 2, "item"),), transactions=announced_batch([2]), end=end_point(2, 3)
     )
     log.write(emptied)
     log.flush()

@@ -64,12 +64,12 @@ def dated(segment: Segment) -> list[tuple[int, int, int]]:
 
 def placed(group: Sequence[Any], positions: Sequence[int]) -> Run:
     """Rows whose transactions were committed at these positions, as one run that ends."""
-    told = transactions_batch(
+    announced = transactions_batch(
         [(at, at + 1, COMMIT_TIME_US + number, 0) for number, at in enumerate(positions, 1)]
     )
     last = group[-1]
     end = replace(end_point(last.trx, last.gsn), position=positions[-1] + 1)
-    return Run(rows=(batch_of(ITEM, group),), transactions=told, end=end)
+    return Run(rows=(batch_of(ITEM, group),), transactions=announced, end=end)
 
 
 @given(
@@ -214,12 +214,12 @@ def test_falling_positions_are_seen_over_all_16_bytes(positions: list[int]) -> N
 def test_numbers_that_rise_take_few_bytes() -> None:
     """A transaction of one row costs no more than the position and time that rows once had."""
     count = 20_000
-    told = transactions_batch(
+    announced = transactions_batch(
         [
             (2**40 + 264 * n, 2**40 + 264 * n + 48, COMMIT_TIME_US + 9 * n, 700 + n)
             for n in range(count)
         ]
     )
-    assert told is not None
+    assert announced is not None
     encoder = ckt.MessageEncoder(TRANSACTIONS_SCHEMA, "zstd")
-    assert sum(map(len, encoder.encode(told))) < 9 * count
+    assert sum(map(len, encoder.encode(announced))) < 9 * count

@@ -18,6 +18,7 @@ from fix_log import (
     ITEM,
     SOURCE,
     Change,
+    announced_batch,
     batch_of,
     end_point,
     inserts,
@@ -25,7 +26,6 @@ from fix_log import (
     plain_rows,
     plain_segment,
     run_of,
-    told_batch,
     truncate,
 )
 from penstock.host import faults
@@ -284,12 +284,12 @@ def test_runs_that_do_not_continue_the_log_are_refused_before_anything_is_writte
     wrong = [
         run_of(second),  # rows missing
         run_of(first[1:]),
-        told(rows=run_of(first).rows, end=end_point(1, 4)),  # says more than it has
-        told(rows=run_of(first).rows, end=end_point(0, 3)),
-        told(rows=(batch_of(ITEM, [first[0], first[2], first[1]]),), end=end_point(1, 3)),
-        told(rows=(batch_of(ITEM, first[:2]), batch_of(EVENT, [])), end=end_point(1, 2)),
-        told(rows=run_of(first[:2]).rows * 2, end=end_point(1, 4)),  # rows twice
-        told(markers=(truncate(1, 1, "item"),), end=end_point(1, 0)),
+        announced(rows=run_of(first).rows, end=end_point(1, 4)),  # says more than it has
+        announced(rows=run_of(first).rows, end=end_point(0, 3)),
+        announced(rows=(batch_of(ITEM, [first[0], first[2], first[1]]),), end=end_point(1, 3)),
+        announced(rows=(batch_of(ITEM, first[:2]), batch_of(EVENT, [])), end=end_point(1, 2)),
+        announced(rows=run_of(first[:2]).rows * 2, end=end_point(1, 4)),  # rows twice
+        announced(markers=(truncate(1, 1, "item"),), end=end_point(1, 0)),
     ]
     disk = Disk()
     with opened(disk) as log:
@@ -300,26 +300,28 @@ def test_runs_that_do_not_continue_the_log_are_refused_before_anything_is_writte
         assert disk.trace == []
         log.write(run_of(first))
         with pytest.raises(RunInvalid, match="transaction 1"):
-            log.write(told(rows=run_of(numbered([inserts(4)])[0][3:]).rows, end=end_point(2, 4)))
+            log.write(
+                announced(rows=run_of(numbered([inserts(4)])[0][3:]).rows, end=end_point(2, 4))
+            )
         with pytest.raises(RunInvalid, match="position"):
             log.write(Run(end=FlushPoint(position=10, gsn=3, trx=1)))
         log.flush()
 
 
-def told(**more: Any) -> Run:
+def announced(**more: Any) -> Run:
     """A run that tells transaction 1."""
-    return Run(transactions=told_batch([1]), **more)
+    return Run(transactions=announced_batch([1]), **more)
 
 
 def test_every_transaction_is_announced_once_in_order_before_anything_is_written() -> None:
-    """Of a row whose transaction is not told nobody could say where it was committed."""
+    """Of a row whose transaction is not announced nobody could say where it was committed."""
     first, second = GROUPS[0], GROUPS[1]
     both = run_of([*first, *second])
     wrong = [
         replace(run_of(first), transactions=None),
-        replace(run_of(first), transactions=told_batch([1, 2])),  # one that has no end yet
-        replace(both, transactions=told_batch([1])),
-        replace(both, transactions=told_batch([2, 1])),  # their positions fall
+        replace(run_of(first), transactions=announced_batch([1, 2])),  # one that has no end yet
+        replace(both, transactions=announced_batch([1])),
+        replace(both, transactions=announced_batch([2, 1])),  # their positions fall
         replace(both, transactions=None, end=None),  # two at once are open
     ]
     disk = Disk()
@@ -332,7 +334,7 @@ def test_every_transaction_is_announced_once_in_order_before_anything_is_written
         log.write(run_of(first[:1], ended=False))
         log.write(run_of(first[1:]))
         with pytest.raises(RunInvalid, match="lower position"):
-            log.write(replace(run_of(second), transactions=told_batch([0])))
+            log.write(replace(run_of(second), transactions=announced_batch([0])))
         log.write(run_of(second))
         log.rotate()
     with open_segment(LOG / "0.ckt", files=disk) as segment:

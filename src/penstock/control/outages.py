@@ -121,14 +121,14 @@ def read_retries(config: Config, processes: Iterable[ProcessState]) -> tuple[Ret
             data = REAL_FILES.read_whole(config.layout.run / names[process.name])
         except FileMissing:
             continue
-        told = msgspec.json.decode(data, type=_Written)
-        if told.pid == process.pid and told.state in ("retrying", "reconnecting"):
+        written = msgspec.json.decode(data, type=_Written)
+        if written.pid == process.pid and written.state in ("retrying", "reconnecting"):
             found.append(
                 Retry(
                     process=process.name,
-                    error=told.problem,
-                    since_us=told.problem_since_us,
-                    next_us=told.next_try_us,
+                    error=written.problem,
+                    since_us=written.problem_since_us,
+                    next_us=written.next_try_us,
                 )
             )
     return tuple(found)

@@ -54,12 +54,12 @@ def _verdict(column: ColumnPlan) -> str:
         f"{loss.name}: {mapping.chosen.get(loss.name, 'TO BE CHOSEN')}" for loss in mapping.losses
     ]
     parts += [f"{name}: {choice}" for name, choice in mapping.chosen.items() if mapping.exact]
-    told = "; ".join(parts) or "exact"
+    text = "; ".join(parts) or "exact"
     if column.is_generated:
-        told += "; computed by the source"
+        text += "; computed by the source"
     if column.target != column.name:
-        told += f"; named {column.target}"
-    return f"{told} ({mapping.note})" if mapping.note else told
+        text += f"; named {column.target}"
+    return f"{text} ({mapping.note})" if mapping.note else text
 
 
 def _outcome(plan: Plan) -> Iterator[str]:

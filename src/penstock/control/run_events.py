@@ -89,7 +89,7 @@ class RunEvents:
         self._take_tables(status, report)
 
     def _take_up(self, status: Status, report: ReportEvent) -> None:
-        """What an earlier run has done is told in a line, not as if it happened now."""
+        """What an earlier run has done is reported in one line, not as if it happened now."""
         handover = status.handover
         earlier = [step for step in handover.steps if step.at < self._started] if handover else []
         self._steps_reported = len(earlier)

@@ -65,7 +65,7 @@ class TableCopier:
         self._config = config
         self._sessions = sessions
         self._copies: dict[tuple[TableName, int], _Copy] = {}
-        self._told: list[CopyNote] = []
+        self._reported: list[CopyNote] = []
         self._turn = threading.Lock()
 
     def __enter__(self) -> TableCopier:
@@ -97,10 +97,10 @@ class TableCopier:
 
     def _tell(self) -> None:
         notes = [copy.note for copy in self._copies.values()]
-        if notes != self._told:
+        if notes != self._reported:
             REAL_FILES.make_directory(self._config.layout.run)
             REAL_FILES.replace(self._config.layout.run / NOTES_NAME, msgspec.json.encode(notes))
-            self._told = notes
+            self._reported = notes
 
 
 class _Copy:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.codec import ckt
 from penstock.codec.ckt import FlushFrame, FrameEntry, FrameKind, RowsFlag, TableTotals, Totals
 from penstock.log.frames import FrameReader, SegmentCorrupt, corrupt, place_entry
-from penstock.log.transactions import check_told
+from penstock.log.transactions import check_announced
 from penstock.model import FlushPoint, Op, Relation, Rows
 
 _SEARCH_BLOCK_BYTES = 2**20
@@ -261,7 +261,7 @@ def scan(reader: FrameReader) -> Scan:
             raise
         result.torn = error
     try:
-        check_told(result.builder.entries, result.builder.start, result.builder.end)
+        check_announced(result.builder.entries, result.builder.start, result.builder.end)
     except ckt.FrameInvalid as error:
         raise corrupt(reader.path, error) from error
     return result

@@ -196,7 +196,7 @@ def _compared_with_last(place: Place, state: LogState, last: SegmentFile) -> Log
     """Check the last closed segment against the state; the newer of the two is right."""
     with _opened(place, last) as segment:
         header, end = segment.header, segment.end
-        told = _state_of(segment)
+        from_last = _state_of(segment)
     check_owner(last.path, header.log_id, header.source, state.log_id, state.source)
     if last.number == state.number_next - 1:
         if header.file_id != state.last_file_id or not continues(end, state.end):
@@ -204,7 +204,7 @@ def _compared_with_last(place: Place, state: LogState, last: SegmentFile) -> Log
         return state
     if last.number >= state.number_next:
         logger.warning("log state was older than its segments", segment=last.path.name)
-        return store_state(place, changed(told, number_linked=state.number_linked))
+        return store_state(place, changed(from_last, number_linked=state.number_linked))
     logger.info(
         "newest segments are gone from the log, as after loading",
         segment=last.path.name,

@@ -24,7 +24,7 @@ from penstock.log import order
 from penstock.log.frames import FrameReader, corrupt, is_header_torn
 from penstock.log.index import read_trailer, scan
 from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, list_open_segments, parse_name
-from penstock.log.transactions import Transactions, check_told, never_fall
+from penstock.log.transactions import Transactions, check_announced, never_fall
 from penstock.model import FlushPoint, Marker, PenstockError, Relation, Rows, TableName
 
 
@@ -93,7 +93,7 @@ class Segment:
         self.is_closed = is_closed
         self._relations: dict[int, Relation] = {}
         try:
-            check_told(entries, self.start, self.end)
+            check_announced(entries, self.start, self.end)
         except ckt.FrameInvalid as error:
             raise corrupt(self.path, error) from error
         self.transactions = Transactions(entries, self.start, self.end, self._read_transactions)

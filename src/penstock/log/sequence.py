@@ -29,13 +29,13 @@ class RunInvalid(PenstockError):
 class Sequence:
     """Where the log is. gsn: last row's number. trx: highest seen. end: last end of a run.
 
-    told: the last transaction that was announced, that is whose commit position is known: position,
-    0 before any. at_commit: the last run ended where a transaction ends.
+    announced: the last transaction whose commit position is known; position: that one, 0 before
+    any. at_commit: the last run ended where a transaction ends.
     """
 
     gsn: int
     trx: int
-    told: int
+    announced: int
     end: FlushPoint
     position: int = 0
     at_commit: bool = True
@@ -43,7 +43,7 @@ class Sequence:
 
 def start_of(point: FlushPoint) -> Sequence:
     """The sequence directly after a flush point."""
-    return Sequence(gsn=point.gsn, trx=point.trx, told=point.trx, end=point)
+    return Sequence(gsn=point.gsn, trx=point.trx, announced=point.trx, end=point)
 
 
 def advance(last: Sequence, run: Run) -> Sequence:
@@ -52,35 +52,41 @@ def advance(last: Sequence, run: Run) -> Sequence:
     trx = last.trx
     for rows in run.rows:
         low, high = _bounds(rows)
-        if low <= last.told:
+        if low <= last.announced:
             raise _invalid(f"transaction {low} in {rows.relation.full_name}", last)
         trx = max(trx, high)
     for marker in run.markers:
         if not last.gsn <= marker.gsn <= gsn or marker.trx < last.end.trx:
             raise _invalid(f"{marker.kind} marker behind row {marker.gsn}", last)
         trx = max(trx, marker.trx)
-    told, position = _told(last, run)
+    announced, position = _announced(last, run)
     if run.end is None:
-        if trx > told + 1:
-            raise _invalid(f"transaction {trx} behind transaction {told}, the last announced", last)
-        return replace(last, gsn=gsn, trx=trx, told=told, position=position, at_commit=False)
+        if trx > announced + 1:
+            raise _invalid(
+                f"transaction {trx} behind transaction {announced}, the last announced", last
+            )
+        return replace(
+            last, gsn=gsn, trx=trx, announced=announced, position=position, at_commit=False
+        )
     end = run.end
     if end.gsn != gsn or end.trx < trx or end.position < last.end.position:
         raise _invalid(f"flush point {end} behind row {gsn}, transaction {trx}", last)
-    if end.trx != told:
-        raise _invalid(f"flush point {end} behind transaction {told}, the last announced", last)
-    return Sequence(gsn=gsn, trx=end.trx, told=told, end=end, position=position)
+    if end.trx != announced:
+        raise _invalid(
+            f"flush point {end} behind transaction {announced}, the last announced", last
+        )
+    return Sequence(gsn=gsn, trx=end.trx, announced=announced, end=end, position=position)
 
 
-def _told(last: Sequence, run: Run) -> tuple[int, int]:
+def _announced(last: Sequence, run: Run) -> tuple[int, int]:
     """The last transaction that is announced in this run, and its position."""
     if run.transactions is None or not run.transactions.num_rows:
-        return last.told, last.position
+        return last.announced, last.position
     positions = run.transactions.column(0)
     first, final = (to_ordinal(positions[at].as_py()) for at in (0, len(positions) - 1))
     if first < last.position or not never_fall(positions):
-        raise _invalid(f"transaction {last.told + 1} at a lower position", last)
-    return last.told + len(positions), final
+        raise _invalid(f"transaction {last.announced + 1} at a lower position", last)
+    return last.announced + len(positions), final
 
 
 def _dense_count(last: int, batches: tuple[Rows, ...]) -> int:

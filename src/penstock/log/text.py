@@ -129,8 +129,8 @@ def _ends(segment: Segment, trx: int, behind: int, position_text: PositionText) 
 
 
 def _marked(segment: Segment, trx: int) -> Transaction | None:
-    told = segment.transactions
-    return told.find(trx) if told.is_marked(trx) else None
+    transactions = segment.transactions
+    return transactions.find(trx) if transactions.is_marked(trx) else None
 
 
 class _RowTexts:

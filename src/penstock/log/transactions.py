@@ -34,26 +34,28 @@ class Transaction:
     origin: int
 
 
-def check_told(entries: Iterable[FrameEntry], start: FlushPoint, end: FlushPoint) -> None:
+def check_announced(entries: Iterable[FrameEntry], start: FlushPoint, end: FlushPoint) -> None:
     """Raise FrameInvalid unless every transaction between these points is there, once, in order.
 
     And unless all rows are of one of these: for another the commit position would be unknown.
     """
-    told = start.trx
+    announced = start.trx
     for entry in entries:
         if entry.kind == FrameKind.TRANSACTIONS:
-            if entry.trx_first != told + 1:
-                raise _untold(entry.offset_bytes, told + 1, entry.trx_first)
-            told = entry.trx_last
+            if entry.trx_first != announced + 1:
+                raise _not_announced(entry.offset_bytes, announced + 1, entry.trx_first)
+            announced = entry.trx_last
         elif entry.kind == FrameKind.ROWS and not (
             start.trx < entry.trx_first <= entry.trx_last <= end.trx
         ):
-            raise _untold(entry.offset_bytes, f"{start.trx + 1} to {end.trx}", entry.trx_last)
-    if told != end.trx:
-        raise _untold(0, end.trx, told)
+            raise _not_announced(
+                entry.offset_bytes, f"{start.trx + 1} to {end.trx}", entry.trx_last
+            )
+    if announced != end.trx:
+        raise _not_announced(0, end.trx, announced)
 
 
-def _untold(offset_bytes: int, expected: int | str, actual: int) -> FrameInvalid:
+def _not_announced(offset_bytes: int, expected: int | str, actual: int) -> FrameInvalid:
     return FrameInvalid(
         f"transactions are missing at byte {offset_bytes}: expected {expected}, got {actual}",
         offset_bytes=offset_bytes,
@@ -87,7 +89,9 @@ class Transactions:
         end: FlushPoint,
         read: Callable[[FrameEntry], pa.RecordBatch],
     ) -> None:
-        """entries: the segment's frames, that `check_told` has passed. read: raises its errors."""
+        """entries: the segment's frames, which `check_announced` has passed. read: raises
+        its errors.
+        """
         self._frames = [entry for entry in entries if entry.kind == FrameKind.TRANSACTIONS]
         self._firsts = [entry.trx_first for entry in self._frames]
         self._read = read
@@ -142,7 +146,7 @@ class Transactions:
         bounds = pc.min_max(numbers).as_py()
         low, high = bounds["min"] or self.first, bounds["max"] or self.first - 1
         if low < self.first or high > self.last:
-            raise _untold(0, f"{self.first} to {self.last}", high)
+            raise _not_announced(0, f"{self.first} to {self.last}", high)
         batches = self._between(low, high)
         schema = rows.schema
         for field in DATED_FIELDS:

@@ -90,7 +90,7 @@ def unreachable(error: PenstockError, side: Side) -> Finding:
     )
 
 
-def untold(error: PenstockError, side: Side) -> Finding:
+def tables_not_read(error: PenstockError, side: Side) -> Finding:
     """The finding for a source whose tables cannot be read from its catalogue."""
     return Finding(
         code=error.code,

@@ -222,8 +222,8 @@ class Interface:
         await asyncio.to_thread(give_action, watch.config, word)
         logger.info("action given", pipeline=watch.config.pipeline.name, word=word)
         watch.look_now()
-        told = "is asked to pause" if word == "PAUSE" else "is asked to go on"
-        return self._back(request, "", f"the pipeline {told}")
+        outcome = "is asked to pause" if word == "PAUSE" else "is asked to go on"
+        return self._back(request, "", f"the pipeline {outcome}")
 
     async def act_on_table(self, request: Request) -> Response:
         """Add or remove a table, pause it, let it go on, or have its rows copied again."""
@@ -233,13 +233,11 @@ class Interface:
         if table_request is None:
             raise HTTPException(HTTPStatus.NOT_FOUND)
         table = _table_of(form)
-        make, told = table_request
+        make, outcome = table_request
         await asyncio.to_thread(make, watch.config, table)
-        logger.info(
-            "table table_request made", pipeline=watch.config.pipeline.name, table=str(table)
-        )
+        logger.info("table request made", pipeline=watch.config.pipeline.name, table=str(table))
         watch.look_now()
-        return self._back(request, "tables", f"{table} {told}")
+        return self._back(request, "tables", f"{table} {outcome}")
 
     async def _checked_form(self, request: Request) -> dict[str, str]:
         """The form's fields; refuse what does not come from one of our own pages."""
@@ -250,10 +248,10 @@ class Interface:
             raise HTTPException(HTTPStatus.FORBIDDEN, "this form is not from this page: reload it")
         return form
 
-    def _back(self, request: Request, anchor: str, told: str) -> Response:
+    def _back(self, request: Request, anchor: str, notice: str) -> Response:
         """To the page again; with JavaScript the page is still there and gets a short text."""
         if "application/json" in request.headers.get("accept", ""):
-            return _json({"told": told})
+            return _json({"notice": notice})
         name = request.path_params["name"]
         return RedirectResponse(
             f"/pipelines/{name}" + (f"#{anchor}" if anchor else ""), HTTPStatus.SEE_OTHER

@@ -35,7 +35,7 @@ def beside(configs: Sequence[Config], host: str, port: int, *, say: Say) -> Iter
     from penstock.web.server import WebOptions, serving
 
     with serving(configs, WebOptions(host=host, port=port, token=_token())) as served:
-        say(*_told(served, "it ends with the run"))
+        say(*_served_lines(served, "it ends with the run"))
         yield
 
 
@@ -48,7 +48,7 @@ def serve(
 
     options = WebOptions(host=host, port=port, token=_token(), allowed_hosts=tuple(allowed))
     serve_until_stopped(
-        configs, options, on_served=lambda served: say(*_told(served, "Ctrl-C ends it"))
+        configs, options, on_served=lambda served: say(*_served_lines(served, "Ctrl-C ends it"))
     )
 
 
@@ -56,7 +56,7 @@ def _token() -> str | None:
     return os.environ.get(TOKEN_VARIABLE) or None
 
 
-def _told(served: Served, end: str) -> tuple[str, dict[str, str]]:
+def _served_lines(served: Served, end: str) -> tuple[str, dict[str, str]]:
     text, fields = f"web interface at {served.url} ({end})", {"url": served.url}
     if served.made_token:
         text += f"\ntoken to log in with, shown this once: {served.made_token}"

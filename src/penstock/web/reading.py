@@ -325,11 +325,11 @@ def _trouble_of_outage(outage: Outage) -> Trouble:
 
 def _distinct(troubles: Sequence[Trouble]) -> tuple[Trouble, ...]:
     """Each once: of two readers with the same trouble the first one reports it."""
-    told: list[Trouble] = []
+    distinct: list[Trouble] = []
     for trouble in troubles:
-        if not any(one.error.endswith(trouble.error) for one in told):
-            told.append(trouble)
-    return tuple(told)
+        if not any(one.error.endswith(trouble.error) for one in distinct):
+            distinct.append(trouble)
+    return tuple(distinct)
 
 
 def state_of(reading: Reading) -> str:

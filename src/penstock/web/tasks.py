@@ -108,23 +108,23 @@ class WebTask:
 
     def _take(self, line: str) -> None:
         try:
-            told = msgspec.json.decode(line, type=dict[str, Any])
+            event = msgspec.json.decode(line, type=dict[str, Any])
         except msgspec.DecodeError:
             logger.warning("a task reported something else", line_length=len(line))
             return
         view = self.view
-        if "finding" in told:
-            self._change(findings=(*view.findings, told["finding"]))
-        elif "report" in told:
-            self._done(report=told["report"], findings=tuple(told["report"]["findings"]))
-        elif "waiting" in told:
-            self._change(waiting=told["waiting"])
-        elif "progress" in told:
-            self._change(progress=told["progress"], waiting="")
-        elif "result" in told:
-            self._done(result=told["result"], waiting="")
-        elif "error" in told:
-            self._change(error=told["error"], waiting="")
+        if "finding" in event:
+            self._change(findings=(*view.findings, event["finding"]))
+        elif "report" in event:
+            self._done(report=event["report"], findings=tuple(event["report"]["findings"]))
+        elif "waiting" in event:
+            self._change(waiting=event["waiting"])
+        elif "progress" in event:
+            self._change(progress=event["progress"], waiting="")
+        elif "result" in event:
+            self._done(result=event["result"], waiting="")
+        elif "error" in event:
+            self._change(error=event["error"], waiting="")
 
     def _done(self, **fields: Any) -> None:
         """It has reported everything; its process ends a moment later."""

@@ -243,13 +243,13 @@ cdef class _Walker:
     cdef int _move(self, const uint8_t* block, int64_t start, int64_t end) noexcept nogil:
         """Go to where the event ends in its file: its head has only the lower 32 bits of that."""
         cdef uint8_t kind = block[start + 4]
-        cdef uint32_t told = <uint32_t>little(block + start + 13, 4)
+        cdef uint32_t stated = <uint32_t>little(block + start + 13, 4)
         cdef int64_t expected = self.offset + end - start, gap
         if block[start + 17] & ARTIFICIAL or kind == HEARTBEAT or kind == HEARTBEAT_V2:
             return GO_ON
-        if told == 0 and (kind == FORMAT_DESCRIPTION or <uint32_t>expected != 0):
+        if stated == 0 and (kind == FORMAT_DESCRIPTION or <uint32_t>expected != 0):
             return GO_ON
-        gap = <uint32_t>(told - <uint32_t>expected)
+        gap = <uint32_t>(stated - <uint32_t>expected)
         expected += gap
         if gap > GAP_MAX or expected >> OFFSET_BITS:
             return fail(&self._trouble, BAD_PLACE, start)

@@ -330,14 +330,14 @@ class Walker(ABC):
 
     def _offset_behind(self, block: memoryview, start: int, end: int) -> int:
         """Where the event ends in its file: the head has only the lower 32 bits of that."""
-        kind, flags, told = block[start + 4], u16(block, start + 17), u32(block, start + 13)
+        kind, flags, stated = block[start + 4], u16(block, start + 17), u32(block, start + 13)
         if flags & EventFlag.ARTIFICIAL or kind in HEARTBEATS:
             return self.offset
         expected = self.offset + end - start
-        if told == 0 and (kind == EventKind.FORMAT_DESCRIPTION or expected & 0xFFFF_FFFF):
+        if stated == 0 and (kind == EventKind.FORMAT_DESCRIPTION or expected & 0xFFFF_FFFF):
             return self.offset
         # The server may have left events out before this one, but never goes back.
-        gap = told - expected & 0xFFFF_FFFF
+        gap = stated - expected & 0xFFFF_FFFF
         behind = expected + gap
         if gap > GAP_MAX_BYTES or behind >> OFFSET_BITS:
             raise binlog_error(Reason.PLACE, start)

@@ -267,13 +267,13 @@ def _bit(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
 def _json(_: SourceType, server: Server, key_bytes: int | None) -> Held:
     engine = server.engine
     own = "MySQL's JSON would change" if engine is Engine.MYSQL else "MariaDB's JSON would check"
-    told = printed(server, key_bytes, None)
+    as_printed = printed(server, key_bytes, None)
     note = f"the document's text, unchanged ({own} it)"
     return Held(
-        target_type=told.target_type,
-        source_form=told.source_form,
-        target_form=told.target_form,
-        cases=told.cases,
+        target_type=as_printed.target_type,
+        source_form=as_printed.source_form,
+        target_form=as_printed.target_form,
+        cases=as_printed.cases,
         note=note,
     )
 

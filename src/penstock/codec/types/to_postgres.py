@@ -89,8 +89,8 @@ def _decimal(kind: SourceType) -> Held:
 
 
 def _year(kind: SourceType) -> Held:
-    told = _plain("smallint", Kind.INTEGER)
-    return replace(told, source_form=Form(kind=Kind.YEAR)) if kind.is_short_year else told
+    plain = _plain("smallint", Kind.INTEGER)
+    return replace(plain, source_form=Form(kind=Kind.YEAR)) if kind.is_short_year else plain
 
 
 def _bit(kind: SourceType) -> Held:
@@ -213,27 +213,27 @@ def _bytes(kind: SourceType, key_bytes: int | None) -> Held:
 def _labels(kind: SourceType) -> Held:
     """Text; only few have a label that text of PostgreSQL's cannot be."""
     note = "the label" if kind.base == "enum" else "the labels, with commas between them"
-    told = _plain("text", Kind.TEXT, note=note)
+    plain = _plain("text", Kind.TEXT, note=note)
     parsed = parse_type(kind.text)
     if parsed is None or not any(map(_NUL_PRINTED.search, parsed.labels)):
-        return told
-    return replace(told, cases=(_NUL_CASE,))
+        return plain
+    return replace(plain, cases=(_NUL_CASE,))
 
 
 def _json(kind: SourceType) -> Held:
     """MariaDB's JSON is text that it checks, and not as strictly as others."""
     note = "the document's text, unchanged"
-    told = _plain("json", Kind.TEXT, cast="::json", note=note)
+    plain = _plain("json", Kind.TEXT, cast="::json", note=note)
     if kind.engine is not Engine.MARIADB:
-        return told
+        return plain
     text = Held(
         target_type="text",
-        source_form=told.source_form,
-        target_form=told.target_form,
+        source_form=plain.source_form,
+        target_form=plain.target_form,
         write=Write(name=AS_TEXT),
         note="the text that the source prints",
     )
-    return replace(told, cases=(Case(loss="loose json"),), text=text)
+    return replace(plain, cases=(Case(loss="loose json"),), text=text)
 
 
 def _address(width: int) -> Held:

@@ -128,13 +128,13 @@
     }
   }
 
-  function announce(told) {
+  function announce(announcements) {
     if (heard === null) {
-      heard = { ...told };
+      heard = { ...announcements };
       return;
     }
-    const news = Object.entries(told).filter(([name, text]) => heard[name] !== text);
-    Object.assign(heard, told);
+    const news = Object.entries(announcements).filter(([name, text]) => heard[name] !== text);
+    Object.assign(heard, announcements);
     if (news.length) announcer.textContent = news.map(([, text]) => text).join(". ");
   }
 
@@ -144,10 +144,10 @@
     source.addEventListener("open", () => show(held ? "held" : "", held ? "held" : "live"));
     source.addEventListener("error", () => show("lost", "no connection, trying again"));
     source.addEventListener("page", (event) => {
-      const told = JSON.parse(event.data);
-      document.title = told.title;
-      for (const [name, html] of Object.entries(told.regions)) waiting.set(name, html);
-      announce(told.announcements);
+      const latest = JSON.parse(event.data);
+      document.title = latest.title;
+      for (const [name, html] of Object.entries(latest.regions)) waiting.set(name, html);
+      announce(latest.announcements);
       update();
     });
     source.addEventListener("broken", (event) => {
@@ -169,19 +169,19 @@
   }
 
   // --- buttons ---------------------------------------------------------------------------------
-  const told = one("#told");
+  const notice = one("#notice");
   const AGAIN_MS = 1000; // the second click of a double click must not undo the first
-  const TOLD_MS = 8000;
+  const NOTICE_MS = 8000;
   const sent = new Map();
   let vanishes = 0;
 
   function say(ok, text) {
     clearTimeout(vanishes);
-    told.className = ok ? "told good" : "told";
-    told.setAttribute("role", ok ? "status" : "alert");
-    told.hidden = false;
-    one("#told-text").textContent = text;
-    if (ok) vanishes = setTimeout(() => { told.hidden = true; }, TOLD_MS);
+    notice.className = ok ? "notice good" : "notice";
+    notice.setAttribute("role", ok ? "status" : "alert");
+    notice.hidden = false;
+    one("#notice-text").textContent = text;
+    if (ok) vanishes = setTimeout(() => { notice.hidden = true; }, NOTICE_MS);
   }
 
   function addressOf(form, button) {
@@ -203,7 +203,7 @@
     if (!kind.includes("json")) throw new Error(`answer ${answer.status}`);
     const said = await answer.json();
     if (answer.ok) {
-      say(true, said.told);
+      say(true, said.notice);
       form.reset();
       const details = button?.closest("details");
       if (details) document.getElementById(details.id)?.removeAttribute("open");
@@ -214,8 +214,8 @@
     if (id) focusOn(id);
   }
 
-  if (page && told) {
-    one("#told-close").addEventListener("click", () => { told.hidden = true; });
+  if (page && notice) {
+    one("#notice-close").addEventListener("click", () => { notice.hidden = true; });
     document.addEventListener("submit", (event) => {
       if (!page.contains(event.target)) return;
       event.preventDefault();

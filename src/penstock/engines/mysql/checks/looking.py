@@ -12,7 +12,7 @@ from penstock.engines.mysql.connect import Connection, connect, server_errors
 from penstock.engines.mysql.log_start import resume_point, server_id_of
 from penstock.engines.mysql.source.catalog import Survey, captured_tables, open_catalog, survey
 from penstock.model import PenstockError
-from penstock.ports.checks import Examined, Looked, Side, SourceSeen, untold
+from penstock.ports.checks import Examined, Looked, Side, SourceSeen, tables_not_read
 from penstock.ports.registry import engine_at
 from penstock.ports.target import target_name
 
@@ -63,7 +63,7 @@ def _survey(examined: Examined, connection: Connection, looked: Looked) -> Surve
             looked.findings.extend(new)
             captured_tables(connection, patterns)
     except PenstockError as error:
-        looked.findings.append(untold(error, Side.SOURCE))
+        looked.findings.append(tables_not_read(error, Side.SOURCE))
     return seen
 
 

@@ -399,13 +399,15 @@ class _Taking:
 def _own_position(reader: Connection) -> BinlogPosition:
     """The place of a MariaDB connection's snapshot, exactly."""
     found = rows(reader, POSITION_OF_SNAPSHOT, doing="asking for a snapshot's position")
-    told = {row["variable_name"].lower(): row["value"] for row in found}
-    if not told.get("binlog_snapshot_file"):
+    found_values = {row["variable_name"].lower(): row["value"] for row in found}
+    if not found_values.get("binlog_snapshot_file"):
         raise LogOff(
             f"{reader.server} writes no binlog",
             hint="Set log_bin = binlog and server_id in the server's configuration; restart it.",
         )
-    return BinlogPosition.at(told["binlog_snapshot_file"], int(told["binlog_snapshot_position"]))
+    return BinlogPosition.at(
+        found_values["binlog_snapshot_file"], int(found_values["binlog_snapshot_position"])
+    )
 
 
 def _differ() -> SnapshotsDiffer:

@@ -88,14 +88,14 @@ REFUSES_GENERATED = 180000
 @SOURCE_CHECKS.check("PG12", "replica identity", change_only=True)
 def identity(probe: Probe) -> Iterator[Finding]:
     """A table needs a primary key or another replica identity; NOTHING will do for inserts."""
-    told = set()
+    reported = set()
     for row in probe.rows(WITHOUT_IDENTITY, ids=probe.table_ids):
         what = f"{row['schema']}.{row['name']} {WITHOUT[row['identity']]}"
         if row["identity"] != "n":
             yield found("PG12", Severity.ERROR, what, _without(row), _identity_sql(probe, row))
             continue
         root = next(t for t in probe.tables if row["id"] in (t.source_id, *t.partition_leaves))
-        if root.name not in told:  # one partition is reported for all
+        if root.name not in reported:  # one partition is reported for all
             yield found(
                 "PG12",
                 Severity.WARNING,
@@ -106,7 +106,7 @@ def identity(probe: Probe) -> Iterator[Finding]:
                 "replica identity and publishes updates",
                 _identity_sql(probe, row),
             )
-        told.add(root.name)
+        reported.add(root.name)
     for left_out in probe.survey.excluded:
         if left_out.reason is Exclusion.PART_IDENTITY and left_out.mend:  # the root, not its parts
             yield found(

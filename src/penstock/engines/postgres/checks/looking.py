@@ -13,7 +13,7 @@ from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, serv
 from penstock.engines.postgres.source.catalog import Survey, open_catalog, survey
 from penstock.engines.postgres.target.shaped import postgres_definition
 from penstock.model import PenstockError, TableDefinition
-from penstock.ports.checks import Examined, Looked, Side, SourceSeen, untold
+from penstock.ports.checks import Examined, Looked, Side, SourceSeen, tables_not_read
 
 APPLICATION_NAME = "penstock doctor"
 
@@ -60,7 +60,7 @@ def _survey(examined: Examined, connection: psycopg.Connection, looked: Looked) 
             seen = survey(connection, examined.config.source.tables, dropped=examined.followed())
         tables, new = examined.judged(seen.tables)
     except PenstockError as error:
-        looked.findings.append(untold(error, Side.SOURCE))
+        looked.findings.append(tables_not_read(error, Side.SOURCE))
         return None
     looked.findings.extend(new)
     return replace(seen, tables=tables)

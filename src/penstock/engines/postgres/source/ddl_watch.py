@@ -127,11 +127,11 @@ class WatchState:
 
         All at once, as tables may have changed their names with each other.
         """
-        told = dict(self.renamed)
+        new_names = dict(self.renamed)
         now = {table.source_id: table.name for table in tables}
         return tuple(
-            replace(shape, name=told[shape.name])
-            if shape.name in told and now.get(shape.source_id) == told[shape.name]
+            replace(shape, name=new_names[shape.name])
+            if shape.name in new_names and now.get(shape.source_id) == new_names[shape.name]
             else shape
             for shape in self.shapes
         )
@@ -193,7 +193,7 @@ class DdlWatch:
         self._pending: deque[_Pending] = deque()
         self._truncated: dict[TableName, int] = {}
         self._renamed: dict[TableName, TableName] = {}
-        self._told = {old for old, _ in state.renamed} if state else set()
+        self._reported = {old for old, _ in state.renamed} if state else set()
 
     # -- what the extractor calls ----------------------------------------------------------------
 
@@ -417,7 +417,7 @@ class DdlWatch:
         stop = difference.stop if difference is not None else None
         if not self._takes(name):
             # Perhaps the configuration has the new name already; once reported, it has neither.
-            return isinstance(stop, TableRenamed) and name not in self._told
+            return isinstance(stop, TableRenamed) and name not in self._reported
         return last is None or isinstance(stop, LEFT_BY_ITSELF)  # None: it was dropped before
 
     def _brought_rows(
