@@ -101,15 +101,15 @@ def lent(server: MySQLServer, table: TableDefinition) -> Iterator[ProxiedSession
 def copy_table(
     server: MySQLServer,
     table: TableDefinition,
-    ends: ServerPair,
+    servers: ServerPair,
     target: psycopg.Connection,
     schema: str = "",
 ) -> int:
     """Copy a table whole, into this schema; the number of rows."""
-    way, name = read_plan_of(table, ends), table.name
+    read_plan, name = read_plan_of(table, servers), table.name
     with lent(server, table) as session:
-        select = KeyChunk(table=table.name, number=1).query(way.expressions)
-        rows = RowsOfChunk(session, select, way.cells, LineDialect.COPY)
+        select = KeyChunk(table=table.name, number=1).query(read_plan.expressions)
+        rows = RowsOfChunk(session, select, read_plan.cells, LineDialect.COPY)
         return into_postgres(
             rows, target, f"copy {quoted(schema or name.schema, name.name)} from stdin"
         )

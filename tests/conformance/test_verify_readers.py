@@ -146,7 +146,7 @@ class BothSides:
                 config.target.url, sessions=SESSIONS, part_bytes=SMALL_PART_BYTES
             ) as target,
         ):
-            [result] = compare_tables(pairs, source, target, ends=server_pair(config))
+            [result] = compare_tables(pairs, source, target, servers=server_pair(config))
         return result
 
 

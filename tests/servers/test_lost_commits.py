@@ -45,7 +45,7 @@ def test_commits_wait_for_the_disk(
     target = apply.open_target(target_url, {})
     look(target.connection)
     target.connection.close()
-    bulk = PostgresBulk(target_url, {}, application_name="test", ends=None)
+    bulk = PostgresBulk(target_url, {}, application_name="test", servers=None)
     look(bulk._connection)
     bulk.close()
     repair = PostgresRepair(target_url, None, {})

@@ -13,7 +13,7 @@ from fix_loader import Applying, LogMaker
 from fix_merge import ITEM, PARENT, TABLE, Start, delete, insert, update
 from penstock.engines.postgres.target import apply as applying
 from penstock.engines.postgres.target.enums import EnumLabelMissing
-from penstock.engines.postgres.target.merge import Merge, MergeSql, ReadPlan
+from penstock.engines.postgres.target.merge import Merge, MergeSql, MergeStrategy
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.send import PostgresStagingWriter
 from penstock.model import Identity, MarkerKind, PenstockError, Relation, TableName
@@ -403,7 +403,7 @@ def test_way_of_a_plain_table_is_upsert(start: Start) -> None:
     name = TableName("public", "t")
     table = applying.read_target_tables(target.target.connection, [name])[name]
     merge = Merge(relation=ITEM, table=table, staging="t_wkm", counts=Counts())
-    assert MergeSql(merge, replica=True).way is ReadPlan.UPSERT
+    assert MergeSql(merge, replica=True).strategy is MergeStrategy.UPSERT
 
 
 def test_rows_of_a_late_worker_are_noticed(start: Start, log: LogMaker) -> None:

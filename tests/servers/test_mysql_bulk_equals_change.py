@@ -40,17 +40,17 @@ def test_bulk_equals_change(
     with open_catalog(mysql_url) as connection:
         tables = captured_tables(connection, [f"{made.database}.*"])
     source = server_of(mysql_url)
-    ends = ServerPair(
+    servers = ServerPair(
         source=source,
         target=TypedServer(engine=Engine.POSTGRESQL, version=(18,)),
         choices=parse_choices(CHOICES, source.engine),
     )
-    bring(mysql, target_url, tables, ends, tmp_path)
+    bring(mysql, target_url, tables, servers, tmp_path)
     unequal: dict[str, Any] = {}
     with connect(target_url, application_name="test", options=EXACT_TEXT_SETTINGS) as target:
         for (name, column), what in made.names.items():
             (table,) = [one for one in tables if one.name.name == name]
-            equal = ends.mappings(table)[column].equal
+            equal = servers.mappings(table)[column].equal
             read = f"select id, {filled(equal.source, column)} from {name} order by id"
             ways = [list(mysql.execute(read, made.database))]
             for schema in ("bulk", "changed"):
@@ -67,7 +67,7 @@ def bring(
     server: MySQLServer,
     target_url: str,
     tables: list[TableDefinition],
-    ends: ServerPair,
+    servers: ServerPair,
     directory: Path,
 ) -> None:
     """Bring the tables both ways, into the schemas `bulk` and `changed`."""
@@ -75,14 +75,14 @@ def bring(
     bulk, changed = {database: "bulk"}, {database: "changed"}
     with connect(target_url, application_name="test", options=EXACT_TEXT_SETTINGS) as target:
         for namespaces in (bulk, changed):
-            shaped = [postgres_definition(table, ends, namespaces) for table in tables]
+            shaped = [postgres_definition(table, servers, namespaces) for table in tables]
             create_tables(target, shaped, namespaces)
         for table in tables:
-            copy_table(server, table, ends, target, bulk[database])
+            copy_table(server, table, servers, target, bulk[database])
     with segments_of(directory) as segments:
         log_id = segments[0].header.log_id
     applying = Applying(
-        target_url, directory / "log", namespaces=changed, choices=ends.choices, log_id=log_id
+        target_url, directory / "log", namespaces=changed, choices=servers.choices, log_id=log_id
     )
     applying.batch()
     applying.close()

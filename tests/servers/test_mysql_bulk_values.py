@@ -113,13 +113,13 @@ def unescaped(cell: bytes) -> str | None:
 
 
 def bulk_rows(
-    server: MySQLServer, table: TableDefinition, ends: ServerPair
+    server: MySQLServer, table: TableDefinition, servers: ServerPair
 ) -> list[list[str | None]]:
     """All rows of a table as lines of COPY have them."""
-    way = read_plan_of(table, ends)
+    read_plan = read_plan_of(table, servers)
     with lent(server, table) as session:
-        select = KeyChunk(table=table.name, number=1).query(way.expressions)
-        lines = b"".join(RowsOfChunk(session, select, way.cells, LineDialect.COPY))
+        select = KeyChunk(table=table.name, number=1).query(read_plan.expressions)
+        lines = b"".join(RowsOfChunk(session, select, read_plan.cells, LineDialect.COPY))
     return [[unescaped(cell) for cell in line.split(b"\t")] for line in lines.split(b"\n")[:-1]]
 
 
@@ -153,7 +153,7 @@ def same(expected: str | None, got: str | None, target_type: str, kind: str) -> 
 def test_every_value_is_read_as_it_is_decoded(filled: tuple[MySQLServer, Replica]) -> None:
     """All tables, all rows, all cells: the text for COPY says what the binlog says."""
     server, replica = filled
-    ends = server_pair(server)
+    servers = server_pair(server)
     with open_catalog(server.url()) as connection:
         tables = captured_tables(connection, ["rec.*"])
     assert len(tables) > 40
@@ -161,9 +161,9 @@ def test_every_value_is_read_as_it_is_decoded(filled: tuple[MySQLServer, Replica
         decoded = {
             next(iter(row.values())): (r, row) for r, row in replica.contents[table.name.name]
         }
-        read = bulk_rows(server, table, ends)
+        read = bulk_rows(server, table, servers)
         assert len(read) == len(decoded), table.name
-        mappings = ends.mappings(table)
+        mappings = servers.mappings(table)
         for cells in read:
             assert cells[0] is not None
             relation, row = decoded[int(cells[0])]
@@ -180,14 +180,14 @@ def test_every_value_is_read_as_it_is_decoded(filled: tuple[MySQLServer, Replica
 def test_postgresql_takes_every_value(filled: tuple[MySQLServer, Replica], target_url: str) -> None:
     """The lines are those that COPY reads, and as many rows arrive."""
     server, _ = filled
-    ends = server_pair(server)
+    servers = server_pair(server)
     with open_catalog(server.url()) as connection:
         tables = captured_tables(connection, ["rec.*"])
     with connect(target_url, application_name="test", options=EXACT_TEXT_SETTINGS) as target:
-        shaped = [postgres_definition(table, ends, {}) for table in tables]
+        shaped = [postgres_definition(table, servers, {}) for table in tables]
         create_tables(target, shaped, {})
         for table in tables:
-            copied = copy_table(server, table, ends, target)
+            copied = copy_table(server, table, servers, target)
             count = server.value(f"select count(*) from rec.`{table.name.name}`")
             assert copied == count, table.name
 
@@ -213,7 +213,7 @@ def test_nul_characters_are_removed_by_both_paths(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:
     """Bulk load and changes leave the same, for every type of text and in keys."""
-    database, ends = database_of(mysql_url), server_pair(mysql)
+    database, servers = database_of(mysql_url), server_pair(mysql)
     kinds = [*NUL_TEXTS, "varchar(9) primary key"]
     for place, kind in enumerate(kinds):
         key = "" if "key" in kind else "id int primary key, "
@@ -228,15 +228,15 @@ def test_nul_characters_are_removed_by_both_paths(
     names = {database: "again"}
     with connect(target_url, application_name="test", options=EXACT_TEXT_SETTINGS) as target:
         for namespaces in ({}, names):
-            shaped = [postgres_definition(table, ends, namespaces) for table in tables]
+            shaped = [postgres_definition(table, servers, namespaces) for table in tables]
             create_tables(target, shaped, namespaces)
         for table in tables:
-            copy_table(mysql, table, ends, target)
+            copy_table(mysql, table, servers, target)
             relation = relation_of_definition(table)
             found = mysql.execute(f"select * from {table.name.name}", database)
             log.transaction(*(insert(relation, *row) for row in found))
         log.close_segment()
-        applying = Applying(target_url, log.directory, namespaces=names, choices=ends.choices)
+        applying = Applying(target_url, log.directory, namespaces=names, choices=servers.choices)
         applying.batch()
         applying.close()
         for table in tables:

@@ -38,12 +38,12 @@ def test_every_column_keeps_its_type(mysql: MySQLServer, mysql_url: str) -> None
     server, target = server_of(mysql_url), database_of(target_url)
     with open_catalog(mysql_url) as connection:
         tables = captured_tables(connection, [f"{made.database}.*"])
-    ends = ServerPair(source=server, target=server, choices=Choices(everything="error"))
+    servers = ServerPair(source=server, target=server, choices=Choices(everything="error"))
     differing, count = {}, 0
     try:
         for table in tables:
             name = table.name.name
-            mysql.execute(create_sql(table, TableName(target, name), ends)[0])
+            mysql.execute(create_sql(table, TableName(target, name), servers)[0])
             found = types_of(mysql, target, name)
             for column, was in types_of(mysql, made.database, name).items():
                 count += 1
@@ -67,12 +67,12 @@ def test_every_column_keeps_its_values_when_they_change(mysql: MySQLServer, pipe
     """By changes alone, computed columns too: both databases print the same."""
     made = ManyColumns(mysql, pipe.source, columns_for(is_mariadb=mysql.is_mariadb))
     server, target = server_of(pipe.source), database_of(pipe.target)
-    ends = ServerPair(source=server, target=server, choices=Choices(everything="error"))
+    servers = ServerPair(source=server, target=server, choices=Choices(everything="error"))
     with open_catalog(pipe.source) as connection:
         tables = captured_tables(connection, [f"{made.database}.*"])
-    mappings = {table.name.name: ends.mappings(table) for table in tables}
+    mappings = {table.name.name: servers.mappings(table) for table in tables}
     for table in tables:
-        mysql.execute(create_sql(table, TableName(target, table.name.name), ends)[0])
+        mysql.execute(create_sql(table, TableName(target, table.name.name), servers)[0])
     pipe.extract()
     made.fill()
     pipe.extract()

@@ -44,12 +44,12 @@ ONE_ROW = "insert into {table} (id) values (5)"
 
 
 def made(
-    url: str, namespaces: dict[str, str], ends: ServerPair, tables: Sequence[TableDefinition]
+    url: str, namespaces: dict[str, str], servers: ServerPair, tables: Sequence[TableDefinition]
 ) -> list[str]:
     """Make tables, keys and foreign keys, twice: the second time nothing is left to do."""
     notes: list[str] = []
     for _ in range(2):
-        target = open_bulk_target(url, namespaces, application_name="test", ends=ends)
+        target = open_bulk_target(url, namespaces, application_name="test", servers=servers)
         with closing(target):
             notes += target.create(tables)
             target.add_keys(tables, threads=2, stop=lambda: False)
@@ -84,8 +84,8 @@ def test_from_postgresql(mysql: MySQLServer, landing: str, source_url: str) -> N
     with postgres_catalog.open_catalog(source_url) as connection:
         tables = postgres_catalog.captured_tables(connection, ["public.*"])
     database = database_of(landing)
-    ends = ServerPair(source=server_of(source_url), target=server_of(landing))
-    notes = made(landing, {"public": database}, ends, tables)
+    servers = ServerPair(source=server_of(source_url), target=server_of(landing))
+    notes = made(landing, {"public": database}, servers, tables)
     assert notes == []
     mysql.execute("insert into parent (code) values ('a')", database)
     mysql.execute("insert into child (flag) values (default)", database)
@@ -112,8 +112,8 @@ def test_from_mysql(mysql: MySQLServer, mysql_url: str, target_url: str) -> None
     mysql.execute(FROM_MYSQL, database)
     with mysql_catalog.open_catalog(mysql_url) as connection:
         tables = mysql_catalog.captured_tables(connection, [f"{database}.*"])
-    ends = ServerPair(source=server_of(mysql_url), target=server_of(target_url))
-    assert made(target_url, {database: "Landing"}, ends, tables) == []
+    servers = ServerPair(source=server_of(mysql_url), target=server_of(target_url))
+    assert made(target_url, {database: "Landing"}, servers, tables) == []
     with psycopg.connect(target_url, autocommit=True) as target:
         target.execute('set search_path = "Landing"')
         target.execute("insert into parent (code) values ('a')")
@@ -141,8 +141,8 @@ def test_within_the_family(mysql: MySQLServer, mysql_url: str, landing: str) -> 
     mysql.execute(FROM_MYSQL, database)
     with mysql_catalog.open_catalog(mysql_url) as connection:
         tables = mysql_catalog.captured_tables(connection, [f"{database}.*"])
-    ends = ServerPair(source=server_of(mysql_url), target=server_of(landing))
-    assert made(landing, {database: other}, ends, tables) == []
+    servers = ServerPair(source=server_of(mysql_url), target=server_of(landing))
+    assert made(landing, {database: other}, servers, tables) == []
     assert indexes(mysql, other, "child") == indexes(mysql, database, "child")
     for place in (database, other):
         mysql.execute("insert into parent (code) values ('a')", place)

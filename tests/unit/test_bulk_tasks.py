@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.load import chunk
 from penstock.load.bulk_tasks import partitions, partitions_beside, streams_per_task
 from penstock.model import TableName
-from penstock.ports.bulk import Chunk, ChunkOutcome, ChunkStatus, ChunkTask
+from penstock.ports.bulk import Chunk, ChunkOutcome, ChunkStatus, ChunkTask, TablePlan
 
 MIB = 2**20
 
@@ -118,3 +119,9 @@ def test_every_chunk_is_in_one_group(
     assert sorted(n for group in numbers(groups) for n in group) == list(range(len(tasks)))
     if max_threads < slots:
         assert len(groups) <= max_threads
+
+
+def test_the_read_plan_has_its_name_in_the_file() -> None:
+    """A bulk.json that was written before a name in the code changed is read as it was."""
+    fields = {field.name: field.encode_name for field in msgspec.structs.fields(TablePlan)}
+    assert fields["read_plan"] == "way"

@@ -47,7 +47,7 @@ def table(*columns: ColumnDefinition) -> TableDefinition:
 
 def test_members_in_bytes_and_years_of_two_digits_are_read_as_they_come_by_change() -> None:
     """Labels are text whatever their character set, and a year has its century."""
-    ends = ServerPair(source=MARIADB, target=POSTGRES)
+    servers = ServerPair(source=MARIADB, target=POSTGRES)
     definition = table(
         column("id", "int(11)", "int32"),
         column("e", "enum('a','b')", charset="binary", collation="binary"),
@@ -55,27 +55,27 @@ def test_members_in_bytes_and_years_of_two_digits_are_read_as_they_come_by_chang
         column("y", "year(2)", "int16"),
         column("z", "year(4)", "int16"),
     )
-    way = read_plan_of(definition, ends)
-    assert [cell.form for cell in way.cells[1:3]] == [CellForm.UTF8, CellForm.UTF8]
-    assert way.expressions[3:] == ("lpad(if(year(`y`) = 1900, 0, year(`y`)), 4, '0')", "`z`")
+    read_plan = read_plan_of(definition, servers)
+    assert [cell.form for cell in read_plan.cells[1:3]] == [CellForm.UTF8, CellForm.UTF8]
+    assert read_plan.expressions[3:] == ("lpad(if(year(`y`) = 1900, 0, year(`y`)), 4, '0')", "`z`")
 
 
-def task(definition: TableDefinition, ends: ServerPair) -> ChunkTask:
+def task(definition: TableDefinition, servers: ServerPair) -> ChunkTask:
     """A task of the table's first chunk."""
-    way = read_plan_of(definition, ends)
+    read_plan = read_plan_of(definition, servers)
     return ChunkTask(
         source_url="postgresql://a/b",
         target_url="mysql://c/d",
         table=definition.name,
         target=definition.name,
         chunk=Chunk(number=1, relation=definition.name, copy_out=""),
-        columns=way.columns,
+        columns=read_plan.columns,
         binary=False,
         snapshot_id="",
         snapshot_text="",
         plan="p",
         replica_role=False,
-        way=way,
+        read_plan=read_plan,
     )
 
 
@@ -92,12 +92,12 @@ def test_what_a_select_of_mysql_lists() -> None:
         column("z", "int(11)", "int32", generated="v", default="id * 2"),
     )
     choices = parse_choices({"zero dates": "null", "nul characters": "remove"}, Engine.MYSQL)
-    way = read_plan_of(definition, ServerPair(source=MYSQL, target=POSTGRES, choices=choices))
-    assert way.columns == ("id", "f", "b", "d", "l", "g", "y", "z")
-    assert way.expressions[:5] == (
+    read_plan = read_plan_of(definition, ServerPair(source=MYSQL, target=POSTGRES, choices=choices))
+    assert read_plan.columns == ("id", "f", "b", "d", "l", "g", "y", "z")
+    assert read_plan.expressions[:5] == (
         "`id`", "`f` * 1e0", "lpad(conv(`b` + 0, 10, 2), 3, '0')", "`d`", "`l`"
     )  # fmt: skip
-    assert [cell.form for cell in way.cells] == [
+    assert [cell.form for cell in read_plan.cells] == [
         CellForm.PLAIN,
         CellForm.PLAIN,
         CellForm.PLAIN,
@@ -107,9 +107,9 @@ def test_what_a_select_of_mysql_lists() -> None:
         CellForm.BYTES,
         CellForm.PLAIN,
     ]
-    assert way.cells[3].zero_is_null
-    assert (way.cells[4].charset, way.cells[4].remove_zero) == ("latin1", True)
-    assert set(way.templates) == {AS_IS}
+    assert read_plan.cells[3].zero_is_null
+    assert (read_plan.cells[4].charset, read_plan.cells[4].remove_zero) == ("latin1", True)
+    assert set(read_plan.templates) == {AS_IS}
 
 
 @pytest.mark.parametrize("target", [MYSQL, MARIADB])
@@ -124,18 +124,18 @@ def test_what_load_data_computes(target: Server) -> None:
         column("t", "text"),
         column("a", "integer[]"),
     )
-    ends = ServerPair(source=POSTGRES, target=target)
-    way = read_plan_of(definition, ends)
-    assert [cell.form for cell in way.lines] == [
+    servers = ServerPair(source=POSTGRES, target=target)
+    read_plan = read_plan_of(definition, servers)
+    assert [cell.form for cell in read_plan.lines] == [
         LineForm.PLAIN, LineForm.BOOL, LineForm.PLAIN, LineForm.ZONED, LineForm.BYTES,
         LineForm.TEXT, LineForm.TEXT,
     ]  # fmt: skip
-    statement = load_sql(task(definition, ends))
+    statement = load_sql(task(definition, servers))
     assert "into table `shop`.`t` character set binary" in statement
     assert "(@v0, `flag`, @v2, `at`, `raw`, `t`, `a`) set `id` = (convert(@v0 using" in statement
     assert "`bits` = cast(conv(convert(@v2 using utf8mb4), 2, 10) as unsigned)" in statement
     plain = table(column("id", "bigint", "int64"), column("t", "text"))
-    assert " set " not in load_sql(task(plain, ends)).replace("character set", "")
+    assert " set " not in load_sql(task(plain, servers)).replace("character set", "")
 
 
 def test_labels_go_as_the_bytes_they_are() -> None:
@@ -145,10 +145,10 @@ def test_labels_go_as_the_bytes_they_are() -> None:
         column("e", "enum('a')", charset="latin1", collation="latin1_bin"),
         column("t", "text", charset="gbk", collation="gbk_bin"),
     )
-    way = read_plan_of(definition, ServerPair(source=MARIADB, target=MARIADB))
-    assert [cell.form for cell in way.cells] == [CellForm.PLAIN, CellForm.RAW, CellForm.RAW]
-    assert set(way.templates) == {AS_IS}
-    assert way.enums == ("e",)
+    read_plan = read_plan_of(definition, ServerPair(source=MARIADB, target=MARIADB))
+    assert [cell.form for cell in read_plan.cells] == [CellForm.PLAIN, CellForm.RAW, CellForm.RAW]
+    assert set(read_plan.templates) == {AS_IS}
+    assert read_plan.enums == ("e",)
 
 
 def test_tables_are_made_with_their_key_and_get_the_others_later() -> None:

@@ -105,7 +105,7 @@ def test_a_repair_that_does_not_make_equal_is_refused(config: Config) -> None:
         source=SimpleNamespace(),  # type: ignore[arg-type]
         target=SimpleNamespace(dialect=SimpleNamespace(bucket_query=lambda *_: "select")),  # type: ignore[arg-type]
         hasher=SimpleNamespace(),  # type: ignore[arg-type]
-        ends=None,
+        servers=None,
         applied=Applied(),
         tell=lambda _: None,
     )

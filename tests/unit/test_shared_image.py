@@ -46,8 +46,8 @@ TABLE = TableDefinition(
 
 def test_texts_have_their_length_and_long_values_are_digests() -> None:
     """So that no two rows have one image, and none is longer than a packet may be."""
-    ends = ServerPair(source=MYSQL, target=POSTGRES)
-    source, target = shared_images(TABLE, NAME, TABLE.columns, ends, TABLE_SYNC)
+    servers = ServerPair(source=MYSQL, target=POSTGRES)
+    source, target = shared_images(TABLE, NAME, TABLE.columns, servers, TABLE_SYNC)
     assert "char_length" in source.row
     assert "length(" in target.row
     assert "sha2(`b`, 256)" in source.row
@@ -88,8 +88,8 @@ def test_what_postgresql_computes_is_not_compared_with_what_mysql_does() -> None
             column("g", "integer", "int32", generated="s"),
         ),
     )
-    ends = ServerPair(source=POSTGRES, target=MYSQL)
-    found = compared_columns(theirs, ends, (checksum, checksum_mysql), present={"id", "g"})
+    servers = ServerPair(source=POSTGRES, target=MYSQL)
+    found = compared_columns(theirs, servers, (checksum, checksum_mysql), present={"id", "g"})
     assert [c.name for c in found] == ["id"]
 
 
@@ -102,8 +102,8 @@ def test_a_column_that_is_not_translated_cannot_be_compared() -> None:
 
 def test_both_dialects_ask_for_the_same_numbers() -> None:
     """One sum per bucket; rows by the same condition."""
-    ends = ServerPair(source=MYSQL, target=POSTGRES)
-    images = shared_images(TABLE, NAME, TABLE.columns, ends, TABLE_SYNC)
+    servers = ServerPair(source=MYSQL, target=POSTGRES)
+    images = shared_images(TABLE, NAME, TABLE.columns, servers, TABLE_SYNC)
     part = Part(relation=NAME, where="id < 5")
     ours = checksum_mysql.bucket_query(images[0], part, 64, Hasher.SHARED)
     theirs = checksum.bucket_query(images[1], part, 64, Hasher.SHARED)

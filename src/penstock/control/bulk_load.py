@@ -26,7 +26,7 @@ def bulk_options(config: Config) -> BulkOptions:
         run_directory=config.layout.run,
         namespaces=config.target.map,
         max_threads=config.data_loader.max_threads,
-        ends=server_pair(config),
+        servers=server_pair(config),
         keys_directory=config.layout.state if config.pipeline.mode.has_change else None,
     )
 

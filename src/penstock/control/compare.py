@@ -118,11 +118,11 @@ def compare_tables(
     named_max: int = NAMED_MAX,
     on_progress: Callable[[CompareProgress], None] | None = None,
     hasher: Hasher | None = None,
-    ends: ServerPair | None = None,
+    servers: ServerPair | None = None,
 ) -> list[TableResult]:
     """Compare tables row by row; the results come in the order of the pairs.
 
-    hasher: None takes what `hasher_for` says. ends: the two servers; None: values pass between them
+    hasher: None takes what `hasher_for` says. servers: both; None: values pass between them
     untranslated. Raises TableGone, ColumnGone, TableRewritten, ColumnIncomparable, and the typed
     errors of the servers.
     """
@@ -135,7 +135,7 @@ def compare_tables(
             named_max=named_max,
             on_progress=on_progress,
             hasher=hasher or hasher_for(source, target),
-            ends=ends,
+            servers=servers,
         )
     ]
 
@@ -167,7 +167,7 @@ def compare(
     hasher: Hasher,
     named_max: int = NAMED_MAX,
     on_progress: Callable[[CompareProgress], None] | None = None,
-    ends: ServerPair | None = None,
+    servers: ServerPair | None = None,
     on_gone: Callable[[TableName, TableGone], None] | None = None,
 ) -> list[Compared]:
     """As `compare_tables`, with what a repair needs to know.
@@ -178,7 +178,7 @@ def compare(
     works = []
     for pair in pairs:
         try:
-            works.append(_prepare(pair, source, target, ends))
+            works.append(_prepare(pair, source, target, servers))
         except TableGone as error:
             if on_gone is None:
                 raise
@@ -194,7 +194,7 @@ def hasher_for(source: VerifyReader, target: VerifyReader) -> Hasher:
 
 
 def _prepare(
-    pair: TablePair, source: VerifyReader, target: VerifyReader, ends: ServerPair | None
+    pair: TablePair, source: VerifyReader, target: VerifyReader, servers: ServerPair | None
 ) -> _Work:
     definition = pair.source
     source_parts, source_rows = source.parts(definition.name, "source")
@@ -202,7 +202,7 @@ def _prepare(
     types = target.column_types(pair.target)
     return _Work(
         pair=pair,
-        images=_images(pair, (source.dialect, target.dialect), types, ends),
+        images=_images(pair, (source.dialect, target.dialect), types, servers),
         parts=(source_parts, target_parts),
         buckets=bucket_count(max(source_rows, target_rows)),
     )
@@ -212,12 +212,12 @@ def _images(
     pair: TablePair,
     dialects: tuple[Dialect, Dialect],
     types: Mapping[str, str],
-    ends: ServerPair | None,
+    servers: ServerPair | None,
 ) -> tuple[Image, Image]:
     definition, into = pair.source, dialects[1]
     columns = definition.columns
-    if ends is not None:
-        columns = tuple(compared_columns(definition, ends, dialects, present=types))
+    if servers is not None:
+        columns = tuple(compared_columns(definition, servers, dialects, present=types))
     lacking = [column.name for column in columns if into.column_name(column.name) not in types]
     if lacking:
         raise ColumnGone(
@@ -226,8 +226,8 @@ def _images(
             hint="Let the loader catch up, or add the column to the target by hand.",
             columns=lacking,
         )
-    if ends is not None:
-        return shared_images(definition, pair.target, columns, ends, dialects)
+    if servers is not None:
+        return shared_images(definition, pair.target, columns, servers, dialects)
     printed = into.printed_images(definition, types)
     assert printed is not None, "values that are not translated have the same text on both sides"
     return printed

@@ -142,7 +142,7 @@ def examined_of(config: Config) -> Examined:
         known=lambda tables: without_new(config, tables),
         judged=lambda tables: new_findings(config, tables),
         extracts=lambda: any(one.pid for one in processes(config) if one.name == "extract"),
-        ends=lambda: server_pair(config),
+        servers=lambda: server_pair(config),
     )
 
 

@@ -63,7 +63,7 @@ def rows_there(loading: LoadSubject) -> Iterator[Finding]:
         config.target.url,
         config.target.map,
         application_name=APPLICATION_NAME,
-        ends=server_pair(config),
+        servers=server_pair(config),
     )
     with closing(opened) as target:
         found = target.look(targets.values())

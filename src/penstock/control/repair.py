@@ -57,7 +57,7 @@ class Repair:
     source: VerifyReader
     target: VerifyReader
     hasher: Hasher
-    ends: ServerPair | None
+    servers: ServerPair | None
     applied: Applied
     tell: Callable[[str], None]
 
@@ -71,7 +71,9 @@ class Repair:
         if not wrong:
             return ()
         config = self.config
-        with closing(open_repair(config.target.url, self.ends, dict(config.target.map))) as target:
+        with closing(
+            open_repair(config.target.url, self.servers, dict(config.target.map))
+        ) as target:
             for one in wrong:
                 target.check(RepairTable(definition=one.pair.source, target=one.pair.target))
             with self.source.row_reader() as reader, target.transaction():
@@ -102,9 +104,9 @@ class Repair:
     def _task(self, one: Compared, where: str) -> ChunkTask:
         """The rows to write, as if they were a chunk of the bulk load."""
         definition = one.pair.source
-        way = read_plan_of(definition, self.ends) if self.ends is not None else None
-        columns = way.columns if way is not None else _stored(definition)
-        expressions = way.expressions if way is not None else ()
+        read_plan = read_plan_of(definition, self.servers) if self.servers is not None else None
+        columns = read_plan.columns if read_plan is not None else _stored(definition)
+        expressions = read_plan.expressions if read_plan is not None else ()
         return ChunkTask(
             source_url=self.config.source.url,
             target_url=self.config.target.url,
@@ -121,7 +123,7 @@ class Repair:
             snapshot_text="",
             plan="",
             replica_role=False,
-            way=way,
+            read_plan=read_plan,
         )
 
     def _check_equal(self, one: Compared, target: RepairTarget) -> None:

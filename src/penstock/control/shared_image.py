@@ -31,7 +31,7 @@ class ColumnIncomparable(PenstockError):
 
 def compared_columns(
     definition: TableDefinition,
-    ends: ServerPair,
+    servers: ServerPair,
     dialects: tuple[Dialect, Dialect],
     *,
     present: Collection[str],
@@ -41,7 +41,7 @@ def compared_columns(
     Servers of one engine compute generated columns alike. present: names of the
     target's columns, as it has them.
     """
-    names = {column.name for column in carried(definition, ends)}
+    names = {column.name for column in carried(definition, servers)}
     source, target = dialects
     if source is target:
         names |= {
@@ -56,11 +56,11 @@ def shared_images(
     definition: TableDefinition,
     target: TableName,
     columns: Sequence[ColumnDefinition],
-    ends: ServerPair,
+    servers: ServerPair,
     dialects: tuple[Dialect, Dialect],
 ) -> tuple[Image, Image]:
     """The images of a table's rows at the source and in the target. Raises ColumnIncomparable."""
-    mappings = ends.mappings(definition)
+    mappings = servers.mappings(definition)
     for column in columns:
         if refused := mappings[column.name].refused:
             raise ColumnIncomparable(
@@ -69,7 +69,7 @@ def shared_images(
                 table=str(target),
             )
     cells = {
-        column.name: _cells(column, mappings[column.name], ends, dialects) for column in columns
+        column.name: _cells(column, mappings[column.name], servers, dialects) for column in columns
     }
     key = [cells[name] for name in key_columns(definition) if name in cells]
     source, into = dialects
@@ -80,7 +80,10 @@ def shared_images(
 
 
 def _cells(
-    column: ColumnDefinition, mapping: Mapping, ends: ServerPair, dialects: tuple[Dialect, Dialect]
+    column: ColumnDefinition,
+    mapping: Mapping,
+    servers: ServerPair,
+    dialects: tuple[Dialect, Dialect],
 ) -> tuple[ComparedCell, ComparedCell]:
     """A column at the source and in the target."""
     source, target = mapping.equal.source, mapping.equal.target
@@ -89,7 +92,7 @@ def _cells(
         text=source,
         is_any=mapping.equal.name in _ANY_TEXT,
         is_long=dialects[0].is_long(column.type_text) or dialects[1].is_long(mapping.target_type),
-        is_bytes=source == _BYTES.sql(ends.source.engine)
-        and target == _BYTES.sql(ends.target.engine),
+        is_bytes=source == _BYTES.sql(servers.source.engine)
+        and target == _BYTES.sql(servers.target.engine),
     )
     return cell, replace(cell, text=target)

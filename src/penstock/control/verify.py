@@ -163,7 +163,7 @@ def verify(
     began_s = REAL_CLOCK.monotonic_s()
     check_loaded(config)
     waiting = _Waiting(on_waiting or (lambda _text: None), stop, timeout_s)
-    ends = server_pair(config)
+    servers = server_pair(config)
     left_out = tables_in_sync(config)
     with ExitStack() as stack:
         if _runs(config, "load") and config.pipeline.mode.has_change:
@@ -180,7 +180,7 @@ def verify(
             hasher=hasher,
             named_max=named_max,
             on_progress=on_progress,
-            ends=ends,
+            servers=servers,
             on_gone=lambda name, error: not_compared.update({name: error.message}),
         )
         repaired: tuple[Repaired, ...] = ()
@@ -191,7 +191,7 @@ def verify(
                 source=opened.source,
                 target=opened.target,
                 hasher=hasher,
-                ends=ends,
+                servers=servers,
                 applied=opened.applied,
                 tell=waiting.tell,
             ).run(compared)

@@ -70,7 +70,7 @@ class BulkStopped(PenstockError):
 class BulkOptions:
     """Where a bulk load reads, writes and keeps its state. namespaces: source to target schema.
 
-    ends: the two servers, unless they have the same types. replaces: rows of a target table that no
+    servers: both, unless they have the same types. replaces: rows of a target table that no
     plan of this load put there may go. adds_foreign_keys: False leaves them to
     `finish_foreign_keys`, also where all tables stand at one position. beside: changes are applied
     meanwhile by the same session, and a slot is left to them. keys_directory: where it is written
@@ -84,7 +84,7 @@ class BulkOptions:
     run_directory: Path
     namespaces: Mapping[str, str] = field(default_factory=dict)
     max_threads: int = 5
-    ends: ServerPair | None = None
+    servers: ServerPair | None = None
     replaces: bool = False
     adds_foreign_keys: bool = True
     beside: bool = False
@@ -97,7 +97,7 @@ class BulkOptions:
             self.target_url,
             self.namespaces,
             application_name=application_name,
-            ends=self.ends,
+            servers=self.servers,
         )
 
 
@@ -379,14 +379,14 @@ class _Load:
         return plans, unfit
 
     def plan_one(self, point: Point, definition: TableDefinition) -> TablePlan:
-        way, ends = None, self.options.ends
+        read_plan, servers = None, self.options.servers
         columns = tuple(c.name for c in definition.columns if not c.generated)
         binary = self.target.takes_binary(definition)
         listed = columns
-        if ends is not None:
-            way = read_plan_of(definition, ends)
-            columns = way.columns
-            listed = way.expressions or way.columns
+        if servers is not None:
+            read_plan = read_plan_of(definition, servers)
+            columns = read_plan.columns
+            listed = read_plan.expressions or read_plan.columns
         return TablePlan(
             source=definition.name,
             target=target_name(definition.name, self.options.namespaces),
@@ -397,7 +397,7 @@ class _Load:
             snapshot_id=point.snapshot_id,
             snapshot_text=point.snapshot_text,
             chunks=tuple(self.planner.chunks(point, definition, listed, binary=binary)),
-            way=way,
+            read_plan=read_plan,
         )
 
     def chunks_left(self, plan: TablePlan) -> list[Chunk]:
@@ -449,7 +449,7 @@ class _Load:
                 snapshot_text=plan.snapshot_text,
                 plan=plan.name,
                 replica_role=self.replica_role,
-                way=plan.way,
+                read_plan=plan.read_plan,
             )
             for chunk in self.chunks_left(plan)
         ]

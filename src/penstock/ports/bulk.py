@@ -50,7 +50,7 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
     position: the consistent point as text; the rows are the state before it, unless `settled` is
     the position up to which changes have to be applied before they are one state. snapshot_id: an
     exported snapshot of the source at that point; snapshot_text: what it holds. columns: those that
-    are copied, in order; binary: in COPY's binary format; way: how rows are read for another
+    are copied, in order; binary: in COPY's binary format; read_plan: how rows are read for another
     engine. has_keys: its keys, indexes and statistics were made by an earlier load.
     """
 
@@ -64,7 +64,7 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
     chunks: tuple[Chunk, ...]
     name: str = ""
     given_up: tuple[str, ...] = ()
-    way: ReadPlan | None = None
+    read_plan: ReadPlan | None = msgspec.field(default=None, name="way")  # as it is in the file
     settled: str = ""
     has_keys: bool = False
 
@@ -135,7 +135,7 @@ class ChunkStatus(StrEnum):
 class ChunkTask:
     """What a worker needs to copy one chunk. plan: the name that the target's mark must have.
 
-    way: how rows are read for another engine.
+    read_plan: how rows are read for another engine.
     """
 
     source_url: str
@@ -149,7 +149,7 @@ class ChunkTask:
     snapshot_text: str
     plan: str
     replica_role: bool
-    way: ReadPlan | None = None
+    read_plan: ReadPlan | None = None
 
     @property
     def doing(self) -> str:
@@ -207,7 +207,7 @@ class BulkReader(Protocol):
         ...
 
     def lines(self, task: ChunkTask, dialect: LineDialect) -> Lines:
-        """The chunk's rows as lines that the target's engine reads, by the task's `way`."""
+        """The chunk's rows as lines that the target's engine reads, by the task's `read_plan`."""
         ...
 
     def tells_rewritten(self, error: PenstockError) -> bool:
@@ -338,11 +338,11 @@ class BulkTarget(ChunkCounts, Protocol):
 
 
 def open_bulk_target(
-    url: str, namespaces: Mapping[str, str], *, application_name: str, ends: ServerPair | None
+    url: str, namespaces: Mapping[str, str], *, application_name: str, servers: ServerPair | None
 ) -> BulkTarget:
-    """Connect to a target. ends: the two servers, unless they have the same types."""
+    """Connect to a target. servers: the two servers, unless they have the same types."""
     make = part(url, "bulk_target")
-    target: BulkTarget = make(url, namespaces, application_name=application_name, ends=ends)
+    target: BulkTarget = make(url, namespaces, application_name=application_name, servers=servers)
     return target
 
 

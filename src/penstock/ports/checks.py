@@ -232,7 +232,7 @@ class Examined:
     in segments that are being written too; 0 for none. followed: the tables that the log follows,
     dropped ones too. copied: those that are copied by request, not by the bulk load. known: of the
     source's tables those that are followed or asked for. judged: those that concern a start, and
-    the findings about new ones. extracts: whether our own extract process runs. ends: the two
+    the findings about new ones. extracts: whether our own extract process runs. servers: the two
     servers, None where every type is the same at both. Whatever reads the directory raises
     CheckpointCorrupt.
     """
@@ -245,7 +245,7 @@ class Examined:
     known: Callable[[Iterable[TableDefinition]], list[TableDefinition]]
     judged: Callable[[Sequence[TableDefinition]], tuple[tuple[TableDefinition, ...], list[Finding]]]
     extracts: Callable[[], bool]
-    ends: Callable[[], ServerPair | None]
+    servers: Callable[[], ServerPair | None]
 
     @property
     def config(self) -> Config:

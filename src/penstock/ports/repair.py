@@ -76,9 +76,9 @@ class RepairTarget(Protocol):
         ...
 
 
-def open_repair(url: str, ends: ServerPair | None, namespaces: dict[str, str]) -> RepairTarget:
-    """Connect to a target, whichever engine its URL names. ends: None between PostgreSQL."""
-    target: RepairTarget = part(url, "repair")(url, ends, namespaces)
+def open_repair(url: str, servers: ServerPair | None, namespaces: dict[str, str]) -> RepairTarget:
+    """Connect to a target, whichever engine its URL names. servers: None between PostgreSQL."""
+    target: RepairTarget = part(url, "repair")(url, servers, namespaces)
     return target
 
 

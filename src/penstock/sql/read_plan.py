@@ -21,13 +21,13 @@ from penstock.ports.server_pair import ReadPlan, ServerPair
 AS_IS = "{}"  # the value as text in utf8mb4, where anything is computed of it
 
 
-def read_plan_of(definition: TableDefinition, ends: ServerPair) -> ReadPlan:
+def read_plan_of(definition: TableDefinition, servers: ServerPair) -> ReadPlan:
     """How a table's rows are read and written. Not between servers that have the same types."""
-    columns = carried(definition, ends)
-    plan = engine_with_types(ends.source.engine).part("read_plan")
-    way: ReadPlan = plan(columns, ends.mappings(definition), ends)
-    templates = _with_keys(definition, columns, way.templates)
-    return msgspec.structs.replace(way, templates=templates)
+    columns = carried(definition, servers)
+    plan = engine_with_types(servers.source.engine).part("read_plan")
+    read_plan: ReadPlan = plan(columns, servers.mappings(definition), servers)
+    templates = _with_keys(definition, columns, read_plan.templates)
+    return msgspec.structs.replace(read_plan, templates=templates)
 
 
 def _with_keys(
@@ -47,13 +47,13 @@ def _with_keys(
     )
 
 
-def carried(definition: TableDefinition, ends: ServerPair) -> list[ColumnDefinition]:
+def carried(definition: TableDefinition, servers: ServerPair) -> list[ColumnDefinition]:
     """The columns whose values are copied.
 
     Values that the source computes may be in its log, and another engine does not have the same
     functions: there they are ordinary values.
     """
-    source = engine_with_types(ends.source.engine)
-    if source.logs_computed and source is not engine_with_types(ends.target.engine):
+    source = engine_with_types(servers.source.engine)
+    if source.logs_computed and source is not engine_with_types(servers.target.engine):
         return list(definition.columns)
     return [column for column in definition.columns if not column.generated]

@@ -50,8 +50,8 @@ def applied_to(applying: Applying) -> Iterator[Finding]:
     """
     examined = applying.examined
     config = examined.config
-    ends = examined.ends()
-    assert ends is not None, "the target is MySQL or MariaDB"
+    servers = examined.servers()
+    assert servers is not None, "the target is MySQL or MariaDB"
     copied = examined.copied()  # those are made
     makes = config.pipeline.mode.has_data
     planned = examined.pipeline.bulk().planned
@@ -61,7 +61,7 @@ def applied_to(applying: Applying) -> Iterator[Finding]:
             try:
                 found = target.needed(target_name(table.name, config.target.map))
                 if makes and not is_copied and table.name not in planned:
-                    check_shape(table, found, ends)
+                    check_shape(table, found, servers)
             except TargetShapeDiffers as error:
                 yield _found(error, "rows of the source do not fit into it")
             except TargetTableMissing as error:

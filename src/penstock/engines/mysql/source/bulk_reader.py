@@ -37,8 +37,8 @@ class MySQLBulkReader:
 
     def lines(self, task: ChunkTask, dialect: LineDialect) -> RowsOfChunk:
         """See BulkReader."""
-        assert task.way is not None, "a table of MySQL has a read plan"
-        return RowsOfChunk(self._session, task.chunk.copy_out, task.way.cells, dialect)
+        assert task.read_plan is not None, "a table of MySQL has a read plan"
+        return RowsOfChunk(self._session, task.chunk.copy_out, task.read_plan.cells, dialect)
 
     def number(self, select: str) -> int:
         """What a SELECT of one whole number gives."""

@@ -41,10 +41,10 @@ _EWKB = (
 
 
 def read_plan(
-    columns: Sequence[ColumnDefinition], mappings: Namespace[str, Mapping], ends: ServerPair
+    columns: Sequence[ColumnDefinition], mappings: Namespace[str, Mapping], servers: ServerPair
 ) -> ReadPlan:
     """How these columns are read; each template is for its column alone."""
-    into = _into_mysql if ends.target.engine.is_mysql else _into_postgres
+    into = _into_mysql if servers.target.engine.is_mysql else _into_postgres
     read = [into(column, mappings[column.name]) for column in columns]
     return ReadPlan(
         columns=tuple(column.name for column in columns),

@@ -30,7 +30,7 @@ from penstock.engines.mysql.target import progress
 from penstock.engines.mysql.target import sync_rows as sync_rows
 from penstock.engines.mysql.target.alter import Alterer
 from penstock.engines.mysql.target.direct import altered, direct_load
-from penstock.engines.mysql.target.merge import Merge, MergeSql, ReadPlan, writes_of
+from penstock.engines.mysql.target.merge import Merge, MergeSql, MergeStrategy, writes_of
 from penstock.engines.mysql.target.progress import Records, read_applied, transaction
 from penstock.engines.mysql.target.refusals import HARMLESS, RowsUnexpected, apply_error, refused
 from penstock.engines.mysql.target.replay import begin_replaying, event_table, replay, replays
@@ -475,14 +475,14 @@ class _TableApply:
     def run(self) -> None:
         """Fill what was not sent, delete, then insert."""
         merge = self._merge
-        if merge.way is ReadPlan.COUNT:
+        if merge.strategy is MergeStrategy.COUNT:
             self._count()
             return
         if merge.merge.files:
             self._load_files()
             return
         in_place = self._fill()
-        if merge.way is ReadPlan.REPLACE:
+        if merge.strategy is MergeStrategy.REPLACE:
             self._run(merge.delete_affected())
         elif merge.merge.counts.deletes:
             self._run(merge.delete_gone())
@@ -492,9 +492,9 @@ class _TableApply:
         wanted = merge.merge.counts.upserts - in_place
         if not wanted:
             return
-        if merge.way is ReadPlan.REPLACE:
+        if merge.strategy is MergeStrategy.REPLACE:
             self._expect(merge.insert(), wanted)
-        elif merge.way is ReadPlan.UPSERT:
+        elif merge.strategy is MergeStrategy.UPSERT:
             self._run(merge.insert())
         else:
             found = self._run(merge.update_known())

@@ -82,11 +82,11 @@ class MySQLBulk:
         namespaces: Mapping[str, str],
         *,
         application_name: str,
-        ends: ServerPair | None,
+        servers: ServerPair | None,
     ) -> None:
         self._namespaces = namespaces
-        assert ends is not None, "one of the servers is MySQL"
-        self._ends = ends
+        assert servers is not None, "one of the servers is MySQL"
+        self._ends = servers
         self._connection: Connection = connect(
             url, application_name=application_name, options=SETTINGS
         )

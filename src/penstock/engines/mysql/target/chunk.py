@@ -150,22 +150,22 @@ class MySQLWriter:
 
     def _warnings(self, task: ChunkTask) -> int:
         """How many the last statement had; the first ones are remembered."""
-        assert task.way is not None, "the plan of a table that goes into MySQL has one"
+        assert task.read_plan is not None, "the plan of a table that goes into MySQL has one"
         count = all_warnings(self._connection)
         said = warnings_said(self._connection)
         self._said = self._said or next(iter(said), None)
-        self._other = self._other or next(iter(not_of_labels(said, task.way.enums)), None)
+        self._other = self._other or next(iter(not_of_labels(said, task.read_plan.enums)), None)
         return count
 
     def _insert(self, task: ChunkTask, lines: Lines) -> tuple[int, int]:
         """Send the rows as statements; rows taken, and warnings."""
-        assert task.way is not None, "the plan of a table that goes into MySQL has one"
-        names = ", ".join(quoted(name) for name in task.way.columns)
+        assert task.read_plan is not None, "the plan of a table that goes into MySQL has one"
+        names = ", ".join(quoted(name) for name in task.read_plan.columns)
         head = f"insert into {quoted(*task.target)} ({names})"
         taken = warnings = 0
         try:
             for statement in insert_statements(
-                head, task.way.templates, lines, bytes_max=self._insert_bytes
+                head, task.read_plan.templates, lines, bytes_max=self._insert_bytes
             ):
                 taken += int(self._connection.query(statement))
                 if self._connection._result.warning_count:
@@ -197,20 +197,22 @@ def _without_label(task: ChunkTask, reader: BulkReader) -> int:
 
     Asked of the source, in the snapshot of the chunk itself.
     """
-    assert task.way is not None, "the plan of a table that goes into MySQL has one"
-    if not task.way.enums or not isinstance(reader, MySQLBulkReader):
+    assert task.read_plan is not None, "the plan of a table that goes into MySQL has one"
+    if not task.read_plan.enums or not isinstance(reader, MySQLBulkReader):
         return 0
-    empty = " + ".join(f"coalesce(sum(length(c.{quoted(name)}) = 0), 0)" for name in task.way.enums)
+    empty = " + ".join(
+        f"coalesce(sum(length(c.{quoted(name)}) = 0), 0)" for name in task.read_plan.enums
+    )
     counted = f"select {empty} from ({task.chunk.copy_out}) as c"
     return reader.number(counted)
 
 
 def load_sql(task: ChunkTask) -> str:
     """The LOAD DATA of a chunk. What is computed goes through variables, as text."""
-    assert task.way is not None, "the plan of a table that goes into MySQL has one"
+    assert task.read_plan is not None, "the plan of a table that goes into MySQL has one"
     listed, computed = [], []
     for place, (name, template) in enumerate(
-        zip(task.way.columns, task.way.templates, strict=True)
+        zip(task.read_plan.columns, task.read_plan.templates, strict=True)
     ):
         if template == AS_IS:
             listed.append(quoted(name))

@@ -26,7 +26,7 @@ import structlog
 from penstock.codec.types import Choices
 from penstock.engines.mysql.connect import Connection, quoted, value
 from penstock.engines.mysql.target.layout import MergeLayout
-from penstock.engines.mysql.target.merge import Merge, MergeSql, ReadPlan, writes_of
+from penstock.engines.mysql.target.merge import Merge, MergeSql, MergeStrategy, writes_of
 from penstock.engines.mysql.target.progress import Records
 from penstock.engines.mysql.target.replay import begin_replaying, event_table, replays
 from penstock.engines.mysql.target.row_events import EventTable
@@ -85,7 +85,7 @@ def direct_load(merge: MergeSql) -> str | None:
     """The statement that takes a file of upserts into the table; None where it cannot."""
     known = {target.name for _, target in merge.columns.values()}
     if (
-        merge.way is not ReadPlan.UPSERT
+        merge.strategy is not MergeStrategy.UPSERT
         or merge.table.triggers
         or merge.table.is_versioned  # replacing is more there, and LOAD DATA counts it otherwise
         or any(not c.generated and c.name not in known for c in merge.table.columns)

@@ -52,7 +52,7 @@ _GEOMETRIES = frozenset(
 )
 
 
-class ReadPlan(Enum):
+class MergeStrategy(Enum):
     """How a table's rows are applied; see the module."""
 
     UPSERT = "upsert"
@@ -111,7 +111,7 @@ class MergeSql:
         }
         self._absent_columns = sorted(merge.absent_columns & self.columns.keys())
         self.arbiter = _arbiter(self.table, [self.columns[i][1].name for i in self.key])
-        self.way = self._way()
+        self.strategy = self._strategy()
 
     def _target(self, name: str) -> TargetColumn:
         column = self.table.column(name)
@@ -124,15 +124,15 @@ class MergeSql:
             )
         return column
 
-    def _way(self) -> ReadPlan:
+    def _strategy(self) -> MergeStrategy:
         if not self.key:
-            return ReadPlan.COUNT
+            return MergeStrategy.COUNT
         others = any(index is not self.arbiter for index in self.table.unique)
         if self.arbiter is not None and not others:
-            return ReadPlan.UPSERT
+            return MergeStrategy.UPSERT
         known = {target.name for _, target in self.columns.values()}
         own = any(not c.generated and c.name not in known for c in self.table.columns)
-        return ReadPlan.PLACE if own else ReadPlan.REPLACE
+        return MergeStrategy.PLACE if own else MergeStrategy.REPLACE
 
     # --- pieces -----------------------------------------------------------------------------------
 
@@ -215,7 +215,10 @@ class MergeSql:
     @property
     def _in_place(self) -> bool:
         """Whether rows that keep their key are updated where they are, unsent columns left out."""
-        return bool(self._absent_columns) and self.way in (ReadPlan.UPSERT, ReadPlan.PLACE)
+        return bool(self._absent_columns) and self.strategy in (
+            MergeStrategy.UPSERT,
+            MergeStrategy.PLACE,
+        )
 
     # --- statements -------------------------------------------------------------------------------
 
@@ -294,7 +297,7 @@ class MergeSql:
         """Insert all rows; with UPSERT rows that are there are updated."""
         names = [self._name(index) for index in self._written()]
         conflict = ""
-        if self.way is ReadPlan.UPSERT:
+        if self.strategy is MergeStrategy.UPSERT:
             sets = ", ".join(
                 f"{name} = {self._value(index)}"
                 for name, index in zip(names, self._written(), strict=True)

@@ -31,12 +31,12 @@ APPLIED = f"select applied_gsn from {SCHEMA}.wirekite_log for update"
 class MySQLRepair(MySQLWriter):
     """See `RepairTarget`."""
 
-    def __init__(self, url: str, ends: ServerPair | None, namespaces: dict[str, str]) -> None:
+    def __init__(self, url: str, servers: ServerPair | None, namespaces: dict[str, str]) -> None:
         """Connect. Foreign keys are off in this session; triggers cannot be, and are refused."""
         super().__init__(url)
         del namespaces
-        assert ends is not None, "a pair with MySQL has both servers"
-        self._ends = ends
+        assert servers is not None, "a pair with MySQL has both servers"
+        self._ends = servers
         self.replica = True
         doing = "setting up the session"
         binlog = value(self._connection, "select @@binlog_format", doing=doing)

@@ -23,7 +23,7 @@ import structlog
 
 from penstock.codec.mysql.types import parse_type
 from penstock.engines.mysql.connect import Connection, quoted, rows, server_errors
-from penstock.engines.mysql.target.merge import MergeSql, ReadPlan
+from penstock.engines.mysql.target.merge import MergeSql, MergeStrategy
 from penstock.engines.mysql.target.refusals import RowsUnexpected, apply_error
 from penstock.engines.mysql.target.row_events import (
     EventTable,
@@ -106,7 +106,7 @@ def event_table(merge: MergeSql, server_id: int) -> EventTable | None:
     checks = set(table.checks)
     documents = {f"json_valid({quoted(column.name)})": column.name for column in table.columns}
     if (
-        merge.way is not ReadPlan.UPSERT
+        merge.strategy is not MergeStrategy.UPSERT
         or table.triggers
         or not checks <= documents.keys()
         or table.is_versioned

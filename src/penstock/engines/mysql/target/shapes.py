@@ -31,17 +31,17 @@ _NOT_ASCII = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 
 
 def create_sql(
-    definition: TableDefinition, name: TableName, ends: ServerPair
+    definition: TableDefinition, name: TableName, servers: ServerPair
 ) -> tuple[str, list[str]]:
     """CREATE TABLE with columns and primary key, and what the table lacks, sentence by sentence.
 
     Raises TargetTypeMissing for a column that the target cannot hold.
     """
-    mappings = ends.mappings(definition)
-    is_same = ends.source.engine is ends.target.engine
+    mappings = servers.mappings(definition)
+    is_same = servers.source.engine is servers.target.engine
     parts, notes = [], []
-    kept = {column.name for column in carried(definition, ends)}
-    counted = extras_in_mysql(definition, ends).counted
+    kept = {column.name for column in carried(definition, servers)}
+    counted = extras_in_mysql(definition, servers).counted
     for column in definition.columns:
         mapping = mappings[column.name]
         if mapping.refused:
@@ -96,23 +96,23 @@ def _key(columns: Sequence[str], prefixes: Sequence[int]) -> str:
     )
 
 
-def key_statements(definition: TableDefinition, name: TableName, ends: ServerPair) -> list[str]:
+def key_statements(definition: TableDefinition, name: TableName, servers: ServerPair) -> list[str]:
     """The statements that give a table its unique keys.
 
     Between servers of MySQL's family these are the source's; a unique index of PostgreSQL over
     expressions or some of the rows has no counterpart.
     """
-    return [_key_statement(key, name, "unique key") for key in _unique_keys(definition, ends)]
+    return [_key_statement(key, name, "unique key") for key in _unique_keys(definition, servers)]
 
 
-def _unique_keys(definition: TableDefinition, ends: ServerPair) -> list[UniqueKey]:
+def _unique_keys(definition: TableDefinition, servers: ServerPair) -> list[UniqueKey]:
     kept = {column.name for column in definition.columns}
     return [
         key
         for key in definition.unique_keys
         if key.columns
         and set(key.columns) <= kept
-        and (ends.source.engine.is_mysql or key.is_constraint)
+        and (servers.source.engine.is_mysql or key.is_constraint)
     ]
 
 
@@ -122,7 +122,7 @@ def _key_statement(key: UniqueKey, name: TableName, kind: str) -> str:
 
 
 def deferred_keys(
-    definition: TableDefinition, name: TableName, ends: ServerPair
+    definition: TableDefinition, name: TableName, servers: ServerPair
 ) -> tuple[DeferredKey, ...]:
     """The unique keys and unique indexes of a table that are made later."""
     keys = [
@@ -132,11 +132,11 @@ def deferred_keys(
             statement=_key_statement(key, name, "unique key"),
             plain=_key_statement(key, name, "key"),
         )
-        for key in _unique_keys(definition, ends)
+        for key in _unique_keys(definition, servers)
     ]
     over_expressions = [
         DeferredKey(name=_name_of(text), columns=(), statement=statement, plain="")
-        for text, statement in index_statements(definition, name, ends).items()
+        for text, statement in index_statements(definition, name, servers).items()
     ]
     return (*keys, *over_expressions)
 
@@ -147,10 +147,10 @@ def _name_of(index: str) -> str:
     return found[1].replace("``", "`")
 
 
-def extras_in_mysql(definition: TableDefinition, ends: ServerPair) -> Extras:
+def extras_in_mysql(definition: TableDefinition, servers: ServerPair) -> Extras:
     """What a table gets besides columns and keys; between servers of the family, everything."""
-    extras = extras_of(definition, ends.source, ends.target, ends.mappings(definition))
-    if ends.source.engine.is_mysql:
+    extras = extras_of(definition, servers.source, servers.target, servers.mappings(definition))
+    if servers.source.engine.is_mysql:
         extras.defaults = {
             column.name: column.default
             for column in definition.columns
@@ -162,33 +162,33 @@ def extras_in_mysql(definition: TableDefinition, ends: ServerPair) -> Extras:
 
 
 def default_statements(
-    definition: TableDefinition, name: TableName, ends: ServerPair
+    definition: TableDefinition, name: TableName, servers: ServerPair
 ) -> dict[str, str]:
     """By column the statement that gives it its default. Rows never need it."""
     return {
         column: f"alter table {quoted(*name)} alter column {quoted(column)} set default "
         + (f"({sql})" if sql.lower().startswith("current_timestamp") else sql)
-        for column, sql in extras_in_mysql(definition, ends).defaults.items()
+        for column, sql in extras_in_mysql(definition, servers).defaults.items()
     }
 
 
 def index_statements(
-    definition: TableDefinition, name: TableName, ends: ServerPair
+    definition: TableDefinition, name: TableName, servers: ServerPair
 ) -> dict[str, str]:
     """By description, the statement for each index that is not a key."""
-    if ends.source.engine.is_mysql:
+    if servers.source.engine.is_mysql:
         return {text: f"alter table {quoted(*name)} add {text}" for text in definition.indexes}
     return {
         f"index {index.name}": f"alter table {quoted(*name)} {mysql_index(index)}"
-        for index in extras_in_mysql(definition, ends).indexes
+        for index in extras_in_mysql(definition, servers).indexes
     }
 
 
 def foreign_key_statement(
-    key: ForeignKey, name: TableName, parent: TableName, ends: ServerPair
+    key: ForeignKey, name: TableName, parent: TableName, servers: ServerPair
 ) -> str:
     """The statement that makes a foreign key. Their names are unique in a database here."""
-    if not ends.source.engine.is_mysql:
+    if not servers.source.engine.is_mysql:
         key = replace(key, name=f"{name.name}_{key.name}")
     return f"alter table {quoted(*name)} {mysql_foreign_key(key, parent)}"
 
@@ -205,13 +205,13 @@ def _takes(charset: str, written: str) -> bool:
     return written == "ascii" and found not in _NOT_ASCII
 
 
-def check_shape(definition: TableDefinition, table: TargetTable, ends: ServerPair) -> None:
+def check_shape(definition: TableDefinition, table: TargetTable, servers: ServerPair) -> None:
     """Compare a target table with the definition. Raises TargetShapeDiffers naming the columns.
 
     More columns in the target are allowed when they can be left out of an insert.
     """
-    mappings = ends.mappings(definition)
-    kept = carried(definition, ends)
+    mappings = servers.mappings(definition)
+    kept = carried(definition, servers)
     differing = []
     for column in kept:
         found = table.column(column.name)

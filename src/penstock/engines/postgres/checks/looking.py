@@ -95,11 +95,11 @@ def _as_we_have_them(
     examined: Examined, tables: Sequence[TableDefinition]
 ) -> tuple[TableDefinition, ...]:
     """The tables as the target would have them; those with no way into it are left out."""
-    ends = examined.ends() if tables else None
-    if ends is None:
+    servers = examined.servers() if tables else None
+    if servers is None:
         return tuple(tables)
     return tuple(
-        postgres_definition(one, ends, examined.config.target.map)
+        postgres_definition(one, servers, examined.config.target.map)
         for one in tables
-        if not any(mapping.refused or mapping.missing for mapping in ends.mappings(one).values())
+        if not any(mapping.refused or mapping.missing for mapping in servers.mappings(one).values())
     )

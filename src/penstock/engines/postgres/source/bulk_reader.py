@@ -49,9 +49,9 @@ class PostgresBulkReader:
     def lines(self, task: ChunkTask, dialect: LineDialect) -> LinesOfCopy:
         """See BulkReader. Lines of COPY are for PostgreSQL, which takes them by `connection`."""
         assert dialect is LineDialect.LOAD_DATA, "a target of PostgreSQL copies by itself"
-        assert task.way is not None, "a table that goes to another engine has a read plan"
+        assert task.read_plan is not None, "a table that goes to another engine has a read plan"
         copy_out = task.chunk.copy_out
-        return LinesOfCopy(self.connection, copy_out, task.way.lines, doing=task.doing)
+        return LinesOfCopy(self.connection, copy_out, task.read_plan.lines, doing=task.doing)
 
     def tells_rewritten(self, error: PenstockError) -> bool:
         """See BulkReader. `was_rewritten` has said so before."""

@@ -29,10 +29,10 @@ _REFUSED_HERE = {
 
 
 def read_plan(
-    columns: Sequence[ColumnDefinition], mappings: Namespace[str, Mapping], ends: ServerPair
+    columns: Sequence[ColumnDefinition], mappings: Namespace[str, Mapping], servers: ServerPair
 ) -> ReadPlan:
     """How these columns are read; each template is for its column alone."""
-    found = [_from_postgres(column, mappings[column.name], ends) for column in columns]
+    found = [_from_postgres(column, mappings[column.name], servers) for column in columns]
     return ReadPlan(
         columns=tuple(column.name for column in columns),
         lines=tuple(cell for cell, _ in found),
@@ -41,9 +41,9 @@ def read_plan(
 
 
 def _from_postgres(
-    column: ColumnDefinition, mapping: Mapping, ends: ServerPair
+    column: ColumnDefinition, mapping: Mapping, servers: ServerPair
 ) -> tuple[LineCell, str]:
-    kind = SourceType.of(column, ends.source.engine)
+    kind = SourceType.of(column, servers.source.engine)
     form = LineForm.TEXT if kind.is_array else _LINE_FORMS.get(kind.base, LineForm.TEXT)
     if kind.base == "char" and not kind.is_array:
         return LineCell(form=LineForm.TEXT), mapping.write.sql
@@ -54,7 +54,7 @@ def _from_postgres(
     # Values that LOAD DATA does not compute are refused by the walk or, with a warning, by the
     # server.
     is_computed = kind.base in ("real", "bit") or "digits" in mapping.chosen
-    if kind.base == "uuid" and ends.target.engine is Engine.MARIADB:
+    if kind.base == "uuid" and servers.target.engine is Engine.MARIADB:
         # An existing column may be a UUID, which accepts 36 characters but not 36 bytes.
         return cell, "convert({} using utf8mb4)"
     return cell, mapping.write.sql if is_computed else AS_IS

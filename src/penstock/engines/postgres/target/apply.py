@@ -19,7 +19,7 @@ import structlog
 
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, commit_durably, connect, quoted
 from penstock.engines.postgres.target.foreign import Foreign
-from penstock.engines.postgres.target.merge import Merge, MergeSql, ReadPlan
+from penstock.engines.postgres.target.merge import Merge, MergeSql, MergeStrategy
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.records import Records
 from penstock.engines.postgres.target.refusals import apply_error, grant_replica, naming_objects
@@ -293,7 +293,10 @@ class _PhaseApply:
     def _needs_statistics(self, merge: MergeSql) -> bool:
         """Whether the planner has a choice in which it may go wrong."""
         counts = merge.merge.counts
-        by_index = merge.arbiter is not None and merge.way in (ReadPlan.UPSERT, ReadPlan.REPLACE)
+        by_index = merge.arbiter is not None and merge.strategy in (
+            MergeStrategy.UPSERT,
+            MergeStrategy.REPLACE,
+        )
         return counts.upserts + counts.deletes >= ANALYZE_ROWS_MIN and (
             not by_index or self._is_late(merge)
         )
@@ -320,7 +323,7 @@ class _PhaseApply:
     def _is_late(self, merge: MergeSql) -> bool:
         """Whether rows of other tables may refer to the rows to delete until those are updated."""
         hung_on = bool(merge.table.children) or merge.table.self_reference
-        return hung_on and not self.target.replica and merge.way is not ReadPlan.COUNT
+        return hung_on and not self.target.replica and merge.strategy is not MergeStrategy.COUNT
 
     def _fill(self, merge: MergeSql) -> int:
         """Fill unsent columns; how many rows are left to be updated in place."""
@@ -334,11 +337,11 @@ class _PhaseApply:
         return in_place
 
     def _delete(self, merge: MergeSql) -> None:
-        if merge.way is ReadPlan.COUNT:
+        if merge.strategy is MergeStrategy.COUNT:
             copies, _ = self._counts(merge.count_copies(), merge.table.name)
             if copies:
                 self._expect(merge, merge.delete_copies(), copies)
-        elif merge.way is ReadPlan.REPLACE:
+        elif merge.strategy is MergeStrategy.REPLACE:
             with self._by_index(merge):
                 self._run(merge.delete_affected(), merge.table.name)
         elif merge.merge.counts.deletes:
@@ -346,7 +349,7 @@ class _PhaseApply:
                 self._run(merge.delete_gone(), merge.table.name)
 
     def _upsert(self, merge: MergeSql, in_place: int) -> None:
-        if merge.way is ReadPlan.COUNT:
+        if merge.strategy is MergeStrategy.COUNT:
             _, copies = self._counts(merge.count_copies(), merge.table.name)
             if copies:
                 self._expect(merge, merge.insert_copies(), copies)
@@ -358,9 +361,11 @@ class _PhaseApply:
         wanted = merge.merge.counts.upserts - in_place
         if not wanted:
             return
-        if merge.way is ReadPlan.PLACE:
+        if merge.strategy is MergeStrategy.PLACE:
             self._place(merge, wanted)
-        elif merge.way is ReadPlan.UPSERT and wanted >= MANY_ROWS and merge.changed_columns:
+        elif (
+            merge.strategy is MergeStrategy.UPSERT and wanted >= MANY_ROWS and merge.changed_columns
+        ):
             self._update_and_insert(merge, wanted - merge.merge.counts.new)
         elif merge.counts_all_rows:
             self._expect(merge, merge.insert(), wanted)

@@ -68,11 +68,11 @@ class PostgresBulk(PostgresCounts):
         namespaces: Mapping[str, str],
         *,
         application_name: str,
-        ends: ServerPair | None,
+        servers: ServerPair | None,
     ) -> None:
         self._url = url
         self._namespaces = namespaces
-        self._ends = ends
+        self._ends = servers
         super().__init__(
             connect(url, application_name=application_name, options=EXACT_TEXT_SETTINGS)
         )
@@ -81,10 +81,10 @@ class PostgresBulk(PostgresCounts):
 
     def _shaped(self, definitions: Sequence[TableDefinition]) -> list[TableDefinition]:
         """The tables as PostgreSQL has them."""
-        ends = self._ends
-        if ends is None:
+        servers = self._ends
+        if servers is None:
             return list(definitions)
-        return [postgres_definition(one, ends, self._namespaces) for one in definitions]
+        return [postgres_definition(one, servers, self._namespaces) for one in definitions]
 
     def read_action(self) -> str:
         """See BulkTarget."""

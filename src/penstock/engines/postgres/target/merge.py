@@ -32,7 +32,7 @@ from penstock.ports.refusals import KeyNotInTarget
 from penstock.ports.target import NEW, UPSERT, Counts
 
 
-class ReadPlan(Enum):
+class MergeStrategy(Enum):
     """How a table's rows are applied; see the module."""
 
     UPSERT = "upsert"
@@ -77,7 +77,7 @@ class MergeSql:
         self._absent_columns = sorted(merge.absent_columns & self._columns.keys())
         self._source = self.layout.source(self.staging)
         self.arbiter = _arbiter(self.table, self.key)
-        self.way = self._way(replica)
+        self.strategy = self._strategy(replica)
 
     def _is_left_out(self, name: str) -> bool:
         """Whether a column is not written; one that makes out the row has to be."""
@@ -95,22 +95,22 @@ class MergeSql:
             )
         return column
 
-    def _way(self, replica: bool) -> ReadPlan:
+    def _strategy(self, replica: bool) -> MergeStrategy:
         if not self.key:
-            return ReadPlan.COUNT
+            return MergeStrategy.COUNT
         others = any(index is not self.arbiter for index in self.table.unique)
         fixed = any(
             target.identity == "a" and column.name not in self.key
             for column, target in self._columns.values()
         )
         if self.arbiter is not None and not others and not fixed:
-            return ReadPlan.UPSERT
+            return MergeStrategy.UPSERT
         known = {column.name for column in self.merge.relation.columns}
         own = any(not c.generated and c.name not in known for c in self.table.columns)
         hung_on = (self.table.children or self.table.self_reference) and not replica
         if own or hung_on:
-            return ReadPlan.PLACE if self.arbiter is not None else ReadPlan.REPLACE
-        return ReadPlan.REPLACE
+            return MergeStrategy.PLACE if self.arbiter is not None else MergeStrategy.REPLACE
+        return MergeStrategy.REPLACE
 
     # --- pieces -----------------------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ class MergeSql:
                 f"{own} = case when get_bit({self._absent}, {index}) = 1"
                 f" then t.{name}::{kind} else {self.layout.reference(index, 'm')} end"
             )
-        only = f" and not ({self._stays})" if self.way is ReadPlan.UPSERT else ""
+        only = f" and not ({self._stays})" if self.strategy is MergeStrategy.UPSERT else ""
         return (
             f"update {self.staging} as m set {', '.join(parts)}\n  from {self.table.own_rows} as t"
             f"\n where {self._absent} is not null{only} and {self._match_origin()}"
@@ -209,7 +209,7 @@ class MergeSql:
 
     def count_absent(self) -> str:
         """How many rows fill_absent() must fill, and how many update_in_place() must change."""
-        stays = self._stays if self.way is ReadPlan.UPSERT else "false"
+        stays = self._stays if self.strategy is MergeStrategy.UPSERT else "false"
         return (
             f"select count(*) filter (where not ({stays})), count(*) filter (where {stays})"
             f" from {self.staging} as m where {self._absent} is not null"
@@ -217,7 +217,7 @@ class MergeSql:
 
     def update_in_place(self) -> str | None:
         """Update rows that keep their key and leave columns as they are in the target."""
-        if not self._absent_columns or self.way is not ReadPlan.UPSERT:
+        if not self._absent_columns or self.strategy is not MergeStrategy.UPSERT:
             return None
         parts = []
         for index, (column, target) in self._columns.items():
@@ -302,7 +302,7 @@ class MergeSql:
     def _insert(self, only: str, *, upsert: bool) -> str:
         names = self._written()
         conflict = ""
-        if upsert and self.way in (ReadPlan.UPSERT, ReadPlan.PLACE):
+        if upsert and self.strategy in (MergeStrategy.UPSERT, MergeStrategy.PLACE):
             conflict = "\n    on conflict " + self._conflict()
         return (
             f"insert into {self.table.sql_name} as t ({', '.join(map(quoted, names))})"
@@ -313,7 +313,7 @@ class MergeSql:
     @property
     def _whole(self) -> str:
         """The condition that leaves out what update_in_place() does."""
-        in_place = self._absent_columns and self.way is ReadPlan.UPSERT
+        in_place = self._absent_columns and self.strategy is MergeStrategy.UPSERT
         return f" and ({self._stays}) is not true" if in_place else ""
 
     @property
@@ -341,7 +341,10 @@ class MergeSql:
     @property
     def counts_all_rows(self) -> bool:
         """Whether the row count of insert() is that of the merge table's rows."""
-        return bool(self.changed_columns) or self.way not in (ReadPlan.UPSERT, ReadPlan.PLACE)
+        return bool(self.changed_columns) or self.strategy not in (
+            MergeStrategy.UPSERT,
+            MergeStrategy.PLACE,
+        )
 
     def without_conflict(self) -> str:
         """PLACE, as extra condition of insert(): no other row holds a unique value of this one.

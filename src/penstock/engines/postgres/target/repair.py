@@ -42,10 +42,10 @@ ACTING = """
 class PostgresRepair(PostgresWriter):
     """See `RepairTarget`."""
 
-    def __init__(self, url: str, ends: ServerPair | None, namespaces: dict[str, str]) -> None:
+    def __init__(self, url: str, servers: ServerPair | None, namespaces: dict[str, str]) -> None:
         """Connect; triggers and foreign keys are kept from acting where the role may do that."""
         super().__init__(url, replica_role=False, settings=EXACT_TEXT_SETTINGS)
-        self._ends = ends
+        self._ends = servers
         self._namespaces = namespaces
         with server_errors("preparing a session"):
             self.replica = may_be_replica(self._connection)

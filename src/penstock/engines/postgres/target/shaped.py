@@ -16,14 +16,14 @@ from penstock.sql.schema_translation import Index, extras_of, short_name
 
 
 def postgres_definition(
-    definition: TableDefinition, ends: ServerPair, namespaces: Mapping[str, str]
+    definition: TableDefinition, servers: ServerPair, namespaces: Mapping[str, str]
 ) -> TableDefinition:
     """A table of MySQL or MariaDB as a table of PostgreSQL, with what has a counterpart there.
 
     Left out: keys over parts of a text, and what `extras_of` says.
     """
-    mappings = ends.mappings(definition)
-    extras = extras_of(definition, ends.source, ends.target, mappings)
+    mappings = servers.mappings(definition)
+    extras = extras_of(definition, servers.source, servers.target, mappings)
     columns = tuple(
         replace(
             column,
@@ -36,7 +36,7 @@ def postgres_definition(
             collation=None,
             charset="",
         )
-        for column in carried(definition, ends)
+        for column in carried(definition, servers)
     )
     schema, table = definition.name
     name = quoted(namespaces.get(schema, schema), table)
