@@ -31,6 +31,7 @@ from penstock.log import links
 from penstock.log.layout import list_segments
 from penstock.log.reader import check
 from penstock.log.segment import open_segment
+from penstock.log.tail import OpenSegmentFinder, SegmentOpener
 from penstock.log.writer import Writer, WriterOptions
 from penstock.model import FlushPoint, PenstockError, Run
 
@@ -48,9 +49,13 @@ class World:
     acknowledged: FlushPoint = field(default_factory=lambda: FlushPoint(position=0))
     applied: list[Plain] = field(default_factory=list)  # by the loader; durable in its target
     removes_files: bool = False
+    tail: SegmentOpener | None = None
+    finder: OpenSegmentFinder | None = None
 
     def extract(self, steps: list[str]) -> None:
         """Open the log, stream what is not in it yet, as the extractor does; close at the end."""
+        self.tail = SegmentOpener(files=self.disk)
+        self.finder = OpenSegmentFinder(LOG, files=self.disk)
         with Writer.open(LOG, log_id=None, source=SOURCE, options=OPTIONS, files=self.disk) as log:
             log.check_acknowledged(self.acknowledged.position)
             self.acknowledged = log.resume
@@ -80,12 +85,28 @@ class World:
             log.write(run_of(rows))
         else:
             log.write(run_of(rows))
-        if step in ("flush", "rotate", "load"):
+        if step in ("flush", "follow", "rotate", "load"):
             self.acknowledged = log.flush()
         if step in ("rotate", "load"):
             log.rotate()
         if step == "load":
             self.load()
+        if step == "follow":
+            self.load()
+            self.follow(log.segment_number, log.durable)
+
+    def follow(self, number: int, durable: FlushPoint) -> None:
+        """Apply what is durable of the open segment, too."""
+        assert self.tail is not None
+        assert self.finder is not None
+        applied = numbered_upto(self.committed, len(self.applied))
+        file = self.finder.find(number=number, trx_after=applied)
+        if file is None:
+            assert applied == durable.trx, "what is durable is not found"
+            return
+        with self.tail.open(file) as segment:
+            assert segment.end == durable
+            self.applied += [row for row in plain_segment(segment) if row[0] > len(self.applied)]
 
     def load(self) -> None:
         """Apply each closed segment once, by gsn, and perhaps remove it."""
@@ -111,13 +132,18 @@ class World:
         assert len([name for name in self.disk.listdir(LOG) if name.endswith("_")]) == 0
 
 
+def numbered_upto(committed: list[list[Row]], gsn: int) -> int:
+    """The transaction that ends with this row."""
+    return max((rows[-1].trx for rows in committed if rows[-1].gsn <= gsn), default=0)
+
+
 def _endless(steps: list[str]) -> Any:
     while True:
         yield from steps
 
 
 STEPS = st.lists(
-    st.sampled_from(["write", "flush", "piecewise", "rotate", "load", "broken"]),
+    st.sampled_from(["write", "flush", "follow", "piecewise", "rotate", "load", "broken"]),
     min_size=1,
     max_size=6,
 )

@@ -78,6 +78,7 @@ POSITIVE = (
     ("changeLoader", "maxThreads"),
     ("changeLoader", "keepAppliedHours"),
     ("changeLoader", "keepAppliedMegabytes"),
+    ("changeLoader", "applyIntervalSeconds"),
     ("dataLoader", "maxThreads"),
     ("dataLoader", "chunkMegabytes"),
 )

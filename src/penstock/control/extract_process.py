@@ -47,6 +47,7 @@ def extract_options(config: Config) -> ExtractOptions:
         slot=section.replication_slot,
         publication=section.publication,
         flush_interval_s=section.flush_interval_seconds,
+        apply_interval_s=config.change_loader.flushed_for_loader_s,
         events_per_flush=section.events_per_flush,
         exit_when_idle=section.exit_when_idle,
         idle_wait_s=section.idle_wait_seconds,

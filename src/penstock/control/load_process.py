@@ -189,6 +189,7 @@ class _Load:
             starts=loaded.positions,
             settled=read_ledger(config.layout.state).settled_at(kind_of(config)),
             max_files_per_batch=section.max_files_per_batch,
+            read_open_segment=section.read_open_segment,
             max_threads=section.max_threads,
             remove_files=section.remove_files,
             done_directory=(config.path.parent / done) if done else None,

@@ -154,6 +154,9 @@ class Extractor:
         self._source: SourceStream | None = None
         self._watermark = Watermark()
         self._pace = Pace()
+        self._flush_interval_s = min(
+            options.flush_interval_s, options.apply_interval_s or options.flush_interval_s
+        )
         self._status = StatusFile(self._layout.run / STATUS_FILE, files=files, clock=clock)
 
     # -- the whole ---------------------------------------------------------------------------
@@ -286,7 +289,7 @@ class Extractor:
             if self._word() == "PAUSE":
                 self._pause(writer, source)
                 continue
-            run = source.next_run(WAIT_S)
+            run = source.next_run(self._wait_s(writer))
             if run is not None:
                 self._write(writer, run)
             if writer.at_commit:
@@ -316,13 +319,20 @@ class Extractor:
             self._background_tasks.add(lambda: recorder.opened(number, position))
         self._pace.segment_open = number
 
+    def _wait_s(self, writer: Writer) -> float:
+        """How long to wait for a run: no longer than until the loader gets what there is."""
+        if not writer.has_unflushed or not writer.at_commit:
+            return WAIT_S
+        left_s = self._pace.flushed_s + self._flush_interval_s - self._clock.monotonic_s()
+        return min(WAIT_S, max(0.0, left_s))
+
     def _make_durable(self, writer: Writer, source: SourceStream, *, quiet: bool) -> None:
         """Flush and acknowledge when enough came, or time has passed, or nothing more comes."""
         pace, now_s = self._pace, self._clock.monotonic_s()
         if writer.has_unflushed and (
             pace.rows_since_flush >= self._options.events_per_flush
             or quiet
-            or now_s - pace.flushed_s >= self._options.flush_interval_s
+            or now_s - pace.flushed_s >= self._flush_interval_s
             or writer.operation_count == 0  # only the position moves: the source waits for it
         ):
             self._flush(writer, source)

@@ -22,7 +22,8 @@ from penstock.host import faults
 from penstock.load.fold import Fold
 from penstock.load.net_rows import FoldedRows
 from penstock.load.plan import FrameRef, Task
-from penstock.log.segment import Segment, open_segment
+from penstock.log.frames import FrameReader, read_batch
+from penstock.log.tail import open_either
 from penstock.model import PenstockError
 from penstock.ports.target import Counts, StagedRows, StagingWriter
 
@@ -64,13 +65,13 @@ def run_tasks(works: Iterator[Work]) -> Iterable[Outcome]:
     A typed error becomes the outcome of its task, since Spark would pass on only its text; the
     rest of the partition is then left undone.
     """
-    segments: dict[Path, Segment] = {}
+    files: dict[Path, FrameReader] = {}
     _give_way()
     try:
         for work in works:
             began = time.monotonic()
             try:
-                yield _run(work, segments, began)
+                yield _run(work, files, began)
             except PenstockError as error:
                 task = work.task
                 yield Outcome(
@@ -78,8 +79,8 @@ def run_tasks(works: Iterator[Work]) -> Iterable[Outcome]:
                 )
                 return
     finally:
-        for segment in segments.values():
-            segment.close()
+        for reader in files.values():
+            reader.file.close()
 
 
 def _give_way() -> None:
@@ -91,12 +92,12 @@ def _give_way() -> None:
         os.nice(missing)
 
 
-def _run(work: Work, segments: dict[Path, Segment], began: float) -> Outcome:
+def _run(work: Work, files: dict[Path, FrameReader], began: float) -> Outcome:
     task = work.task
     for ref in task.frames:
-        if ref.path not in segments:
-            segments[ref.path] = open_segment(ref.path, extension=work.extension)
-    frames = _Frames(task, segments, work.writer)
+        if ref.path not in files:
+            files[ref.path] = FrameReader(open_either(ref.path))
+    frames = _Frames(task, files, work.writer)
     fold = Fold(task.relation, overlaps=task.overlaps)
     for frame in frames:
         fold.add(frame)
@@ -129,10 +130,10 @@ def _run(work: Work, segments: dict[Path, Segment], began: float) -> Outcome:
 class _Frames:
     """The task's rows, frame by frame, as often as asked; kept in memory when they are few."""
 
-    def __init__(self, task: Task, segments: dict[Path, Segment], writer: StagingWriter) -> None:
+    def __init__(self, task: Task, files: dict[Path, FrameReader], writer: StagingWriter) -> None:
         self._task = task
         self._writer = writer
-        self._segments = segments
+        self._files = files
         self._kept: list[pa.RecordBatch] = []
         self._keeps_all = sum(ref.entry.length_bytes for ref in task.frames) <= CACHE_BYTES_MAX
 
@@ -154,7 +155,8 @@ class _Frames:
         return self._keeps_all and sum(kept.nbytes for kept in self._kept) <= ORDER_BYTES_MAX
 
     def _read(self, ref: FrameRef) -> pa.RecordBatch:
-        batch = self._segments[ref.path].read_rows(ref.entry).batch
+        # All frames of a task have its relation's shape.
+        batch = read_batch(self._files[ref.path], ref.entry, self._task.relation)
         chosen = cut(
             batch,
             gsn_after=self._task.gsn_after,

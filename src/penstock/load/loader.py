@@ -43,6 +43,7 @@ from penstock.log.layout import (
 )
 from penstock.log.segment import open_segment
 from penstock.log.state import load_state
+from penstock.log.tail import OpenSegmentFinder
 from penstock.model import PenstockError, TableName
 from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import Batch, BatchOptions, Target
@@ -75,6 +76,7 @@ class LoaderOptions:
     starts: per source table the position from which its changes count, from the bulk load.
     settled: see `Window`, from the bulk load.
     keeping: of applied segments that are neither removed at once nor moved.
+    read_open_segment: apply what is durable of the segment that is still being written.
     exit_when_done: end when CHANGE.DONE is there and everything before it is applied. choices: of
     [target.types], where source and target are of different engines. isolates: a table that cannot
     be applied is left behind, and the others flow on.
@@ -94,6 +96,7 @@ class LoaderOptions:
     keeping: Keeping = field(default_factory=Keeping)
     change_file_extension: str = EXTENSION_DEFAULT
     exit_when_done: bool = True
+    read_open_segment: bool = True
     allow_triggers: bool = False
     choices: Choices = NO_CHOICES
     policies: Policies = EVOLVE_ALL
@@ -152,6 +155,9 @@ class Loader:
             keeping=options.keeping,
             clock=clock,
             files=files,
+        )
+        self._finder = OpenSegmentFinder(
+            options.log_directory, options.change_file_extension, files
         )
         self._rows_directory = options.run_directory / ROWS_NAME if sessions.is_local else None
 
@@ -278,7 +284,11 @@ class Loader:
     def _behind(self, applied: Applied) -> Wanted:
         """The batch that follows, of segments that are there or still to come."""
         size_max = self._batch_bytes
-        return Wanted(applied=applied, look=lambda: self._next_files(applied, size_max))
+        return Wanted(
+            applied=applied,
+            look=lambda: self._next_files(applied, size_max),
+            has_news=lambda: self._finder.has_news(applied.trx),
+        )
 
     def _next_files(self, applied: Applied, size_max: int = MAX_BYTES) -> list[SegmentFile]:
         found = next_segments(
@@ -295,7 +305,20 @@ class Loader:
             if chosen and size > size_max:
                 break
             chosen.append(file)
+        if len(chosen) == len(found) < self._options.max_files_per_batch:
+            number = (found[-1].number if found else applied.segment) + 1
+            chosen += self._open_segment(number, applied)
         return chosen
+
+    def _open_segment(self, number: int, applied: Applied) -> list[SegmentFile]:
+        """The segment that is being written, where it has what is not applied, and may be read.
+
+        Not while a table meets the others: both stop at the end of a segment for that.
+        """
+        if not self._options.read_open_segment or self._apart.is_meeting(self._applied):
+            return []
+        file = self._finder.find(number=number, trx_after=applied.trx)
+        return [] if file is None else [file]
 
     def _apply(self, staged: Batch) -> None:
         assert self._target is not None

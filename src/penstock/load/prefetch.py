@@ -29,7 +29,8 @@ from penstock.ports.target import Applied
 logger = structlog.get_logger(__name__)
 faults.declare("load.ahead.before", "load.ahead.after")
 
-LOOK_INTERVAL_S = 0.05
+LOOK_INTERVAL_S = 0.05  # at the directory
+NEWS_INTERVAL_S = 0.005  # at whether there is news: one read of a few bytes
 
 
 class Sessions(Protocol):
@@ -44,11 +45,13 @@ class Sessions(Protocol):
 class Wanted:
     """The batch that is wanted: rows behind `applied`, with position < before.
 
-    look: finds its segments; called again and again until it returns some.
+    look: finds its segments; called again and again until it returns some. has_news: whether it
+    is worth to look again at once; cheap.
     """
 
     applied: Applied
     look: Callable[[], Sequence[SegmentFile]]
+    has_news: Callable[[], bool] = lambda: False
     before: int = POSITION_MAX
 
 
@@ -168,7 +171,10 @@ class StagePrefetch:
             if files:
                 request.found = True
                 return files
-            request.abandoned.wait(LOOK_INTERVAL_S)
+            due_s = self._clock.monotonic_s() + LOOK_INTERVAL_S
+            while self._clock.monotonic_s() < due_s and not request.wanted.has_news():
+                if request.abandoned.wait(NEWS_INTERVAL_S):
+                    break
         return ()
 
     def _stage(self, request: _Request, files: Sequence[SegmentFile]) -> Batch | None:

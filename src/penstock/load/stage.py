@@ -31,7 +31,8 @@ from penstock.load.plan import (
 )
 from penstock.load.session import Session, SparkJobFailed
 from penstock.log.layout import SegmentFile
-from penstock.log.segment import Segment, open_segment
+from penstock.log.segment import Segment
+from penstock.log.tail import SegmentOpener
 from penstock.model import MarkerKind, PenstockError, TableName
 from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import BatchOptions
@@ -128,6 +129,7 @@ class Stager:
         self._engine = engine
         self._options = options
         self._clock = clock
+        self._opener = SegmentOpener(options.extension)
 
     def close(self) -> None:
         """Close the connection, and remove what waits outside of the target."""
@@ -149,14 +151,14 @@ class Stager:
         """
         steps = Steps(self._clock)
         with ExitStack() as stack:
-            segments = [
-                stack.enter_context(open_segment(file.path, extension=self._options.extension))
-                for file in files
-            ]
+            segments = [stack.enter_context(self._opener.open(file)) for file in files]
             self._check(segments, applied)
             source_engine = _source_engine(segments[0].header.source)
             after = _end(segments, applied, before)
             views = [view(segment) for segment in segments]
+            closed = [
+                one for one, segment in zip(views, segments, strict=True) if segment.is_closed
+            ]
             window = self._window(applied.gsn, after.gsn, before)
             is_cut = before != POSITION_MAX
             plan = plan_batch(views, window, buckets_max=self._options.threads_max)
@@ -169,7 +171,7 @@ class Stager:
         steps.done("plan")
         faults.point("load.prepare.before")
         tasks, writers, extra = self._prepare(plan, place, source_engine)
-        self._begin_files(views, applied)
+        self._begin_files(closed, applied)
         steps.done("prepare")
         faults.point("load.job.before")
         outcomes = self._job(tasks, writers, session)
@@ -180,7 +182,7 @@ class Stager:
             after=after,
             place=place,
             is_cut=is_cut,
-            files=self._progress(views, after),
+            files=self._progress(closed, after),
             whole=tuple(file for file in files if file.number <= after.segment),
             size_bytes=sum(size for file, size in sizes if file.number <= after.segment),
             phases=tuple(
@@ -206,7 +208,10 @@ class Stager:
     def _progress(
         self, segments: Sequence[SegmentView], after: Applied
     ) -> tuple[FileProgress, ...]:
-        """The files' CL rows; none for a table that catches up: those are there."""
+        """The files' CL rows; none for a table that catches up: those are there.
+
+        A segment gets its own once it is closed, also where all of it was applied before.
+        """
         if self._options.only is not None:
             return ()
         return tuple(_file_progress(segment, after) for segment in segments)
@@ -365,7 +370,7 @@ def _end(segments: Sequence[Segment], applied: Applied, before: int) -> Applied:
     if before == POSITION_MAX:
         end = last.end
         return Applied(
-            segment=last.number,
+            segment=last.number if last.is_closed else last.number - 1,
             gsn=end.gsn,
             trx=end.trx,
             position=end.position,

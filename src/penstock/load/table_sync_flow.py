@@ -180,6 +180,14 @@ class TableSyncFlow:
         staged = self._ahead.fetch(0.0)
         return None if staged is None else (row, staged)
 
+    def is_meeting(self, applied: Applied) -> bool:
+        """Whether a table that catches up is near the others, which then end at closed segments."""
+        return any(
+            row.state is SyncState.CATCHING_UP
+            and applied.segment - row.applied.segment <= NEAR_SEGMENTS
+            for row in self.rows.values()
+        )
+
     def is_near(self, applied: Applied) -> bool:
         """Whether a batch is being staged with which a table may meet the others, if they wait."""
         row = self.rows.get(self._joining) if self._joining is not None else None

@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from penstock.codec import ckt
 from penstock.codec.ckt import FrameEntry, FrameKind
+from penstock.codec.columns import batch_schema
 from penstock.host.files import REAL_FILES, Files, ReadFile
-from penstock.model import PenstockError
+from penstock.model import PenstockError, Relation
 
 
 class SegmentCorrupt(PenstockError):
@@ -92,6 +93,29 @@ class FrameReader:
             return ckt.verify_frame(data, self.salt, offset)
         except ckt.FrameInvalid as error:
             raise corrupt(self.path, error) from error
+
+
+def read_payload(reader: FrameReader, entry: FrameEntry, expected: FrameKind) -> pa.Buffer:
+    """The payload of a frame that an index names, verified. Raises SegmentCorrupt."""
+    kind, payload = reader.frame(entry.offset_bytes, entry.length_bytes)
+    if kind is not expected:
+        raise reader.damaged("bad kind", entry.offset_bytes, expected.name, kind.name)
+    return payload
+
+
+def read_batch(reader: FrameReader, entry: FrameEntry, relation: Relation) -> pa.RecordBatch:
+    """The rows of a frame that an index names, verified. relation: the shape they have.
+
+    Nothing else of the file is read. Raises SegmentCorrupt.
+    """
+    payload = read_payload(reader, entry, FrameKind.ROWS)
+    try:
+        found = ckt.decode_rows_prefix(payload, entry.offset_bytes)
+        if found != entry:
+            raise reader.damaged("bad index", entry.offset_bytes, entry, found)
+        return ckt.decode_batch(ckt.rows_message(payload), batch_schema(relation), entry.row_count)
+    except ckt.FrameInvalid as error:
+        raise corrupt(reader.path, error) from error
 
 
 def place_entry(

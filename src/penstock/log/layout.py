@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.host.files import REAL_FILES, TEMPORARY_SUFFIX, FileMissing, Files
+from penstock.log.durable import Durable
 from penstock.model import LOAD_AGAIN, PenstockError
 
 EXTENSION_DEFAULT = "ckt"
@@ -31,11 +32,12 @@ class SegmentMissing(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class SegmentFile:
-    """One segment by name; closed ones never change."""
+    """One segment by name; closed ones never change. durable: how far an open one is read."""
 
     number: int
     path: Path
     is_open: bool = False
+    durable: Durable | None = field(default=None, compare=False)
 
 
 def segment_name(number: int, extension: str = EXTENSION_DEFAULT) -> str:
@@ -46,6 +48,11 @@ def segment_name(number: int, extension: str = EXTENSION_DEFAULT) -> str:
 def open_name(number: int, extension: str = EXTENSION_DEFAULT) -> str:
     """`7.ckt_`, the name while it is being written."""
     return segment_name(number, extension) + OPEN_SUFFIX
+
+
+def closed_path(path: Path) -> Path:
+    """The name that an open segment gets; a closed one has it already."""
+    return path.with_name(path.name.removesuffix(OPEN_SUFFIX))
 
 
 def checked_extension(extension: str) -> str:

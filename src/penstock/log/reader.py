@@ -16,6 +16,7 @@ from penstock.host.checkpoint import CheckpointCorrupt
 from penstock.host.files import REAL_FILES, TEMPORARY_SUFFIX, FileMissing, Files
 from penstock.log import layout
 from penstock.log.cut import CutPlace, parse_cut_name, read_cut
+from penstock.log.durable import DURABLE_NAME
 from penstock.log.frames import FrameReader, corrupt
 from penstock.log.index import IndexBuilder, add_scanned, scan, scan_frames
 from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, SegmentMissing
@@ -145,7 +146,7 @@ def _finding(severity: Severity, file: Path, error: PenstockError) -> LogFinding
 
 
 def _strange_names(names: list[str], extension: str) -> Iterator[LogFinding]:
-    known = (layout.LOCK_NAME, layout.STATE_NAME, layout.DONE_NAME)
+    known = (layout.LOCK_NAME, layout.STATE_NAME, layout.DONE_NAME, DURABLE_NAME)
     for name in sorted(names):
         if name.endswith(TEMPORARY_SUFFIX):
             yield LogFinding(

@@ -18,10 +18,9 @@ import pyarrow as pa
 
 from penstock.codec import ckt
 from penstock.codec.ckt import FrameEntry, FrameKind, SegmentHeader, TableTotals, Totals
-from penstock.codec.columns import batch_schema
 from penstock.host.files import REAL_FILES, FileMissing, Files
 from penstock.log import order
-from penstock.log.frames import FrameReader, corrupt, is_header_torn
+from penstock.log.frames import FrameReader, corrupt, is_header_torn, read_batch, read_payload
 from penstock.log.index import read_trailer, scan
 from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, list_open_segments, parse_name
 from penstock.log.transactions import Transactions, check_announced, never_fall
@@ -172,18 +171,8 @@ class Segment:
 
     def read_rows(self, entry: FrameEntry) -> Rows:
         """The rows of one frame, verified. Raises SegmentCorrupt."""
-        payload = self._payload(entry, FrameKind.ROWS)
         relation = self.relation(entry.relation_id)
-        try:
-            found = ckt.decode_rows_prefix(payload, entry.offset_bytes)
-            if found != entry:
-                raise self.frame_reader.damaged("bad index", entry.offset_bytes, entry, found)
-            batch = ckt.decode_batch(
-                ckt.rows_message(payload), batch_schema(relation), entry.row_count
-            )
-        except ckt.FrameInvalid as error:
-            raise corrupt(self.path, error) from error
-        return Rows(relation=relation, batch=batch)
+        return Rows(relation=relation, batch=read_batch(self.frame_reader, entry, relation))
 
     def rows(self, *, table: TableName | None = None, gsn_after: int = 0) -> Iterator[Rows]:
         """Batches in file order, each of one relation version; within a table in gsn order.
@@ -277,12 +266,7 @@ class Segment:
         return {totals.id for totals in self.tables if (totals.schema, totals.name) == tuple(table)}
 
     def _payload(self, entry: FrameEntry, expected: FrameKind) -> pa.Buffer:
-        kind, payload = self.frame_reader.frame(entry.offset_bytes, entry.length_bytes)
-        if kind is not expected:
-            raise self.frame_reader.damaged(
-                "bad kind", entry.offset_bytes, expected.name, kind.name
-            )
-        return payload
+        return read_payload(self.frame_reader, entry, expected)
 
     def _decoded(self, entry: FrameEntry, kind: FrameKind, decode: Any) -> Any:
         payload = self._payload(entry, kind)

@@ -27,6 +27,7 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, DirectoryLocked, Files
 from penstock.log.closing import Place, publish, state_behind, store_state, write_footer
 from penstock.log.cut import Cut, list_cuts, remove_passed
+from penstock.log.durable import Durable, DurableMark
 from penstock.log.frame_buffer import FrameBuffer
 from penstock.log.index import IndexBuilder, row_facts
 from penstock.log.layout import DONE_NAME, EXTENSION_DEFAULT, checked_extension, open_name
@@ -134,6 +135,7 @@ class Writer:
         self._untold: list[pa.RecordBatch] = []
         self.recovered: tuple[ClosedSegment, ...] = ()
         self._cuts: list[Cut] = []
+        self._mark: DurableMark | None = None
 
     @classmethod
     def open(
@@ -173,6 +175,7 @@ class Writer:
             writer._cuts = list_cuts(directory, options.extension, files)
             writer._forget_cuts()
             writer._remove_done()
+            writer._mark = DurableMark(directory, files)
         except BaseException:
             lock.release()
             raise
@@ -388,6 +391,8 @@ class Writer:
         May be called twice, and after a failure.
         """
         self._close_segment()
+        if self._mark is not None:
+            self._mark.close()
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -433,9 +438,22 @@ class Writer:
             added = segment.buffer.add(FrameKind.FLUSH_POINT, ckt.encode_flush_point(frame))
             segment.builder.add_flush_point(*added, point)
             segment.buffer.sync()
+            self._tell_durable(segment, point)
         self._durable = point
         self._unflushed = False
         self._forget_cuts()
+
+    def _tell_durable(self, segment: _OpenSegment, point: FlushPoint) -> None:
+        if self._mark is not None:
+            header = segment.header
+            self._mark.tell(
+                Durable(
+                    number=header.number,
+                    file_id=header.file_id,
+                    size_bytes=segment.buffer.durable_bytes,
+                    end=point,
+                )
+            )
 
     def _opened(self) -> _OpenSegment:
         """The open segment, made now if there is none: its header is durable before any row."""

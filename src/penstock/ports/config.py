@@ -120,8 +120,12 @@ class OnTableError(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeLoaderSection:
-    """[changeLoader], as document 000 names its parameters; on_table_error is our own, and so are
-    keep_applied_hours and keep_applied_megabytes, of applied segments not removed at once.
+    """[changeLoader], as document 000 names its parameters; the last six are our own.
+
+    keep_applied_hours, keep_applied_megabytes: of applied segments not removed at once.
+    read_open_segment: changes are applied as soon as they are durable in the log; otherwise when
+    their segment is closed. apply_interval_seconds: how often they are made durable for that, at
+    most, while more come.
     """
 
     max_files_per_batch: int = 30
@@ -133,6 +137,13 @@ class ChangeLoaderSection:
     work_directory: str | None = None
     done_directory: str | None = None
     on_table_error: OnTableError = OnTableError.STOP
+    read_open_segment: bool = True
+    apply_interval_seconds: float = 0.1
+
+    @property
+    def flushed_for_loader_s(self) -> float | None:
+        """How often open segments are flushed for the loader; None where it does not read them."""
+        return self.apply_interval_seconds if self.read_open_segment else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,9 @@ class ExtractOptions:
 
     events_per_flush: rows after which what was read is made durable and acknowledged.
     flush_interval_s: the longest that rows wait for that, and the age at which a segment is
-    rotated. idle_wait_s: how long nothing must come before exit_when_idle ends the extraction.
+    rotated. apply_interval_s: how often that is done at most while less than events_per_flush rows
+    come, so that a loader can apply them; None: nobody reads the open segment. idle_wait_s: how
+    long nothing must come before exit_when_idle ends the extraction.
     slot_wait_s: how long to wait for a slot that somebody else reads. table_interval_s: how long at
     most until the catalogue is looked at again for changes that send no rows; sooner where a look
     is cheap. catch_up_bytes: how far behind the server, in WAL, ranges of catch_up_range_bytes are
@@ -45,6 +47,7 @@ class ExtractOptions:
     slot: str = "wirekite_replication_slot"
     publication: str = "wirekite_publication"
     flush_interval_s: float = 5.0
+    apply_interval_s: float | None = 0.1
     events_per_flush: int = 5000
     exit_when_idle: bool = False
     idle_wait_s: float = 3.0

@@ -1,0 +1,112 @@
+"""The segment that is being written, read again and again up to what is durable of it.
+
+Its index grows with the file: each look reads only the frames that are new. What is handed out are
+whole transactions on the disk, which no recovery cuts off. Not here: who says what is durable
+(`durable.py`).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from penstock.codec import ckt
+from penstock.host.files import REAL_FILES, FileMissing, Files, ReadFile
+from penstock.log.durable import Durable, DurableReader
+from penstock.log.frames import FrameReader
+from penstock.log.index import IndexBuilder, add_scanned, scan_frames
+from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, closed_path, open_name
+from penstock.log.segment import Segment, open_segment
+
+
+class OpenSegmentFinder:
+    """Sees cheaply whether the open segment of a log has more than before."""
+
+    def __init__(
+        self, directory: Path, extension: str = EXTENSION_DEFAULT, files: Files = REAL_FILES
+    ) -> None:
+        """Nothing is opened before the first look."""
+        self._directory = directory
+        self._extension = extension
+        self._marks = DurableReader(directory, files)
+
+    def find(self, *, number: int, trx_after: int) -> SegmentFile | None:
+        """The open segment, if it has this number and durable transactions behind trx_after."""
+        durable = self._marks.read()
+        if durable is None or durable.number != number or durable.end.trx <= trx_after:
+            return None
+        path = self._directory / open_name(number, self._extension)
+        return SegmentFile(number=number, path=path, is_open=True, durable=durable)
+
+    def has_news(self, trx_after: int) -> bool:
+        """Whether transactions behind trx_after are durable; one read of a few bytes."""
+        durable = self._marks.read()
+        return durable is not None and durable.end.trx > trx_after
+
+    def close(self) -> None:
+        """Close what is kept open between looks."""
+        self._marks.close()
+
+
+class SegmentOpener:
+    """Opens segments for somebody who follows the log: closed ones, and the open one's start.
+
+    For one thread at a time.
+    """
+
+    def __init__(self, extension: str = EXTENSION_DEFAULT, files: Files = REAL_FILES) -> None:
+        """Nothing is read yet."""
+        self._extension = extension
+        self._files = files
+        self._file_id = ""
+        self._builder: IndexBuilder | None = None
+        self._end_bytes = 0
+
+    def open(self, file: SegmentFile) -> Segment:
+        """Open a segment; one that was open when it was found, up to what was durable then.
+
+        Raises what open_segment() does, FileMissing where it was removed meanwhile.
+        """
+        durable = file.durable
+        if durable is None:
+            return open_segment(file.path, extension=self._extension, files=self._files)
+        reader = FrameReader(open_either(file.path, self._files))
+        try:
+            if reader.header.file_id != durable.file_id:
+                raise reader.damaged(
+                    "another segment", len(ckt.MAGIC), durable.file_id, reader.header.file_id
+                )
+            builder = self._grown(reader, durable)
+            return Segment(reader, tuple(builder.entries), builder.totals(0), is_closed=False)
+        except BaseException:
+            reader.file.close()
+            raise
+
+    def _grown(self, reader: FrameReader, durable: Durable) -> IndexBuilder:
+        """The index up to the durable end."""
+        if (
+            self._builder is None
+            or self._file_id != durable.file_id
+            or self._end_bytes > durable.size_bytes
+        ):
+            self._builder, self._end_bytes = IndexBuilder(reader.header), ckt.HEADER_REGION_SIZE
+            self._file_id = durable.file_id
+        builder, self._builder = self._builder, None  # what is half done is begun anew
+        end_bytes = self._end_bytes
+        if end_bytes < durable.size_bytes:
+            for found in scan_frames(reader, end_bytes):
+                add_scanned(builder, found)
+                end_bytes = found.end_bytes
+                if end_bytes >= durable.size_bytes:
+                    break
+        if end_bytes != durable.size_bytes or builder.end != durable.end:
+            raise reader.damaged("no flush point", durable.size_bytes, durable.end, builder.end)
+        self._builder, self._end_bytes = builder, end_bytes
+        return builder
+
+
+def open_either(path: Path, files: Files = REAL_FILES) -> ReadFile:
+    """Open `N.ckt_`, or `N.ckt` where it was closed and renamed meanwhile. Raises FileMissing."""
+    with suppress(FileMissing):
+        return files.open_read(path)
+    return files.open_read(closed_path(path))
