@@ -129,13 +129,13 @@ class Watch(threading.Thread):
     def __init__(self, session: Session) -> None:
         super().__init__(daemon=True)
         self._session = session
-        self._stop = threading.Event()
+        self._stopped = threading.Event()
         self.seen: list[tuple[float, int]] = []
 
     def run(self) -> None:
         """Look until stopped."""
         last = -1
-        while not self._stop.wait(LOOK_S):
+        while not self._stopped.wait(LOOK_S):
             highest = self._session.number("select max(id) from ping")
             if highest > last:
                 last = highest
@@ -148,7 +148,7 @@ class Watch(threading.Thread):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"row {number} was not seen in {DRAIN_S} s")
             time.sleep(LOOK_S)
-        self._stop.set()
+        self._stopped.set()
         self.join()
 
 

@@ -12,10 +12,11 @@ from typing import Any
 
 from penstock.host import faults
 from penstock.log.layout import SegmentFile
-from penstock.log.segment import Segment, open_segment
+from penstock.log.segment import Segment
+from penstock.log.tail import SegmentOpener
 from penstock.model import MarkerKind, Op, PenstockError, Relation, TableName
 from penstock.model.position import POSITION_MAX
-from penstock.ports.loading import BatchOptions
+from penstock.ports.loading import BatchOptions, applied_behind
 from penstock.ports.refusals import AppliedByAnother, TargetFollowsAnotherLog
 from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied, Counts
@@ -78,6 +79,7 @@ class FakeStager:
     """See `BatchStager`. A batch that ends inside a file is not for the fake."""
 
     options: BatchOptions
+    opener: SegmentOpener = field(default_factory=SegmentOpener)
 
     def stage(self, files: Sequence[SegmentFile], _session: Any, **how: Any) -> FakeBatch:
         """See BatchStager."""
@@ -85,13 +87,13 @@ class FakeStager:
         applied: Applied = how["applied"]
         steps: list[Step] = []
         for file in files:
-            with open_segment(file.path, extension=self.options.extension) as segment:
+            with self.opener.open(file) as segment:
                 steps += self._steps(segment, applied)
-                end = segment.end
+                after = applied_behind(segment)
         return FakeBatch(
             before=applied,
-            after=Applied(segment=file.number, gsn=end.gsn, trx=end.trx, position=end.position),
-            whole=tuple(files),
+            after=after,
+            whole=tuple(file for file in files if file.number <= after.segment),
             counts=Counts(changes=sum(step[4] is not None for step in steps)),
             steps=tuple(sorted(steps, key=lambda step: step[:2])),
         )

@@ -7,7 +7,7 @@ how an engine's merge tables go (`test_merge.py`, `test_mysql_load.py`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from penstock.host.clock import REAL_CLOCK
 from penstock.host.faults import FaultInjected, armed
 from penstock.load.sql_target import loading_of
 from penstock.log.layout import next_segments
+from penstock.log.tail import OpenSegmentFinder
 from penstock.model import Identity, MarkerKind, TableName
 from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import Batch, BatchOptions, Loading, Target
@@ -94,6 +95,9 @@ class Side:
         self.stack.callback(stager.close)
         after = after or self.applied
         files = next_segments(self.log.directory, after=after.segment, count_max=100)
+        with closing(OpenSegmentFinder(self.log.directory)) as finder:
+            found = finder.find(number=after.segment + len(files) + 1, trx_after=after.trx)
+        files += [found] if found is not None else []
         return stager.stage(files, LocalSession(), applied=after, before=POSITION_MAX, place=0)
 
     def write(self, *changes: Any, **more: Any) -> None:
@@ -200,6 +204,67 @@ def test_a_change_of_shape(side: Side) -> None:
     side.apply(insert(ITEM, 1, "a", 1))
     side.apply(insert(WIDER, 2, "b", 2, 3), update(WIDER, 1, "a", 1, 4))
     assert side.rows() == [(1, "a", 1, 4), (2, "b", 2, 3)]
+
+
+def test_the_open_segment_is_applied_in_pieces(side: Side) -> None:
+    """Each flush at once; rows, a TRUNCATE and a new shape come once, the segment's end last."""
+
+    def follow(*changes: Any) -> Batch:
+        side.log.transaction(*changes)
+        side.log.writer.flush()
+        batch = side.stage()
+        assert batch.whole == ()
+        side.target.apply(batch)
+        side.applied = batch.after
+        assert side.applied.segment == -1
+        return batch
+
+    follow(insert(ITEM, 1, "a", 1), insert(BAG, 1), insert(BAG, 1))
+    assert side.rows() == [(1, "a", 1)]
+    follow(update(ITEM, 1, "b", 2), insert(BAG, 1))
+    assert side.rows("bag") == [(1,), (1,), (1,)]
+    follow((MarkerKind.TRUNCATE, [T]))
+    assert side.rows() == []
+    side.target = side.connect()
+    follow(insert(ITEM, 2, "c", 3))
+    follow(delete(BAG, 1))
+    assert (side.rows(), side.rows("bag")) == ([(2, "c", 3)], [(1,), (1,)])
+    follow(insert(WIDER, 3, "d", 4, 5))
+    assert side.rows() == [(2, "c", 3, None), (3, "d", 4, 5)]
+    follow(update(WIDER, 2, "c", 3, 6))
+    assert side.applied.is_at(side.connect().bind(LOG_ID))
+    side.log.close_segment()
+    end = side.apply(*[])
+    assert [file.number for file in end.whole] == [0]
+    assert end.counts.changes == 0
+    assert side.rows() == [(2, "c", 3, 6), (3, "d", 4, 5)]
+    assert side.rows("bag") == [(1,), (1,)]
+
+
+def test_a_closed_segment_and_the_open_one_are_one_batch(side: Side) -> None:
+    """Part of the first was applied while it was open."""
+    side.log.transaction(insert(BAG, 1))
+    side.log.writer.flush()
+    side.apply()
+    side.write(insert(BAG, 2))
+    side.log.transaction(insert(BAG, 3))
+    side.log.writer.flush()
+    batch = side.apply()
+    assert ([file.number for file in batch.whole], side.applied.segment) == ([0], 0)
+    assert side.rows("bag") == [(1,), (2,), (3,)]
+
+
+def test_a_failed_batch_of_the_open_segment_leaves_nothing(side: Side) -> None:
+    """Also where the segment was closed before it is tried again."""
+    side.log.transaction(insert(BAG, 1))
+    side.log.writer.flush()
+    with armed("load.commit.before:1:error"), pytest.raises(FaultInjected):
+        side.target.apply(side.stage())
+    assert side.rows("bag") == []
+    side.target = side.connect()
+    side.write(insert(BAG, 2))
+    side.apply()
+    assert (side.rows("bag"), side.applied.segment) == ([(1,), (2,)], 0)
 
 
 def test_progress_is_read_back(side: Side) -> None:

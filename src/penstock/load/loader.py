@@ -571,6 +571,7 @@ class Loader:
         if self._target is not None:
             self._target.close()
         self._target, self._ahead = None, None
+        self._finder.close()  # a log that is put back from a copy has another file
 
     def _failed(self, error: PenstockError, wait_s: float | None) -> None:
         """Leave the table behind that an error is about, prepare for another try, or raise."""

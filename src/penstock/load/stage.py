@@ -35,7 +35,7 @@ from penstock.log.segment import Segment
 from penstock.log.tail import SegmentOpener
 from penstock.model import MarkerKind, PenstockError, TableName
 from penstock.model.position import POSITION_MAX
-from penstock.ports.loading import BatchOptions
+from penstock.ports.loading import BatchOptions, applied_behind
 from penstock.ports.target import (
     Applied,
     Counts,
@@ -368,14 +368,7 @@ def _end(segments: Sequence[Segment], applied: Applied, before: int) -> Applied:
     """Where the target will stand after this batch."""
     last = segments[-1]
     if before == POSITION_MAX:
-        end = last.end
-        return Applied(
-            segment=last.number if last.is_closed else last.number - 1,
-            gsn=end.gsn,
-            trx=end.trx,
-            position=end.position,
-            commit_time_us=end.commit_time_us,
-        )
+        return applied_behind(last)
     cut = replace(applied, position=max(applied.position, before))
     trx_before = last.transactions.first_from(before)
     entries = [entry for entry in last.row_frames() if entry.trx_first < trx_before]

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from penstock.codec.types import NO_CHOICES, Choices
 from penstock.host.clock import Clock
 from penstock.log.layout import SegmentFile
+from penstock.log.segment import Segment
 from penstock.model import PenstockError, TableName
 from penstock.ports.policies import EVOLVE_ALL, Policies
 from penstock.ports.table_sync import TableSync
@@ -110,6 +111,9 @@ class BatchStager(Protocol):
     ) -> Batch:
         """Stage the rows behind `applied` of these files. session: Spark's.
 
+        files: to be opened by a `log.tail.SegmentOpener`; the last may still be written, and is
+        read up to what was durable when it was found. `applied` may lie inside the first: in a
+        transaction's end, so that a marker with its gsn may have been applied already.
         before: the rows with a smaller position only, or `model.position.POSITION_MAX`. Raises
         typed errors; then nothing is left that the next batch in this place would not replace.
         """
@@ -168,6 +172,18 @@ class Target(Protocol):
     def close(self) -> None:
         """Close the connection."""
         ...
+
+
+def applied_behind(segment: Segment) -> Applied:
+    """Where a target stands that has applied a segment, or what was durable of one still open."""
+    end = segment.end
+    return Applied(
+        segment=segment.number if segment.is_closed else segment.number - 1,
+        gsn=end.gsn,
+        trx=end.trx,
+        position=end.position,
+        commit_time_us=end.commit_time_us,
+    )
 
 
 class Loading(Protocol):
