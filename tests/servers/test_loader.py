@@ -88,6 +88,85 @@ def test_new_segments_are_picked_up(target: str, tmp_path: Path, log: LogMaker) 
     check(target, 7)
 
 
+def test_what_is_durable_is_applied_before_its_segment_is_closed(
+    target: str, tmp_path: Path, log: LogMaker
+) -> None:
+    """Flush by flush; what is not flushed is not there. The CL row comes with the closed file."""
+    files = "select source from wirekite.wirekite_progress where operation = 'CL' order by 1"
+    running = Running(target, tmp_path, remove_files=True)
+    until(lambda: running.loader.applied.gsn == 12)
+    for number in (6, 7):
+        add(log, number)
+        log.writer.flush()
+        until(lambda number=number: running.loader.applied.gsn == 2 * number + 2)
+        check(target, number + 1)
+    assert running.loader.applied.segment == 2
+    assert rows(target, files) == [("0.ckt",), ("1.ckt",), ("2.ckt",)]
+    add(log, 8)
+    time.sleep(0.3)
+    assert running.loader.applied.gsn == 16
+    log.close_segment()
+    until(lambda: running.loader.applied.segment == 3)
+    check(target, 9)
+    assert rows(target, files)[-1] == ("3.ckt",)
+    until(lambda: not list((tmp_path / "log").glob("*.ckt")))
+    running.end(stop=True)
+
+
+def test_files_are_read_when_they_are_closed_if_that_is_wanted(
+    target: str, tmp_path: Path, log: LogMaker
+) -> None:
+    """The published way: readOpenSegment = false."""
+    running = Running(target, tmp_path, read_open_segment=False)
+    until(lambda: running.loader.applied.gsn == 12)
+    add(log, 6)
+    log.writer.flush()
+    time.sleep(0.5)
+    check(target, 6)
+    log.close_segment()
+    until(lambda: running.loader.applied.gsn == 14)
+    running.end(stop=True)
+    check(target, 7)
+
+
+def test_hold_cuts_the_open_segment(target: str, tmp_path: Path, log: LogMaker) -> None:
+    """A position between two of its transactions; then it goes on from there."""
+    running = Running(target, tmp_path)
+    until(lambda: running.loader.applied.gsn == 12)
+    state = tmp_path / "state"
+    with DirectoryLock(state, HOLD_LOCK):
+        write_hold(state, Hold(nonce="n"))
+        until(lambda: read_held(state, "n") is not None)
+        add(log, 6)
+        cut = add(log, 7)
+        add(log, 8)
+        log.writer.flush()
+        write_hold(state, Hold(nonce="n", until=cut))
+        until(lambda: (h := read_held(state, "n")) is not None and h.reached == cut)
+        check(target, 7)
+        clear_hold(state)
+    until(lambda: running.loader.applied.gsn == 18)
+    check(target, 9)
+    running.end(stop=True)
+
+
+@pytest.mark.parametrize("point", ["load.commit.before", "load.commit.after", "load.job.before"])
+def test_kill_while_the_open_segment_is_read(
+    target: str, tmp_path: Path, log: LogMaker, point: str
+) -> None:
+    """Killed at its fourth batch, which is of the open segment; closed before it starts again."""
+    add(log, 6)
+    add(log, 7)
+    log.writer.flush()
+    assert run_killed(target, tmp_path, f"{point}:4:kill").returncode == -signal.SIGKILL
+    check(target, 8 if point == "load.commit.after" else 6)
+    add(log, 8)
+    log.close_segment()
+    log.writer.done()
+    Running(target, tmp_path).end()
+    check(target, 9)
+
+
 def test_actions_are_obeyed(target: str, tmp_path: Path, log: LogMaker) -> None:
     """PAUSE waits, RUN goes on, STOP ends."""
     running = Running(target, tmp_path)
