@@ -10,13 +10,13 @@ import pytest
 from fix_disk import Disk
 from fix_log import (
     SOURCE,
+    announced_batch,
     end_point,
     inserts,
     numbered,
     plain_rows,
     plain_segment,
     run_of,
-    told_batch,
     truncate,
 )
 from penstock.host.files import FileMissing
@@ -106,7 +106,7 @@ def test_a_truncate_alone_is_news() -> None:
         assert file is not None
         marker = truncate(3, 2, "item")
         end = end_point(2, 3)
-        log.write(Run(markers=(marker,), transactions=told_batch([2]), end=end))
+        log.write(Run(markers=(marker,), transactions=announced_batch([2]), end=end))
         log.flush()
         file = tail.find(number=0, trx_after=1)
         assert file is not None
