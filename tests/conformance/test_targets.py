@@ -25,7 +25,7 @@ from penstock.host.clock import REAL_CLOCK
 from penstock.host.faults import FaultInjected, armed
 from penstock.load.sql_target import loading_of
 from penstock.log.layout import next_segments
-from penstock.log.tail import OpenSegmentFinder
+from penstock.log.tail import LogFollower
 from penstock.model import Identity, MarkerKind, TableName
 from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import Batch, BatchOptions, Loading, Target
@@ -95,7 +95,7 @@ class Side:
         self.stack.callback(stager.close)
         after = after or self.applied
         files = next_segments(self.log.directory, after=after.segment, count_max=100)
-        with closing(OpenSegmentFinder(self.log.directory)) as finder:
+        with closing(LogFollower(self.log.directory)) as finder:
             found = finder.find(number=after.segment + len(files) + 1, trx_after=after.trx)
         files += [found] if found is not None else []
         return stager.stage(files, LocalSession(), applied=after, before=POSITION_MAX, place=0)

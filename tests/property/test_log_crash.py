@@ -31,7 +31,7 @@ from penstock.log import links
 from penstock.log.layout import list_segments
 from penstock.log.reader import check
 from penstock.log.segment import open_segment
-from penstock.log.tail import OpenSegmentFinder, SegmentOpener
+from penstock.log.tail import LogFollower, SegmentOpener
 from penstock.log.writer import Writer, WriterOptions
 from penstock.model import FlushPoint, PenstockError, Run
 
@@ -50,12 +50,12 @@ class World:
     applied: list[Plain] = field(default_factory=list)  # by the loader; durable in its target
     removes_files: bool = False
     tail: SegmentOpener | None = None
-    finder: OpenSegmentFinder | None = None
+    finder: LogFollower | None = None
 
     def extract(self, steps: list[str]) -> None:
         """Open the log, stream what is not in it yet, as the extractor does; close at the end."""
         self.tail = SegmentOpener(files=self.disk)
-        self.finder = OpenSegmentFinder(LOG, files=self.disk)
+        self.finder = LogFollower(LOG, files=self.disk)
         with Writer.open(LOG, log_id=None, source=SOURCE, options=OPTIONS, files=self.disk) as log:
             log.check_acknowledged(self.acknowledged.position)
             self.acknowledged = log.resume

@@ -23,7 +23,7 @@ from penstock.host.files import FileMissing
 from penstock.log import SegmentCorrupt, Writer, check
 from penstock.log.durable import DURABLE_NAME, read_durable
 from penstock.log.segment import open_segment
-from penstock.log.tail import OpenSegmentFinder, SegmentOpener
+from penstock.log.tail import LogFollower, SegmentOpener
 from penstock.model import Run
 
 LOG = Path("/log")
@@ -35,7 +35,7 @@ class Tail(SegmentOpener):
 
     def __init__(self, disk: Disk) -> None:
         super().__init__(files=disk)
-        self.find = OpenSegmentFinder(LOG, files=disk).find
+        self.find = LogFollower(LOG, files=disk).find
 
 
 def opened(disk: Disk) -> Writer:

@@ -39,11 +39,10 @@ from penstock.log.layout import (
     SegmentFile,
     list_open_segments,
     list_segments,
-    next_segments,
 )
 from penstock.log.segment import open_segment
 from penstock.log.state import load_state
-from penstock.log.tail import OpenSegmentFinder
+from penstock.log.tail import LogFollower
 from penstock.model import PenstockError, TableName
 from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import Batch, BatchOptions, Target
@@ -156,9 +155,7 @@ class Loader:
             clock=clock,
             files=files,
         )
-        self._finder = OpenSegmentFinder(
-            options.log_directory, options.change_file_extension, files
-        )
+        self._follower = LogFollower(options.log_directory, options.change_file_extension, files)
         self._rows_directory = options.run_directory / ROWS_NAME if sessions.is_local else None
 
     @property
@@ -287,38 +284,19 @@ class Loader:
         return Wanted(
             applied=applied,
             look=lambda: self._next_files(applied, size_max),
-            has_news=lambda: self._finder.has_news(applied.trx),
+            news=self._follower.durable,
         )
 
     def _next_files(self, applied: Applied, size_max: int = MAX_BYTES) -> list[SegmentFile]:
-        found = next_segments(
-            self._options.log_directory,
-            after=applied.segment,
-            count_max=self._options.max_files_per_batch,
-            extension=self._options.change_file_extension,
-            files=self._files,
+        options = self._options
+        return self._follower.behind(
+            applied.segment,
+            applied.trx,
+            count_max=options.max_files_per_batch,
+            size_max=size_max,
+            # A table meets the others where both are at the end of a closed segment.
+            reads_open=options.read_open_segment and not self._apart.is_meeting(self._applied),
         )
-        chosen: list[SegmentFile] = []
-        size = 0
-        for file in found:
-            size += file.path.stat().st_size
-            if chosen and size > size_max:
-                break
-            chosen.append(file)
-        if len(chosen) == len(found) < self._options.max_files_per_batch:
-            number = (found[-1].number if found else applied.segment) + 1
-            chosen += self._open_segment(number, applied)
-        return chosen
-
-    def _open_segment(self, number: int, applied: Applied) -> list[SegmentFile]:
-        """The segment that is being written, where it has what is not applied, and may be read.
-
-        Not while a table meets the others: both stop at the end of a segment for that.
-        """
-        if not self._options.read_open_segment or self._apart.is_meeting(self._applied):
-            return []
-        file = self._finder.find(number=number, trx_after=applied.trx)
-        return [] if file is None else [file]
 
     def _apply(self, staged: Batch) -> None:
         assert self._target is not None
@@ -571,7 +549,7 @@ class Loader:
         if self._target is not None:
             self._target.close()
         self._target, self._ahead = None, None
-        self._finder.close()  # a log that is put back from a copy has another file
+        self._follower.close()  # a log that is put back from a copy has another file
 
     def _failed(self, error: PenstockError, wait_s: float | None) -> None:
         """Leave the table behind that an error is about, prepare for another try, or raise."""

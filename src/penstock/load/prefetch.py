@@ -45,13 +45,13 @@ class Sessions(Protocol):
 class Wanted:
     """The batch that is wanted: rows behind `applied`, with position < before.
 
-    look: finds its segments; called again and again until it returns some. has_news: whether it
-    is worth to look again at once; cheap.
+    look: finds its segments; called again and again until it returns some. news: changes
+    when it is worth to look again at once; cheap.
     """
 
     applied: Applied
     look: Callable[[], Sequence[SegmentFile]]
-    has_news: Callable[[], bool] = lambda: False
+    news: Callable[[], object] = lambda: None
     before: int = POSITION_MAX
 
 
@@ -167,12 +167,13 @@ class StagePrefetch:
 
     def _look(self, request: _Request) -> Sequence[SegmentFile]:
         while not request.abandoned.is_set():
+            seen = request.wanted.news()  # before the look: what comes behind it is news
             files = request.wanted.look()
             if files:
                 request.found = True
                 return files
             due_s = self._clock.monotonic_s() + LOOK_INTERVAL_S
-            while self._clock.monotonic_s() < due_s and not request.wanted.has_news():
+            while self._clock.monotonic_s() < due_s and request.wanted.news() == seen:
                 if request.abandoned.wait(NEWS_INTERVAL_S):
                     break
         return ()

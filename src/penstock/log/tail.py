@@ -15,12 +15,18 @@ from penstock.host.files import REAL_FILES, FileMissing, Files, ReadFile
 from penstock.log.durable import Durable, DurableReader
 from penstock.log.frames import FrameReader
 from penstock.log.index import IndexBuilder, add_scanned, scan_frames
-from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, closed_path, open_name
+from penstock.log.layout import (
+    EXTENSION_DEFAULT,
+    SegmentFile,
+    closed_path,
+    next_segments,
+    open_name,
+)
 from penstock.log.segment import Segment, open_segment
 
 
-class OpenSegmentFinder:
-    """Sees cheaply whether the open segment of a log has more than before."""
+class LogFollower:
+    """Finds the segments behind a place in a log, and sees cheaply whether there are more."""
 
     def __init__(
         self, directory: Path, extension: str = EXTENSION_DEFAULT, files: Files = REAL_FILES
@@ -28,7 +34,35 @@ class OpenSegmentFinder:
         """Nothing is opened before the first look."""
         self._directory = directory
         self._extension = extension
+        self._files = files
         self._marks = DurableReader(directory, files)
+
+    def behind(
+        self, segment: int, trx: int, *, count_max: int, size_max: int, reads_open: bool
+    ) -> list[SegmentFile]:
+        """The segments behind number `segment`, at most so many and of so many bytes; at least one.
+
+        reads_open: and the open one, if it has durable transactions behind trx. Raises
+        SegmentMissing.
+        """
+        found = next_segments(
+            self._directory,
+            after=segment,
+            count_max=count_max,
+            extension=self._extension,
+            files=self._files,
+        )
+        chosen: list[SegmentFile] = []
+        size = 0
+        for file in found:
+            size += file.path.stat().st_size
+            if chosen and size > size_max:
+                return chosen
+            chosen.append(file)
+        if reads_open and len(chosen) < count_max:
+            last = self.find(number=segment + len(chosen) + 1, trx_after=trx)
+            chosen += [last] if last is not None else []
+        return chosen
 
     def find(self, *, number: int, trx_after: int) -> SegmentFile | None:
         """The open segment, if it has this number and durable transactions behind trx_after."""
@@ -38,10 +72,9 @@ class OpenSegmentFinder:
         path = self._directory / open_name(number, self._extension)
         return SegmentFile(number=number, path=path, is_open=True, durable=durable)
 
-    def has_news(self, trx_after: int) -> bool:
-        """Whether transactions behind trx_after are durable; one read of a few bytes."""
-        durable = self._marks.read()
-        return durable is not None and durable.end.trx > trx_after
+    def durable(self) -> Durable | None:
+        """What the writer said last: another thing when there is more; one read of a few bytes."""
+        return self._marks.read()
 
     def close(self) -> None:
         """Close what is kept open between looks."""
