@@ -106,7 +106,7 @@ def copy_table(
     schema: str = "",
 ) -> int:
     """Copy a table whole, into this schema; the number of rows."""
-    read_plan, name = read_plan_of(table, servers), table.name
+    read_plan, name = read_plan_of(table, servers, server.url()), table.name
     with lent(server, table) as session:
         select = KeyChunk(table=table.name, number=1).query(read_plan.expressions)
         rows = RowsOfChunk(session, select, read_plan.cells, LineDialect.COPY)

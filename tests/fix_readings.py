@@ -15,7 +15,7 @@ from penstock.control.past_errors import PastError
 from penstock.control.running import ProcessState
 from penstock.control.status import Status
 from penstock.control.table_states import table_facts
-from penstock.control.target_state import ProgressRow, TargetState
+from penstock.control.target_state import TargetState
 from penstock.engines.postgres.positions import LsnPositions
 from penstock.load.bulk_progress import BulkProgress, TableProgress
 from penstock.load.loader_state import LoaderState
@@ -23,6 +23,7 @@ from penstock.model import FlushPoint, TableName
 from penstock.ports.handover import Handover
 from penstock.ports.lag import LogEnd, Retention
 from penstock.ports.target import Applied
+from penstock.ports.target_state import ProgressRow
 from penstock.web.reading import PipelineWatch, Reading, Sample, Speeds, Trouble
 
 NOW_US = 1_795_000_000_000_000

@@ -116,7 +116,7 @@ def bulk_rows(
     server: MySQLServer, table: TableDefinition, servers: ServerPair
 ) -> list[list[str | None]]:
     """All rows of a table as lines of COPY have them."""
-    read_plan = read_plan_of(table, servers)
+    read_plan = read_plan_of(table, servers, server.url())
     with lent(server, table) as session:
         select = KeyChunk(table=table.name, number=1).query(read_plan.expressions)
         lines = b"".join(RowsOfChunk(session, select, read_plan.cells, LineDialect.COPY))

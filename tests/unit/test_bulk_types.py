@@ -55,14 +55,14 @@ def test_members_in_bytes_and_years_of_two_digits_are_read_as_they_come_by_chang
         column("y", "year(2)", "int16"),
         column("z", "year(4)", "int16"),
     )
-    read_plan = read_plan_of(definition, servers)
+    read_plan = read_plan_of(definition, servers, "mariadb://")
     assert [cell.form for cell in read_plan.cells[1:3]] == [CellForm.UTF8, CellForm.UTF8]
     assert read_plan.expressions[3:] == ("lpad(if(year(`y`) = 1900, 0, year(`y`)), 4, '0')", "`z`")
 
 
 def task(definition: TableDefinition, servers: ServerPair) -> ChunkTask:
     """A task of the table's first chunk."""
-    read_plan = read_plan_of(definition, servers)
+    read_plan = read_plan_of(definition, servers, "postgresql://")
     return ChunkTask(
         source_url="postgresql://a/b",
         target_url="mysql://c/d",
@@ -92,7 +92,9 @@ def test_what_a_select_of_mysql_lists() -> None:
         column("z", "int(11)", "int32", generated="v", default="id * 2"),
     )
     choices = parse_choices({"zero dates": "null", "nul characters": "remove"}, Engine.MYSQL)
-    read_plan = read_plan_of(definition, ServerPair(source=MYSQL, target=POSTGRES, choices=choices))
+    read_plan = read_plan_of(
+        definition, ServerPair(source=MYSQL, target=POSTGRES, choices=choices), "mysql://"
+    )
     assert read_plan.columns == ("id", "f", "b", "d", "l", "g", "y", "z")
     assert read_plan.expressions[:5] == (
         "`id`", "`f` * 1e0", "lpad(conv(`b` + 0, 10, 2), 3, '0')", "`d`", "`l`"
@@ -125,7 +127,7 @@ def test_what_load_data_computes(target: Server) -> None:
         column("a", "integer[]"),
     )
     servers = ServerPair(source=POSTGRES, target=target)
-    read_plan = read_plan_of(definition, servers)
+    read_plan = read_plan_of(definition, servers, "postgresql://")
     assert [cell.form for cell in read_plan.lines] == [
         LineForm.PLAIN, LineForm.BOOL, LineForm.PLAIN, LineForm.ZONED, LineForm.BYTES,
         LineForm.TEXT, LineForm.TEXT,
@@ -145,7 +147,7 @@ def test_labels_go_as_the_bytes_they_are() -> None:
         column("e", "enum('a')", charset="latin1", collation="latin1_bin"),
         column("t", "text", charset="gbk", collation="gbk_bin"),
     )
-    read_plan = read_plan_of(definition, ServerPair(source=MARIADB, target=MARIADB))
+    read_plan = read_plan_of(definition, ServerPair(source=MARIADB, target=MARIADB), "mariadb://")
     assert [cell.form for cell in read_plan.cells] == [CellForm.PLAIN, CellForm.RAW, CellForm.RAW]
     assert set(read_plan.templates) == {AS_IS}
     assert read_plan.enums == ("e",)
@@ -178,9 +180,11 @@ def test_tables_are_made_with_their_key_and_get_the_others_later() -> None:
 def test_what_has_no_place_becomes_null_by_choice_alone() -> None:
     """Infinity is refused until somebody says what it is to be."""
     definition = table(column("id", "int", "int32"), column("d", "date", "date"))
-    refused = read_plan_of(definition, ServerPair(source=POSTGRES, target=MYSQL)).lines[1]
+    refused = read_plan_of(
+        definition, ServerPair(source=POSTGRES, target=MYSQL), "postgresql://"
+    ).lines[1]
     choices: Choices = parse_choices({"dates out of range": "null"}, Engine.POSTGRESQL)
     chosen = read_plan_of(
-        definition, ServerPair(source=POSTGRES, target=MYSQL, choices=choices)
+        definition, ServerPair(source=POSTGRES, target=MYSQL, choices=choices), "postgresql://"
     ).lines[1]
     assert (refused.unfit_is_null, chosen.unfit_is_null) == (False, True)

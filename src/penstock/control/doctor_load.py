@@ -19,7 +19,7 @@ from penstock.model import PenstockError, TableDefinition
 from penstock.ports.bulk import NamesCollide, check_names, open_bulk_target
 from penstock.ports.checks import Checks, Finding, Severity, Side, checks_of, mend_of
 from penstock.ports.config import Config
-from penstock.ports.target import SCHEMA, target_name
+from penstock.ports.target import target_name
 from penstock.ports.target_state import open_target_reader
 
 APPLICATION_NAME = "penstock doctor"
@@ -88,15 +88,15 @@ def bound_log(loading: LoadSubject) -> Iterator[Finding]:
     ) as target:
         if not target.present()[0]:
             return
-        rows = target.rows(f"select log_id from {SCHEMA}.wirekite_log")
+        theirs = target.log_id()
     state = load_state(config.layout.log)
     ours = state.log_id if state is not None else None
-    if not rows or rows[0][0] == ours:
+    if theirs in ("", ours):
         return
     drop = checks_of(config.target.url).DROP_PROGRESS
     yield _found(
         "PK16",
-        f"the target follows the change log {rows[0][0]} of another pipeline or directory"
+        f"the target follows the change log {theirs} of another pipeline or directory"
         + (f", not {ours}" if ours else "; this pipeline has none yet"),
         "changes of two logs cannot be distinguished there: the loader refuses them",
         f"{drop}  -- if nothing else loads this target; or name another one in target.url",

@@ -104,11 +104,12 @@ class Repair:
     def _task(self, one: Compared, where: str) -> ChunkTask:
         """The rows to write, as if they were a chunk of the bulk load."""
         definition = one.pair.source
-        read_plan = read_plan_of(definition, self.servers) if self.servers is not None else None
+        url, servers = self.config.source.url, self.servers
+        read_plan = read_plan_of(definition, servers, url) if servers is not None else None
         columns = read_plan.columns if read_plan is not None else _stored(definition)
         expressions = read_plan.expressions if read_plan is not None else ()
         return ChunkTask(
-            source_url=self.config.source.url,
+            source_url=url,
             target_url=self.config.target.url,
             table=definition.name,
             target=one.pair.target,

@@ -27,7 +27,7 @@ from penstock.control.outages import (
 )
 from penstock.control.running import ProcessState, processes
 from penstock.control.table_list import TableLine, lines_from
-from penstock.control.target_state import ProgressRow, TargetState, read_target_state
+from penstock.control.target_state import TargetState, read_target_state
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError
 from penstock.ports.config import Config
@@ -35,7 +35,7 @@ from penstock.ports.handover import Handover, read_handover
 from penstock.ports.identity import SourceIdentity, stored_identity
 from penstock.ports.lag import LogEnd, SourceReader, Watermark, open_source
 from penstock.ports.positions import PlainPositions, Positions, positions_of
-from penstock.ports.target_state import TargetReader, open_target_reader
+from penstock.ports.target_state import ProgressRow, TargetReader, open_target_reader
 
 NAME = "penstock status"
 

@@ -384,7 +384,7 @@ class _Load:
         binary = self.target.takes_binary(definition)
         listed = columns
         if servers is not None:
-            read_plan = read_plan_of(definition, servers)
+            read_plan = read_plan_of(definition, servers, self.options.source_url)
             columns = read_plan.columns
             listed = read_plan.expressions or read_plan.columns
         return TablePlan(

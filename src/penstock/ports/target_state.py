@@ -7,13 +7,27 @@ Not here: what is made of it (`penstock.control.target_state`), and the loader's
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
 
 from penstock.model import TableName
 from penstock.ports.bulk import ChunkCounts
 from penstock.ports.registry import part
 from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied
+
+SHOWN_MAX = 5  # rows of wirekite_progress that a status shows of each half
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressRow:
+    """A row of wirekite_progress as the document's query gives it; times are UTC."""
+
+    source: str
+    mark: str | None
+    start_time: datetime
+    finish_time: datetime | None
 
 
 class TargetReader(Protocol):
@@ -33,8 +47,16 @@ class TargetReader(Protocol):
         """Whether there are progress tables, and those of a bulk load."""
         ...
 
-    def rows(self, query: str) -> Sequence[Sequence[Any]]:
-        """The rows of a query without parameters."""
+    def log_id(self) -> str:
+        """The change log that the target follows; empty for none."""
+        ...
+
+    def newest(self, operation: str) -> Sequence[ProgressRow]:
+        """The last SHOWN_MAX rows of an operation, CE or CL, by when they began."""
+        ...
+
+    def restarts(self) -> int:
+        """How often work has begun again, as noted in the progress rows."""
         ...
 
     def action(self) -> str:

@@ -15,16 +15,19 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.model import ColumnDefinition, TableDefinition
-from penstock.ports.registry import engine_with_types
+from penstock.ports.registry import engine_with_types, part
 from penstock.ports.server_pair import ReadPlan, ServerPair
 
 AS_IS = "{}"  # the value as text in utf8mb4, where anything is computed of it
 
 
-def read_plan_of(definition: TableDefinition, servers: ServerPair) -> ReadPlan:
-    """How a table's rows are read and written. Not between servers that have the same types."""
+def read_plan_of(definition: TableDefinition, servers: ServerPair, source_url: str) -> ReadPlan:
+    """How a table's rows are read and written, by the engine of the source's URL.
+
+    Not between servers that have the same types.
+    """
     columns = carried(definition, servers)
-    plan = engine_with_types(servers.source.engine).part("read_plan")
+    plan = part(source_url, "read_plan")
     read_plan: ReadPlan = plan(columns, servers.mappings(definition), servers)
     templates = _with_keys(definition, columns, read_plan.templates)
     return msgspec.structs.replace(read_plan, templates=templates)

@@ -12,6 +12,7 @@ from penstock.model import TableName
 from penstock.ports.bulk import ChunkCounts, TablePlan
 from penstock.ports.table_sync import TableSync
 from penstock.ports.target import SCHEMA, Applied
+from penstock.sql.progress_queries import ProgressQueries
 
 
 class MySQLCounts:
@@ -29,7 +30,7 @@ class MySQLCounts:
         return {}
 
 
-class MySQLStateReader:
+class MySQLStateReader(ProgressQueries):
     """See `TargetReader`."""
 
     def __init__(self, url: str, application_name: str) -> None:
@@ -54,7 +55,7 @@ class MySQLStateReader:
         return "wirekite_progress" in names, "bulk_table" in names
 
     def rows(self, query: str) -> Sequence[Sequence[Any]]:
-        """See TargetReader."""
+        """See ProgressQueries."""
         found = rows(self._connection, query, doing="reading the progress tables")
         return [tuple(row.values()) for row in found]
 

@@ -13,9 +13,10 @@ from penstock.model import TableName
 from penstock.ports.bulk import ChunkCounts
 from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied
+from penstock.sql.progress_queries import ProgressQueries
 
 
-class PostgresStateReader:
+class PostgresStateReader(ProgressQueries):
     """The reader of a PostgreSQL target; see `TargetReader`."""
 
     def __init__(self, url: str, application_name: str) -> None:
@@ -37,7 +38,7 @@ class PostgresStateReader:
         return bool(row[0]), bool(row[1])
 
     def rows(self, query: str) -> Sequence[Sequence[Any]]:
-        """See TargetReader."""
+        """See ProgressQueries."""
         with server_errors("reading the progress tables"):
             return self._connection.execute(query).fetchall()
 

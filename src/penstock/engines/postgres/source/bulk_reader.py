@@ -17,9 +17,9 @@ from penstock.engines.postgres.connect import (
     quoted,
     server_errors,
 )
-from penstock.engines.postgres.source.copy_lines import LinesOfCopy
+from penstock.engines.postgres.source.copy_lines import LinesOfCopy, PlainLines
 from penstock.model import PenstockError, TableName
-from penstock.ports.bulk import APPLICATION_NAME, ChunkTask
+from penstock.ports.bulk import APPLICATION_NAME, ChunkTask, Lines
 
 SOURCE_SETTINGS: Mapping[str, str] = {
     **EXACT_TEXT_SETTINGS,
@@ -46,11 +46,12 @@ class PostgresBulkReader:
         with server_errors(task.doing):
             return was_rewritten(self.connection, task.chunk.relation)
 
-    def lines(self, task: ChunkTask, dialect: LineDialect) -> LinesOfCopy:
-        """See BulkReader. Lines of COPY are for PostgreSQL, which takes them by `connection`."""
-        assert dialect is LineDialect.LOAD_DATA, "a target of PostgreSQL copies by itself"
-        assert task.read_plan is not None, "a table that goes to another engine has a read plan"
+    def lines(self, task: ChunkTask, dialect: LineDialect) -> Lines:
+        """See BulkReader. A target of PostgreSQL takes lines of COPY by itself, by `connection`."""
         copy_out = task.chunk.copy_out
+        if dialect is LineDialect.COPY:
+            return PlainLines(self.connection, copy_out, doing=task.doing)
+        assert task.read_plan is not None, "a table that goes to another engine has a read plan"
         return LinesOfCopy(self.connection, copy_out, task.read_plan.lines, doing=task.doing)
 
     def tells_rewritten(self, error: PenstockError) -> bool:

@@ -27,6 +27,28 @@ NAP_S = 0.001
 _COPY_OUT, _COPY_DATA, _COPY_DONE = ord("H"), ord("d"), ord("c")
 
 
+class PlainLines:
+    """The lines of one COPY as they are; row_count is final at the end."""
+
+    def __init__(self, connection: psycopg.Connection, copy_out: str, *, doing: str = READ) -> None:
+        """doing: the work, for errors."""
+        self._connection = connection
+        self._copy_out = copy_out
+        self._doing = doing
+        self.row_count = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        """A block for each row. As `LinesOfCopy`."""
+        with (
+            server_errors(self._doing),
+            self._connection.cursor() as cursor,
+            cursor.copy(sql.SQL(self._copy_out)) as copy,
+        ):
+            for row in copy:
+                self.row_count += 1
+                yield bytes(row)
+
+
 class LinesOfCopy:
     """The lines of one COPY, in blocks; row_count is final at the end."""
 
