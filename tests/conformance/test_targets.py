@@ -1,4 +1,4 @@
-"""What the change loader relies on, of every target: the fake in memory, and every engine.
+"""What the change loader relies on, of every target: a fake in memory, a toy, and every engine.
 
 A new target is done when these pass. Not here: values of every type (`test_types_across.py`), and
 how an engine's merge tables go (`test_merge.py`, `test_mysql_load.py`).
@@ -33,6 +33,8 @@ from penstock.ports.policies import EVOLVE_ALL
 from penstock.ports.refusals import AppliedByAnother, TargetFollowsAnotherLog
 from penstock.ports.table_sync import SyncState, TableSync
 from penstock.ports.target import Applied
+from toy_engine.store import Store
+from toy_engine.target import LOADING
 
 T = TableName("public", "t")
 BAG = relation(("v", "integer", "int32"), key=(), identity=Identity.FULL, name="bag")
@@ -46,7 +48,7 @@ LOG_ID = "test-log"
 
 @dataclass
 class Side:
-    """A target and a log that goes into it. place: its database; None for the fake."""
+    """A target and a log that goes into it. place: its database; None for fake and toy."""
 
     loading: Loading
     place: Place | None
@@ -54,6 +56,7 @@ class Side:
     directory: Path
     applied: Applied = field(default_factory=Applied)
     stack: ExitStack = field(default_factory=ExitStack)
+    toy: Store | None = None
 
     def __post_init__(self) -> None:
         """Connect."""
@@ -62,7 +65,7 @@ class Side:
     @property
     def _where(self) -> tuple[str, dict[str, str]]:
         if self.place is None:
-            return "fake://", {}
+            return self.toy.url if self.toy is not None else "fake://", {}
         return self.place.url, {"public": self.place.namespace}
 
     def connect(self, log_id: str = LOG_ID) -> Target:
@@ -116,6 +119,8 @@ class Side:
 
     def rows(self, table: str = "t") -> Sequence[tuple[Any, ...]]:
         """What another session sees, in order."""
+        if self.toy is not None:
+            return toy_rows(self.toy, TableName("public", table))
         if self.place is None:
             assert isinstance(self.loading, FakeLoading)
             found = self.loading.state.rows.get(TableName("public", table), [])
@@ -123,7 +128,16 @@ class Side:
         return sorted(self.place.run(f"select * from {table}"))
 
 
-@pytest.fixture(params=["fake", *ENGINES])
+def toy_rows(store: Store, table: TableName) -> list[tuple[Any, ...]]:
+    """Rows of texts as what they stand for."""
+    kinds = {name: kind for name, kind, _ in store.shapes()[table].columns}
+    return sorted(
+        tuple(int(v) if v is not None and kinds[n] == "integer" else v for n, v in row.items())
+        for row in store.rows(table)
+    )
+
+
+@pytest.fixture(params=["fake", "toy", *ENGINES])
 def side(
     request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
 ) -> Iterator[Side]:
@@ -131,16 +145,19 @@ def side(
     with ExitStack() as stack:
         log = LogMaker(tmp_path / "log")
         stack.callback(log.writer.close)
-        place = None
+        place, toy = None, None
         loading: Loading = FakeLoading()
-        if request.param != "fake":
+        if request.param == "toy":
+            toy, loading = Store.create(tmp_path / "toy.db"), LOADING
+            stack.callback(toy.close)
+        elif request.param != "fake":
             place = stack.enter_context(new_place(shared_servers, request.param))
             if place.namespace != "public":
                 place.run("drop database if exists wirekite")  # of the server, not of the place
             place.run("create table t (id int primary key, name varchar(50), n int)")
             place.run("create table bag (v int)")
             loading = loading_of(place.url)
-        made = Side(loading, place, log, tmp_path, stack=stack)
+        made = Side(loading, place, log, tmp_path, stack=stack, toy=toy)
         yield made
 
 

@@ -56,7 +56,8 @@ class SourceState:
     now_us: the source's clock when it was asked, microseconds since 1970 UTC: commit times are of
     it. A server without slots knows nothing of us: there slot_exists says that there is a log,
     slot_active that an extractor runs, confirmed is the log's end; and unread is set.
-    bytes_between: of the source's log between two positions.
+    bytes_between: of the source's log between two positions; also called after the reader is
+    closed.
     """
 
     position: int

@@ -1,0 +1,127 @@
+"""Reading in bulk: parts `planner`, `bulk_reader` and `read_plan`."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from penstock.codec.mysql.mysqltext import Dialect
+from penstock.codec.types import Mapping as TypeMapping
+from penstock.model import ColumnDefinition, PenstockError, TableDefinition, TableName
+from penstock.model.position import PositionKind
+from penstock.ports.bulk import Chunk, ChunkTask
+from penstock.ports.config import Config
+from penstock.ports.planner import Point
+from penstock.ports.server_pair import ReadPlan, ServerPair
+from toy_engine.facts import captured
+from toy_engine.store import Store, ToyPosition
+from toy_engine.values import line_of
+
+CHUNK_ROWS = 500
+
+
+def read_plan(
+    columns: Sequence[ColumnDefinition], mappings: Mapping[str, TypeMapping], ends: ServerPair
+) -> ReadPlan:
+    """See `sql.read_plan`: values go as they are."""
+    del mappings, ends
+    return ReadPlan(columns=tuple(column.name for column in columns))
+
+
+class ToyPlanner:
+    """See `ports.planner.Planning`. A point is a position: nothing has to be kept."""
+
+    positions: PositionKind = ToyPosition
+
+    def __init__(self, config: Config, *, first: Callable[[], Point | None]) -> None:
+        self._config = config
+        self.first_point = first
+
+    def __enter__(self) -> ToyPlanner:
+        return self
+
+    def __exit__(self, *_how: object) -> None:
+        """Nothing was opened."""
+
+    def fresh_point(self) -> Point:
+        """See Planner."""
+        with closing(Store(self._config.source.url)) as store:
+            end = store.end()
+        return Point(position=end, snapshot_id=str(end), snapshot_text=str(end))
+
+    def release(self) -> None:
+        """See Planner."""
+
+    def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
+        """See Planner."""
+        return [one for one in captured(self._config, dropped=()) if one.name in set(tables)]
+
+    def chunks(
+        self, point: Point, table: TableDefinition, columns: Sequence[str], *, binary: bool
+    ) -> list[Chunk]:
+        """See Planner. A row's chunk is told by its key; `copy_out` is for our reader alone."""
+        assert not binary, "there is no binary form"
+        with closing(Store(self._config.source.url)) as store:
+            rows = len(store.rows_at(ToyPosition(point.position.ordinal), table.name))
+        count = 1 + rows // CHUNK_ROWS
+        return [
+            Chunk(
+                number=number,
+                relation=table.name,
+                copy_out=json.dumps([number, count, list(table.primary_key), list(columns)]),
+                row_count=rows // count,
+            )
+            for number in range(count)
+        ]
+
+
+@dataclass
+class ToyLines:
+    """See Lines."""
+
+    store: Store
+    position: ToyPosition
+    chunk: Chunk
+    row_count: int = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        number, count, key, columns = json.loads(self.chunk.copy_out)
+        for row in self.store.rows_at(self.position, self.chunk.relation):
+            if zlib.crc32(repr([row[name] for name in key]).encode()) % count == number:
+                self.row_count += 1
+                yield line_of(row[name] for name in columns)
+
+
+class ToyReader:
+    """See BulkReader."""
+
+    def __init__(self, url: str, position: ToyPosition) -> None:
+        self._store = Store(url)
+        self._position = position
+        self.close = self._store.close
+
+    def was_rewritten(self, _task: ChunkTask) -> bool:
+        """See BulkReader."""
+        return False
+
+    def lines(self, task: ChunkTask, dialect: Dialect) -> ToyLines:
+        """See BulkReader."""
+        assert dialect is Dialect.COPY, "our values are PostgreSQL's texts"
+        return ToyLines(self._store, self._position, task.chunk)
+
+    def tells_rewritten(self, _error: PenstockError) -> bool:
+        """See BulkReader."""
+        return False
+
+
+def open_reader(url: str, snapshot_id: str, _snapshot_text: str) -> ToyReader:
+    """See BulkSource."""
+    return ToyReader(url, ToyPosition.parse(snapshot_id))
+
+
+def snapshot_alive(_url: str, _snapshot_id: str, _snapshot_text: str) -> bool:
+    """See BulkSource."""
+    return True

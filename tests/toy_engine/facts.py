@@ -1,0 +1,110 @@
+"""What the pipeline file, the catalogue and the plan ask: parts `options`, `tables`, `plan`."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing
+
+from penstock.codec.types import Engine, Server
+from penstock.host.errors import UrlInvalid
+from penstock.model import ColumnDefinition, TableDefinition, TableName
+from penstock.model.patterns import Selection
+from penstock.ports.config import ChangeExtractorSection, Config
+from penstock.ports.plan import SourceFacts
+from penstock.ports.tables import Followed, Present
+from toy_engine.store import Shape, Store
+
+SERVER = Server(engine=Engine.POSTGRESQL, version=(18,))  # whose types ours are
+
+
+def check_url(url: str) -> None:
+    """See EngineOptions."""
+    if not url.startswith("toy:///"):
+        raise UrlInvalid("url names no file", hint="Write it like toy:///folder/file.db.")
+
+
+def problems(_section: ChangeExtractorSection) -> Iterator[tuple[str, str]]:
+    """See EngineOptions: there are no parameters of our own."""
+    return iter(())
+
+
+def definition_of(shape: Shape) -> TableDefinition:
+    """A table as a target has to make it."""
+    return TableDefinition(
+        name=shape.table,
+        source_id=zlib.crc32(repr(shape.table).encode()),
+        columns=tuple(
+            ColumnDefinition(
+                name=name,
+                type_text=kind,
+                type_oid=0,
+                typmod=-1,
+                not_null=name in shape.key,
+                base_type=kind,
+                neutral=neutral,
+            )
+            for name, kind, neutral in shape.columns
+        ),
+        primary_key=shape.key,
+        identity_columns=shape.key,
+    )
+
+
+def server_of(url: str) -> Server:
+    """See Tables."""
+    Store(url).close()
+    return SERVER
+
+
+def captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
+    """See Tables. No table is ever dropped here."""
+    del dropped
+    takes = Selection.parse(config.source.tables).takes
+    with closing(Store(config.source.url)) as store:
+        return [definition_of(one) for name, one in store.shapes().items() if takes(name)]
+
+
+def followed(_config: Config, *, added: Iterable[TableName]) -> Followed | None:
+    """See Tables: what the patterns take in is followed, whenever it was made."""
+    del added
+    return None
+
+
+def present(_config: Config, _patterns: Sequence[str], _known: Followed) -> Present | None:
+    """See Tables: so there are no new tables."""
+    return None
+
+
+def everything(_url: str) -> str:
+    """See Tables."""
+    return "*.*"
+
+
+def namespace(_url: str, _schema: str, *, is_same: bool) -> str:
+    """See Tables: any name will do."""
+    del is_same
+    return ""
+
+
+def shift(_config: Config) -> int:
+    """See Tables: positions stay what they are."""
+    return 0
+
+
+def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFacts:
+    """See Planned."""
+    return SourceFacts(server=SERVER, tables=tuple(captured(config, dropped=dropped)))
+
+
+def read_target(config: Config) -> tuple[Server, int]:
+    """See Planned."""
+    return server_of(config.target.url), 0
+
+
+def problems_between(
+    _config: Config, _tables: Sequence[TableDefinition], *, planned: Collection[TableName]
+) -> list[str]:
+    """See Planned."""
+    del planned
+    return []

@@ -1,0 +1,386 @@
+"""The changes: parts `extraction`, `lag` and `positions`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from penstock.codec.columns import after_type, batch_schema, before_type, transactions_batch
+from penstock.model import (
+    Column,
+    FlushPoint,
+    Marker,
+    MarkerKind,
+    Op,
+    PenstockError,
+    Relation,
+    Rows,
+    Run,
+    TableDefinition,
+)
+from penstock.model.patterns import Selection
+from penstock.ports.config import Config, Mode
+from penstock.ports.extract_options import ExtractOptions
+from penstock.ports.handover import Handover, Phase, check_bulk_load, read_handover, write_handover
+from penstock.ports.identity import SourceIdentity
+from penstock.ports.lag import LogEnd, Retention, SourceState, Unread
+from penstock.ports.pipeline import Pipeline
+from penstock.ports.source import EnginePlace, LogAccess, Origin, Ranges
+from toy_engine.store import Logged, Shape, Store, ToyPosition
+from toy_engine.values import images
+
+RUN_LINES_MAX = 500  # a larger transaction goes in pieces
+POLL_S = 0.05
+OPS = {"insert": Op.INSERT, "update": Op.UPDATE, "delete": Op.DELETE}
+
+
+class HistoryGone(PenstockError):
+    """The file is behind the change log: it was put back from a copy."""
+
+    code = "TY03"
+
+
+# --- the part `extraction` ------------------------------------------------------------------------
+
+
+def identity(config: Config) -> SourceIdentity:
+    """See Extraction."""
+    with closing(Store(config.source.url)) as store:
+        return SourceIdentity(
+            pipeline=config.pipeline.name,
+            engine="toy",
+            system_id=store.get("identity", "", str) or "",
+            timeline=0,
+            database=str(store.path),
+            database_id=0,
+            slot="",
+            publication="",
+        )
+
+
+def has_begun(pipeline: Pipeline) -> bool:
+    """See Extraction."""
+    return bool(pipeline.log_position())
+
+
+@contextmanager
+def opened(
+    pipeline: Pipeline,
+    options: ExtractOptions,
+    *,
+    tables: Callable[[], list[TableDefinition]],
+    stop: Callable[[], bool],
+) -> Iterator[ToyEngine]:
+    """See Extraction. A snapshot is a position, so nothing is kept for the bulk load."""
+    del options, tables, stop
+    config = pipeline.config
+    with closing(Store(config.source.url)) as store:
+        begin = store.end()
+        if config.pipeline.mode is Mode.DATA_CHANGE:
+            begin = handed_over(pipeline, begin)
+        yield ToyEngine(store, begin, Selection.parse(config.source.tables))
+
+
+def handed_over(pipeline: Pipeline, now: ToyPosition) -> ToyPosition:
+    """The four steps, at once: where the bulk load reads and the changes begin."""
+    config, state = pipeline.config, read_handover(pipeline.config)
+    check_bulk_load(config, state, has_begun=has_begun(pipeline))
+    if state is not None:
+        return ToyPosition.parse(state.position)
+    where = str(now)
+    state = Handover(
+        phase=Phase.DONE,
+        slot_position=where,
+        position=where,
+        snapshot_id=where,
+        snapshot_text=where,
+    )
+    for number, text in (
+        (1, "Stop Replication: nothing is stopped"),
+        (2, f"Capture Position: {where}"),
+        (3, "Start Change Processes: they start"),
+        (4, "Resume Replication: nothing was stopped"),
+    ):
+        state = state.with_step(number, text)
+    write_handover(config, msgspec.structs.replace(state))
+    return now
+
+
+class ToyEngine:
+    """See SourceEngine."""
+
+    name = "toy"
+
+    def __init__(self, store: Store, begin: ToyPosition, selection: Selection) -> None:
+        self._store = store
+        self._begin = begin
+        self._takes = selection.takes
+
+    def begin(self, _place: EnginePlace) -> Origin:
+        """See SourceEngine. Everything can be sent again at any time."""
+        identity = {
+            "engine": "toy",  # the scheme: whoever reads the log finds us by it
+            "flavour": "postgresql",  # whose types the columns have
+            "id": self._store.get("identity", "", str) or "",
+        }
+        return Origin(identity=identity, resend_from=0, begin=self._begin.ordinal)
+
+    def server_position(self) -> int:
+        """See SourceEngine; asked by a thread of its own."""
+        with closing(Store(self._store.url)) as store:
+            return store.end().ordinal
+
+    def text(self, position: int) -> str:
+        """See SourceEngine."""
+        return str(ToyPosition(position))
+
+    def bytes_between(self, first: int, last: int) -> int:
+        """See SourceEngine."""
+        return bytes_between(self._store.url, first, last)
+
+    def attempt(self) -> AbstractContextManager[None]:
+        """See SourceEngine."""
+        return nullcontext()
+
+    def ranges(self, _durable: FlushPoint) -> AbstractContextManager[Ranges] | None:
+        """See SourceEngine."""
+        return None
+
+    def stream(self, durable: FlushPoint) -> AbstractContextManager[ToyStream]:
+        """See SourceEngine. Raises HistoryGone."""
+        here, end = ToyPosition(durable.position), self._store.end()
+        if here > end:
+            raise HistoryGone(
+                f"the change log is at {here}, the database ends at {end}",
+                hint="Bring the newer file back.",
+            )
+        return nullcontext(ToyStream(self._store, durable, self._takes))
+
+    def saw(self, run: Run) -> None:
+        """See SourceEngine."""
+
+    def before_flush(self, end: FlushPoint) -> None:
+        """See SourceEngine."""
+
+    def has_outstanding(self) -> bool:
+        """See SourceEngine."""
+        return False
+
+    def tend(self, log_access: LogAccess) -> None:
+        """See SourceEngine."""
+
+    def is_loss(self, error: PenstockError) -> bool:
+        """See SourceEngine."""
+        return isinstance(error, HistoryGone)
+
+
+@dataclass
+class Counted:
+    """See StreamCounted."""
+
+    byte_count: int = 0
+    ignored_row_count: int = 0
+
+
+@dataclass
+class ToyStream:
+    """See SourceStream. last: the line that was given last; gsn, trx: the numbers given so far."""
+
+    store: Store
+    start: FlushPoint
+    takes: Callable[[Any], bool]
+    counted: Counted = field(default_factory=Counted)
+    spilled_byte_count: int = 0
+
+    def __post_init__(self) -> None:
+        """Begin behind the flush point."""
+        self.commit = ToyPosition(self.start.position).commit  # the next one, or the one under way
+        self.last = 0
+        self.gsn, self.trx = self.start.gsn, self.start.trx
+        self.is_inside = False
+
+    def next_run(self, timeout_s: float) -> Run | None:
+        """See SourceStream."""
+        until_s = time.monotonic() + timeout_s
+        while not (lines := self._lines()):
+            if time.monotonic() >= until_s:
+                return None
+            time.sleep(POLL_S)
+        return self._run(lines)
+
+    def _lines(self) -> list[Logged]:
+        return self.store.log(commit=self.commit, number=self.last, limit=RUN_LINES_MAX)
+
+    def _run(self, lines: list[Logged]) -> Run:
+        """Some lines; whole transactions, but for the last one where it goes on."""
+        rows: dict[Relation, list[tuple[int, int, Logged]]] = {}
+        markers: list[Marker] = []
+        ended: list[tuple[int, int, int, int]] = []
+        shapes: list[Relation] = []
+        for commit, group in groupby(lines, key=lambda line: line.commit):
+            if not self.is_inside:
+                self.trx += 1
+            for line in group:
+                self._take(line, rows, markers, shapes)
+            position = ToyPosition.before(commit)
+            self.is_inside = commit == lines[-1].commit and bool(self._rest(lines[-1]))
+            if not self.is_inside:
+                behind = ToyPosition.before(commit + 1).ordinal
+                ended.append((position.ordinal, behind, line.commit_us, commit))
+        self.last = lines[-1].number
+        self.commit = lines[-1].commit + (not self.is_inside)
+        return Run(
+            rows=tuple(rows_of(relation, some) for relation, some in rows.items()),
+            markers=tuple(markers),
+            relations=tuple(shapes),
+            transactions=transactions_batch(ended),
+            end=None if self.is_inside else self._end(lines[-1].commit_us),
+        )
+
+    def _rest(self, line: Logged) -> list[Logged]:
+        following = self.store.log(commit=line.commit, number=line.number, limit=1)
+        return [one for one in following if one.commit == line.commit]
+
+    def _end(self, commit_us: int) -> FlushPoint:
+        position = ToyPosition.before(self.commit).ordinal
+        return FlushPoint(position=position, gsn=self.gsn, trx=self.trx, commit_time_us=commit_us)
+
+    def _take(
+        self,
+        line: Logged,
+        rows: dict[Relation, list[tuple[int, int, Logged]]],
+        markers: list[Marker],
+        shapes: list[Relation],
+    ) -> None:
+        if not self.takes(line.table):
+            self.counted.ignored_row_count += 1
+            return
+        relation = relation_of(self.store.shape_at(line.table, line.version))
+        if line.op == "shape":
+            shapes.append(relation)
+        elif line.op == "truncate":
+            markers.append(
+                Marker(
+                    kind=MarkerKind.TRUNCATE,
+                    gsn=self.gsn,
+                    trx=self.trx,
+                    position=ToyPosition.before(line.commit).ordinal,
+                    commit_time_us=line.commit_us,
+                    tables=((line.table.schema, line.table.name),),
+                )
+            )
+        else:
+            self.gsn += 1
+            rows.setdefault(relation, []).append((self.gsn, self.trx, line))
+
+    def has_given(self, position: int) -> bool:
+        """See SourceStream."""
+        return not self.is_inside and ToyPosition.before(self.commit).ordinal >= position
+
+    def ask_for_position(self) -> None:
+        """See SourceStream: it is known."""
+
+    def acknowledge(self, position: int) -> None:
+        """See SourceStream: nothing is ever thrown away."""
+
+
+def relation_of(shape: Shape) -> Relation:
+    """A table's version as the log has it."""
+    key = tuple(shape.names.index(name) for name in shape.key)
+    return Relation(
+        schema=shape.table.schema,
+        name=shape.table.name,
+        columns=tuple(
+            Column(name=name, source_type=kind, neutral=neutral, base_type=kind)
+            for name, kind, neutral in shape.columns
+        ),
+        key=key,
+        before=key,
+        version=shape.version,
+    )
+
+
+def rows_of(relation: Relation, changes: list[tuple[int, int, Logged]]) -> Rows:
+    """Changes of one version of a table as the log has them."""
+    lines = [line for _, _, line in changes]
+    columns = [
+        pa.array([gsn for gsn, _, _ in changes], pa.int64()),
+        pa.array([trx for _, trx, _ in changes], pa.int64()),
+        pa.array([int(OPS[line.op]) for line in lines], pa.uint8()),
+        pa.nulls(len(lines), pa.binary()),
+        images([line.after for line in lines], after_type(relation)),
+        images([line.before for line in lines], before_type(relation)),
+    ]
+    schema = batch_schema(relation)
+    return Rows(relation=relation, batch=pa.RecordBatch.from_arrays(columns, schema=schema))
+
+
+# --- the parts `lag` and `positions` --------------------------------------------------------------
+
+
+def bytes_between(url: str, first: int, last: int) -> int:
+    """How much of the log lies between two positions; on a connection of its own."""
+    size = "coalesce(sum(length(before)), 0) + coalesce(sum(length(after)), 0)"
+    where = "commit_number >= ? and commit_number < ?"
+    places = (ToyPosition(one).commit for one in (first, last))
+    with closing(Store(url)) as store:
+        [(found,)] = store.run(f"select {size} from changes where {where}", *places)
+    return int(found)
+
+
+class ToyLag:
+    """See `ports.lag.SourceReader`."""
+
+    def __init__(self, config: Config, _application_name: str) -> None:
+        self._store = Store(config.source.url)
+        self.close = self._store.close
+
+    @property
+    def is_closed(self) -> bool:
+        """See SourceReader."""
+        return self._store.is_closed
+
+    def state(self, log: LogEnd) -> SourceState:
+        """See SourceReader."""
+        here = ToyPosition(log.end.position)
+        unread = self._store.log(commit=here.commit, limit=1)
+        return SourceState(
+            position=self._store.end().ordinal,
+            slot_exists=bool(log.log_id),
+            slot_active=log.has_writer,
+            confirmed=here.ordinal,
+            flush_lag_s=0.0,
+            unread=Unread(commit_us=unread[0].commit_us if unread else None),
+            bytes_between=partial(bytes_between, self._store.url),
+        )
+
+    def retention(self) -> Retention | None:
+        """See SourceReader: everything is kept, with or without us."""
+        return None
+
+
+class ToyPositions:
+    """See `ports.positions.Positions`."""
+
+    def __init__(self, _config: Config) -> None:
+        """One file is as good as another."""
+
+    def text(self, position: int) -> str:
+        """See Positions."""
+        return str(ToyPosition(position))
+
+    def origin(self, _position: int) -> str:
+        """See Positions: there is no name for it."""
+        return ""
+
+    def parse(self, text: str) -> int:
+        """See Positions."""
+        return ToyPosition.parse(text).ordinal

@@ -1,0 +1,312 @@
+"""The database itself: tables, a log of changes, and notes, in one file of SQLite.
+
+A commit writes one line per change into `changes`; the rows at a position are what all changes
+before it come to. So every position is a snapshot, and none is ever gone. A target writes rows and
+notes (its progress) in one transaction of SQLite. Not here: anything that penstock asks.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
+
+import msgspec
+
+from penstock.host.errors import DatabaseUnknown
+from penstock.model import PenstockError, TableName
+from penstock.model.position import POSITION_MAX, PositionInvalid
+
+WAIT_S = 30.0
+COMMIT_BITS = 64  # the lower half of a position is not used: it shows that there may be so much
+SCHEMA = """
+    create table shapes (schema text, name text, version integer, columns text, key text,
+                         primary key (schema, name, version));
+    create table changes (number integer primary key autoincrement, commit_number integer,
+                          commit_us integer, schema text, name text, version integer, op text,
+                          before text, after text);
+    create index changes_commit on changes (commit_number);
+    create table rows (schema text, name text, key text, row text,
+                       primary key (schema, name, key));
+    create table notes (kind text, name text, value text, primary key (kind, name));
+"""
+Row = dict[str, str | None]
+Value = TypeVar("Value")
+
+
+class ToyFailed(PenstockError):
+    """SQLite refused something."""
+
+    code = "TY01"
+    retry = "backoff"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ToyPosition:
+    """Everything before a commit of this number. Text form: `#7`."""
+
+    ordinal: int
+
+    BITS: ClassVar[int] = 128
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that do not fit."""
+        if not 0 <= self.ordinal <= POSITION_MAX:
+            raise PositionInvalid(f"toy position out of range: {self.ordinal}")
+
+    @classmethod
+    def before(cls, commit: int) -> Self:
+        """The position in front of a commit."""
+        return cls(commit << COMMIT_BITS)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `#7`; raises PositionInvalid on anything else."""
+        if text[:1] != "#" or not text[1:].isdecimal() or not text.isascii():
+            raise PositionInvalid(f"not a toy position: {text!r}", hint="Write it like #7.")
+        return cls.before(int(text[1:]))
+
+    @property
+    def commit(self) -> int:
+        """The number of the first commit that is not before it."""
+        return self.ordinal >> COMMIT_BITS
+
+    def __str__(self) -> str:
+        """Print as people write it."""
+        return f"#{self.commit}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """One version of a table. columns: name, type, neutral type. key: names, if there is one."""
+
+    table: TableName
+    version: int
+    columns: tuple[tuple[str, str, str], ...]
+    key: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns' names."""
+        return tuple(name for name, _, _ in self.columns)
+
+    def key_of(self, row: Mapping[str, Any]) -> str:
+        """What tells a row from all others; without a key a new one each time."""
+        return json.dumps([row[name] for name in self.key]) if self.key else secrets.token_hex(8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logged:
+    """A line of the log. op: insert, update, delete, truncate or shape."""
+
+    number: int
+    commit: int
+    commit_us: int
+    table: TableName
+    version: int
+    op: str
+    before: Row | None
+    after: Row | None
+
+
+class Store:
+    """A connection to the file. Used by one thread at a time."""
+
+    def __init__(self, url: str) -> None:
+        """Connect. Raises DatabaseUnknown where there is no such file."""
+        path = Path(url.removeprefix("toy://"))
+        if not path.is_file():
+            raise DatabaseUnknown(f"there is no toy database {path}", hint="Make it.")
+        self.path = path
+        self.is_closed = False
+        self._sql = sqlite3.connect(
+            path, timeout=WAIT_S, isolation_level=None, check_same_thread=False
+        )
+
+    @classmethod
+    def create(cls, path: Path) -> Store:
+        """Make an empty database."""
+        with sqlite3.connect(path) as made:
+            made.executescript("pragma journal_mode = wal;" + SCHEMA)
+        made.close()
+        store = cls(f"toy://{path}")
+        store.put("identity", "", str(time.time_ns()))
+        return store
+
+    @property
+    def url(self) -> str:
+        """What names it in a pipeline file."""
+        return f"toy://{self.path}"
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._sql.close()
+        self.is_closed = True
+
+    def run(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement; its rows. Raises ToyFailed."""
+        try:
+            return self._sql.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise ToyFailed(f"{error}: {sql.strip()[:60]}") from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of it or nothing; one at a time writes."""
+        self.run("begin immediate")
+        try:
+            yield
+        except BaseException:
+            self.run("rollback")
+            raise
+        self.run("commit")
+
+    # -- tables and the log ------------------------------------------------------------------
+
+    def shapes(self) -> dict[TableName, Shape]:
+        """Every table as it is now."""
+        found = self.run("select * from shapes order by schema, name, version")
+        shapes = [
+            Shape(
+                table=TableName(schema, name),
+                version=version,
+                columns=tuple(tuple(one) for one in json.loads(columns)),
+                key=tuple(json.loads(key)),
+            )
+            for schema, name, version, columns, key in found
+        ]
+        return {shape.table: shape for shape in shapes}
+
+    def shape_at(self, table: TableName, version: int) -> Shape:
+        """One version of a table."""
+        [(columns, key)] = self.run(
+            "select columns, key from shapes where schema = ? and name = ? and version = ?",
+            *table,
+            version,
+        )
+        listed = tuple(tuple(one) for one in json.loads(columns))
+        return Shape(table=table, version=version, columns=listed, key=tuple(json.loads(key)))
+
+    def put_shape(self, shape: Shape) -> None:
+        """Keep a version of a table."""
+        columns, key = json.dumps(shape.columns), json.dumps(shape.key)
+        values = (*shape.table, shape.version, columns, key)
+        self.run("insert or replace into shapes values (?, ?, ?, ?, ?)", *values)
+
+    def commit(self, *changes: tuple[str, TableName, Row | None, Row | None]) -> int:
+        """A user's transaction: operation, table, row before, row after; the commit's number."""
+        with self.transaction():
+            number = self.last_commit() + 1
+            shapes, now_us = self.shapes(), time.time_ns() // 1000
+            for op, table, before, after in changes:
+                texts = [None if one is None else json.dumps(one) for one in (before, after)]
+                self.run(
+                    "insert into changes values (null, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    *(number, now_us, *table, shapes[table].version, op, *texts),
+                )
+        return number
+
+    def make_table(self, shape: Shape) -> None:
+        """Make a table, or its next version."""
+        self.put_shape(shape)
+        self.commit(("shape", shape.table, None, None))
+
+    def last_commit(self) -> int:
+        """The number of the last commit; 0 before any."""
+        return int(self.run("select coalesce(max(commit_number), 0) from changes")[0][0])
+
+    def end(self) -> ToyPosition:
+        """Where the log ends."""
+        return ToyPosition.before(self.last_commit() + 1)
+
+    def log(self, *, commit: int, number: int = 0, limit: int = -1) -> list[Logged]:
+        """Lines from a commit on, and behind a line's number."""
+        found = self.run(
+            "select * from changes where commit_number >= ? and number > ? order by number limit ?",
+            *(commit, number, limit),
+        )
+        return [
+            Logged(
+                number=row[0],
+                commit=row[1],
+                commit_us=row[2],
+                table=TableName(row[3], row[4]),
+                version=row[5],
+                op=row[6],
+                before=json.loads(row[7] or "null"),
+                after=json.loads(row[8] or "null"),
+            )
+            for row in found
+        ]
+
+    def rows_at(self, position: ToyPosition, table: TableName) -> list[Row]:
+        """A table's rows at a position: what the changes before it come to."""
+        shape, rows = self.shapes()[table], dict[str, Row]()
+        for line in self.log(commit=0):
+            if line.commit >= position.commit or line.table != table:
+                continue
+            if line.op == "truncate":
+                rows.clear()
+            if line.before is not None:
+                rows.pop(shape.key_of(line.before))
+            if line.after is not None:
+                rows[shape.key_of(line.after)] = line.after
+        return [{name: row.get(name) for name in shape.names} for row in rows.values()]
+
+    # -- as a target -------------------------------------------------------------------------
+
+    def rows(self, table: TableName) -> list[Row]:
+        """The rows that a pipeline has brought."""
+        found = self.run("select row from rows where schema = ? and name = ?", *table)
+        return [json.loads(row) for (row,) in found]
+
+    def find(self, shape: Shape, row: Row) -> tuple[str, Row]:
+        """The key of a row that a change is about, and what it is now; empty when it is not there.
+
+        Of a table without a key it is one that is equal.
+        """
+        column = "key" if shape.key else "row"
+        wanted = shape.key_of(row) if shape.key else json.dumps(row)
+        where = f"schema = ? and name = ? and {column} = ? limit 1"
+        found = self.run(f"select key, row from rows where {where}", *shape.table, wanted)
+        return (found[0][0], json.loads(found[0][1])) if found else ("", {})
+
+    def put_row(self, table: TableName, key: str, row: Row) -> None:
+        """Insert or replace one."""
+        self.run("insert or replace into rows values (?, ?, ?, ?)", *table, key, json.dumps(row))
+
+    def drop_row(self, table: TableName, key: str) -> None:
+        """Delete one."""
+        self.run("delete from rows where schema = ? and name = ? and key = ?", *table, key)
+
+    def empty(self, table: TableName) -> None:
+        """Delete all of them."""
+        self.run("delete from rows where schema = ? and name = ?", *table)
+
+    # -- notes: all that penstock keeps here -------------------------------------------------
+
+    def put(self, kind: str, name: str, value: Any) -> None:
+        """Insert or replace a note."""
+        text = msgspec.json.encode(value).decode()
+        self.run("insert or replace into notes values (?, ?, ?)", kind, name, text)
+
+    def get(self, kind: str, name: str, as_type: type[Value]) -> Value | None:
+        """A note; None where there is none."""
+        found = self.run("select value from notes where kind = ? and name = ?", kind, name)
+        return msgspec.json.decode(found[0][0], type=as_type) if found else None
+
+    def all(self, kind: str, as_type: type[Value]) -> dict[str, Value]:
+        """All notes of a kind, by name."""
+        found = self.run("select name, value from notes where kind = ? order by name", kind)
+        return {name: msgspec.json.decode(value, type=as_type) for name, value in found}
+
+    def forget(self, kind: str, names: Sequence[str]) -> None:
+        """Delete notes."""
+        for name in names:
+            self.run("delete from notes where kind = ? and name = ?", kind, name)
