@@ -22,6 +22,7 @@ pytest_plugins = [
     "fix_mysql_loader",
     "fix_draw",
     "fix_times",
+    "fix_toy",
 ]
 
 # Two busy cores: a deadline per example would only measure the neighbours.
