@@ -7,6 +7,7 @@ engine is one more class here and one more line in `_KINDS`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -20,10 +21,15 @@ LOCK_WAIT_S = 20  # DDL that has to wait this long would wait for ever
 
 
 class Place(Protocol):
-    """A database of a real server. url: of it; namespace: what its tables' names begin with."""
+    """A database of a real server. url: of it; namespace: what its tables' names begin with.
+
+    unsent: a statement behind which a session's changes leave values out that stay as they are; of
+    PostgreSQL's long ones that is so by itself.
+    """
 
     url: str
     namespace: str
+    unsent: str
 
     def run(self, *statements: str) -> list[tuple[Any, ...]]:
         """Run statements in autocommit; the rows of the last one."""
@@ -31,6 +37,14 @@ class Place(Protocol):
 
     def make_keyless(self, table: str, columns: str) -> None:
         """Make a table without a key that can be captured all the same."""
+        ...
+
+    def make_wide(self, table: str) -> None:
+        """Make a table (id, n, big) of long texts, of which a source may leave out `big`."""
+        ...
+
+    def forget_log(self) -> None:
+        """Have the server throw away what was written so far, whoever has not read it yet."""
         ...
 
     def count_rows(self, table: str) -> None:
@@ -67,6 +81,7 @@ class PostgresPlace:
     """See Place."""
 
     namespace = "public"
+    unsent = ""
 
     def __init__(self, server: fix_postgres.Server) -> None:
         self._server = server
@@ -84,6 +99,18 @@ class PostgresPlace:
     def make_keyless(self, table: str, columns: str) -> None:
         """See Place."""
         self.run(f"create table {table} ({columns}); alter table {table} replica identity full")
+
+    def make_wide(self, table: str) -> None:
+        """See Place. Out of line, and not compressed."""
+        self.run(f"create table {table} (id int primary key, n int, big text)")
+        self.run(f"alter table {table} alter big set storage external")
+
+    def forget_log(self) -> None:
+        """See Place: it is the slot that keeps it."""
+        self.run(
+            "select pg_drop_replication_slot(slot_name) from pg_replication_slots "
+            "where database = current_database()"
+        )
 
     def count_rows(self, table: str) -> None:
         """See Place."""
@@ -106,6 +133,8 @@ class PostgresPlace:
 class MySQLPlace:
     """See Place."""
 
+    unsent = "set session binlog_row_image = 'minimal'"
+
     def __init__(self, server: fix_mysql.MySQLServer) -> None:
         self._server = server
         self.url = server.make_database("conform")
@@ -122,6 +151,19 @@ class MySQLPlace:
     def make_keyless(self, table: str, columns: str) -> None:
         """See Place."""
         self.run(f"create table {table} ({columns})")
+
+    def make_wide(self, table: str) -> None:
+        """See Place."""
+        self.run(f"create table {table} (id int primary key, n int, big text)")
+
+    def forget_log(self) -> None:
+        """See Place. MariaDB may need a moment to let go of a file that somebody has read."""
+        self.run("flush binary logs")
+        kept = self._server.status()[0]
+        until = time.monotonic() + LOCK_WAIT_S
+        while self.run("show binary logs")[0][0] != kept:
+            assert time.monotonic() < until, "the files stay"
+            self.run(f"purge binary logs to '{kept}'")
 
     def count_rows(self, table: str) -> None:
         """See Place."""

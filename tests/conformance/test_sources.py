@@ -1,0 +1,424 @@
+"""What the extractor and the bulk load rely on, of every source.
+
+The sources are the servers under test, the toy engine, and a fake in memory, once with everything
+and once with every feature switched off. A new source is done when these pass. Each case is shown
+to find a defect of the fake (`test_the_suite_finds`). Not here: values of every type
+(`test_types_across.py`), what one engine alone has (`tests/servers/`), kills (`tests/faults/`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from fix_engines import ENGINES, new_place
+from fix_fake_source import DESCRIPTOR as FAKE
+from fix_fake_source import FAKES, FEATURES, Fake
+from fix_shared import SharedServers
+from fix_sources import (
+    OTHER,
+    WIDE,
+    Delete,
+    FakeSide,
+    Follower,
+    Insert,
+    Seen,
+    Side,
+    SqlSide,
+    T,
+    ToySide,
+    U,
+    Undone,
+    Update,
+)
+from penstock.codec.mysql.mysqltext import Dialect
+from penstock.codec.types import Engine, Server
+from penstock.control.lag import lag_of
+from penstock.control.log_facts import read_log_end
+from penstock.control.servers import source_tables
+from penstock.host.clock import REAL_CLOCK
+from penstock.host.faults import armed
+from penstock.model import PenstockError, TableName
+from penstock.model.position import to_bytes
+from penstock.ports import registry
+from penstock.ports.bulk import ChunkTask, bulk_source
+from penstock.ports.lag import open_source
+from penstock.ports.planner import open_planner
+from penstock.ports.positions import kind_in_log, kind_of, positions_of
+from penstock.ports.registry import engines
+from penstock.ports.server_pair import ServerPair
+from penstock.ports.tables import tables_at
+from penstock.ports.target import Applied
+from penstock.sql.read_plan import read_plan_of
+from toy_engine.descriptor import DESCRIPTOR as TOY
+from toy_engine.store import Store
+from toy_engine.values import rows_in
+
+POSTGRES = Server(engine=Engine.POSTGRESQL, version=(18,))
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def engines_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake and the toy are engines like others."""
+    known = (*engines(), FAKE, TOY)
+    monkeypatch.setattr(registry, "engines", lambda: known)
+
+
+def new_fake(stack: ExitStack, *, features: frozenset[str] = FEATURES, defect: str = "") -> Side:
+    """A fake source."""
+    fake = Fake(f"fake{next(_numbers)}", features=features, defect=defect)
+    FAKES[fake.name] = fake
+    stack.callback(FAKES.pop, fake.name)
+    stack.callback(fake.closed.set)
+    return FakeSide(fake)
+
+
+@pytest.fixture(params=["fake", "plain fake", "toy", *ENGINES])
+def side(
+    request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
+) -> Iterator[Side]:
+    """A source with empty tables."""
+    with ExitStack() as stack:
+        if request.param == "toy":
+            yield ToySide(stack.enter_context(closing(Store.create(tmp_path / "toy.db"))))
+        elif "fake" in request.param:
+            features = FEATURES if request.param == "fake" else frozenset()
+            yield new_fake(stack, features=features)
+        else:
+            yield SqlSide(stack.enter_context(new_place(shared_servers, request.param)))
+
+
+def begun(side: Side, folder: Path) -> Follower:
+    """A log that begins here, empty."""
+    follower = Follower(side, folder)
+    follower.follow()
+    return follower
+
+
+def need(side: Side, feature: str) -> None:
+    """Leave a case out for a source that cannot do it."""
+    if feature not in side.features:
+        pytest.skip(f"this source has no {feature}")
+
+
+# --- what is committed ----------------------------------------------------------------------------
+
+
+def test_every_committed_change_is_there_once_and_in_order(side: Side, tmp_path: Path) -> None:
+    """Whatever happens to a row, and however small a transaction is."""
+    follower = begun(side, tmp_path)
+    side.commit(Insert(T, {"id": 1, "name": "a", "n": 1}))
+    side.commit(
+        Update(T, 1, {"name": "b"}),
+        Update(T, 1, {"name": "c", "n": None}),
+        Insert(T, {"id": 2, "name": "", "n": 2}),
+    )
+    side.commit(Delete(T, 1), Insert(T, {"id": 1, "name": "d", "n": 3}))
+    follower.follow()
+    assert follower.seen() == side.expected
+    assert [trx for trx, _, _ in follower.log()] == [1, 2, 3]
+
+
+def test_what_was_rolled_back_is_not_there(side: Side, tmp_path: Path) -> None:
+    """Neither a transaction, nor what was done behind a savepoint."""
+    follower = begun(side, tmp_path)
+    side.commit(Insert(T, {"id": 1, "name": "a", "n": 1}))
+    side.roll_back(Insert(T, {"id": 2, "name": "b", "n": 2}), Delete(T, 1))
+    undone = Undone((Update(T, 1, {"n": 9}), Insert(T, {"id": 3, "name": "c", "n": 3})))
+    side.commit(Update(T, 1, {"n": 5}), undone, Insert(T, {"id": 4, "name": "d", "n": 4}))
+    follower.follow()
+    assert follower.seen() == side.expected
+
+
+def test_a_large_transaction_comes_in_pieces(side: Side, tmp_path: Path) -> None:
+    """It need not fit in memory; it is one transaction all the same."""
+    follower = begun(side, tmp_path)
+    side.commit_many(8_000)
+    side.commit(Insert(T, {"id": 1, "name": "a", "n": 1}))
+    follower.follow()
+    (large, small), (many, one) = follower.seen(), side.expected
+    assert sorted(large, key=lambda seen: seen.key) == many
+    assert small == one
+    assert len([rows for rows, ended in follower.run_rows if rows and not ended]) > 0
+    assert max(rows for rows, _ in follower.run_rows) < len(many)
+
+
+def test_a_transaction_of_several_tables_is_one(side: Side, tmp_path: Path) -> None:
+    """Its changes keep their order among tables."""
+    follower = begun(side, tmp_path)
+    side.commit(
+        Insert(T, {"id": 1, "name": "a", "n": 1}),
+        Insert(U, {"id": 1, "n": 1}),
+        Update(T, 1, {"n": 2}),
+        Insert(OTHER, {"id": 1, "n": 1}),
+        Update(U, 1, {"n": 2}),
+        Delete(T, 1),
+    )
+    follower.follow()
+    assert follower.seen() == side.expected
+    assert len(follower.log()) == 1
+
+
+# --- kinds of changes -----------------------------------------------------------------------------
+
+
+def test_a_changed_key_tells_the_old_one(side: Side, tmp_path: Path) -> None:
+    """Also where rows change places."""
+    follower = begun(side, tmp_path)
+    side.commit(Insert(U, {"id": 1, "n": 1}), Insert(U, {"id": 2, "n": 2}))
+    side.commit(Update(U, 1, {"id": 9}), Update(U, 2, {"id": 1}), Update(U, 9, {"id": 2, "n": 5}))
+    side.commit(Delete(U, 2))
+    follower.follow()
+    assert follower.seen() == side.expected
+
+
+def test_a_truncate_is_told_in_its_place(side: Side, tmp_path: Path) -> None:
+    """Between the rows before and behind it."""
+    need(side, "truncate")
+    follower = begun(side, tmp_path)
+    side.commit(Insert(U, {"id": 1, "n": 1}), Insert(T, {"id": 1, "name": "a", "n": 1}))
+    side.truncate(U)
+    side.commit(Insert(U, {"id": 1, "n": 2}))
+    follower.follow()
+    assert follower.seen() == side.expected
+
+
+def test_a_value_that_was_not_sent_is_absent(side: Side, tmp_path: Path) -> None:
+    """It is not NULL; one that was sent as NULL is."""
+    need(side, "absent")
+    follower = begun(side, tmp_path)
+    side.commit(Insert(WIDE, {"id": 1, "n": 1, "big": "x" * 9000}))
+    side.commit(Update(WIDE, 1, {"n": None}), unsent=True)
+    side.commit(Update(WIDE, 1, {"big": None}), unsent=True)
+    follower.follow()
+    _, (first,), (second,) = follower.seen()
+    assert first.row is not None
+    assert second.row is not None
+    assert first.key == second.key == 1
+    assert "big" not in first.row
+    assert first.row["n"] is None
+    assert second.row["big"] is None
+
+
+def test_a_new_column_comes_before_its_rows(side: Side, tmp_path: Path) -> None:
+    """Rows behind an ALTER have the new shape, those before it the old one."""
+    need(side, "shape")
+    follower = begun(side, tmp_path)
+    side.commit(Insert(U, {"id": 1, "n": 1}))
+    side.add_column(U, "more")
+    side.commit(Insert(U, {"id": 2, "n": 2, "more": 7}), Insert(U, {"id": 3, "n": 3}))
+    follower.follow()
+    assert follower.seen() == [
+        [Seen("I", U, 1, {"id": 1, "n": 1})],
+        [
+            Seen("I", U, 2, {"id": 2, "n": 2, "more": 7}),
+            Seen("I", U, 3, {"id": 3, "n": 3, "more": None}),
+        ],
+    ]
+
+
+# --- going on -------------------------------------------------------------------------------------
+
+
+def test_a_restart_goes_on_behind_what_is_durable(side: Side, tmp_path: Path) -> None:
+    """Nothing is lost, and nothing is in the log twice; however often."""
+    follower = begun(side, tmp_path)
+    for number in range(1, 4):
+        side.commit(Insert(U, {"id": number, "n": 1}), Update(U, number, {"n": 2}))
+        side.commit(Insert(T, {"id": number, "name": "a", "n": 1}))
+        follower.follow()
+        assert follower.seen() == side.expected
+    side.commit(Delete(U, 1))
+    Follower(side, tmp_path).follow()
+    assert follower.seen() == side.expected
+
+
+def test_a_broken_stream_goes_on_behind_what_is_durable(side: Side, tmp_path: Path) -> None:
+    """A transaction of which a piece was given comes again, from its beginning."""
+    follower = begun(side, tmp_path)
+    side.commit(Insert(U, {"id": 1, "n": 1}))
+    follower.follow()
+    side.commit_many(8_000)
+    with armed("extract.write.after:1:error"):
+        follower.follow()
+    small, large = follower.seen()
+    assert [small, sorted(large, key=lambda seen: seen.key)] == side.expected
+
+
+def test_positions_rise_and_are_read_back(side: Side, tmp_path: Path) -> None:
+    """By bytes as by number; the engine parses what it prints, from a URL and from a log alike."""
+    follower = begun(side, tmp_path)
+    for number in range(1, 6):
+        side.commit(Insert(U, {"id": number, "n": 1}))
+    follower.follow()
+    config = follower.config
+    kind, positions = kind_of(config), positions_of(config)
+    found = [position for _, position, _ in follower.log()]
+    assert len(found) == 5
+    assert [to_bytes(one) for one in found] == sorted({to_bytes(one) for one in found})
+    assert [positions.parse(positions.text(one)) for one in found] == found
+    assert [kind.parse(str(kind(one))).ordinal for one in found] == found
+    assert kind_in_log(follower.engine_in_log) is kind
+    end = follower.engine.server_position()
+    assert end > found[-1]
+    assert follower.engine.text(end)
+
+
+def test_an_idle_source_moves_on(side: Side, tmp_path: Path) -> None:
+    """What others write moves the log's end, though there is nothing for us; the lag is none."""
+    need(side, "elsewhere")
+    follower = begun(side, tmp_path)
+    config = follower.config
+    side.commit(Insert(U, {"id": 1, "n": 1}))
+    with follower.following():
+        follower.until(lambda: read_log_end(config).end.gsn == 1)
+        side.commit(Insert(OTHER, {"id": 1, "n": 1}))
+        position = follower.engine.server_position()
+        follower.until(lambda: read_log_end(config).end.position >= position)
+        with closing(open_source(config, application_name="test")) as source:
+
+            def lag_s() -> float:
+                log = read_log_end(config)
+                applied = Applied(gsn=1, trx=1, position=log.end.position)
+                return lag_of(
+                    source.state(log),
+                    log,
+                    applied,
+                    outstanding_us=None,
+                    now_us=REAL_CLOCK.now_us(),
+                ).seconds
+
+            follower.until(lambda: lag_s() == 0.0)
+    assert follower.seen() == side.expected
+
+
+def test_a_wait_can_be_stopped(side: Side, tmp_path: Path) -> None:
+    """Whoever waits for changes that do not come ends when told to."""
+    follower = begun(side, tmp_path)
+    side.commit(Insert(U, {"id": 1, "n": 1}))
+    with follower.following() as stop:
+        follower.until(lambda: read_log_end(follower.config).end.gsn == 1)
+        stop.set()
+    assert follower.seen() == side.expected
+
+
+def test_a_position_that_is_gone_is_refused(side: Side, tmp_path: Path) -> None:
+    """By an error that says so: trying again would not help, and going on would leave a gap."""
+    need(side, "forget")
+    follower = begun(side, tmp_path)
+    side.commit(Insert(U, {"id": 1, "n": 1}))
+    follower.follow()
+    side.commit(Insert(U, {"id": 2, "n": 2}))
+    side.forget_log()
+    side.commit(Insert(U, {"id": 3, "n": 3}))
+    with pytest.raises(PenstockError) as caught:
+        follower.follow()
+    assert caught.value.retry != "backoff"
+    assert follower.seen() == side.expected[:1]
+
+
+# --- reading in bulk ------------------------------------------------------------------------------
+
+
+def test_chunks_hold_each_row_once_and_the_log_follows(side: Side, tmp_path: Path) -> None:
+    """The chunks are the table at one point, and the changes from there on make it what it is."""
+    need(side, "bulk")
+    follower = begun(side, tmp_path)
+    config, name = follower.config, TableName(side.namespace, U)
+    side.commit(*(Insert(U, {"id": number, "n": 0}) for number in range(1, 200)))
+    side.commit(Update(U, 1, {"n": 1}), Delete(U, 2))
+    with open_planner(config) as planner:
+        point = planner.fresh_point()
+        before = {key: dict(row) for key, row in side.book.rows[U].items()}
+        side.commit(Insert(U, {"id": 500, "n": 5}), Update(U, 3, {"n": 3}), Delete(U, 4))
+        side.commit(Update(U, 5, {"id": 501}))
+        definition = next(one for one in source_tables(config) if one.name == name)
+        ends = ServerPair(source=tables_at(side.url).server_of(side.url), target=POSTGRES)
+        way = read_plan_of(side.url, definition, ends)
+        chunks = planner.chunks(point, definition, way.expressions or way.columns, binary=False)
+        source = bulk_source(side.url)
+        reader = source.open_reader(side.url, point.snapshot_id, point.snapshot_text)
+        assert reader is not None
+        found = []
+        with closing(reader):
+            for chunk in chunks:
+                task = ChunkTask(
+                    source_url=side.url,
+                    target_url="",
+                    table=name,
+                    target=name,
+                    chunk=chunk,
+                    columns=way.columns,
+                    binary=False,
+                    snapshot_id=point.snapshot_id,
+                    snapshot_text=point.snapshot_text,
+                    plan="",
+                    replica_role=False,
+                    way=way,
+                )
+                assert not reader.was_rewritten(task)
+                found += rows_in(reader.lines(task, Dialect.COPY), way.columns)
+    rows = {int(str(row["id"])): int(str(row["n"])) for row in found}
+    assert len(found) == len(rows), "no row is in two chunks"
+    assert rows == {key: row["n"] for key, row in before.items()}
+    follower.follow()
+    for _, position, changes in follower.log():
+        for seen in changes if position >= point.position.ordinal else ():
+            known = rows.pop(seen.key, None)
+            assert (known is None) == (seen.op == "I"), "it follows the chunks"
+            if seen.row is not None:
+                rows[seen.row["id"]] = seen.row["n"]
+    assert rows == {key: row["n"] for key, row in side.book.rows[U].items()}
+
+
+# --- the suite itself -----------------------------------------------------------------------------
+
+DEFECTS: dict[str, Callable[[Side, Path], None]] = {
+    "a change is left out": test_every_committed_change_is_there_once_and_in_order,
+    "a change comes twice": test_every_committed_change_is_there_once_and_in_order,
+    "changes come out of order": test_every_committed_change_is_there_once_and_in_order,
+    "rolled back work is given": test_what_was_rolled_back_is_not_there,
+    "a large transaction is one run": test_a_large_transaction_comes_in_pieces,
+    "a transaction is torn": test_a_transaction_of_several_tables_is_one,
+    "a key change has no before image": test_a_changed_key_tells_the_old_one,
+    "a truncate is not told": test_a_truncate_is_told_in_its_place,
+    "a value that was not sent is NULL": test_a_value_that_was_not_sent_is_absent,
+    "rows come before their shape": test_a_new_column_comes_before_its_rows,
+    "a restart begins again": test_a_restart_goes_on_behind_what_is_durable,
+    "a restart skips what is there": test_a_restart_goes_on_behind_what_is_durable,
+    "a broken stream goes on where it broke": test_a_broken_stream_goes_on_behind_what_is_durable,
+    "positions fall": test_positions_rise_and_are_read_back,
+    "a text does not say which position": test_positions_rise_and_are_read_back,
+    "an idle source stands still": test_an_idle_source_moves_on,
+    "the lag never ends": test_an_idle_source_moves_on,
+    "a wait cannot be stopped": test_a_wait_can_be_stopped,
+    "a lost position goes on": test_a_position_that_is_gone_is_refused,
+    "a lost position is no typed error": test_a_position_that_is_gone_is_refused,
+    "a row is in no chunk": test_chunks_hold_each_row_once_and_the_log_follows,
+    "a row is in two chunks": test_chunks_hold_each_row_once_and_the_log_follows,
+    "a snapshot is later than its point": test_chunks_hold_each_row_once_and_the_log_follows,
+    "a snapshot is earlier than its point": test_chunks_hold_each_row_once_and_the_log_follows,
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_the_suite_finds(defect: str, tmp_path: Path) -> None:
+    """A source with this defect does not pass."""
+    with ExitStack() as stack:
+        side = new_fake(stack, defect=defect)
+        with pytest.raises((Exception, pytest.fail.Exception)) as caught:
+            DEFECTS[defect](side, tmp_path)
+    slips = (TypeError, AttributeError, NameError, LookupError)
+    assert not isinstance(caught.value, slips), caught.value
+
+
+def test_every_case_is_shown_to_find_a_defect() -> None:
+    """And every defect that the fake has is looked for."""
+    cases = {value for name, value in globals().items() if name.startswith("test_")}
+    about_the_suite = {test_the_suite_finds, test_every_case_is_shown_to_find_a_defect}
+    assert set(DEFECTS.values()) == cases - about_the_suite

@@ -1,0 +1,631 @@
+"""A source engine in memory: its features can be switched off, and defects switched on.
+
+What a source has to do, and no more. URLs are `fake:///NAME`; what is behind a name is in `FAKES`.
+Not here: what is asked of it (`tests/conformance/test_sources.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+from fix_log import Change, Row, rows_of
+from penstock.codec.columns import transactions_batch
+from penstock.codec.types import Engine, Server
+from penstock.model import (
+    Column,
+    ColumnDefinition,
+    FlushPoint,
+    Marker,
+    MarkerKind,
+    Op,
+    PenstockError,
+    Relation,
+    Run,
+    TableDefinition,
+    TableName,
+)
+from penstock.model.patterns import Selection
+from penstock.ports.bulk import Chunk
+from penstock.ports.config import Config
+from penstock.ports.lag import LogEnd, SourceState, Unread
+from penstock.ports.planner import Point
+from penstock.ports.registry import Descriptor
+from penstock.ports.server_pair import ReadPlan
+from penstock.ports.source import Origin
+from toy_engine.values import line_of
+
+FEATURES = frozenset({"truncate", "absent", "shape", "elsewhere", "forget", "bulk"})
+PIECE_ROWS = 100
+STEP = 10  # a commit of number 7 begins at position 70 and ends at 75
+POLL_S = 0.02
+Values = dict[str, Any]
+
+
+class FakeLost(PenstockError):
+    """The source has thrown away what the log lacks."""
+
+    code = "FK01"
+
+
+@dataclass(frozen=True, order=True)
+class FakePosition:
+    """See Position."""
+
+    ordinal: int
+
+    BITS: ClassVar[int] = 128
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """See PositionKind."""
+        return cls(int(text.removeprefix("@")))
+
+    def __str__(self) -> str:
+        """`@75`."""
+        return f"@{self.ordinal}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """A part of a transaction. op: None for a truncate. undone: it was rolled back."""
+
+    op: Op | None
+    relation: Relation
+    before: Values | None = None
+    after: Values | None = None
+    absent: frozenset[str] = frozenset()
+    undone: bool = False
+
+    @property
+    def change(self) -> Change:
+        """As the log has it."""
+        assert self.op is not None
+        names = [column.name for column in self.relation.columns]
+        bits = sum(1 << names.index(name) for name in self.absent)
+        after, before = self.after, self.before
+        return Change(
+            relation=self.relation,
+            op=self.op,
+            after=None
+            if after is None
+            else tuple(None if n in self.absent else after.get(n) for n in names),
+            before=None
+            if before is None
+            else tuple(before[names[i]] for i in self.relation.before),
+            absent=bytes([bits]) if bits else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commit:
+    """A transaction; of other tables when it has no items."""
+
+    number: int
+    items: tuple[Item, ...]
+    at_us: int
+
+    @property
+    def position(self) -> int:
+        """Where it stands."""
+        return self.number * STEP
+
+    @property
+    def end(self) -> int:
+        """Where it ends."""
+        return self.position + STEP // 2
+
+
+@dataclass
+class Fake:
+    """A database. oldest: the number of the first commit that it still has."""
+
+    name: str
+    features: frozenset[str] = FEATURES
+    defect: str = ""
+    commits: list[Commit] = field(default_factory=list)
+    relations: dict[TableName, Relation] = field(default_factory=dict)
+    oldest: int = 1
+    closed: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def url(self) -> str:
+        """What names it."""
+        return f"fake:///{self.name}"
+
+    @property
+    def end(self) -> int:
+        """Where its log ends."""
+        return self.commits[-1].end if self.commits else STEP // 2
+
+    def commit(self, *items: Item) -> None:
+        """A user's transaction."""
+        number = len(self.commits) + 1
+        self.commits.append(Commit(number=number, items=items, at_us=time.time_ns() // 1000))
+
+    def make(self, name: TableName, *columns: tuple[str, str, str], version: int = 1) -> None:
+        """Make a table, its key the first column; or its next version."""
+        self.relations[name] = Relation(
+            schema=name.schema,
+            name=name.name,
+            columns=tuple(
+                Column(name=one, source_type=kind, neutral=neutral, base_type=kind)
+                for one, kind, neutral in columns
+            ),
+            key=(0,),
+            before=(0,),
+            version=version,
+        )
+
+    def rows_at(self, position: int, table: TableName) -> list[Values]:
+        """A table's rows at a position."""
+        if self.defect == "a snapshot is later than its point":
+            position = self.end
+        if self.defect == "a snapshot is earlier than its point":
+            position -= 2 * STEP
+        rows: dict[int, Values] = {}
+        for commit in self.commits:
+            for item in commit.items if commit.position < position else ():
+                if item.undone or TableName(item.relation.schema, item.relation.name) != table:
+                    continue
+                if item.op is None:
+                    rows.clear()
+                if item.before is not None:
+                    rows.pop(item.before["id"])
+                if item.after is not None:
+                    rows[item.after["id"]] = item.after
+        return [rows[key] for key in sorted(rows)]
+
+
+FAKES: dict[str, Fake] = {}
+
+
+def fake_at(url: str) -> Fake:
+    """The database of a URL."""
+    return FAKES[url.rpartition("/")[2]]
+
+
+# --- the parts about the pipeline file and the catalogue ------------------------------------------
+
+
+def check_url(_url: str) -> None:
+    """See EngineOptions."""
+
+
+def problems(_section: Any) -> Iterator[tuple[str, str]]:
+    """See EngineOptions."""
+    return iter(())
+
+
+def server_of(_url: str) -> Server:
+    """See Tables."""
+    return Server(engine=Engine.POSTGRESQL, version=(18,))
+
+
+def captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
+    """See Tables."""
+    del dropped
+    takes = Selection.parse(config.source.tables).takes
+    relations = fake_at(config.source.url).relations
+    return [_definition(relation) for name, relation in relations.items() if takes(name)]
+
+
+def _definition(relation: Relation) -> TableDefinition:
+    return TableDefinition(
+        name=TableName(relation.schema, relation.name),
+        source_id=1,
+        columns=tuple(
+            ColumnDefinition(
+                name=one.name,
+                type_text=one.source_type,
+                type_oid=0,
+                typmod=-1,
+                base_type=one.base_type,
+                neutral=one.neutral,
+            )
+            for one in relation.columns
+        ),
+        primary_key=("id",),
+        identity_columns=("id",),
+    )
+
+
+def followed(_config: Config, *, added: Iterable[TableName]) -> None:
+    """See Tables."""
+    del added
+
+
+# --- the part `extraction` ------------------------------------------------------------------------
+
+
+def has_begun(pipeline: Any) -> bool:
+    """See Extraction."""
+    return bool(pipeline.log_position())
+
+
+@contextmanager
+def opened(pipeline: Any, _options: Any, **_more: Any) -> Iterator[FakeEngine]:
+    """See Extraction."""
+    config: Config = pipeline.config
+    yield FakeEngine(fake_at(config.source.url), Selection.parse(config.source.tables))
+
+
+class FakeEngine:
+    """See SourceEngine."""
+
+    name = "fake"
+
+    def __init__(self, fake: Fake, selection: Selection) -> None:
+        self._fake = fake
+        self._takes = selection.takes
+        self._given = 0  # for a defect: how far the last stream came
+
+    def begin(self, _place: Any) -> Origin:
+        """See SourceEngine."""
+        identity = {"engine": "fake", "flavour": "postgresql"}
+        return Origin(identity=identity, resend_from=self._fake.oldest * STEP, begin=self._fake.end)
+
+    def server_position(self) -> int:
+        """See SourceEngine."""
+        return self._fake.end
+
+    def text(self, position: int) -> str:
+        """See SourceEngine."""
+        return str(FakePosition(position))
+
+    def bytes_between(self, first: int, last: int) -> int:
+        """See SourceEngine."""
+        return last - first
+
+    def attempt(self) -> AbstractContextManager[None]:
+        """See SourceEngine."""
+        return nullcontext()
+
+    def ranges(self, _durable: FlushPoint) -> None:
+        """See SourceEngine."""
+
+    @contextmanager
+    def stream(self, durable: FlushPoint) -> Iterator[FakeStream]:
+        """See SourceEngine."""
+        fake, start = self._fake, durable.position
+        if start < fake.oldest * STEP - STEP // 2 and fake.defect != "a lost position goes on":
+            if fake.defect == "a lost position is no typed error":
+                raise ConnectionAbortedError("try again")
+            raise FakeLost(f"the log is at @{start}, the oldest commit is {fake.oldest}")
+        if fake.defect == "a restart begins again" and durable.gsn:
+            start = 0
+        if fake.defect == "a restart skips what is there" and durable.gsn:
+            start = fake.end
+        if fake.defect == "a broken stream goes on where it broke":
+            start = max(start, self._given)
+        made = FakeStream(fake, durable, start, self._takes)
+        try:
+            yield made
+        finally:
+            self._given = made.begun
+
+    def saw(self, _run: Run) -> None:
+        """See SourceEngine."""
+
+    def before_flush(self, _end: FlushPoint) -> None:
+        """See SourceEngine."""
+
+    def has_outstanding(self) -> bool:
+        """See SourceEngine."""
+        return False
+
+    def tend(self, _log_access: Any) -> None:
+        """See SourceEngine."""
+
+    def is_loss(self, error: PenstockError) -> bool:
+        """See SourceEngine."""
+        return isinstance(error, FakeLost)
+
+
+class FakeStream:
+    """See SourceStream. known: up to where everything was given; begun: with what is under way."""
+
+    byte_count = ignored_row_count = spilled_byte_count = 0
+
+    def __init__(
+        self, fake: Fake, durable: FlushPoint, start: int, takes: Callable[[TableName], bool]
+    ) -> None:
+        self.counted = self
+        self.known = self.begun = start
+        self._fake = fake
+        self._takes = takes
+        self._gsn, self._trx = durable.gsn, durable.trx
+        self._runs = self._all_runs(start)
+
+    def next_run(self, timeout_s: float) -> Run | None:
+        """See SourceStream."""
+        until_s = time.monotonic() + timeout_s
+        while (run := next(self._runs)) is None:
+            if self._fake.defect == "a wait cannot be stopped" and self._gsn:
+                self._fake.closed.wait()
+            if time.monotonic() >= until_s:
+                return None
+            time.sleep(POLL_S)
+        return run
+
+    def has_given(self, position: int) -> bool:
+        """See SourceStream."""
+        return self.known >= position
+
+    def ask_for_position(self) -> None:
+        """See SourceStream."""
+
+    def acknowledge(self, position: int) -> None:
+        """See SourceStream."""
+
+    def _all_runs(self, start: int) -> Iterator[Run | None]:
+        """Everything from a position on; None where there is no more yet."""
+        fake = self._fake
+        at = next((i for i, one in enumerate(fake.commits) if one.position >= start), None)
+        at = len(fake.commits) if at is None else at
+        while True:
+            if at == len(fake.commits):
+                yield None
+                continue
+            commit = fake.commits[at]
+            items = [item for item in commit.items if self._is_given(item)]
+            if items:
+                yield from self._runs_of(commit, self._spoilt(items))
+            else:
+                if fake.defect != "an idle source stands still":
+                    self.known = commit.end
+                    yield Run(end=self._end(commit))
+            at += 1
+
+    def _is_given(self, item: Item) -> bool:
+        name = TableName(item.relation.schema, item.relation.name)
+        is_undone = item.undone and self._fake.defect != "rolled back work is given"
+        return self._takes(name) and not is_undone
+
+    def _spoilt(self, items: list[Item]) -> list[Item]:
+        """The items, as defects have them."""
+        defect = self._fake.defect
+        if defect == "a change is left out":
+            return items[:-1] or items
+        if defect == "a change comes twice":
+            return [*items, items[-1]]
+        if defect == "changes come out of order":
+            return items[::-1]
+        if defect == "a truncate is not told":
+            return [item for item in items if item.op is not None]
+        if defect == "a key change has no before image":
+            return [_spoilt(item, before=None) if item.op is Op.UPDATE else item for item in items]
+        if defect == "a value that was not sent is NULL":
+            return [_spoilt(item, after=_without(item), absent=frozenset()) for item in items]
+        if defect == "rows come before their shape":
+            return [_spoilt(item, relation=_older(item.relation)) for item in items]
+        return items
+
+    def _runs_of(self, commit: Commit, items: list[Item]) -> Iterator[Run]:
+        fake, size = self._fake, PIECE_ROWS
+        if fake.defect == "a large transaction is one run":
+            size = len(items)
+        if fake.defect == "a transaction is torn":
+            size = 1
+        self._trx += 1
+        self.begun = commit.position + 1
+        for first in range(0, len(items), size):
+            piece = items[first : first + size]
+            is_last = first + size >= len(items)
+            torn = fake.defect == "a transaction is torn" and not is_last
+            rows, markers = self._taken(commit, piece)
+            told = [(self._position(commit), commit.end, commit.at_us, commit.number)]
+            if is_last:
+                self.known = commit.end
+            yield Run(
+                rows=rows_of(rows),
+                markers=tuple(markers),
+                relations=tuple(item.relation for item in piece if item.op is None),
+                transactions=transactions_batch(told) if is_last or torn else None,
+                end=self._end(commit) if is_last or torn else None,
+            )
+            self._trx += torn
+
+    def _position(self, commit: Commit) -> int:
+        if self._fake.defect == "positions fall":
+            return commit.position - 3 * STEP * (commit.number % 2)
+        return commit.position
+
+    def _taken(self, commit: Commit, items: list[Item]) -> tuple[list[Row], list[Marker]]:
+        rows: list[Row] = []
+        markers: list[Marker] = []
+        for item in items:
+            relation = item.relation
+            if item.op is None:
+                marker = Marker(
+                    kind=MarkerKind.TRUNCATE,
+                    gsn=self._gsn,
+                    trx=self._trx,
+                    position=commit.position,
+                    commit_time_us=commit.at_us,
+                    tables=((relation.schema, relation.name),),
+                )
+                markers.append(marker)
+                continue
+            self._gsn += 1
+            row = Row(gsn=self._gsn, trx=self._trx, position=commit.position, change=item.change)
+            rows.append(row)
+        return rows, markers
+
+    def _end(self, commit: Commit) -> FlushPoint:
+        return FlushPoint(
+            position=commit.end, gsn=self._gsn, trx=self._trx, commit_time_us=commit.at_us
+        )
+
+
+def _spoilt(item: Item, **changed: Any) -> Item:
+    fields = {name: getattr(item, name) for name in Item.__dataclass_fields__}
+    return Item(**{**fields, **changed})
+
+
+def _without(item: Item) -> Values | None:
+    if item.after is None:
+        return None
+    return {name: None if name in item.absent else v for name, v in item.after.items()}
+
+
+def _older(relation: Relation) -> Relation:
+    """The shape before a column was added."""
+    if relation.version == 1:
+        return relation
+    fields = {name: getattr(relation, name) for name in Relation.__dataclass_fields__}
+    return Relation(**{**fields, "columns": relation.columns[:-1], "version": 1})
+
+
+# --- the parts `lag` and `positions` --------------------------------------------------------------
+
+
+class FakeLag:
+    """See SourceReader."""
+
+    is_closed = False
+
+    def __init__(self, config: Config, _application_name: str) -> None:
+        self._fake = fake_at(config.source.url)
+
+    def state(self, log: LogEnd) -> SourceState:
+        """See SourceReader."""
+        fake, here = self._fake, log.end.position
+        unread = [one.at_us for one in fake.commits if one.items and one.position >= here]
+        if fake.defect == "the lag never ends":
+            unread = [1]
+        return SourceState(
+            position=fake.end,
+            slot_exists=bool(log.log_id),
+            slot_active=log.has_writer,
+            confirmed=here,
+            flush_lag_s=0.0,
+            unread=Unread(commit_us=unread[0] if unread else None),
+        )
+
+    def retention(self) -> None:
+        """See SourceReader."""
+
+    def close(self) -> None:
+        """See SourceReader."""
+
+
+class FakePositions:
+    """See Positions."""
+
+    def __init__(self, config: Config) -> None:
+        self._fake = fake_at(config.source.url)
+
+    def text(self, position: int) -> str:
+        """See Positions."""
+        if self._fake.defect == "a text does not say which position":
+            position //= 100
+        return str(FakePosition(position))
+
+    def origin(self, _position: int) -> str:
+        """See Positions."""
+        return ""
+
+    def parse(self, text: str) -> int:
+        """See Positions."""
+        return FakePosition.parse(text).ordinal
+
+
+# --- reading in bulk ------------------------------------------------------------------------------
+
+
+def read_plan(columns: Sequence[ColumnDefinition], _mappings: Any, _ends: Any) -> ReadPlan:
+    """See `sql.read_plan`."""
+    return ReadPlan(columns=tuple(column.name for column in columns))
+
+
+class FakePlanner:
+    """See Planning."""
+
+    positions = FakePosition
+
+    def __init__(self, config: Config, *, first: Callable[[], Point | None]) -> None:
+        self.first_point = first
+        self._fake = fake_at(config.source.url)
+
+    def __enter__(self) -> FakePlanner:
+        return self
+
+    def __exit__(self, *_how: object) -> None:
+        """Nothing is kept."""
+
+    def fresh_point(self) -> Point:
+        """See Planner."""
+        here = FakePosition(self._fake.end)
+        return Point(position=here, snapshot_id=str(here), snapshot_text=str(here))
+
+    def chunks(
+        self, point: Point, table: TableDefinition, columns: Sequence[str], *, binary: bool
+    ) -> list[Chunk]:
+        """See Planner. Two halves by the key."""
+        del point, binary
+        halves = [(0, 100), (100, 10**9)]
+        if self._fake.defect == "a row is in no chunk":
+            halves[1] = (101, 10**9)
+        if self._fake.defect == "a row is in two chunks":
+            halves[1] = (99, 10**9)
+        return [
+            Chunk(
+                number=number,
+                relation=table.name,
+                copy_out=json.dumps([low, high, list(columns)]),
+            )
+            for number, (low, high) in enumerate(halves)
+        ]
+
+
+@dataclass
+class FakeReader:
+    """See BulkReader and, for the chunk that is read, Lines."""
+
+    fake: Fake
+    position: int
+    row_count: int = 0
+
+    def was_rewritten(self, _task: Any) -> bool:
+        """See BulkReader."""
+        return False
+
+    def lines(self, task: Any, _dialect: Any) -> Iterator[bytes]:
+        """See BulkReader."""
+        low, high, columns = json.loads(task.chunk.copy_out)
+        for row in self.fake.rows_at(self.position, task.chunk.relation):
+            if low <= row["id"] < high:
+                yield line_of(None if row[n] is None else str(row[n]) for n in columns)
+
+    def close(self) -> None:
+        """See BulkReader."""
+
+
+def open_reader(url: str, snapshot_id: str, _snapshot_text: str) -> FakeReader:
+    """See BulkSource."""
+    return FakeReader(fake_at(url), FakePosition.parse(snapshot_id).ordinal)
+
+
+DESCRIPTOR = Descriptor(
+    name="fake",
+    shown="Fake",
+    schemes={"fake": "postgresql"},
+    example="fake:///name",
+    parts={
+        "options": __name__,
+        "tables": __name__,
+        "extraction": __name__,
+        "lag": f"{__name__}:FakeLag",
+        "position": f"{__name__}:FakePosition",
+        "positions": f"{__name__}:FakePositions",
+        "planner": f"{__name__}:FakePlanner",
+        "bulk_reader": __name__,
+        "read_plan": f"{__name__}:read_plan",
+    },
+)
