@@ -116,7 +116,7 @@ class Book:
         """Carry one out."""
         rows = self.rows[operation.table]
         if isinstance(operation, Insert):
-            row = {name: operation.row.get(name) for name in self.columns[operation.table]}
+            row: Values = {name: operation.row.get(name) for name in self.columns[operation.table]}
             rows[row["id"]] = row
             return Made(Op.INSERT, operation.table, None, row)
         before = rows.pop(operation.id)
@@ -152,8 +152,10 @@ class Side:
         """One transaction. unsent: values that do not change are not sent."""
         parts: list[tuple[Operation, list[Made]]] = []
         for one in operations:
-            undone = isinstance(one, Undone)
-            parts.append((one, self.book.undone(one.changes) if undone else [self.book.take(one)]))
+            if isinstance(one, Undone):
+                parts.append((one, self.book.undone(one.changes)))
+            else:
+                parts.append((one, [self.book.take(one)]))
         self._write(parts, unsent=unsent)
         seen = [m.seen for one, made in parts if not isinstance(one, Undone) for m in made]
         if captured := [one for one in seen if one.table != OTHER]:

@@ -35,7 +35,7 @@ from fix_sources import (
     Undone,
     Update,
 )
-from penstock.codec.mysql.mysqltext import Dialect
+from penstock.codec.mysql.mysqltext import LineDialect
 from penstock.codec.types import Engine, Server
 from penstock.control.lag import lag_of
 from penstock.control.log_facts import read_log_end
@@ -344,7 +344,7 @@ def test_chunks_hold_each_row_once_and_the_log_follows(side: Side, tmp_path: Pat
         source = bulk_source(side.url)
         reader = source.open_reader(side.url, point.snapshot_id, point.snapshot_text)
         assert reader is not None
-        found = []
+        found: list[dict[str, str | None]] = []
         with closing(reader):
             for chunk in chunks:
                 task = ChunkTask(
@@ -362,7 +362,7 @@ def test_chunks_hold_each_row_once_and_the_log_follows(side: Side, tmp_path: Pat
                     way=way,
                 )
                 assert not reader.was_rewritten(task)
-                found += rows_in(reader.lines(task, Dialect.COPY), way.columns)
+                found += rows_in(reader.lines(task, LineDialect.COPY), way.columns)
     rows = {int(str(row["id"])): int(str(row["n"])) for row in found}
     assert len(found) == len(rows), "no row is in two chunks"
     assert rows == {key: row["n"] for key, row in before.items()}

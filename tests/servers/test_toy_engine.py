@@ -61,7 +61,6 @@ def check_commands(path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.promise
 def test_a_toy_is_brought_into_postgres(toys: Toys, target_url: str, tmp_path: Path) -> None:
     """Its rows, then its changes; those made while nobody looks, too. Both sides say so."""
     source, _ = toys
@@ -98,7 +97,6 @@ def write_again(path: Path) -> Path:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.promise
 def test_postgres_is_brought_into_a_toy(source_url: str, toys: Toys, tmp_path: Path) -> None:
     """Its rows, then its changes: keys that move, TRUNCATE, a new column."""
     _, target = toys

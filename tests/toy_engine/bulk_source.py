@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from penstock.codec.mysql.mysqltext import Dialect
+from penstock.codec.mysql.mysqltext import LineDialect
 from penstock.codec.types import Mapping as TypeMapping
 from penstock.model import ColumnDefinition, PenstockError, TableDefinition, TableName
 from penstock.model.position import PositionKind
@@ -107,9 +107,9 @@ class ToyReader:
         """See BulkReader."""
         return False
 
-    def lines(self, task: ChunkTask, dialect: Dialect) -> ToyLines:
+    def lines(self, task: ChunkTask, dialect: LineDialect) -> ToyLines:
         """See BulkReader."""
-        assert dialect is Dialect.COPY, "our values are PostgreSQL's texts"
+        assert dialect is LineDialect.COPY, "our values are PostgreSQL's texts"
         return ToyLines(self._store, self._position, task.chunk)
 
     def tells_rewritten(self, _error: PenstockError) -> bool:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from penstock.codec.mysql.mysqltext import Dialect
+from penstock.codec.mysql.mysqltext import LineDialect
 from penstock.host import faults
 from penstock.model import TableDefinition, TableName
 from penstock.ports.bulk import (
     BulkReader,
+    ChunkStatus,
     ChunkTask,
     Found,
     Mark,
-    Status,
     TablePlan,
     chunks_missing,
 )
@@ -135,21 +135,21 @@ class ToyWriter(ToyProgress):
         del replica_role
         super().__init__(url, "")
 
-    def write(self, task: ChunkTask, reader: BulkReader) -> tuple[Status, int]:
+    def write(self, task: ChunkTask, reader: BulkReader) -> tuple[ChunkStatus, int]:
         """See BulkWriter."""
         store, source = self.store, str(task.table)
         with store.transaction():
             mark = store.get(MARK, source, Mark)
             if mark is None or mark.plan != task.plan:
-                return Status.PLAN_GONE, 0
+                return ChunkStatus.PLAN_GONE, 0
             if task.chunk.number in mark.done:
-                return Status.DONE_BEFORE, mark.done[task.chunk.number]
+                return ChunkStatus.DONE_BEFORE, mark.done[task.chunk.number]
             shape, count = store.shapes()[task.target], 0
-            for row in rows_in(reader.lines(task, Dialect.COPY), task.columns):
+            for row in rows_in(reader.lines(task, LineDialect.COPY), task.columns):
                 store.put_row(task.target, shape.key_of(row), row)
                 count += 1
             faults.point("bulk.chunk.copied")
             mark.done[task.chunk.number] = count
             store.put(MARK, source, mark)
         faults.point("bulk.chunk.committed")
-        return Status.DONE, count
+        return ChunkStatus.DONE, count

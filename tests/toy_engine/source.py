@@ -29,7 +29,13 @@ from penstock.model import (
 from penstock.model.patterns import Selection
 from penstock.ports.config import Config, Mode
 from penstock.ports.extract_options import ExtractOptions
-from penstock.ports.handover import Handover, Phase, check_bulk_load, read_handover, write_handover
+from penstock.ports.handover import (
+    Handover,
+    HandoverPhase,
+    check_bulk_load,
+    read_handover,
+    write_handover,
+)
 from penstock.ports.identity import SourceIdentity
 from penstock.ports.lag import LogEnd, Retention, SourceState, Unread
 from penstock.ports.pipeline import Pipeline
@@ -97,7 +103,7 @@ def handed_over(pipeline: Pipeline, now: ToyPosition) -> ToyPosition:
         return ToyPosition.parse(state.position)
     where = str(now)
     state = Handover(
-        phase=Phase.DONE,
+        phase=HandoverPhase.DONE,
         slot_position=where,
         position=where,
         snapshot_id=where,

@@ -20,7 +20,7 @@ from penstock.ports.config import Config
 from penstock.ports.verify import (
     KEY_TEXT_LENGTH_MAX,
     PART_BYTES,
-    Cell,
+    ComparedCell,
     Hasher,
     Hashes,
     Image,
@@ -38,7 +38,7 @@ class ToyDialect:
         """See Dialect."""
         return name
 
-    def image(self, cells: Sequence[Cell], key: Sequence[Cell]) -> Image:
+    def image(self, cells: Sequence[ComparedCell], key: Sequence[ComparedCell]) -> Image:
         """See Dialect."""
         return Image(key=_listed(key or cells), row=_listed(cells))
 
@@ -82,7 +82,7 @@ class ToyDialect:
     select_rows = chosen_rows
 
 
-def _listed(cells: Sequence[Cell]) -> str:
+def _listed(cells: Sequence[ComparedCell]) -> str:
     return json.dumps([[cell.name, cell.is_any, cell.is_long] for cell in cells])
 
 
