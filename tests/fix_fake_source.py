@@ -37,7 +37,7 @@ from penstock.ports.lag import LogEnd, SourceState, Unread
 from penstock.ports.planner import Point
 from penstock.ports.registry import Descriptor
 from penstock.ports.server_pair import ReadPlan
-from penstock.ports.source import Origin
+from penstock.ports.source import Origin, ServerEnd
 from toy_engine.values import line_of
 
 FEATURES = frozenset({"truncate", "absent", "shape", "elsewhere", "forget", "bulk"})
@@ -104,11 +104,12 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Commit:
-    """A transaction; of other tables when it has no items."""
+    """A transaction; of other tables when it has no items. beat: whose heartbeat, sent when."""
 
     number: int
     items: tuple[Item, ...]
     at_us: int
+    beat: tuple[str, int] = ("", 0)
 
     @property
     def position(self) -> int:
@@ -143,10 +144,11 @@ class Fake:
         """Where its log ends."""
         return self.commits[-1].end if self.commits else STEP // 2
 
-    def commit(self, *items: Item) -> None:
-        """A user's transaction."""
+    def commit(self, *items: Item, beat: tuple[str, int] = ("", 0)) -> None:
+        """A user's transaction, or a heartbeat."""
         number = len(self.commits) + 1
-        self.commits.append(Commit(number=number, items=items, at_us=time.time_ns() // 1000))
+        made = Commit(number=number, items=items, at_us=_now_us(), beat=beat)
+        self.commits.append(made)
 
     def make(self, name: TableName, *columns: tuple[str, str, str], version: int = 1) -> None:
         """Make a table, its key the first column; or its next version."""
@@ -180,6 +182,10 @@ class Fake:
                 if item.after is not None:
                     rows[item.after["id"]] = item.after
         return [rows[key] for key in sorted(rows)]
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
 
 
 FAKES: dict[str, Fake] = {}
@@ -252,7 +258,8 @@ def has_begun(pipeline: Any) -> bool:
 def opened(pipeline: Any, _options: Any, **_more: Any) -> Iterator[FakeEngine]:
     """See Extraction."""
     config: Config = pipeline.config
-    yield FakeEngine(fake_at(config.source.url), Selection.parse(config.source.tables))
+    selection = Selection.parse(config.source.tables)
+    yield FakeEngine(fake_at(config.source.url), selection, config.pipeline.name)
 
 
 class FakeEngine:
@@ -260,7 +267,8 @@ class FakeEngine:
 
     name = "fake"
 
-    def __init__(self, fake: Fake, selection: Selection) -> None:
+    def __init__(self, fake: Fake, selection: Selection, pipeline: str) -> None:
+        self._pipeline = pipeline
         self._fake = fake
         self._takes = selection.takes
         self._given = 0  # for a defect: how far the last stream came
@@ -270,9 +278,14 @@ class FakeEngine:
         identity = {"engine": "fake", "flavour": "postgresql"}
         return Origin(identity=identity, resend_from=self._fake.oldest * STEP, begin=self._fake.end)
 
-    def server_position(self) -> int:
+    def server_end(self) -> ServerEnd:
         """See SourceEngine."""
-        return self._fake.end
+        return ServerEnd(now_us=_now_us(), position=self._fake.end)
+
+    def heartbeats(self) -> AbstractContextManager[Callable[[int], None]]:
+        """See SourceEngine."""
+        name = self._pipeline
+        return nullcontext(lambda sent_us: self._fake.commit(beat=(name, sent_us)))
 
     def text(self, position: int) -> str:
         """See SourceEngine."""
@@ -303,7 +316,7 @@ class FakeEngine:
             start = fake.end
         if fake.defect == "a broken stream goes on where it broke":
             start = max(start, self._given)
-        made = FakeStream(fake, durable, start, self._takes)
+        made = FakeStream(fake, durable, start, self._takes, self._pipeline)
         try:
             yield made
         finally:
@@ -333,8 +346,14 @@ class FakeStream:
     byte_count = ignored_row_count = spilled_byte_count = 0
 
     def __init__(
-        self, fake: Fake, durable: FlushPoint, start: int, takes: Callable[[TableName], bool]
+        self,
+        fake: Fake,
+        durable: FlushPoint,
+        start: int,
+        takes: Callable[[TableName], bool],
+        pipeline: str,
     ) -> None:
+        self._pipeline = pipeline
         self.counted = self
         self.known = self.begun = start
         self._fake = fake
@@ -376,6 +395,10 @@ class FakeStream:
             items = [item for item in commit.items if self._is_given(item)]
             if items:
                 yield from self._runs_of(commit, self._spoilt(items))
+            elif (
+                commit.beat[0] == self._pipeline and fake.defect != "a heartbeat does not come back"
+            ):
+                yield self._heartbeat(commit)
             else:
                 if fake.defect != "an idle source stands still":
                     self.known = commit.end
@@ -430,6 +453,20 @@ class FakeStream:
                 end=self._end(commit) if is_last or torn else None,
             )
             self._trx += torn
+
+    def _heartbeat(self, commit: Commit) -> Run:
+        self._trx += 1
+        self.known = commit.end
+        marker = Marker(
+            kind=MarkerKind.HEARTBEAT,
+            gsn=self._gsn,
+            trx=self._trx,
+            position=commit.position,
+            commit_time_us=commit.at_us,
+            data={"sent_us": commit.beat[1]},
+        )
+        told = [(commit.position, commit.end, commit.at_us, commit.number)]
+        return Run(markers=(marker,), transactions=transactions_batch(told), end=self._end(commit))
 
     def _position(self, commit: Commit) -> int:
         if self._fake.defect == "positions fall":
@@ -497,14 +534,14 @@ class FakeLag:
         """See SourceReader."""
         fake, here = self._fake, log.end.position
         unread = [one.at_us for one in fake.commits if one.items and one.position >= here]
-        if fake.defect == "the lag never ends":
-            unread = [1]
+        behind = STEP if fake.defect == "the lag never ends" else 0
+        unread = [1] if behind else unread
         return SourceState(
-            position=fake.end,
+            now_us=_now_us(),
+            position=fake.end + behind,
             slot_exists=bool(log.log_id),
             slot_active=log.has_writer,
             confirmed=here,
-            flush_lag_s=0.0,
             unread=Unread(commit_us=unread[0] if unread else None),
         )
 

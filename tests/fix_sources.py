@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,13 @@ from penstock.log.change_tables import bits
 from penstock.log.state import load_state
 from penstock.model import Marker, MarkerKind, Op, Relation, Run, TableName
 from penstock.ports.config import Config
-from penstock.ports.extract_options import Ended
+from penstock.ports.extract_options import Ended, ExtractOptions
 from penstock.ports.extraction import extraction_of
+from penstock.ports.source import SourceEngine
 from toy_engine.store import Row, Shape, Store
 
 WAIT_S = 60.0
+QUICK = {"flushIntervalSeconds": 0.2, "idleWaitSeconds": 0.3}
 TARGET = "postgresql://nobody@localhost/nowhere"  # of the file; nobody connects to it
 T, U, WIDE, OTHER = "t", "u", "wide", "other"
 COLUMNS = {T: ("id", "name", "n"), U: ("id", "n"), WIDE: ("id", "n", "big"), OTHER: ("id", "n")}
@@ -205,6 +207,14 @@ class Side:
         """Throw away what was written so far, whoever has not read it yet."""
         raise NotImplementedError
 
+    def keys(self, pipeline: str) -> dict[str, str]:
+        """What [changeExtractor] must say for two pipelines to read this source."""
+        del pipeline
+        return {}
+
+    def drop_heartbeats(self) -> None:
+        """Take away what heartbeats have left at the server, where that is not the database's."""
+
 
 class SqlSide(Side):
     """A database of a real server, which may collect 32 MiB before it gives them."""
@@ -248,6 +258,17 @@ class SqlSide(Side):
     def forget_log(self) -> None:
         """See Side."""
         self.place.forget_log()
+
+    def keys(self, pipeline: str) -> dict[str, str]:
+        """See Side."""
+        if self.namespace != "public":
+            return {}
+        return {"replicationSlot": f"conform_{pipeline}", "publication": f"conform_{pipeline}"}
+
+    def drop_heartbeats(self) -> None:
+        """See Side."""
+        if self.namespace != "public":
+            self.place.run("drop database if exists wirekite")
 
 
 def _statements(operation: Operation) -> list[str]:
@@ -386,6 +407,7 @@ class Follower:
 
     side: Side
     folder: Path
+    name: str = "shop"
     run_rows: list[tuple[int, bool]] = field(default_factory=list)
     config: Config = field(init=False)
     engine: Any = None
@@ -398,20 +420,33 @@ class Follower:
             self.side.url,
             TARGET,
             mode="change",
+            name=self.name,
+            directory=self.name,
+            file=f"{self.name}.toml",
             tables=names,
-            sections={"changeExtractor": {"flushIntervalSeconds": 0.2, "idleWaitSeconds": 0.3}},
+            sections={"changeExtractor": {**QUICK, **self.side.keys(self.name)}},
         )
         self.config = load_config(path)
 
     def follow(self, stop: Callable[[], bool] = lambda: False, *, idle: bool = True) -> Outcome:
         """Extract until nothing comes, or until told to stop."""
-        config = self.config
-        options = replace(extract_options(config), exit_when_idle=idle)
-        with extraction_of(config).opened(
-            pipeline_of(config), options, tables=lambda: source_tables(config), stop=stop
-        ) as engine:
+        options = replace(extract_options(self.config), exit_when_idle=idle)
+        directory = self.config.directory
+        with self.opened(options, stop) as engine:
             self.engine = _Watched(engine, self.run_rows)
-            return Extractor(self.engine, config.directory, options=options, stop=stop).run()
+            return Extractor(self.engine, directory, options=options, stop=stop).run()
+
+    def opened(
+        self, options: ExtractOptions | None = None, stop: Callable[[], bool] = lambda: False
+    ) -> AbstractContextManager[SourceEngine]:
+        """The engine, with what it needs at the source."""
+        config = self.config
+        return extraction_of(config).opened(
+            pipeline_of(config),
+            options or extract_options(config),
+            tables=lambda: source_tables(config),
+            stop=stop,
+        )
 
     @contextmanager
     def following(self) -> Iterator[threading.Event]:
@@ -451,6 +486,15 @@ class Follower:
                         assert told is not None, f"transaction {trx} has no place"
                         found.setdefault(trx, (told.position, []))[1].append(seen)
         return [(trx, position, seen) for trx, (position, seen) in found.items()]
+
+    def heartbeats(self) -> list[int]:
+        """When those in the log were sent."""
+        found: list[int] = []
+        for segment in open_chain(list_segments(self.config.layout.log)):
+            with segment:
+                markers = [one for one in segment.markers() if one.kind is MarkerKind.HEARTBEAT]
+                found += [int(one.data["sent_us"]) for one in markers]
+        return found
 
     @property
     def engine_in_log(self) -> str:

@@ -35,12 +35,11 @@ from fix_sources import (
     Undone,
     Update,
 )
-from penstock.codec.mysql.mysqltext import LineDialect
+from penstock.codec.lines import LineDialect
 from penstock.codec.types import Engine, Server
 from penstock.control.lag import lag_of
 from penstock.control.log_facts import read_log_end
 from penstock.control.servers import source_tables
-from penstock.host.clock import REAL_CLOCK
 from penstock.host.faults import armed
 from penstock.model import PenstockError, TableName
 from penstock.model.position import to_bytes
@@ -264,7 +263,7 @@ def test_positions_rise_and_are_read_back(side: Side, tmp_path: Path) -> None:
     assert [positions.parse(positions.text(one)) for one in found] == found
     assert [kind.parse(str(kind(one))).ordinal for one in found] == found
     assert kind_in_log(follower.engine_in_log) is kind
-    end = follower.engine.server_position()
+    end = follower.engine.server_end().position
     assert end > found[-1]
     assert follower.engine.text(end)
 
@@ -278,23 +277,33 @@ def test_an_idle_source_moves_on(side: Side, tmp_path: Path) -> None:
     with follower.following():
         follower.until(lambda: read_log_end(config).end.gsn == 1)
         side.commit(Insert(OTHER, {"id": 1, "n": 1}))
-        position = follower.engine.server_position()
+        position = follower.engine.server_end().position
         follower.until(lambda: read_log_end(config).end.position >= position)
         with closing(open_source(config, application_name="test")) as source:
 
-            def lag_s() -> float:
+            def lag_s() -> float | None:
                 log = read_log_end(config)
                 applied = Applied(gsn=1, trx=1, position=log.end.position)
-                return lag_of(
-                    source.state(log),
-                    log,
-                    applied,
-                    outstanding_us=None,
-                    now_us=REAL_CLOCK.now_us(),
-                ).seconds
+                return lag_of(source.state(log), log, applied, outstanding_us=None).seconds
 
             follower.until(lambda: lag_s() == 0.0)
     assert follower.seen() == side.expected
+
+
+def test_a_heartbeat_comes_back(side: Side, tmp_path: Path) -> None:
+    """As a marker with what it was sent with; it is no change, and of no other pipeline."""
+    follower = begun(side, tmp_path)
+    other = Follower(side, tmp_path, name="other")
+    side.commit(Insert(U, {"id": 1, "n": 1}))
+    with other.opened() as engine, engine.heartbeats() as send:
+        send(3)
+    with follower.opened() as engine, engine.heartbeats() as send:
+        send(5)
+        send(7)
+    follower.follow()
+    assert follower.heartbeats() == [5, 7]
+    assert follower.seen() == side.expected
+    side.drop_heartbeats()
 
 
 def test_a_wait_can_be_stopped(side: Side, tmp_path: Path) -> None:
@@ -396,6 +405,7 @@ DEFECTS: dict[str, Callable[[Side, Path], None]] = {
     "a text does not say which position": test_positions_rise_and_are_read_back,
     "an idle source stands still": test_an_idle_source_moves_on,
     "the lag never ends": test_an_idle_source_moves_on,
+    "a heartbeat does not come back": test_a_heartbeat_comes_back,
     "a wait cannot be stopped": test_a_wait_can_be_stopped,
     "a lost position goes on": test_a_position_that_is_gone_is_refused,
     "a lost position is no typed error": test_a_position_that_is_gone_is_refused,

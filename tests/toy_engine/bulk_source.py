@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from penstock.codec.mysql.mysqltext import LineDialect
+from penstock.codec.lines import LineDialect
 from penstock.codec.types import Mapping as TypeMapping
 from penstock.model import ColumnDefinition, PenstockError, TableDefinition, TableName
 from penstock.model.position import PositionKind

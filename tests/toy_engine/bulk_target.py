@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from penstock.codec.mysql.mysqltext import LineDialect
+from penstock.codec.lines import LineDialect
 from penstock.host import faults
 from penstock.model import TableDefinition, TableName
 from penstock.ports.bulk import (

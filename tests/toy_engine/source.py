@@ -39,8 +39,8 @@ from penstock.ports.handover import (
 from penstock.ports.identity import SourceIdentity
 from penstock.ports.lag import LogEnd, Retention, SourceState, Unread
 from penstock.ports.pipeline import Pipeline
-from penstock.ports.source import EnginePlace, LogAccess, Origin, Ranges
-from toy_engine.store import Logged, Shape, Store, ToyPosition
+from penstock.ports.source import EnginePlace, LogAccess, Origin, Ranges, ServerEnd
+from toy_engine.store import Logged, Shape, Store, ToyPosition, heartbeat_of, now_us
 from toy_engine.values import images
 
 RUN_LINES_MAX = 500  # a larger transaction goes in pieces
@@ -92,7 +92,7 @@ def opened(
         begin = store.end()
         if config.pipeline.mode is Mode.DATA_CHANGE:
             begin = handed_over(pipeline, begin)
-        yield ToyEngine(store, begin, Selection.parse(config.source.tables))
+        yield ToyEngine(store, begin, Selection.parse(config.source.tables), config.pipeline.name)
 
 
 def handed_over(pipeline: Pipeline, now: ToyPosition) -> ToyPosition:
@@ -125,7 +125,10 @@ class ToyEngine:
 
     name = "toy"
 
-    def __init__(self, store: Store, begin: ToyPosition, selection: Selection) -> None:
+    def __init__(
+        self, store: Store, begin: ToyPosition, selection: Selection, pipeline: str
+    ) -> None:
+        self._pipeline = pipeline
         self._store = store
         self._begin = begin
         self._takes = selection.takes
@@ -139,10 +142,16 @@ class ToyEngine:
         }
         return Origin(identity=identity, resend_from=0, begin=self._begin.ordinal)
 
-    def server_position(self) -> int:
+    def server_end(self) -> ServerEnd:
         """See SourceEngine; asked by a thread of its own."""
         with closing(Store(self._store.url)) as store:
-            return store.end().ordinal
+            return ServerEnd(now_us=now_us(), position=store.end().ordinal)
+
+    @contextmanager
+    def heartbeats(self) -> Iterator[Callable[[int], None]]:
+        """See SourceEngine: a commit with a line that is of no table."""
+        with closing(Store(self._store.url)) as store:
+            yield lambda sent_us: store.beat(self._pipeline, sent_us)
 
     def text(self, position: int) -> str:
         """See SourceEngine."""
@@ -168,7 +177,7 @@ class ToyEngine:
                 f"the change log is at {here}, the database ends at {end}",
                 hint="Bring the newer file back.",
             )
-        return nullcontext(ToyStream(self._store, durable, self._takes))
+        return nullcontext(ToyStream(self._store, durable, self._takes, self._pipeline))
 
     def saw(self, run: Run) -> None:
         """See SourceEngine."""
@@ -203,6 +212,7 @@ class ToyStream:
     store: Store
     start: FlushPoint
     takes: Callable[[Any], bool]
+    pipeline: str
     counted: Counted = field(default_factory=Counted)
     spilled_byte_count: int = 0
 
@@ -266,6 +276,11 @@ class ToyStream:
         markers: list[Marker],
         shapes: list[Relation],
     ) -> None:
+        if line.op == "heartbeat":
+            if line.table == heartbeat_of(self.pipeline):
+                told = {"sent_us": int((line.after or {})["sent_us"] or 0)}
+                markers.append(self._marker(line, MarkerKind.HEARTBEAT, data=told))
+            return
         if not self.takes(line.table):
             self.counted.ignored_row_count += 1
             return
@@ -273,19 +288,21 @@ class ToyStream:
         if line.op == "shape":
             shapes.append(relation)
         elif line.op == "truncate":
-            markers.append(
-                Marker(
-                    kind=MarkerKind.TRUNCATE,
-                    gsn=self.gsn,
-                    trx=self.trx,
-                    position=ToyPosition.before(line.commit).ordinal,
-                    commit_time_us=line.commit_us,
-                    tables=((line.table.schema, line.table.name),),
-                )
-            )
+            table = (line.table.schema, line.table.name)
+            markers.append(self._marker(line, MarkerKind.TRUNCATE, tables=(table,)))
         else:
             self.gsn += 1
             rows.setdefault(relation, []).append((self.gsn, self.trx, line))
+
+    def _marker(self, line: Logged, kind: MarkerKind, **told: Any) -> Marker:
+        return Marker(
+            kind=kind,
+            gsn=self.gsn,
+            trx=self.trx,
+            position=ToyPosition.before(line.commit).ordinal,
+            commit_time_us=line.commit_us,
+            **told,
+        )
 
     def has_given(self, position: int) -> bool:
         """See SourceStream."""
@@ -359,11 +376,11 @@ class ToyLag:
         here = ToyPosition(log.end.position)
         unread = self._store.log(commit=here.commit, limit=1)
         return SourceState(
+            now_us=now_us(),
             position=self._store.end().ordinal,
             slot_exists=bool(log.log_id),
             slot_active=log.has_writer,
             confirmed=here.ordinal,
-            flush_lag_s=0.0,
             unread=Unread(commit_us=unread[0].commit_us if unread else None),
             bytes_between=partial(bytes_between, self._store.url),
         )

@@ -40,6 +40,16 @@ Row = dict[str, str | None]
 Value = TypeVar("Value")
 
 
+def now_us() -> int:
+    """The database's clock."""
+    return time.time_ns() // 1000
+
+
+def heartbeat_of(pipeline: str) -> TableName:
+    """What stands in place of a table in a pipeline's heartbeats."""
+    return TableName("", pipeline)
+
+
 class ToyFailed(PenstockError):
     """SQLite refused something."""
 
@@ -103,7 +113,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Logged:
-    """A line of the log. op: insert, update, delete, truncate or shape."""
+    """A line of the log. op: insert, update, delete, truncate, shape or heartbeat."""
 
     number: int
     commit: int
@@ -203,14 +213,19 @@ class Store:
         """A user's transaction: operation, table, row before, row after; the commit's number."""
         with self.transaction():
             number = self.last_commit() + 1
-            shapes, now_us = self.shapes(), time.time_ns() // 1000
+            versions = {name: shape.version for name, shape in self.shapes().items()}
+            commit_us = now_us()
             for op, table, before, after in changes:
                 texts = [None if one is None else json.dumps(one) for one in (before, after)]
                 self.run(
                     "insert into changes values (null, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    *(number, now_us, *table, shapes[table].version, op, *texts),
+                    *(number, commit_us, *table, versions.get(table, 0), op, *texts),
                 )
         return number
+
+    def beat(self, pipeline: str, sent_us: int) -> None:
+        """A pipeline's heartbeat."""
+        self.commit(("heartbeat", heartbeat_of(pipeline), None, {"sent_us": str(sent_us)}))
 
     def make_table(self, shape: Shape) -> None:
         """Make a table, or its next version."""

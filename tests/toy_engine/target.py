@@ -10,7 +10,7 @@ from typing import Any
 from penstock.host import faults
 from penstock.log.layout import SegmentFile
 from penstock.log.segment import Segment, open_segment
-from penstock.model import MarkerKind, Op, PenstockError, Relation, TableName
+from penstock.model import Marker, MarkerKind, Op, PenstockError, Relation, TableName
 from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import BatchOptions
 from penstock.ports.refusals import AppliedByAnother, TargetFollowsAnotherLog
@@ -84,6 +84,7 @@ class ToyBatch:
     is_cut: bool
     size_bytes: int
     tables: int
+    heartbeats: tuple[int, ...]
 
 
 @dataclass
@@ -103,10 +104,12 @@ class ToyStager:
     ) -> ToyBatch:
         """See BatchStager."""
         steps: list[Step] = []
+        beats: list[Marker] = []
         after = applied
         for file in files:
             with open_segment(file.path, extension=self.options.extension) as segment:
                 steps += self._wanted(segment, applied, before)
+                beats += [one for one in segment.markers() if one.kind is MarkerKind.HEARTBEAT]
                 end = segment.end
                 after = Applied(
                     segment=file.number,
@@ -129,6 +132,9 @@ class ToyStager:
             is_cut=before != POSITION_MAX,
             size_bytes=sum(file.path.stat().st_size for file in whole),
             tables=len({step.table for step in steps if step.op}),
+            heartbeats=tuple(
+                one.data["sent_us"] for one in beats if applied.trx < one.trx <= after.trx
+            ),
         )
 
     def _wanted(self, segment: Segment, applied: Applied, before: int) -> Iterator[Step]:
