@@ -576,7 +576,7 @@ class FakePositions:
 # --- reading in bulk ------------------------------------------------------------------------------
 
 
-def read_plan(columns: Sequence[ColumnDefinition], _mappings: Any, _ends: Any) -> ReadPlan:
+def read_plan(columns: Sequence[ColumnDefinition], _mappings: Any, _servers: Any) -> ReadPlan:
     """See `sql.read_plan`."""
     return ReadPlan(columns=tuple(column.name for column in columns))
 

@@ -347,9 +347,11 @@ def test_chunks_hold_each_row_once_and_the_log_follows(side: Side, tmp_path: Pat
         side.commit(Insert(U, {"id": 500, "n": 5}), Update(U, 3, {"n": 3}), Delete(U, 4))
         side.commit(Update(U, 5, {"id": 501}))
         definition = next(one for one in source_tables(config) if one.name == name)
-        ends = ServerPair(source=tables_at(side.url).server_of(side.url), target=POSTGRES)
-        way = read_plan_of(side.url, definition, ends)
-        chunks = planner.chunks(point, definition, way.expressions or way.columns, binary=False)
+        servers = ServerPair(source=tables_at(side.url).server_of(side.url), target=POSTGRES)
+        read_plan = read_plan_of(definition, servers, side.url)
+        chunks = planner.chunks(
+            point, definition, read_plan.expressions or read_plan.columns, binary=False
+        )
         source = bulk_source(side.url)
         reader = source.open_reader(side.url, point.snapshot_id, point.snapshot_text)
         assert reader is not None
@@ -362,16 +364,16 @@ def test_chunks_hold_each_row_once_and_the_log_follows(side: Side, tmp_path: Pat
                     table=name,
                     target=name,
                     chunk=chunk,
-                    columns=way.columns,
+                    columns=read_plan.columns,
                     binary=False,
                     snapshot_id=point.snapshot_id,
                     snapshot_text=point.snapshot_text,
                     plan="",
                     replica_role=False,
-                    way=way,
+                    read_plan=read_plan,
                 )
                 assert not reader.was_rewritten(task)
-                found += rows_in(reader.lines(task, LineDialect.COPY), way.columns)
+                found += rows_in(reader.lines(task, LineDialect.COPY), read_plan.columns)
     rows = {int(str(row["id"])): int(str(row["n"])) for row in found}
     assert len(found) == len(rows), "no row is in two chunks"
     assert rows == {key: row["n"] for key, row in before.items()}

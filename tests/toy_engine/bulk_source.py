@@ -24,10 +24,10 @@ CHUNK_ROWS = 500
 
 
 def read_plan(
-    columns: Sequence[ColumnDefinition], mappings: Mapping[str, TypeMapping], ends: ServerPair
+    columns: Sequence[ColumnDefinition], mappings: Mapping[str, TypeMapping], servers: ServerPair
 ) -> ReadPlan:
     """See `sql.read_plan`: values go as they are."""
-    del mappings, ends
+    del mappings, servers
     return ReadPlan(columns=tuple(column.name for column in columns))
 
 

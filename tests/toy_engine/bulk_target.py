@@ -35,11 +35,11 @@ class ToyBulk(ToyProgress):
         namespaces: Mapping[str, str],
         *,
         application_name: str,
-        ends: ServerPair | None,
+        servers: ServerPair | None,
     ) -> None:
         super().__init__(url, application_name)
         self._namespaces = namespaces
-        self._ends = ends
+        self._servers = servers
 
     def look(self, targets: Collection[TableName]) -> Found:
         """See BulkTarget."""
@@ -58,8 +58,8 @@ class ToyBulk(ToyProgress):
             if table in there:
                 continue
             types = {one.name: one.type_text for one in definition.columns}
-            if self._ends is not None:
-                mapped = self._ends.mappings(definition)
+            if self._servers is not None:
+                mapped = self._servers.mappings(definition)
                 types = {name: mapped[name].target_type for name in types}
             columns = tuple((c.name, types[c.name], c.neutral) for c in definition.columns)
             shape = Shape(table=table, version=1, columns=columns, key=definition.primary_key)
