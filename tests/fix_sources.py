@@ -299,7 +299,6 @@ class FakeSide(Side):
         super().__init__(fake.url, "public")
         self.fake = fake
         self.features = fake.features
-        self.patience_s = 2.0
         for table in COLUMNS:
             fake.make(TableName("public", table), *_typed(COLUMNS[table]))
 

@@ -423,6 +423,7 @@ def test_the_suite_finds(defect: str, tmp_path: Path) -> None:
     """A source with this defect does not pass."""
     with ExitStack() as stack:
         side = new_fake(stack, defect=defect)
+        side.patience_s = 3.0  # what never happens is not waited for as long
         with pytest.raises((Exception, pytest.fail.Exception)) as caught:
             DEFECTS[defect](side, tmp_path)
     slips = (TypeError, AttributeError, NameError, LookupError)
