@@ -21,6 +21,7 @@ Not here: truncations and changes of shape, which bound what is folded together 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,31 +79,6 @@ class KeyCodes:
     before: Ints
     columns: tuple[Any, ...]
     first: Ints
-
-    def values(self, codes: Ints) -> list[Any]:
-        """The key columns for some codes; null for -1."""
-        place = np.where(codes >= 0, self.first[codes], 0) if self.size else codes
-        index = pa.array(place, mask=codes < 0)
-        return [column.take(index) for column in self.columns]
-
-    def order(self, codes: Ints) -> Ints | None:
-        """Where in codes the keys stand from the smallest to the greatest; None: they do already.
-
-        The order is Arrow's: of texts by their bytes.
-        """
-        columns = self.values(codes)
-        if len(columns) == 1 and pa.types.is_integer(columns[0].type):
-            numbers = columns[0].to_numpy()
-            if (numbers[1:] >= numbers[:-1]).all():
-                return None
-            return np.argsort(numbers, kind="stable")
-        if any(pa.types.is_null(column.type) for column in columns):
-            return None
-        names = [str(place) for place in range(len(columns))]
-        table = pa.table(columns, names=names)
-        found = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in names])
-        order = found.to_numpy().astype(np.int64)
-        return None if (order == np.arange(len(order))).all() else order
 
     def copies(self) -> Ints:
         """Per code: how often it stands in after less how often it stands in before."""
@@ -166,8 +142,8 @@ def _compact(codes: Ints) -> tuple[Ints, int]:
 class Net:
     """The net result per key, in terms of numbers of changes (rows) and codes of keys.
 
-    changes: how many went in. copies: of a table without a key, the count of each row by code;
-    then the rest is empty.
+    counts: how many changes went in, and what came out. copies: of a table without a key, the count
+    of each row by code; then the rest is empty.
     rows: the last change of each surviving row, ascending; for each codes: of its key, and new:
     whether that was free before. gone: codes to delete. patches: column to (places in rows, changes
     to take the value from). open_places: places in rows with columns left to the target; open_bits:
@@ -176,7 +152,7 @@ class Net:
 
     relation: Relation
     keys: KeyCodes
-    changes: int
+    counts: Counts = field(default_factory=Counts)
     copies: Ints | None = None
     rows: Ints = field(default_factory=_empty)
     codes: Ints = field(default_factory=_empty)
@@ -187,27 +163,13 @@ class Net:
     open_bits: Bools = field(default_factory=lambda: np.empty((0, 0), np.bool_))
     open_origin: Ints = field(default_factory=_empty)
 
-    def counts(self) -> Counts:
-        """How many changes went in and what came out."""
-        if self.copies is not None:
-            return Counts(
-                changes=self.changes,
-                upserts=int(np.count_nonzero(self.copies > 0)),
-                deletes=int(np.count_nonzero(self.copies < 0)),
-            )
-        return Counts(
-            changes=self.changes,
-            upserts=len(self.rows),
-            deletes=len(self.gone),
-            absent=len(self.open_places),
-            new=int(np.count_nonzero(self.new)),
-        )
 
-    def absent_columns(self) -> frozenset[int]:
-        """Indexes of the columns that some upsert leaves to the target."""
-        if not len(self.open_places):
-            return frozenset()
-        return frozenset(np.flatnonzero(self.open_bits.any(axis=0)).tolist())
+def fold(relation: Relation, frames: Iterable[pa.RecordBatch], *, overlaps: bool = False) -> Net:
+    """The net result of a relation version's frames, which come in gsn order; see `Fold`."""
+    folding = Fold(relation, overlaps=overlaps)
+    for frame in frames:
+        folding.add(frame)
+    return folding.finish()
 
 
 class Fold:
@@ -265,14 +227,34 @@ class Fold:
 
     def finish(self) -> Net:
         """Come to the net result of all frames added. Raises LogInconsistent."""
+        net = self._net()
+        net.counts = self._counts(net)
+        return net
+
+    def _counts(self, net: Net) -> Counts:
+        if net.copies is not None:
+            return Counts(
+                changes=self._size,
+                upserts=int(np.count_nonzero(net.copies > 0)),
+                deletes=int(np.count_nonzero(net.copies < 0)),
+            )
+        return Counts(
+            changes=self._size,
+            upserts=len(net.rows),
+            deletes=len(net.gone),
+            absent=len(net.open_places),
+            new=int(np.count_nonzero(net.new)),
+        )
+
+    def _net(self) -> Net:
         keys = encode(self._after, self._before, whole_rows=not self._relation.key)
         if not self._relation.key:
             if self._absent_rows:
                 raise inconsistent(self._relation, "unsent columns in a change without a key")
-            return Net(relation=self._relation, keys=keys, changes=self._size, copies=keys.copies())
+            return Net(relation=self._relation, keys=keys, copies=keys.copies())
         op = _joined(self._ops, np.uint8)
         destination, origin = self._codes(keys, op)
-        net = Net(relation=self._relation, keys=keys, changes=self._size)
+        net = Net(relation=self._relation, keys=keys)
         lineage, origin_of = _net_by_key(net, op, destination, origin)
         if self._overlaps:
             touched = np.union1d(destination, origin)

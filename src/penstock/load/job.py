@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.host import faults
-from penstock.load.fold import Fold
+from penstock.load.fold import fold
 from penstock.load.net_rows import FoldedRows
 from penstock.load.plan import FrameRef, Task
 from penstock.log.frames import FrameReader, read_batch
@@ -97,20 +97,21 @@ def _run(work: Work, files: dict[Path, FrameReader], began: float) -> Outcome:
     for ref in task.frames:
         if ref.path not in files:
             files[ref.path] = FrameReader(open_either(ref.path))
-    frames = _Frames(task, files, work.writer)
-    fold = Fold(task.relation, overlaps=task.overlaps)
-    for frame in frames:
-        fold.add(frame)
-    net = fold.finish()
+    frames: Iterable[pa.RecordBatch] = _Frames(task, files, work.writer)
+    are_few = sum(ref.entry.length_bytes for ref in task.frames) <= CACHE_BYTES_MAX
+    if are_few:
+        frames = list(frames)
+        are_few = sum(frame.nbytes for frame in frames) <= ORDER_BYTES_MAX
+    net = fold(task.relation, frames, overlaps=task.overlaps)
     rows = FoldedRows(
         net=net,
         layout=work.writer.layout,
         frames=frames,
         part=task.bucket,
         parts=task.buckets,
-        in_key_order=frames.are_few,
+        in_key_order=are_few,
     )
-    counts = rows.counts
+    counts, absent_columns = net.counts, rows.absent_columns
     staged = StagedRows()
     if counts.deletes or counts.upserts:
         faults.point("load.copy.before")
@@ -121,38 +122,22 @@ def _run(work: Work, files: dict[Path, FrameReader], began: float) -> Outcome:
         staging=task.staging,
         bucket=task.bucket,
         counts=counts,
-        absent_columns=net.absent_columns(),
+        absent_columns=absent_columns,
         staged=staged,
         seconds=time.monotonic() - began,
     )
 
 
 class _Frames:
-    """The task's rows, frame by frame, as often as asked; kept in memory when they are few."""
+    """The task's rows, frame by frame, read as often as asked."""
 
     def __init__(self, task: Task, files: dict[Path, FrameReader], writer: StagingWriter) -> None:
         self._task = task
         self._writer = writer
         self._files = files
-        self._kept: list[pa.RecordBatch] = []
-        self._keeps_all = sum(ref.entry.length_bytes for ref in task.frames) <= CACHE_BYTES_MAX
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        if self._kept:
-            yield from self._kept
-            return
-        kept = []
-        for ref in self._task.frames:
-            batch = self._read(ref)
-            if self._keeps_all:
-                kept.append(batch)
-            yield batch
-        self._kept = kept
-
-    @property
-    def are_few(self) -> bool:
-        """Whether all of them may be in memory twice; known once they were read."""
-        return self._keeps_all and sum(kept.nbytes for kept in self._kept) <= ORDER_BYTES_MAX
+        return map(self._read, self._task.frames)
 
     def _read(self, ref: FrameRef) -> pa.RecordBatch:
         # All frames of a task have its relation's shape.

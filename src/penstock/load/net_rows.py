@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from penstock.load.fold import Ints, Net, inconsistent
+from penstock.load.fold import Ints, KeyCodes, Net, inconsistent
 from penstock.ports.target import GONE, NEW, UPSERT, Counts, Layout
 
 ROWS_PER_BATCH = 20_000
@@ -36,9 +37,16 @@ class FoldedRows:
     in_key_order: bool = False
 
     @property
+    def absent_columns(self) -> frozenset[int]:
+        """Indexes of the columns that some upsert leaves to the target."""
+        if not len(self.net.open_places):
+            return frozenset()
+        return frozenset(np.flatnonzero(self.net.open_bits.any(axis=0)).tolist())
+
+    @property
     def counts(self) -> Counts:
         """See `NetRows`."""
-        return self.net.counts()
+        return self.net.counts
 
     def deletes(self) -> Iterator[pa.RecordBatch]:
         """See `NetRows`."""
@@ -46,14 +54,14 @@ class FoldedRows:
             yield from self._counted(self.net.copies)
             return
         gone = self.net.gone
-        order = self.net.keys.order(gone)
+        order = _order(self.net.keys, gone)
         yield from self._deletes(self._own(gone if order is None else gone[order]))
 
     def upserts(self) -> Iterator[pa.RecordBatch]:
         """See `NetRows`. Raises LogInconsistent when the frames are not the same."""
         if self.net.copies is not None:
             return
-        order = self.net.keys.order(self.net.codes) if self.in_key_order else None
+        order = _order(self.net.keys, self.net.codes) if self.in_key_order else None
         if order is None:
             yield from self._upserts()
         else:
@@ -66,13 +74,13 @@ class FoldedRows:
 
     def _counted(self, copies: Ints) -> Iterator[pa.RecordBatch]:
         for codes in _pieces(self._own(np.flatnonzero(copies))):
-            yield self.layout.batch(copies[codes], self.net.keys.values(codes))
+            yield self.layout.batch(copies[codes], _values(self.net.keys, codes))
 
     def _deletes(self, gone: Ints) -> Iterator[pa.RecordBatch]:
         relation = self.net.relation
         for codes in _pieces(gone):
             columns: list[Any] = [None] * len(relation.columns)
-            for index, values in zip(relation.key, self.net.keys.values(codes), strict=True):
+            for index, values in zip(relation.key, _values(self.net.keys, codes), strict=True):
                 columns[index] = values
             yield self.layout.batch(np.full(len(codes), GONE, np.int64), columns)
 
@@ -108,7 +116,7 @@ class FoldedRows:
             low, high = np.searchsorted(self.net.rows, (start, end))
             yield after, start, np.arange(low, high)
             start = end
-        if start != self.net.changes:
+        if start != self.net.counts.changes:
             raise inconsistent(self.net.relation, "other changes at the second reading")
 
     def _batch(self, after: Any, local: Ints, places: Ints, stash: _Stash) -> pa.RecordBatch:
@@ -131,9 +139,36 @@ class FoldedRows:
             bitmaps = pa.array([next(found) if flag else None for flag in is_open], pa.binary())
             codes = np.full(len(places), -1, np.int64)
             codes[is_open] = net.open_origin[picked]
-            origin = net.keys.values(codes)
+            origin = _values(net.keys, codes)
         kinds = np.where(net.new[places], NEW, UPSERT).astype(np.int64)
         return self.layout.batch(kinds, columns, bitmaps=bitmaps, origin=origin)
+
+
+def _values(keys: KeyCodes, codes: Ints) -> list[Any]:
+    """The key columns for some codes; null for -1."""
+    place = np.where(codes >= 0, keys.first[codes], 0) if keys.size else codes
+    index = pa.array(place, mask=codes < 0)
+    return [column.take(index) for column in keys.columns]
+
+
+def _order(keys: KeyCodes, codes: Ints) -> Ints | None:
+    """Where in codes the keys stand from the smallest to the greatest; None: they do already.
+
+    The order is Arrow's: of texts by their bytes.
+    """
+    columns = _values(keys, codes)
+    if len(columns) == 1 and pa.types.is_integer(columns[0].type):
+        numbers = columns[0].to_numpy()
+        if (numbers[1:] >= numbers[:-1]).all():
+            return None
+        return np.argsort(numbers, kind="stable")
+    if any(pa.types.is_null(column.type) for column in columns):
+        return None
+    names = [str(place) for place in range(len(columns))]
+    table = pa.table(columns, names=names)
+    found = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in names])
+    order = found.to_numpy().astype(np.int64)
+    return None if (order == np.arange(len(order))).all() else order
 
 
 class _Stash:
