@@ -130,7 +130,8 @@ class Side:
 
 def toy_rows(store: Store, table: TableName) -> list[tuple[Any, ...]]:
     """Rows of texts as what they stand for."""
-    kinds = {name: kind for name, kind, _ in store.shapes()[table].columns}
+    shape = store.shapes().get(table)
+    kinds = {name: kind for name, kind, _ in shape.columns} if shape is not None else {}
     return sorted(
         tuple(int(v) if v is not None and kinds[n] == "integer" else v for n, v in row.items())
         for row in store.rows(table)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.host import faults
 from penstock.log.layout import SegmentFile
-from penstock.log.segment import Segment, open_segment
+from penstock.log.segment import Segment
+from penstock.log.tail import SegmentOpener
 from penstock.model import Marker, MarkerKind, Op, PenstockError, Relation, TableName
 from penstock.model.position import POSITION_MAX
-from penstock.ports.loading import BatchOptions
+from penstock.ports.loading import BatchOptions, applied_behind
 from penstock.ports.refusals import AppliedByAnother, TargetFollowsAnotherLog
 from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied, Counts, target_name
@@ -92,6 +93,7 @@ class ToyStager:
     """See BatchStager. Nothing is staged but in memory, and Spark is not needed."""
 
     options: BatchOptions
+    opener: SegmentOpener = field(default_factory=SegmentOpener)
 
     def stage(
         self,
@@ -107,17 +109,10 @@ class ToyStager:
         beats: list[Marker] = []
         after = applied
         for file in files:
-            with open_segment(file.path, extension=self.options.extension) as segment:
+            with self.opener.open(file) as segment:
                 steps += self._wanted(segment, applied, before)
                 beats += [one for one in segment.markers() if one.kind is MarkerKind.HEARTBEAT]
-                end = segment.end
-                after = Applied(
-                    segment=file.number,
-                    gsn=end.gsn,
-                    trx=end.trx,
-                    position=end.position,
-                    commit_time_us=end.commit_time_us,
-                )
+                after = applied_behind(segment)
                 if before != POSITION_MAX:
                     after = cut(segment, applied, before)
         changes = sum(step.op != 0 for step in steps)
