@@ -6,6 +6,7 @@ import io
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -26,6 +27,7 @@ from penstock.extract.extractor import STATUS_FILE
 from penstock.extract.report import WATERMARK
 from penstock.load.ledger import Ledger, write_ledger
 from penstock.log import Writer
+from penstock.log.durable import DURABLE_NAME, read_durable
 from penstock.model import FlushPoint, Marker, MarkerKind, Run
 from penstock.ports.config import Config
 from penstock.ports.lag import LOOKS_MAX, LogEnd, SourceState, Unread, Watermark
@@ -256,6 +258,31 @@ def test_what_came_into_the_log_meanwhile_is_not_taken_for_applied(
 
     monkeypatch.setattr(log_facts, "load_state", slow)
     assert read_log_end(config).watermark_us == 0
+
+
+def test_the_open_segments_end_is_what_its_writer_says_is_durable(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not scanned then; what is said of another file of its number does not count."""
+    directory = config.layout.log
+    with Writer.open(directory, log_id=None, source=SOURCE) as writer:
+        one, two = numbered([inserts(3), inserts(2)])
+        writer.write(run_of(one))
+        writer.flush()
+        said = (directory / DURABLE_NAME).read_bytes()
+        writer.write(run_of(two))
+        writer.flush()
+        with monkeypatch.context() as patched:
+            patched.setattr(log_facts, "open_segment", None)
+            assert read_log_end(config).end.trx == 2
+        (directory / DURABLE_NAME).write_bytes(said)
+        assert read_log_end(config).end.trx == 1, "what is durable counts, not what is written"
+        mine = read_durable(directory)
+        assert mine is not None
+        monkeypatch.setattr(
+            log_facts, "read_durable", lambda _: replace(mine, file_id=str(uuid4()))
+        )
+        assert read_log_end(config).end.trx == 2
 
 
 def assessed(

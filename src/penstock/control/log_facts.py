@@ -7,7 +7,7 @@ that was there a moment ago may be gone.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +16,8 @@ import msgspec
 from penstock.control.running import processes
 from penstock.extract.extractor import STATUS_FILE
 from penstock.host.files import REAL_FILES, FileMissing
+from penstock.log.durable import Durable, read_durable
+from penstock.log.frames import FrameReader
 from penstock.log.layout import DONE_NAME, SegmentFile, list_segments
 from penstock.log.segment import Segment, list_begun_segments, open_segment
 from penstock.log.state import load_state
@@ -28,7 +30,10 @@ T = TypeVar("T")
 
 
 def read_log_end(config: Config, *, look_into_open: bool = True) -> LogEnd:
-    """How far the log goes. look_into_open: scan the open segment too, which costs its size."""
+    """How far the log goes. look_into_open: into the open segment too.
+
+    That is cheap where its writer says how far it is durable; else it is scanned.
+    """
     directory = config.layout.log
     extension = config.change_loader.change_file_extension
     # First of all: what it says is in the log must be in what is read of the log.
@@ -40,9 +45,10 @@ def read_log_end(config: Config, *, look_into_open: bool = True) -> LogEnd:
     unfinished = list_begun_segments(directory, extension)
     end = state.end
     if look_into_open:
+        durable = read_durable(directory)
         for file in unfinished:
             with suppress(FileMissing):  # closed and renamed meanwhile: the state was older
-                end = max(end, _with(file, lambda segment: segment.end), key=_order)
+                end = max(end, _open_end(file, durable), key=_order)
     return LogEnd(
         log_id=state.log_id,
         end=end,
@@ -92,6 +98,15 @@ class _Noted(msgspec.Struct):
 def _with(file: SegmentFile, ask: Callable[[Segment], T]) -> T:
     with open_segment(file.path, extension=file.path.suffix.strip("._")) as segment:
         return ask(segment)
+
+
+def _open_end(file: SegmentFile, durable: Durable | None) -> FlushPoint:
+    """How far an open segment goes; what is said of another file of its number does not count."""
+    if durable is not None and durable.number == file.number:
+        with closing(REAL_FILES.open_read(file.path)) as opened:
+            if FrameReader(opened).header.file_id == durable.file_id:
+                return durable.end
+    return _with(file, lambda segment: segment.end)
 
 
 def _order(point: FlushPoint) -> tuple[int, int]:
