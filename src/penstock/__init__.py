@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 __all__ = ["ABSENT", "Change", "ChangeLog", "PenstockError", "__version__", "read_log"]
 
 # Where each name is: loaded when it is asked for, so that `import penstock` costs nothing. Types
-# are in `__init__.pyi`: an import here would make every room seem to import all others.
+# are in `__init__.pyi`: an import here would make every package seem to import all others.
 _PLACES = {
     "ABSENT": "penstock.log.changes",
     "Change": "penstock.log.changes",

@@ -1,4 +1,4 @@
-"""The command line: arguments in, exit codes out. The one room that prints.
+"""The command line: arguments in, exit codes out. The one package that prints.
 
 What the commands do is in `penstock.control`, imported when a command needs it, so that `--help`
 answers at once.

@@ -81,7 +81,7 @@ def _for_file(error: PenstockError, arguments: list[str]) -> PenstockError:
 
 
 def _fail(error: BaseException, arguments: list[str], as_json: bool, verbose: bool) -> NoReturn:
-    """End the process with the exit code an exception stands for."""
+    """End the process with the exception's exit code."""
     if isinstance(error, click.exceptions.Exit):
         sys.exit(error.exit_code)
     if isinstance(error, click.UsageError) and not as_json:

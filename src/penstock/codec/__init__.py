@@ -1,1 +1,1 @@
-"""Bytes to values and back, without I/O. Kernels stand beside their readable twins."""
+"""Bytes to values and back, without I/O. Each kernel is beside its twin in Python."""

@@ -1,4 +1,4 @@
-"""What is wrong with bytes and values, whichever engine they are of."""
+"""Errors in bytes and values, of whichever engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class CellUnfit(PenstockError):
 
 
 class DecodeError(PenstockError):
-    """Bytes from the server that are not what PostgreSQL sends; nothing is skipped or guessed.
+    """Bytes from a server that break its protocol; nothing is skipped or guessed.
 
     `offset` is the place in the block (or message body) that was given; `fields` also has
     `table`, `column` or `source_id` where known. Never holds row values.

@@ -1,4 +1,4 @@
-"""Rows of a bulk load as lines of text: what whoever reads them and whoever takes them agree on.
+"""Rows of a bulk load as lines of text: the format that readers and writers agree on.
 
 Lines are those of COPY or of LOAD DATA. Most cells are only copied, with what would end a cell or a
 line escaped. What a cell contains is decided by what the source lists, and by a form per column: a

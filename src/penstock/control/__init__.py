@@ -1,1 +1,2 @@
-"""Wires the rooms: configuration, supervisor, handover, progress, lag, doctor, verify, demo."""
+"""Wires the packages together: configuration, supervisor, handover, progress, lag, doctor, "
+"verify, demo."""

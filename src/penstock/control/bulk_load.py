@@ -1,6 +1,6 @@
 """The bulk load of a configured pipeline: what the load process runs before the first change.
 
-Joins configuration, source and the load room. Not here: the handover's point (`handover.py`), and
+Joins configuration, source and package `load`. Not here: the handover's point (`handover.py`), and
 how chunks are copied (`penstock.load.bulk`).
 """
 

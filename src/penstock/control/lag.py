@@ -151,7 +151,7 @@ def _seconds(
 
 
 def why_unknown(config: Config, source: SourceState, log: LogEnd, target: TargetState) -> str:
-    """Why no lag can be told though both servers answer; empty where it can."""
+    """Why the lag is not known though both servers answer; empty where it is."""
     if not log.log_id:
         return "nothing is extracted yet"
     if not source.slot_exists:
@@ -173,10 +173,10 @@ def assess_lag(
     *,
     watermark_us: int = 0,
 ) -> Lag:
-    """The lag of a pipeline, of what the three have told.
+    """The lag of a pipeline, from what log, target and source say.
 
-    watermark_us: that of who asks, for where this log ends. The three are asked in the order log,
-    target, source: so a lag of 0 is true when the source answers.
+    watermark_us: the asker's own, for where this log ends. They are asked in the order log, target,
+    source: so a lag of 0 is true when the source answers.
     Raises what reading the log does.
     """
     if target.applied.trx > log.end.trx:  # it went on between the two

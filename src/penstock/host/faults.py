@@ -1,6 +1,6 @@
 """Named fault points: places in the code where a test may kill, fail or stop the process.
 
-A room declares its points once, `declare("log.rename.before")`, and marks the place with
+A module declares its points once, `declare("log.rename.before")`, and marks the place with
 `point("log.rename.before")`. Nothing happens unless the environment says so:
 
     PENSTOCK_FAULT="name:nth:action[,name:nth:action]..."

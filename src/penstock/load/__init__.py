@@ -1,1 +1,1 @@
-"""Loading through Spark: the only room, beside the lake engines, that imports pyspark."""
+"""Loading through Spark: the only package, beside the lake engines, that imports pyspark."""

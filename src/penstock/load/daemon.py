@@ -1,6 +1,6 @@
 """The process from which Spark forks its Python workers: `spark.python.daemon.module`.
 
-A stock worker spends up to a second per task reading jar and zip directories that stand on its
+A stock worker spends up to a second per task reading jar and zip directories that are on its
 `sys.path`, and each new worker imports Arrow and the drivers again. Here both happen once, before
 the first fork; what was imported is taken out of the garbage collector's sight, because Spark's
 worker loop collects after every task.

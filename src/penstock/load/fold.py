@@ -7,10 +7,10 @@ changes and of keys, and `net_rows.py` picks those rows from the same frames, re
 
 A net row is an upsert (the whole new row), or the delete of a key. Columns that the source did
 not send (ABSENT) are taken from the last change in the batch that had them; when none had, the
-row names its ORIGIN, the key under which it stands in the target before the batch, and the apply
-statement fills them from there. An upsert is told apart from a NEW row, whose key nobody had before
-the batch, since the first change that the batch has of this key made it. A table without a key
-folds to a count per distinct row: so many copies to insert (positive) or to delete (negative).
+row names its ORIGIN, the key that it has in the target before the batch, and the apply
+statement fills them from there. An upsert is distinguished from a NEW row, whose key no row had
+before the batch, since the first change that the batch has of this key made it. A table without a
+key folds to a count per distinct row: so many copies to insert (positive) or to delete (negative).
 
 Two keys are equal where their kept forms are: text by text, floats by value with both zeros one (as
 an index has them) or, for whole rows, by their bits. A database that compares more loosely (citext,
@@ -71,7 +71,7 @@ class KeyCodes:
     """Keys numbered 0 to size - 1.
 
     after, before: the codes of the keys given as such. columns: all keys given, those of after
-    first. first: for each code where in columns it stands.
+    first. first: by code, its place in columns.
     """
 
     size: int
@@ -81,7 +81,7 @@ class KeyCodes:
     first: Ints
 
     def copies(self) -> Ints:
-        """Per code: how often it stands in after less how often it stands in before."""
+        """Per code: how often it is in after, less how often it is in before."""
         plus = np.bincount(self.after, minlength=self.size)
         return plus - np.bincount(self.before, minlength=self.size)
 
@@ -329,7 +329,7 @@ class _Walk:
         self._relation = relation
         self._size = size
         self.origins: list[int] = []  # of lineages size, size + 1, ...
-        self._at: dict[int, int | None] = {}  # key code to the lineage that stands there
+        self._at: dict[int, int | None] = {}  # key code to the lineage that has it
         self._existed: set[int] = set()
 
     def _new(self, origin: int) -> int:

@@ -1,9 +1,9 @@
 """Tables that could not be applied and were left behind, so that the others flow on.
 
 With `onTableError = "isolate"` an error that names a table takes that table out of the batches,
-where its changes end: a row of `wirekite_apart` says so (`apart.py`), and a file below state/ says
-why, for displays. Rows come back by a copy (`penstock table resync`). Not here: applying
-(`sql_target.py`).
+where its changes end: a row of `wirekite_apart` says so (`ports/table_sync.py`), and a file below
+state/ says why, for displays. Rows come back by a copy (`penstock table resync`). Not here:
+applying (`sql_target.py`).
 """
 
 from __future__ import annotations

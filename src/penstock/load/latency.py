@@ -38,9 +38,9 @@ class Histogram(msgspec.Struct):
         return list(zip(names, accumulate(self.counts), strict=True))
 
     def quantile(self, share: float) -> float | None:
-        """The value that this share is not above, in between linear; None before the first.
+        """The quantile at this share, interpolated linearly; None before the first.
 
-        Above the last bound nothing is known but that: then it is the last bound.
+        A quantile above the last bound is given as the last bound.
         """
         wanted, before = share * self.count, 0
         if not self.count:

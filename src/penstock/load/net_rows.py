@@ -1,8 +1,8 @@
 """What a fold leaves behind, as rows of a merge table: in order of their keys, part by part.
 
-In order of the keys a batch's rows are looked up in the target as they lie there, which halves the
-work where changes come in no order. For that the rows that survive must fit into memory together;
-where they do not, they come in the order of their last change, frame by frame. Pure.
+In key order, rows are looked up in the target in the order of its index, which halves the work
+where changes come in random order. For that the surviving rows must fit into memory together; where
+they do not, they come in the order of their last change, frame by frame. Pure.
 """
 
 from __future__ import annotations

@@ -365,7 +365,7 @@ def _tasks(
     size = sum(ref.entry.length_bytes for ref in frames)
     buckets = max(1, min(buckets_max, size // BUCKET_BYTES))
     first = min(ref.entry.trx_first for ref in frames)
-    # Where a table catches up alone it is not told up to where its copy has changes already.
+    # For a table that catches up alone it is not known which changes its copy has already.
     overlaps = window.only is not None or first < places.trx_from(window.settled_at(table))
     return [
         Task(

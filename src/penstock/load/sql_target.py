@@ -110,10 +110,10 @@ def apply_batch(
 ) -> Mapping[str, float]:
     """Apply a staged batch and commit it; the seconds of each step, those of staging too.
 
-    apart: the batch is of this table alone, which then stands behind it; at: where the target
-    stands and stays, which keeps every other loader out.
+    apart: the batch is of this table alone, which is then behind it; at: where the target is and
+    stays, which keeps every other loader out.
     Raises typed errors with nothing applied, or with all of it (a lost COMMIT): the target's
-    applied position tells.
+    applied position says which.
     """
     return _Batch(target, staged, log_id, apart, at or staged.before, clock).run()
 
@@ -143,7 +143,7 @@ class _Batch:
         }
 
     def run(self) -> Mapping[str, float]:
-        """Apply and commit; what a lock or a deadlock interrupts is done again as it stands."""
+        """Apply and commit; what a lock or a deadlock interrupts is repeated unchanged."""
         self._target.need(spec.table for spec in self._merges)
         for attempt in range(1, APPLY_ATTEMPTS_MAX + 1):
             try:
@@ -193,7 +193,7 @@ class _Batch:
 
 
 class SqlLoading:
-    """See `Loading`. The engine is the load's own: what one of its parts learns others may mind."""
+    """See `Loading`. The load has one engine object: its parts share what they learn."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

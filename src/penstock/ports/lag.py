@@ -81,7 +81,7 @@ class SourceState:
 class Watermark:
     """A moment of the source's clock before which every commit is in the log.
 
-    From looks at the source: once the log has reached the position that the source had at a
+    Derived from looks at the source: once the log has reached the position that the source had at a
     moment, it has everything that was committed until then. For one thread.
     """
 

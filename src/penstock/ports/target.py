@@ -34,7 +34,7 @@ NEW = 2  # the row's key was not there before
 
 
 def target_name(name: TableName, namespaces: Mapping[str, str]) -> TableName:
-    """Where a source table lives in the target: its schema mapped, its name kept."""
+    """A source table's name in the target: its schema mapped, its name kept."""
     return TableName(namespaces.get(name.schema, name.schema), name.name)
 
 
@@ -78,7 +78,7 @@ class TableRecord:
     key is None when they are not known.
     Where the target departs from the source by a policy for changes of shape: left_out, columns of
     the source that it does not have; kept, columns that the source has no more; notes, a sentence
-    for each change that could not be carried out.
+    for each change that could not be applied.
     """
 
     source: TableName
@@ -241,7 +241,7 @@ class StagingWriter(Protocol):
 
     @property
     def stamp(self) -> int:
-        """What tells this filling of the merge table from any other."""
+        """What distinguishes this filling of the merge table from any other."""
         ...
 
     @property
@@ -318,7 +318,7 @@ class SqlTarget(Protocol):
     def reshape(self, phases: Sequence[PhaseSpec], *, source_engine: str, before: Applied) -> None:
         """Where DDL commits: alter, ahead of the batch's transaction, what changed its shape.
 
-        Raises AppliedByAnother when the target does not stand at `before`.
+        Raises AppliedByAnother when the target is not at `before`.
         """
         ...
 
@@ -343,7 +343,7 @@ class SqlTarget(Protocol):
         ...
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
-        """The tables that stand, or stood, apart from the flow."""
+        """The tables that have, or had, a table sync."""
         ...
 
     def write_table_sync(self, row: TableSync) -> None:
@@ -351,7 +351,8 @@ class SqlTarget(Protocol):
         ...
 
     def mend(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
-        """Give the target what made it refuse these merges, where that can be: whether it was."""
+        """Add to the target what these merges were refused for, if possible; whether it was "
+        "added."""
         ...
 
     def drop_merge_tables(self, names: Iterable[str]) -> None:
@@ -359,7 +360,7 @@ class SqlTarget(Protocol):
         ...
 
     def take_notes(self) -> list[tuple[TableName, str]]:
-        """Changes of shape that could not be carried out since the last call, by table."""
+        """Changes of shape that could not be applied since the last call, by table."""
         ...
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
-"""What a table has besides columns and keys, from one engine to another: what has an equal there.
+"""What a table has besides columns and keys, translated from one engine to another.
 
-Defaults, numbers that the server gives, indexes, foreign keys. The source's engine says in terms
-that all have in common what there is (`SchemaSource`), and the target's engine how it has that
-(`SchemaTarget`). None of it touches a row that is loaded: what has no equal in the target is left
-out, with a sentence that `penstock plan` prints. Pure. Not here: the statements that make tables,
-and what goes between servers of one engine, where everything has an equal.
+Defaults, auto-increment, indexes, foreign keys. The source's engine describes them in common terms
+(`SchemaSource`), and the target's engine renders those (`SchemaTarget`). None of it affects a row
+that is loaded: what has no equivalent in the target is left out, with a sentence that
+`penstock plan` prints. Pure. Not here: the statements that make tables, and what goes between
+servers of one engine, where everything has an equal.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class IndexPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    """A secondary index. unlike: why there is none like it elsewhere; empty: it is of columns."""
+    """A secondary index. unlike: why no other engine can have it; empty: it is over columns."""
 
     name: str
     parts: tuple[IndexPart, ...] = ()
@@ -111,7 +111,7 @@ class SchemaTarget(Protocol):
 
     @property
     def index_bytes_max(self) -> int:
-        """How long the columns of an index may be together."""
+        """How long the columns of an index may be in total, bytes."""
         ...
 
     def index_part(
@@ -215,7 +215,7 @@ _FRACTION = re.compile(r"(?:timestamp|datetime)\((\d)\)")
 
 
 def now_sql(mapping: TypeMapping) -> str:
-    """The present, with as many digits behind the second as the target's column has."""
+    """The current time, with as many fractional digits as the target's column has."""
     digits = _FRACTION.search(mapping.target_type)
     return f"current_timestamp({digits[1]})" if digits else "current_timestamp"
 

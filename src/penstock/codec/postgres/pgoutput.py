@@ -338,7 +338,7 @@ class Decoder:
     # --- rows
 
     def _row_message(self, block: memoryview, start: int, at: int, end: int) -> Stop | None:
-        """Decode the row whose relation oid stands at `at`; the message starts at `start`."""
+        """Decode the row whose relation oid is at `at`; the message starts at `start`."""
         if self._full():
             return Stop.LIMIT
         need(4, at, end)

@@ -10,7 +10,8 @@ from penstock.ports.config import Config
 from penstock.ports.lag import LogEnd, Retention, SourceState
 
 # The bytes are those of document 000's query; on a standby there is no current WAL position.
-# Not pg_stat_replication's flush_lag: it is of what was confirmed last, and stands still with it.
+# Not pg_stat_replication's flush_lag: it is of what was confirmed last, and does not change until
+# the next confirmation.
 SLOT_STATE = """
     select (extract(epoch from clock_timestamp()) * 1e6)::int8,
            case when pg_is_in_recovery() then pg_last_wal_replay_lsn()

@@ -87,7 +87,7 @@ class Survey:
 
 
 def open_catalog(url: str, *, application_name: str = "penstock catalog") -> Connection:
-    """A connection on which the functions of this room may read the catalogue and rows."""
+    """A connection on which the functions of this package may read the catalogue and rows."""
     return connect(url, application_name=application_name)
 
 

@@ -236,7 +236,7 @@ def _statement(reader: _Reader) -> list[Effect]:
     raise _NotUnderstood
 
 
-# -- what stands in front of other statements ----------------------------------------------------
+# -- what comes before other statements ----------------------------------------------------
 
 
 def _set(reader: _Reader) -> list[Effect]:

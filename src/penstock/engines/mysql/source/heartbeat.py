@@ -55,7 +55,7 @@ class Heartbeats:
                 connection.begin()
                 with connection.cursor() as cursor:
                     cursor.execute(_PUT, (self._server_id, sent_us))
-                    # Behind the row: only then is there a transaction to log the savepoint in.
+                    # After the row: before it there is no transaction to log the savepoint in.
                     cursor.execute(f"savepoint penstock_heartbeat_{self._server_id}_{sent_us}")
                 connection.commit()
         except BaseException:

@@ -90,8 +90,8 @@ class MySQLTarget:
     ) -> None:
         """Connect. Raises the typed errors of a connection.
 
-        choices: of [target.types]. policies: of [schemaChanges]. unsure: is told of tables whose
-        rows were not what the log says.
+        choices: of [target.types]. policies: of [schemaChanges]. unsure: gets the tables whose rows
+        were not what the log says.
         """
         self._url = url
         self._namespaces = namespaces
@@ -537,7 +537,7 @@ class _TableApply:
         return int(row["placed"])
 
     def _count(self) -> None:
-        """Rows that are equal cannot be told apart: so many of each out, so many in."""
+        """Nothing distinguishes equal rows: so many of each are deleted, so many inserted."""
         for row in rows(
             self._target.connection, self._merge.surplus(), doing=f"applying to {self._name}"
         ):

@@ -85,7 +85,7 @@ class MySQLBulk:
         servers: ServerPair | None,
     ) -> None:
         self._namespaces = namespaces
-        assert servers is not None, "one of the servers is MySQL"
+        assert servers is not None, "a MySQL target always has a pair of servers"
         self._ends = servers
         self._connection: Connection = connect(
             url, application_name=application_name, options=SETTINGS

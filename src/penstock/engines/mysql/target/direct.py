@@ -250,9 +250,9 @@ class DirectTables:
 def write_lines(
     path: Path, relation: Relation, batches: Iterable[pa.RecordBatch]
 ) -> RowsFile | None:
-    """Write upserts as lines; None where one of them cannot go that way.
+    """Write upserts as lines; None where one of them cannot be a line.
 
-    None, too, when the disk has no room: the target may have.
+    None, too, when the disk is full: the rows then go into the merge table.
     """
     unlabelled = MergeLayout(relation).without_label()
     names = [column.name for column in relation.columns]

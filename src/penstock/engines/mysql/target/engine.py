@@ -27,7 +27,8 @@ STAGER_NAME = "penstock stager"
 
 
 class MySQLTargetEngine:
-    """See `Engine`. What applying learns of tables, staging minds: they share `unsure`."""
+    """See `Engine`. Applying and staging share `unsure`: what one learns of tables, the other "
+    "heeds."""
 
     errors: tuple[type[BaseException], ...] = (pymysql.Error,)
     ddl_commits = True

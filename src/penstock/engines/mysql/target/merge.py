@@ -9,7 +9,7 @@ Which way a table goes:
   the batch, and `on duplicate key update` would change the first row that it meets, any of them.
 - PLACE: update what is there, insert what is not: where REPLACE would be right, but the table has
   columns of its own, which it would lose.
-- COUNT: tables without a key: so many copies of a row out, so many in, row by row.
+- COUNT: tables without a key: so many copies of a row are deleted, so many inserted, row by row.
 
 Not here: the order of tables and the transaction (`apply.py`).
 """
@@ -53,7 +53,7 @@ _GEOMETRIES = frozenset(
 
 
 class MergeStrategy(Enum):
-    """How a table's rows are applied; see the module."""
+    """How a table's rows are applied; described at the top of this module."""
 
     UPSERT = "upsert"
     REPLACE = "replace"
@@ -154,7 +154,7 @@ class MergeSql:
     def _written_as(self, value: str, index: int, *, is_compared: bool = True) -> str:
         column, target = self.columns[index]
         template = self.template(index)
-        # What a FLOAT is found by waits as FLOAT: any expression makes it another number.
+        # A FLOAT that rows are found by is staged as FLOAT: any expression makes it another number.
         is_float = is_compared and self.layout.staged_sql(index) == "float"
         if template != "{}" and not is_float:
             return filled(template, value)
@@ -237,7 +237,7 @@ class MergeSql:
             is_text = self._waits_as_text(index)
             there = _staged(f"t.{self._name(index)}", *self.columns[index], is_text=is_text)
             parts.append(f"{own} = if({self._is_absent(index)}, {there}, {own})")
-        if not parts:  # touches each row all the same, and so tells whether it is there
+        if not parts:  # touches each row all the same, and so counts those that are there
             parts = [f"{self._n} = {self._n}"]
         only = f" and not {self._stays}" if self._in_place else ""
         return (
@@ -392,7 +392,7 @@ def _assigned(value: str, column: Column, target: TargetColumn, *, is_text: bool
 
 
 def _staged(value: str, column: Column, target: TargetColumn, *, is_text: bool) -> str:
-    """The inverse: a value of the target as it waits in the merge table."""
+    """The inverse: a value of the target as it is staged in the merge table."""
     if column.neutral == "uuid" and target.data_type in BYTES:
         digits = f"lower(hex({value}))"
         for place in (9, 14, 19, 24):

@@ -1,7 +1,7 @@
 """What a MySQL or MariaDB target says to an apply statement, as the loader's typed errors.
 
-The servers put values into their messages, and rows do not belong into ours: so what went wrong is
-told in our words, with the number and the column or key that the server names.
+The servers put values into their messages, and rows do not belong in ours: so the message is our
+own, with the error's number and the column or key that the server names.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _VALUES: dict[int, str] = {
 _COLUMN = re.compile(r"(?:column|field) [`']([^`']+)[`']", re.IGNORECASE)
 _KEY = re.compile(r"for key [`']([^`']+)[`']")
 _CHECK = re.compile(r"(?:constraint|CONSTRAINT) [`']([^`']+)[`']")
-# What a warning tells that does not touch values: deprecations, statements unsafe for replicas.
+# Warnings that are not about values: deprecations, statements unsafe for replicas.
 HARMLESS = frozenset({1287, 1592, 1681, 1831, 3778, 3719, 4166})
 
 

@@ -35,7 +35,7 @@ class MySQLRepair(MySQLWriter):
         """Connect. Foreign keys are off in this session; triggers cannot be, and are refused."""
         super().__init__(url)
         del namespaces
-        assert servers is not None, "a pair with MySQL has both servers"
+        assert servers is not None, "a MySQL target always has a pair of servers"
         self._ends = servers
         self.replica = True
         doing = "setting up the session"

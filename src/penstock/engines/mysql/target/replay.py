@@ -5,7 +5,7 @@ is parsed: per row it costs what a replica's applier does. It is strict: a row t
 log and is there already, or the other way round, is an error, with which nothing of the batch
 stays; then the rows of that table go as lines (`direct.py`), which take either (`RowsUnexpected`).
 
-It needs two rights (BINLOG REPLAY for the events, BINLOG ADMIN to leave out their statement's
+It needs two privileges (BINLOG REPLAY for the events, BINLOG ADMIN to leave out their statement's
 text), tables of InnoDB with one unique index and no column but those that rows bring, without
 triggers and checks, which no event looks at, and types of which `row_events.py` makes events. MySQL
 has the statement too, but keeps JSON as something of its own, and gains less.
@@ -86,9 +86,9 @@ def replays(connection: Connection) -> int | None:
 
 
 def begin_replaying(connection: Connection, server_id: int) -> bool:
-    """Tell a session how our events are laid out; False where its account may not have them."""
+    """Announce the layout of our events to a session; False where its account may not run them."""
     try:
-        # Or the server writes every statement of ours into its binlog beside the rows.
+        # Otherwise the server writes every statement of ours into its binlog beside the rows.
         connection.query("set session binlog_annotate_row_events = 0")
         connection.query(format_statement(server_id))
     except pymysql.Error as error:
@@ -160,7 +160,7 @@ def _has_zero(column: Column) -> bool:
 def write_events(
     path: Path, table: EventTable, batches: Iterable[pa.RecordBatch]
 ) -> RowsFile | None:
-    """Write rows as statements, each behind its length; None where lines have to tell them."""
+    """Write rows as statements, each behind its length; None where they can only go as lines."""
     row_count = size_bytes = 0
     try:
         with path.open("wb") as file:

@@ -158,7 +158,7 @@ class Reshaping:
         note = schema_drift.note(change, error.message)
         self._noted.append((alterer.table.name, note))
         table = str(alterer.table.name)
-        logger.warning("change of shape not carried out", table=table, note=note)
+        logger.warning("change of shape not applied", table=table, note=note)
 
     def _alter(self, clauses: Sequence[Clause], alterer: Alterer) -> None:
         table, name = alterer.table, str(alterer.table.name)

@@ -2,7 +2,7 @@
 
 One folder for each batch that is staged. What they hold can be had again from the change log at any
 time: nothing is synced, and whatever a killed process left is removed when the next one begins.
-They are read as they were written and not otherwise. Not here: what stands in them (`direct.py`,
+A file that is not as it was written is refused. Not here: what they hold (`direct.py`,
 `replay.py`).
 """
 
@@ -63,7 +63,8 @@ class RowsFiles:
     def begin(self, place: int) -> Path | None:
         """A new, empty folder for this place; what the batch before had there is removed.
 
-        None where rows never wait in files, and while none can be made: the target may have room.
+        None where rows never wait in files, and while none can be made: rows then go into merge
+        tables.
         """
         self._remove(place)
         if self._parent is None:

@@ -1,4 +1,4 @@
-"""How MySQL and MariaDB have what a table of another engine has besides columns and keys. Pure.
+"""What a table of another engine has besides columns and keys, as MySQL and MariaDB have it. Pure.
 
 Not here: the statements (`shapes.py`).
 """

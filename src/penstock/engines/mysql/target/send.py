@@ -124,7 +124,9 @@ class _Counted:
     def __init__(
         self, batches: Iterable[pa.RecordBatch], labels: tuple[str, ...], floats: tuple[str, ...]
     ) -> None:
-        """floats: columns to be told with all digits: the shortest may be out of their range."""
+        """floats: columns to be written with all digits: the shortest form may be out of their
+        range.
+        """
         self._batches = batches
         self._labels = labels
         self._floats = floats
@@ -313,7 +315,7 @@ def without_log(connection: Connection) -> bool:
 
 
 def _forget(url: str) -> None:
-    """Drop a connection after an error: it may stand in the middle of anything."""
+    """Drop a connection after an error: it may be in the middle of anything."""
     session = _sessions.pop((os.getpid(), url), None)
     if session is not None:
         session.connection._force_close()

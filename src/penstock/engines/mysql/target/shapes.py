@@ -33,7 +33,7 @@ _NOT_ASCII = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 def create_sql(
     definition: TableDefinition, name: TableName, servers: ServerPair
 ) -> tuple[str, list[str]]:
-    """CREATE TABLE with columns and primary key, and what the table lacks, sentence by sentence.
+    """CREATE TABLE with columns and primary key, and what the table lacks, one sentence each.
 
     Raises TargetTypeMissing for a column that the target cannot hold.
     """

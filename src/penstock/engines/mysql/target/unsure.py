@@ -1,7 +1,7 @@
 """Tables of which the target may have changes that are yet to be applied, or lack some.
 
-So it is for a while behind a copy without a lock, and where somebody else writes to a table. What
-is strict does not work there (`replay.py`).
+This happens for a while after a copy without a lock, and where somebody else writes to a table.
+Strict replay fails there (`replay.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ UNSURE_FOR_S = 600.0
 
 
 class UnsureTables:
-    """Told by who applies, asked by who stages; for one load, over all its connections."""
+    """Filled by the applying side, read by the staging side; shared by all connections of a "
+    "load."""
 
     def __init__(self, clock: Clock = REAL_CLOCK) -> None:
         """None yet."""
@@ -25,5 +26,5 @@ class UnsureTables:
         self._until[source] = self._clock.monotonic_s() + UNSURE_FOR_S
 
     def for_s(self, source: TableName) -> float:
-        """How much longer this is one of them; 0: it is none."""
+        """How much longer this table is unsure; 0: it is not."""
         return max(0.0, self._until.get(source, 0.0) - self._clock.monotonic_s())

@@ -1,6 +1,5 @@
-"""Rows of a worker's task into a merge table, or into a file of ours where the table takes them so.
-
-Not here: sending (`send.py`), what stands in files (`direct.py`, `replay.py`).
+"""Rows of a worker's task into a merge table, or into a file of ours where the table takes them "
+"directly. Not here: sending (`send.py`), what files hold (`direct.py`, `replay.py`).
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class MySQLStagingWriter:
         return StagedFile(in_table=in_table, file=file)
 
     def _write_file(self, rows: NetRows) -> RowsFile | None:
-        """Write the rows, or the upserts alone, into a file, if all of them can go that way."""
+        """Write the rows, or the upserts alone, into a file, if all of them can go into a file."""
         if self.direct is None or self.path is None:
             return None
         path = self.path.with_name(f"{self.path.name}-{rows.part}")

@@ -364,7 +364,7 @@ class Captures:
 
     @staticmethod
     def _try(work: Callable[[], None]) -> PenstockError | None:
-        """What stands against it; a lost connection is the stream's business, and raised."""
+        """What prevents it; a lost connection is the stream's business, and raised."""
         try:
             work()
         except PenstockError as error:

@@ -162,7 +162,7 @@ def _full_identities(root: _Candidate, leaves: Sequence[_Candidate]) -> str:
 
 
 def open_catalog(url: str, *, application_name: str = "penstock catalog") -> psycopg.Connection:
-    """A connection on which the functions of this room may read the catalogue and rows.
+    """A connection on which the functions of this package may read the catalogue and rows.
 
     Autocommit, EXACT_TEXT_SETTINGS. Raises what `penstock.engines.postgres.connect.connect` does.
     """

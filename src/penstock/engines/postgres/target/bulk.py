@@ -117,7 +117,7 @@ class PostgresBulk(PostgresCounts):
 
     def is_replica(self) -> bool:
         """See BulkTarget."""
-        with server_errors("looking at the target's rights"):
+        with server_errors("reading the session's privileges at the target"):
             return may_be_replica(self._connection)
 
     def create(self, definitions: Sequence[TableDefinition]) -> list[str]:

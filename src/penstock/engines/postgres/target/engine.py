@@ -209,7 +209,7 @@ class PostgresTarget:
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
         """See `Target`."""
-        with server_errors("reading the tables that stand apart"):
+        with server_errors("reading the table syncs"):
             return sync_rows.read_table_syncs(self.connection)
 
     def write_table_sync(self, row: TableSync) -> None:

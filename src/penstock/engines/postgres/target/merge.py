@@ -10,7 +10,7 @@ Which way a table goes:
   column refuses updates.
 - PLACE: as UPSERT, with the order worked out when a unique constraint objects: where REPLACE
   would be right but rows of other tables refer to this one, or the table has columns of its own.
-- COUNT: tables without a key: so many copies of a row out, so many in.
+- COUNT: tables without a key: so many copies of a row are deleted, so many inserted.
 
 Not here: the order of tables and the transaction (`apply.py`).
 """
@@ -33,7 +33,7 @@ from penstock.ports.target import NEW, UPSERT, Counts
 
 
 class MergeStrategy(Enum):
-    """How a table's rows are applied; see the module."""
+    """How a table's rows are applied; described at the top of this module."""
 
     UPSERT = "upsert"
     REPLACE = "replace"
@@ -80,7 +80,7 @@ class MergeSql:
         self.strategy = self._strategy(replica)
 
     def _is_left_out(self, name: str) -> bool:
-        """Whether a column is not written; one that makes out the row has to be."""
+        """Whether a column is not written; one that identifies the row has to be."""
         is_absent = name in self.merge.left_out and self.table.column(name) is None
         return is_absent and bool(self.key) and name not in self.key
 

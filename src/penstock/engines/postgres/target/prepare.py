@@ -1,8 +1,7 @@
 """What our own process does to values of another engine's rows before they are folded and sent.
 
-Only PostgreSQL refuses values that are texts to others.
-The bulk load does the same to the lines that it sends, so that a value is the same whichever way it
-comes. Not here: what there is to do (`codec.types`).
+Only PostgreSQL refuses some texts that other servers have. The bulk load does the same to its
+lines, so that a value is the same by either path. Not here: what there is to do (`codec.types`).
 """
 
 from __future__ import annotations

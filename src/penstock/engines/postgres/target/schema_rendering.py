@@ -1,4 +1,4 @@
-"""How PostgreSQL has what a table of another engine has besides columns and keys. Pure.
+"""What a table of another engine has besides columns and keys, as PostgreSQL has it. Pure.
 
 Not here: the statements (`shaped.py`).
 """
@@ -58,7 +58,7 @@ def index_part(
     column: ColumnDefinition,  # noqa: ARG001 - the port's
     mapping: Mapping,
 ) -> tuple[IndexPart, int] | str:
-    """See `SchemaTarget`. What may be longer than a page would refuse rows, and not the index."""
+    """See `SchemaTarget`. An index over long values would be made, and then refuse rows."""
     if part.prefix:
         return f"it is over the beginning of {part.column}"
     base = base_of(mapping.target_type)
@@ -72,5 +72,5 @@ def index_part(
 
 
 def refuses(key: ForeignKey) -> str:  # noqa: ARG001 - the port's
-    """Nothing: what is not captured, or no key, is found when they are made (`referable`)."""
+    """Nothing: tables not captured and columns that are no key are found later (`referable`)."""
     return ""

@@ -99,7 +99,7 @@ def _staging_error(writer: PostgresStagingWriter, error: Exception) -> PenstockE
     state = getattr(error, "sqlstate", None) or ""
     said = " ".join(str(error).split())
     message = f"staging {writer.table} into {quoted(SCHEMA, writer.staging)}: {said}"
-    # Without a word of the server behind it, this one tells of a value that has no binary form.
+    # Without a message of the server's after it, this one means a value that has no binary form.
     unsendable = said.endswith("Error occurred writing COPY data:")
     lost = not state or state.startswith(("08", "57", "53"))
     if isinstance(error, adbc_driver_manager.OperationalError) and lost and not unsendable:
@@ -136,7 +136,7 @@ def _connection(url: str) -> Any:
 
 
 def _forget(url: str) -> None:
-    """Drop a connection after an error: it may stand in the middle of a COPY."""
+    """Drop a connection after an error: it may be in the middle of a COPY."""
     connection = _connections.pop(_place(url), None)
     if connection is not None:
         try:
