@@ -1,4 +1,4 @@
-"""Tables that stand apart: which state follows which, and what batches leave out."""
+"""Table syncs: which state follows which, and what batches leave out."""
 
 from __future__ import annotations
 

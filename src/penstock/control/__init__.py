@@ -1,2 +1,1 @@
-"""Wires the packages together: configuration, supervisor, handover, progress, lag, doctor, "
-"verify, demo."""
+"""Wires the packages: configuration, supervisor, handover, progress, lag, doctor, verify, demo."""

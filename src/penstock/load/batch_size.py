@@ -2,7 +2,7 @@
 
 One connection applies, batch after batch; while it waits for rows nothing is applied. So a batch
 that is staged meanwhile is about as large as what can be staged in that time, and the first one
-after a pause is small. Pure. Not here: which segments there are (`loader.py`).
+after a pause is small. Pure.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The bulk load: tables copied in chunks by Spark tasks at a consistent point, then their keys.
 
-A killed load goes on where it was as long as the snapshot of its plan lives; when that is gone,
+A killed load goes on where it was as long as the snapshot of its plan exists; when that is gone,
 tables that are not finished are emptied and begun afresh at a new consistent point, each table
 remembering its own, so that the loader knows which changes its rows already hold. Not here: where
 consistent points and chunk plans come from (the `Planner`, given by the caller), and one chunk's
@@ -61,7 +61,7 @@ class BulkUnsettled(PenstockError):
 
 
 class BulkStopped(PenstockError):
-    """The bulk load was told to stop; what is committed is kept."""
+    """The bulk load was stopped; what is committed is kept."""
 
     code = "LD48"
 
@@ -72,9 +72,9 @@ class BulkOptions:
 
     servers: both, unless they have the same types. replaces: rows of a target table that no
     plan of this load put there may go. adds_foreign_keys: False leaves them to
-    `finish_foreign_keys`, also where all tables stand at one position. beside: changes are applied
-    meanwhile by the same session, and a slot is left to them. keys_directory: where it is written
-    down which unique keys wait for changes to be applied; None: no changes follow, and none waits.
+    `finish_foreign_keys`, also where all tables are at one position. beside: changes are applied
+    meanwhile by the same session, and a slot is left to them. keys_directory: of the file with the
+    unique keys that wait for changes to be applied; None: no changes follow, and none waits.
     shift: what the change log adds to the source's positions.
     """
 
@@ -106,8 +106,8 @@ class BulkResult:
     """What a bulk load did. rows: per source table, in all, also those of earlier runs.
 
     positions: per source table its consistent point as an ordered number. notes: sentences for
-    the user: what was begun afresh and why, what the target lacks. foreign_keys_pending: tables
-    stand at different positions, so their foreign keys have to wait (`finish_foreign_keys`), until
+    the user: what was begun afresh and why, what the target lacks. foreign_keys_pending: tables are
+    at different positions, so their foreign keys have to wait (`finish_foreign_keys`), until
     changes are applied up to `settled`.
     """
 
@@ -146,7 +146,7 @@ def load_in_bulk(
 
 
 def finish_foreign_keys(options: BulkOptions, definitions: Sequence[TableDefinition]) -> list[str]:
-    """Add the foreign keys that had to wait; call when all tables stand at one position.
+    """Add the foreign keys that had to wait; call when all tables are at one position.
 
     That is when the loader has applied everything before the greatest consistent point. Does
     nothing when they are there. Returns notes as `add_foreign_keys` does.
@@ -213,7 +213,7 @@ class _Load:
         self.teller.tell(self.target, phase)
 
     def wait_while_paused(self) -> None:
-        """Begin nothing while the action is PAUSE. Raises BulkStopped when told to stop."""
+        """Begin nothing while the action is PAUSE. Raises BulkStopped on a request to stop."""
         told = False
         while True:
             word = self.target.read_action()
@@ -496,7 +496,7 @@ class _Load:
     # -- after the rows ----------------------------------------------------------------------------
 
     def add_all_keys(self) -> None:
-        """Keys, indexes and statistics; then foreign keys, if all tables stand alike.
+        """Keys, indexes and statistics; then foreign keys, if all tables are at one position.
 
         Not of tables that an earlier load has finished: those follow the log, and may lack what
         their definitions at the source have by now.

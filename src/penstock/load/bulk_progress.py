@@ -1,7 +1,7 @@
 """How far the bulk load is: read from the target, never from what a worker believes.
 
 Rows of finished chunks come from their DL rows, rows under way from pg_stat_progress_copy.
-`run/bulk.json` holds the last reading for `penstock status`. Not here: drawing bars.
+`run/bulk.json` holds the last reading for `penstock status`.
 """
 
 from __future__ import annotations

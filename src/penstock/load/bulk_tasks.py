@@ -1,7 +1,4 @@
-"""How the chunks of a bulk load are shared out among Spark's tasks. Pure.
-
-Not here: how a table is cut into chunks (the planner's), and what a task does (`chunk.py`).
-"""
+"""How the chunks of a bulk load are shared out among Spark's tasks. Pure."""
 
 from __future__ import annotations
 

@@ -178,8 +178,8 @@ class Fold:
     def __init__(self, relation: Relation, *, overlaps: bool = False) -> None:
         """Nothing is in it yet.
 
-        overlaps: the target may have some of these changes already. A row that they make and take
-        away again may be there then, copied in between: its key is deleted as well.
+        overlaps: the target may have some of these changes already. A row that they insert and
+        delete again may be there then, copied in between: its key is deleted as well.
         """
         self._overlaps = overlaps
         self._relation = relation
@@ -226,7 +226,7 @@ class Fold:
             raise inconsistent(self._relation, "before images that lack columns of the key")
 
     def finish(self) -> Net:
-        """Come to the net result of all frames added. Raises LogInconsistent."""
+        """The net result of all frames added. Raises LogInconsistent."""
         net = self._net()
         net.counts = self._counts(net)
         return net
@@ -360,7 +360,7 @@ class _Walk:
         return [lineage for lineage in self._at.values() if lineage is not None]
 
     def alive_new(self) -> list[bool]:
-        """For each of alive(): whether the key it ends under was nobody's before the batch."""
+        """For each of alive(): whether no row had its final key before the batch."""
         return [
             code not in self._existed for code, lineage in self._at.items() if lineage is not None
         ]

@@ -1,7 +1,4 @@
-"""State files that another process replaces, read again only when they were replaced.
-
-Not here: what they hold (`model.table_requests`, `deferred_keys.py`).
-"""
+"""State files that another process replaces, read again only when they were replaced."""
 
 from __future__ import annotations
 

@@ -6,9 +6,9 @@ answers in held.json with the same nonce:
 1. hold `{nonce}`: the loader finishes its batch, begins no other, answers `{nonce, gsn, position}`.
 2. hold `{nonce, until}`: it applies exactly the rows with position < until, as soon as the log
    reaches so far, and answers `{nonce, ..., reached: until}`.
-3. hold.json is gone: it goes on as always.
+3. hold.json is gone: it goes on as usual.
 
-A hold counts only while its maker holds the lock HOLD.LOCK: one that was killed holds nobody up.
+A hold counts only while its maker holds the lock HOLD.LOCK: that of a killed one is ignored.
 Positions are ordered numbers. Not here: the loader's loop (`loader.py`) and verify itself.
 """
 

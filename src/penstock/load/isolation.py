@@ -2,8 +2,7 @@
 
 With `onTableError = "isolate"` an error that names a table takes that table out of the batches,
 where its changes end: a row of `wirekite_apart` says so (`ports/table_sync.py`), and a file below
-state/ says why, for displays. Rows come back by a copy (`penstock table resync`). Not here:
-applying (`sql_target.py`).
+state/ says why, for displays. Rows come back by a copy (`penstock table resync`).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolations:
-    """All that were, one per table, also of tables that are back by now."""
+    """All tables that were left behind, also those that are back by now."""
 
     tables: tuple[Isolation, ...] = ()
 
@@ -75,7 +74,7 @@ class Isolating(Protocol):
 
 
 class BrokenTables:
-    """Tables that are to be left behind next. errors: of each, why. Used by the loader's thread."""
+    """Tables that are to be left behind next, each with its error. Used by the loader's thread."""
 
     def __init__(self, options: Isolating, files: Files = REAL_FILES) -> None:
         """None yet."""
@@ -104,7 +103,7 @@ class BrokenTables:
         return True
 
     def keep(self) -> None:
-        """Write down why, before the target says that they are. Raises DiskFull, FileFailed."""
+        """Record why, before the target says so. Raises DiskFull, FileFailed."""
         known = read_isolations(self._options.state_directory, self._files)
         for table, error in self.errors.items():
             code = str(error.as_dict()["code"])
@@ -113,7 +112,7 @@ class BrokenTables:
         checkpoint.save(path, Isolations(tables=tuple(known.values())), self._files)
 
     def take(self) -> list[PenstockError]:
-        """They are left behind; why."""
+        """The errors, once the tables are left behind."""
         errors = list(self.errors.values())
         self.errors.clear()
         return errors

@@ -1,7 +1,7 @@
 """The Java process that Spark runs in: which one, started, connected to, given up.
 
 pyspark can start it too, but does not expose the process before it answers, so that it could not be
-ended meanwhile. Not here: what is done in it (`session.py`).
+ended meanwhile.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Start:
                 self._process.kill()
 
     def took(self, process: subprocess.Popen[bytes] | None) -> None:
-        """Note which process to kill; None when there is none (any more)."""
+        """Note which process to kill; None: there is none, or none any more."""
         with self._lock:
             self._process = process
             if process is not None and self.given_up:

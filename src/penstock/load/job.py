@@ -1,7 +1,7 @@
 """The task code of the one Spark job per batch: read frames, fold, stage. Runs in the workers.
 
 One task fills one merge table (or one bucket of it) over a connection that the worker keeps.
-It goes one way: the task's frames (here) are folded (`fold.py`), and the rows that are left
+A task is a pipeline: its frames (here) are folded (`fold.py`), and the rows that are left
 (`net_rows.py`) are handed to the writer of the target's engine.
 Nothing here touches a base table: what a dying worker leaves behind is emptied before the next
 try. Not here: what tasks there are (`plan.py`), starting the job (`stage.py`).

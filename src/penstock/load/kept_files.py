@@ -3,7 +3,7 @@
 Applied segments cost disk space but are useful: a target that loses its last commits in
 a crash needs them, and `read_log` and `penstock log` show what came. So with removeFiles = false
 they stay up to an age and up to a total size. Consumers' links are names of their own and keep what
-they need. Not here: which segments are applied to every table (`loader.py`).
+they need.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class KeptFile:
 
 
 def outlived(files: Sequence[KeptFile], keeping: Keeping) -> list[SegmentFile]:
-    """Those that go, oldest first, up to the first that stays: the log gets no hole. Pure."""
+    """Those to remove, oldest first, up to the first that stays: the log gets no gap. Pure."""
     total = sum(file.size_bytes for file in files)
     gone: list[SegmentFile] = []
     for file in files:

@@ -1,7 +1,4 @@
-"""How long it took until something was visible: a histogram with fixed buckets, as Prometheus has.
-
-Not here: what is measured (`loader.py`), and how it is shown.
-"""
+"""How long it took until something was visible: a histogram as Prometheus has it."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 While a batch is applied the next one is staged beside it. Obeys wirekite_action, a stop request
 (at a batch's end), and verify's hold: each of them abandons what is staged ahead. What may be tried
-again is: a lost connection, a killed worker, a dead JVM; each time from the target's own word on
-how far it is applied, so that a COMMIT whose answer was lost counts once. Not here: staging
-(`prefetch.py`) and applying (`sql_target.py`) a batch.
+again is: a lost connection, a killed worker, a dead JVM; each time from what the target says is
+applied, so that a COMMIT whose answer was lost counts once. Not here: staging (`prefetch.py`) and
+applying (`sql_target.py`) a batch.
 """
 
 from __future__ import annotations
@@ -251,12 +251,12 @@ class Loader:
         return True
 
     def _once_held(self, hold: Hold) -> bool:
-        """Stand still, or apply what was committed before the hold's position and no more."""
+        """Wait, or apply what was committed before the hold's position and no more."""
         if self._held(hold):
             self._show("held")
             self._wait(POLL_S)
             return False
-        assert hold.until is not None, "only a position can be ahead of a loader that stands"
+        assert hold.until is not None, "only a hold with a position lets a loader apply"
         files = self._next_files(self._applied)
         if not files:
             self._show("waiting")
@@ -313,7 +313,7 @@ class Loader:
         self._files_applied.dispose(staged.whole, self._apart.segment_needed(self._applied))
 
     def _measure(self, staged: Batch) -> None:
-        """How long what has just become visible was on its way."""
+        """Measure the time from commit to visibility of what was just applied."""
         now_us = self._clock.now_us()
         for sent_us in staged.heartbeats:
             self.state.heartbeats.observe((now_us - sent_us) / 1e6)
@@ -336,7 +336,7 @@ class Loader:
         return done
 
     def _batch(self, files: list[SegmentFile], before: int) -> bool:
-        """Stage and apply just this; False when told to stop meanwhile."""
+        """Stage and apply just this; False when stopped meanwhile."""
         assert self._ahead is not None
         self._ahead.request(Wanted(applied=self._applied, look=lambda: files, before=before))
         staged = None
@@ -371,10 +371,10 @@ class Loader:
         )
         self._show("applying")
 
-    # --- tables apart -----------------------------------------------------------------------------
+    # --- table syncs ------------------------------------------------------------------------------
 
     def _move_tables(self) -> None:
-        """Let tables leave the batches, and come back; see `apart.py`."""
+        """Let tables leave the batches, and come back; see `ports/table_sync.py`."""
         assert self._target is not None
         self._apart.look()
         due = self._apart.due(self._applied)
@@ -408,7 +408,7 @@ class Loader:
         return self._batch_options() != self._ahead_options
 
     def _catch_up(self) -> bool:
-        """Apply a batch of one table that comes back, when one is staged; whether it was."""
+        """Apply a batch of one table that catches up, when one is staged; whether it was."""
         assert self._target is not None
         found = self._apart.staged(self._applied, self._next_files, self._ahead_of)
         if found is None:
@@ -448,7 +448,7 @@ class Loader:
     # --- holds ------------------------------------------------------------------------------------
 
     def _held(self, hold: Hold) -> bool:
-        """Answer a hold; whether to stand still."""
+        """Answer a hold; whether to wait."""
         reached = hold.until is not None and self._covered() >= hold.until
         if hold.until is not None and not reached:
             return False

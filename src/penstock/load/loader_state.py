@@ -20,9 +20,9 @@ class LoaderState(msgspec.Struct, kw_only=True):
     by this process. commit_time_us: of the last applied commit. seconds: of each step of the last
     batch; its staging may have run while the batch before was applied. heartbeats: how long each
     took from before its commit at the source until it was visible, by this machine's clock.
-    commits: the same from the commit of each batch's last transaction, which is told by the
-    source's clock. problem: what failed last, since problem_since_us, to be tried again at
-    next_try_us; empty and 0 once it has worked.
+    commits: the same from the commit of each batch's last transaction, by the source's clock.
+    problem: what failed last, since problem_since_us, to be tried again at next_try_us; empty and 0
+    once it has worked.
     """
 
     pid: int

@@ -52,8 +52,8 @@ class RelationUse:
 class SegmentView:
     """What planning must know of a segment: no rows. frames: of rows, in file order.
 
-    trx_from: tells the number of its first transaction at a position or behind it, the one behind
-    its last for none.
+    trx_from: gives the number of its first transaction at a position or behind it; without one,
+    that of its last plus one.
     """
 
     number: int
@@ -196,7 +196,7 @@ class _Places:
 
 @dataclass(slots=True)
 class _Table:
-    """One table's story in the batch."""
+    """What happens to one table in the batch."""
 
     frames: list[tuple[FrameRef, Relation]] = field(default_factory=list)
     versions: list[tuple[int, Relation]] = field(default_factory=list)

@@ -1,11 +1,11 @@
-"""Batches staged by a thread of its own, so that the next one waits when one is applied.
+"""Batches staged by a thread of its own, so that the next is ready when one has been applied.
 
-One errand at a time: look for segments behind a position until there are some, then stage them.
+One request at a time: look for segments behind a position until there are some, then stage them.
 The loader asks for the next batch before it applies the one in hand; so at most one is staged
 ahead, in the other set of merge tables. Whatever makes the loader stop, hold or begin again
-abandons the errand: what it staged is emptied by the next one.
+abandons the request: what it staged is emptied by the next one.
 
-The thread works on a connection of its own. Everything but the errand itself runs in the thread of
+The thread works on a connection of its own. Everything but the request itself runs in the thread of
 the loader. Not here: staging (`stage.py`), and when a batch may be applied (`loader.py`).
 """
 
@@ -57,7 +57,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class _Request:
-    """One errand: what its thread and the loader tell each other."""
+    """One request, shared by its thread and the loader."""
 
     wanted: Wanted
     abandoned: threading.Event = field(default_factory=threading.Event)
@@ -92,7 +92,7 @@ class StagePrefetch:
 
     @property
     def is_asked(self) -> bool:
-        """Whether a batch is on its way, or waits to be fetched."""
+        """Whether a batch is being staged, or waits to be fetched."""
         return self._request is not None
 
     @property
@@ -114,7 +114,7 @@ class StagePrefetch:
         request.thread.start()
 
     def applied(self) -> None:
-        """The batch told as `applying` needs its merge tables no more."""
+        """The batch given as `applying` needs its merge tables no more."""
         self._applying = None
 
     def fetch(self, timeout_s: float) -> Batch | None:
@@ -154,7 +154,7 @@ class StagePrefetch:
         if stager is not None:
             stager.close()
 
-    # --- in the errand's thread -------------------------------------------------------------------
+    # --- in the request's thread ------------------------------------------------------------------
 
     def _run(self, request: _Request) -> None:
         try:

@@ -66,9 +66,9 @@ class LogForeign(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """A batch that waits in merge tables to be applied.
+    """A batch that is staged in merge tables, to be applied.
 
-    before, after: where the target must stand and will stand. place: which set of merge tables
+    before, after: where the target must be and will be. place: which set of merge tables
     holds it; extra: those of them that no other batch needs. is_cut: it ends inside its last file
     (a hold). whole: files that are done with once it is applied; size_bytes: theirs.
     source_engine: whose types the relations have. seconds: per step.
@@ -360,12 +360,12 @@ class Stager:
 
 
 def _source_engine(source: Mapping[str, str]) -> str:
-    """Whose types a log has; flavours of an engine are told apart where their types differ."""
+    """Whose types a log has; flavours of an engine count as different where their types differ."""
     return source.get("flavour") or source.get("engine", "")
 
 
 def _end(segments: Sequence[Segment], applied: Applied, before: int) -> Applied:
-    """Where the target will stand after this batch."""
+    """Where the target will be after this batch."""
     last = segments[-1]
     if before == POSITION_MAX:
         return applied_behind(last)

@@ -1,9 +1,9 @@
-"""The loader's tables that stand apart: what is asked for them, and their own batches.
+"""The loader's table syncs: what is requested for tables, and batches of one table alone.
 
-Asked by the loader between two of its batches. It reads the requests, says which tables the batches
-of all leave out, has rows copied by the `Copier`, and stages batches of one table that catches up,
-on a thread of its own while the others flow on. Applying is the loader's, one batch after the
-other. Not here: which state follows which (`apart.py`), copying rows (`control.table_copy`).
+The loader calls it between two of its batches. It reads the requests, says which tables the common
+batches leave out, has rows copied by the `Copier`, and stages batches of one table that catches up,
+on a thread of its own while the others flow on. The loader applies them, one batch after the other.
+Not here: which state follows which (`ports/table_sync.py`), copying rows (`control.table_copy`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Copier(Protocol):
 
 
 class TableSyncFlow:
-    """What the loader knows of tables apart. Used by its thread alone."""
+    """What the loader knows of the table syncs. Used by its thread alone."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class TableSyncFlow:
         self._ahead: StagePrefetch | None = None
         self._joining: TableName | None = None
 
-    # -- what batches of all tables are told -------------------------------------------------
+    # -- what the common batches must know ---------------------------------------------------
 
     def connected(self, rows: Mapping[TableName, TableSync]) -> None:
         """What the target says; read again after every failure."""
@@ -92,7 +92,7 @@ class TableSyncFlow:
         self.look()
 
     def look(self) -> bool:
-        """See what is asked now; whether that is something else than before."""
+        """Read the requests; whether they differ from before."""
         requests, answers = self._requests.look(), self._answers.look()
         return requests or answers
 
@@ -109,7 +109,7 @@ class TableSyncFlow:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a table is on its way back to the others."""
+        """Whether a table is copied or catches up, or will be."""
         apart = any(row.state in BUSY for row in self.rows.values())
         return apart or bool(moves_open(self.rows, self._requests.value, self._answers.value))
 
@@ -138,7 +138,7 @@ class TableSyncFlow:
         return [isolated(self.rows.get(table), table, applied) for table in tables]
 
     def took(self, rows: Iterable[TableSync]) -> None:
-        """These rows are in the target."""
+        """Note that these rows are in the target."""
         for row in rows:
             before = self.rows.get(row.table)
             if before is not None and before.state is SyncState.COPYING and self._copier:
@@ -189,7 +189,7 @@ class TableSyncFlow:
         )
 
     def is_near(self, applied: Applied) -> bool:
-        """Whether a batch is being staged with which a table may meet the others, if they wait."""
+        """Whether a batch is being staged that may bring a table to where the others are."""
         row = self.rows.get(self._joining) if self._joining is not None else None
         return (
             row is not None
@@ -224,7 +224,7 @@ class TableSyncFlow:
 def moves_open(
     rows: Mapping[TableName, TableSync], requests: TableRequests, answers: CaptureAnswers
 ) -> list[TableSync]:
-    """What is asked and not begun."""
+    """Moves that are requested and not begun."""
     return moves(rows, requests, answers, Applied(), copied={})
 
 

@@ -1,4 +1,4 @@
-"""What the bulk load asks of a source and a target, whichever engines they are; and its nouns.
+"""What the bulk load needs of a source and a target, whichever engines they are; and its nouns.
 
 Rows: a worker's `BulkReader` gives them, its `BulkWriter` takes them. The driver asks a
 `BulkTarget` for tables, keys and what is loaded. The engines are found by their URLs. Not here:
@@ -196,7 +196,7 @@ class Lines(Protocol):
 class BulkReader(Protocol):
     """A worker's session at the source, in the snapshot of a plan.
 
-    A writer of the same engine may recognise it and take the rows in a shorter way.
+    A writer of the same engine may recognise it and pass the rows on unparsed.
     """
 
     def was_rewritten(self, task: ChunkTask) -> bool:

@@ -54,8 +54,8 @@ class SourceState:
     """Where the source is. Positions are 0 where there is none; bytes behind the slot with them.
 
     now_us: the source's clock when it was asked, microseconds since 1970 UTC: commit times are of
-    it. A server without slots knows nothing of us: there slot_exists says that there is a log,
-    slot_active that an extractor runs, confirmed is the log's end; and unread is set.
+    it. A server without slots does not know this pipeline: there slot_exists says that there is a
+    log, slot_active that an extractor runs, confirmed is the log's end; and unread is set.
     bytes_between: of the source's log between two positions; also called after the reader is
     closed.
     """

@@ -1,7 +1,7 @@
 """What the change loader asks of a target of any kind: batches, each applied with its progress.
 
 Small, so that what is no database can be one: a table format on files needs no more than this. How
-a database is loaded, through merge tables, stands behind it (`penstock.load.sql_target`, which asks
+a database is loaded, through merge tables, is behind it (`penstock.load.sql_target`, which asks
 an engine by `ports/target.py`). Not here: which batch and when (`penstock.load.loader`).
 """
 
@@ -53,12 +53,12 @@ class Batch(Protocol):
 
     @property
     def before(self) -> Applied:
-        """Where the target must stand."""
+        """Where the target must be."""
         ...
 
     @property
     def after(self) -> Applied:
-        """Where it will stand."""
+        """Where it will be."""
         ...
 
     @property
@@ -146,23 +146,23 @@ class Target(Protocol):
     ) -> Mapping[str, float]:
         """Apply a batch with its progress: all of it, or nothing; the seconds of each step.
 
-        The target then stands at `batch.after`. apart: the batch is of this table alone, which
-        then stands behind it; at: where the target stands and stays. Raises AppliedByAnother where
-        the target does not stand where the batch begins. An error may come though all was applied
-        (a lost COMMIT): what `bind` of a new connection says is so.
+        The target is then at `batch.after`. apart: the batch is of this table alone, which is then
+        behind it; at: where the target is and stays. Raises AppliedByAnother where the target is
+        not where the batch begins. An error may come though all was applied (a lost COMMIT): what
+        `bind` of a new connection says is so.
         """
         ...
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
-        """The tables that stand, or stood, apart from the flow."""
+        """The tables that have, or had, a table sync."""
         ...
 
     def write_table_sync(self, rows: Sequence[TableSync], *, at: Applied) -> None:
-        """Insert or replace rows of tables: all, or none. at: where the target stands."""
+        """Insert or replace rows of tables: all, or none. at: where the target is."""
         ...
 
     def take_notes(self) -> list[tuple[TableName, str]]:
-        """Changes of shape that could not be carried out since the last call, by table."""
+        """Changes of shape that could not be applied since the last call, by table."""
         ...
 
     def forget(self) -> None:

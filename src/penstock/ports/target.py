@@ -351,8 +351,7 @@ class SqlTarget(Protocol):
         ...
 
     def mend(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
-        """Add to the target what these merges were refused for, if possible; whether it was "
-        "added."""
+        """Add to the target what these merges were refused for, if possible; whether it was."""
         ...
 
     def drop_merge_tables(self, names: Iterable[str]) -> None:

@@ -1,8 +1,4 @@
-"""Asking a target for what its tables of schema or database `wirekite` say, again and again.
-
-Not here: what is made of it (`penstock.control.target_state`), and the loader's own connection
-(`target.py`).
-"""
+"""Asking a target for what its tables of schema or database `wirekite` say, again and again."""
 
 from __future__ import annotations
 

@@ -27,8 +27,7 @@ STAGER_NAME = "penstock stager"
 
 
 class MySQLTargetEngine:
-    """See `Engine`. Applying and staging share `unsure`: what one learns of tables, the other "
-    "heeds."""
+    """See `Engine`. What applying learns of tables, staging heeds, too: they share `unsure`."""
 
     errors: tuple[type[BaseException], ...] = (pymysql.Error,)
     ddl_commits = True

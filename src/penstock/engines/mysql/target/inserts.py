@@ -1,7 +1,7 @@
 """The lines of LOAD DATA as INSERT statements, for servers that take no LOAD DATA LOCAL. Pure.
 
 Lines and literals have the same escapes (`rows.FIELDS`), so whole blocks are turned into values by
-replacing what separates them. Not here: where lines come from, and sending (`chunk.py`).
+replacing what separates them.
 """
 
 from __future__ import annotations

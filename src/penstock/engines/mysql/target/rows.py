@@ -1,6 +1,6 @@
 """Merge rows as bytes: lines for LOAD DATA, or tuples for a multi-row INSERT. Pure, vectorized.
 
-Text is UTF-8 whatever the connection's character set. Not here: sending them (`send.py`).
+Text is UTF-8 whatever the connection's character set.
 """
 
 from __future__ import annotations

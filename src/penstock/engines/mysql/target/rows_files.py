@@ -2,8 +2,7 @@
 
 One folder for each batch that is staged. What they hold can be had again from the change log at any
 time: nothing is synced, and whatever a killed process left is removed when the next one begins.
-A file that is not as it was written is refused. Not here: what they hold (`direct.py`,
-`replay.py`).
+A file that is not as it was written is refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a table of another engine has besides columns and keys, as MySQL and MariaDB have it. Pure.
-
-Not here: the statements (`shapes.py`).
-"""
+"""What a table of another engine has besides columns and keys, as MySQL and MariaDB have it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A source's types in this target, by the one table of types (`codec.types`).
 
-Pure. Not here: the table itself, and making tables (`schema.py`).
+Pure.
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ UNSURE_FOR_S = 600.0
 
 
 class UnsureTables:
-    """Filled by the applying side, read by the staging side; shared by all connections of a "
-    "load."""
+    """Filled by the applying side, read by the staging side; one for all connections of a load."""
 
     def __init__(self, clock: Clock = REAL_CLOCK) -> None:
         """None yet."""

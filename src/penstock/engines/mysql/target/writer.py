@@ -1,6 +1,4 @@
-"""Rows of a worker's task into a merge table, or into a file of ours where the table takes them "
-"directly. Not here: sending (`send.py`), what files hold (`direct.py`, `replay.py`).
-"""
+"""Rows of a worker's task into a merge table, or into files where the table takes rows directly."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What is decided about a bulk load's tables before the first row: refusals and formats.
 
-Reads the target at most. Not here: whose rows a table holds (`ledger.next_step`).
+Reads the target at most.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The target's half of the bulk load's ledger: `wirekite.bulk_table`, tables begun, finished.
-
-Not here: the DL rows of chunks (`progress.py`), what is planned (`penstock.load.ledger`).
-"""
+"""The target's half of the bulk load's ledger: `wirekite.bulk_table`, tables begun, finished."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 One thread and no waiting on one side while the other could go on. Where both sockets carry the
 protocol as it is, `relay.py` passes whole blocks on; under TLS libpq's calls are used, row by row,
-joined to large buffers. The bytes are not looked at. Not here: what is copied and what is recorded
-of it (`chunk.py`).
+joined to large buffers. The bytes are not looked at.
 """
 
 from __future__ import annotations

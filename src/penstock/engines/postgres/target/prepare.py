@@ -1,7 +1,7 @@
 """What our own process does to values of another engine's rows before they are folded and sent.
 
 Only PostgreSQL refuses some texts that other servers have. The bulk load does the same to its
-lines, so that a value is the same by either path. Not here: what there is to do (`codec.types`).
+lines, so that a value is the same by either path.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the target may refuse while a batch is applied, each as a typed error that says what to do.
-
-Not here: the statements (`merge.py`) and their order (`apply.py`).
-"""
+"""What the target may refuse while a batch is applied: typed errors that say what to do."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ libpq returns one row per call, which costs several times what moving it costs. 
 alike in both directions, so the frames are passed on unchanged: psycopg logs in and does everything
 else, and for the time of one COPY, while both connections are idle, this module uses their sockets.
 It leaves them as it found them, at ReadyForQuery with nothing unread, or closes them. Works only
-where the socket has the plain protocol: `plain` says so. Not here: the same through libpq, for TLS
-(`pipe.py`).
+where the socket has the plain protocol: `plain` says so;
+the same through libpq, for TLS, is in `pipe.py`.
 Source: PostgreSQL manual, "COPY Operations" and "Message Formats".
 """
 

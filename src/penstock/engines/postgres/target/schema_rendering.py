@@ -1,7 +1,4 @@
-"""What a table of another engine has besides columns and keys, as PostgreSQL has it. Pure.
-
-Not here: the statements (`shaped.py`).
-"""
+"""What a table of another engine has besides columns and keys, as PostgreSQL has it. Pure."""
 
 from __future__ import annotations
 

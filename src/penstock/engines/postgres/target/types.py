@@ -1,7 +1,6 @@
 """Types and names on their way to the target: namespaces mapped, values staged, casts.
 
-Pure. Not here: what the target's catalogue says (`target.py`) and the statements (`schema.py`,
-`merge.py`).
+Pure.
 """
 
 from __future__ import annotations
