@@ -30,7 +30,7 @@ from bench.harness import ROUND_COUNT, Comparison, Contender, Measurement, TreeS
 from bench.workload_mysql import DATABASE, Made, MySQLWorkload, row_count
 from penstock.engines.mysql.connect import Connection, connect, rows, run
 from penstock.engines.mysql.source.beginning import find_beginning
-from penstock.engines.mysql.source.engine import MySQLEngine
+from penstock.engines.mysql.source.source_engine import MySQLEngine
 from penstock.extract.extractor import ExtractOptions, Extractor
 from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions

@@ -17,7 +17,7 @@ from bench.bench_loader import Always
 from bench.harness import arguments, describe_machine
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
-from penstock.engines.postgres.source.engine import PostgresEngine
+from penstock.engines.postgres.source.source_engine import PostgresEngine
 from penstock.extract.extractor import ExtractOptions, Extractor
 from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions

@@ -38,7 +38,7 @@ def extract_once(url: str, directory: str, slot: str, end: int, *, streams: bool
     """
     from penstock.codec.postgres.lsn import Lsn
     from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
-    from penstock.engines.postgres.source.engine import PostgresEngine
+    from penstock.engines.postgres.source.source_engine import PostgresEngine
     from penstock.extract.extractor import ExtractOptions, Extractor
 
     with open_catalog(url) as catalog:

@@ -60,7 +60,7 @@ READER_ROWS = 50_000  # of a contender that would take minutes for all
 def extract_once(url: str, directory: str, begin: str, row_count: int) -> None:
     """Child process: extract until the log holds all rows; prints what it took as JSON."""
     from penstock.engines.mysql.source.beginning import find_beginning
-    from penstock.engines.mysql.source.engine import MySQLEngine
+    from penstock.engines.mysql.source.source_engine import MySQLEngine
     from penstock.extract.extractor import ExtractOptions, Extractor
 
     beginning = find_beginning(url, [f"{DATABASE}.w"], at=BinlogPosition.parse(begin))

@@ -10,7 +10,7 @@ from fix_loader import Applying, LogMaker
 from fix_merge import insert, update
 from fix_mysql_loader import MyStart
 from penstock.engines.mysql.target.rows_files import files_of
-from penstock.load.stage import Staged
+from penstock.load.stage import StagedBatch
 
 TABLES = ("direct", "merged")
 # A trigger makes a table one that needs its merge table.
@@ -30,7 +30,7 @@ def batches_both_ways(
     log: LogMaker,
     columns: Sequence[tuple[str, str, str]],
     rows: Sequence[Sequence[Any]],
-) -> Iterator[Staged]:
+) -> Iterator[StagedBatch]:
     """Two applied batches: row 1 inserted with the first of two rows of values, then updated to
     the second; beside them a row of NULLs each. columns: name, type and neutral type.
     """

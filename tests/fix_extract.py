@@ -13,8 +13,8 @@ from fix_stream import changes_of, run_sql
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.client import open_replication
-from penstock.engines.postgres.source.engine import PostgresEngine
 from penstock.engines.postgres.source.slot import create_slot, ensure_publication
+from penstock.engines.postgres.source.source_engine import PostgresEngine
 from penstock.extract.extractor import ExtractOptions, Extractor, Outcome
 from penstock.log import Segment, list_segments, open_chain
 from penstock.model import Run

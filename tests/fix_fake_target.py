@@ -31,7 +31,7 @@ class State:
 
     log_id: str = ""
     applied: Applied = field(default_factory=Applied)
-    apart: dict[TableName, TableSync] = field(default_factory=dict)
+    table_syncs: dict[TableName, TableSync] = field(default_factory=dict)
     rows: dict[TableName, list[dict[str, Any]]] = field(default_factory=dict)
 
     def take(self, name: TableName, shape: Relation | None, change: Any) -> None:
@@ -141,14 +141,14 @@ class FakeTarget:
         return self.loading.state.applied
 
     def apply(
-        self, batch: Any, *, apart: TableSync | None = None, at: Any = None
+        self, batch: Any, *, table_sync: TableSync | None = None, at: Any = None
     ) -> dict[str, float]:
         """See Target."""
         state = self.loading.copied(at or batch.before)
         for step in batch.steps:
             state.take(*step[2:])
-        if apart is not None:
-            state.apart[apart.table] = replace(apart, applied=batch.after)
+        if table_sync is not None:
+            state.table_syncs[table_sync.table] = replace(table_sync, applied=batch.after)
         else:
             state.applied = batch.after
         faults.point("load.commit.before")
@@ -158,12 +158,12 @@ class FakeTarget:
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
         """See Target."""
-        return dict(self.loading.state.apart)
+        return dict(self.loading.state.table_syncs)
 
     def write_table_sync(self, rows: Sequence[TableSync], *, at: Applied) -> None:
         """See Target."""
         state = self.loading.copied(at)
-        state.apart.update({row.table: row for row in rows})
+        state.table_syncs.update({row.table: row for row in rows})
         self.loading.state = state
 
     def take_notes(self) -> list[tuple[TableName, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.engines.postgres.source.ddl_watch import WatchState
-from penstock.engines.postgres.source.engine import WATCH_FILE
+from penstock.engines.postgres.source.source_engine import WATCH_FILE
 from penstock.engines.postgres.source.table_shape import TableShape
 from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES

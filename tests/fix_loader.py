@@ -14,7 +14,7 @@ from penstock.codec.types import NO_CHOICES
 from penstock.engines.postgres.target.progress import read_applied
 from penstock.load.job import run_tasks
 from penstock.load.sql_target import apply_batch
-from penstock.load.stage import Staged, Stager, open_stager
+from penstock.load.stage import StagedBatch, Stager, open_stager
 from penstock.log.layout import next_segments
 from penstock.log.writer import Writer, WriterOptions
 from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Rows, Run, TableName
@@ -144,7 +144,7 @@ class Applying:
         threads: int = 2,
         after_job: str = "select 1",
         place: int = 0,
-    ) -> Staged:
+    ) -> StagedBatch:
         """Apply all closed segments that are there; after_job: SQL between staging and applying."""
         staged = self.stage(before=before, threads=threads, after_job=after_job, place=place)
         apply_batch(self.target, staged, log_id=self.log_id)
@@ -159,7 +159,7 @@ class Applying:
         threads: int = 2,
         after_job: str = "select 1",
         place: int = 0,
-    ) -> Staged:
+    ) -> StagedBatch:
         """Stage them, and no more."""
         files = next_segments(self.directory, after=self.applied.segment, count_max=100)
         if self._stager is None:

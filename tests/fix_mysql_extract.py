@@ -10,7 +10,7 @@ from fix_extract import QUICK
 from fix_mysql import MySQLServer, database_of
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.source.beginning import find_beginning
-from penstock.engines.mysql.source.engine import MySQLEngine
+from penstock.engines.mysql.source.source_engine import MySQLEngine
 from penstock.extract.extractor import ExtractOptions, Extractor
 from penstock.model.patterns import Selection
 

@@ -18,7 +18,7 @@ from fix_merge import delete, insert, update
 from penstock.model import Column, MarkerKind, Relation, TableName
 from penstock.model.change import COLUMN_RENAMED
 from penstock.ports.policies import ChangeKind, Policies, Policy, SchemaChangeRefused
-from penstock.ports.refusals import KeyNotInTarget, RelationNotCarried
+from penstock.ports.refusals import KeyNotInTarget, ShapeNotApplicable
 from penstock.ports.target import TableRecord
 
 ID = Column(name="id", source_type="integer", neutral="int32", nullable=False)
@@ -361,7 +361,7 @@ class Leniently:
         settle(target, log)
         log.transaction(insert(shaped(ID, N, NAME, version=3), 3, 30, "c"))
         log.close_segment()
-        with pytest.raises(RelationNotCarried, match="earlier column of that name"):
+        with pytest.raises(ShapeNotApplicable, match="earlier column of that name"):
             settle(target, log)
 
     def test_columns_that_are_not_sent(self, begin: Begin, log: LogMaker) -> None:
@@ -522,7 +522,7 @@ class InPlace:
         log.transaction(insert(IN_PLACE, 2, "b", 20))
         log.close_segment()
         later = again(target, policies=Policies(default=Policy.EVOLVE))
-        with pytest.raises(RelationNotCarried, match="has both"):
+        with pytest.raises(ShapeNotApplicable, match="has both"):
             settle(later, log)
         assert later.rows("select id, name from t") == [(1, "a")]
 
@@ -532,5 +532,5 @@ class InPlace:
         both = shaped(ID, TITLE, NAME, N, version=3)
         log.transaction(insert(both, 2, "b", "x", 20))
         log.close_segment()
-        with pytest.raises(RelationNotCarried, match="another column of the old name"):
+        with pytest.raises(ShapeNotApplicable, match="another column of the old name"):
             settle(target, log)

@@ -340,7 +340,7 @@ def test_a_table_that_is_left_out_catches_up(side: Side) -> None:
     assert side.rows() == [(1, "a", 1)]
     assert side.rows("bag") == [(1,), (2,)]
     alone = side.stage(after=row.applied, only=T)
-    side.target.apply(alone, apart=row, at=side.applied)
+    side.target.apply(alone, table_sync=row, at=side.applied)
     assert side.rows() == [(1, "a", 1), (2, "b", 2)]
     assert side.rows("bag") == [(1,), (2,)]
     found = side.connect().read_table_syncs()[T]

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
-from penstock.engines.postgres.source.engine import PostgresEngine
+from penstock.engines.postgres.source.source_engine import PostgresEngine
 from penstock.extract.extractor import ExtractOptions, Extractor
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from penstock.engines.mysql.source.beginning import find_beginning
-from penstock.engines.mysql.source.engine import MySQLEngine
+from penstock.engines.mysql.source.source_engine import MySQLEngine
 from penstock.extract.extractor import ExtractOptions, Extractor
 
 

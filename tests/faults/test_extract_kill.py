@@ -16,13 +16,13 @@ from fix_stream import changes_of, run_sql
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.client import open_replication
-from penstock.engines.postgres.source.engine import PostgresEngine
 from penstock.engines.postgres.source.slot import (
     PositionGone,
     create_slot,
     ensure_publication,
     read_slot,
 )
+from penstock.engines.postgres.source.source_engine import PostgresEngine
 from penstock.extract.extractor import ExtractOptions, Extractor
 from penstock.log import check, list_segments, open_chain, open_segment
 from penstock.model import MarkerKind, Run

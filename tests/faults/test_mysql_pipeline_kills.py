@@ -13,8 +13,8 @@ import pytest
 from fix_kill_chains import EXTRACT_CHAIN, LOAD_CHAIN, kill_along
 from fix_kills import POSTGRES, BankPipeline
 from fix_soak import Story, draw
-from penstock.engines.mysql.source.engine import MySQLEngine
 from penstock.engines.mysql.source.snapshot import open_snapshots
+from penstock.engines.mysql.source.source_engine import MySQLEngine
 from penstock.engines.postgres.handover import prepared
 from penstock.host import faults
 from penstock.log import links

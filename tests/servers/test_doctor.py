@@ -30,7 +30,7 @@ from penstock.engines.postgres.extraction import ensure_slot, read_identity
 from penstock.engines.postgres.handover import prepared
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.engines.postgres.source.client import open_replication
-from penstock.engines.postgres.source.engine import STREAM_FILE
+from penstock.engines.postgres.source.source_engine import STREAM_FILE
 from penstock.engines.postgres.source.source_identity import identify
 from penstock.engines.postgres.standby import PublicationOnPrimary
 from penstock.host import checkpoint

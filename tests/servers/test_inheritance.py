@@ -24,7 +24,7 @@ from penstock.host.errors import StatementInterrupted
 from penstock.model import Identity, MarkerKind, Relation, TableName
 from penstock.ports.bulk import TablePlan
 from penstock.ports.policies import ChangeKind, Policies, Policy
-from penstock.ports.refusals import RelationNotCarried
+from penstock.ports.refusals import ShapeNotApplicable
 
 # Three levels, the lowest in another schema; rows alike on each, as nothing forbids it.
 TREE = """
@@ -227,7 +227,7 @@ def test_an_inherited_column_changes_with_its_tree(start: Start, log: LogMaker) 
     ]
     log.transaction(insert(third, 3, 3), relations=[third])
     log.close_segment()
-    with pytest.raises(RelationNotCarried, match=r"inherits the column from public\.top"):
+    with pytest.raises(ShapeNotApplicable, match=r"inherits the column from public\.top"):
         target.batch()
 
 

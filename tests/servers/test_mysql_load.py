@@ -530,7 +530,7 @@ def test_late_workers_are_refused(my_start: MyStart, log: LogMaker) -> None:
     target.batch()
     layout = MergeLayout(ITEM)
     batch = pa.RecordBatch.from_pylist([{layout.count: 2, "id": 5}], schema=layout.schema)
-    late = sending.Place(
+    late = sending.Destination(
         url=target.url, table=TableName("public", "t"), staging="t_wkm", stamp=0, relation=ITEM
     )
     with pytest.raises(StagingChanged):

@@ -17,7 +17,7 @@ from penstock.codec.types import Engine, parse_choices
 from penstock.engines.mysql.target.types import same_type
 from penstock.host.faults import FaultInjected, armed
 from penstock.model import Column, MarkerKind, PenstockError, TableName
-from penstock.ports.refusals import AppliedByAnother, RelationNotCarried
+from penstock.ports.refusals import AppliedByAnother, ShapeNotApplicable
 
 OLD = relation(("id", "integer", "int32"), ("name", "text", "string"))
 WIDE = relation(
@@ -187,7 +187,7 @@ def test_a_missing_column_is_named(my_start: MyStart, log: LogMaker) -> None:
     log.close_segment()
     with pytest.raises(PenstockError) as caught:
         target.batch()
-    assert isinstance(caught.value, RelationNotCarried)
+    assert isinstance(caught.value, ShapeNotApplicable)
     assert "add column `name`" in caught.value.hint
 
 
@@ -262,7 +262,7 @@ def test_a_loss_that_nobody_has_chosen_for(my_start: MyStart, log: LogMaker) -> 
     new = replace(OLD, columns=(*OLD.columns, added))
     log.transaction(insert(new, 2, "b", float("nan")))
     log.close_segment()
-    with pytest.raises(RelationNotCarried) as caught:
+    with pytest.raises(ShapeNotApplicable) as caught:
         target.batch()
     assert "not a number" in caught.value.message
     choices = parse_choices({"not a number": "null"}, Engine.POSTGRESQL)

@@ -20,7 +20,7 @@ from penstock.engines.mysql.target import rows_files
 from penstock.engines.mysql.target.refusals import RowsUnexpected
 from penstock.engines.mysql.target.rows_files import RowsFile
 from penstock.load.sql_target import apply_batch
-from penstock.load.stage import Staged
+from penstock.load.stage import StagedBatch
 from penstock.model import MarkerKind, PenstockError, TableName
 from penstock.ports.refusals import StagingChanged, UniqueBlocked, ValueRefused
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.server("mariadb")
 AT = dt.datetime
 
 
-def files_of(staged: Staged, *, events: bool = True) -> list[RowsFile]:
+def files_of(staged: StagedBatch, *, events: bool = True) -> list[RowsFile]:
     """The files of a batch; each holds events, or none does."""
     found = [
         file

@@ -23,7 +23,7 @@ def begin_sending(worker: Connection, staging: str, stamp: int) -> None:
     worker.begin()
     sending._check_stamp(
         worker,
-        sending.Place(
+        sending.Destination(
             url="", table=TableName("public", "t"), staging=staging, stamp=stamp, relation=ITEM
         ),
     )

@@ -23,7 +23,7 @@ from penstock.model import (
     TypeDefinition,
     UniqueKey,
 )
-from penstock.ports.refusals import RelationNotCarried, TargetShapeDiffers, TargetTypeMissing
+from penstock.ports.refusals import ShapeNotApplicable, TargetShapeDiffers, TargetTypeMissing
 from penstock.ports.target import TableRecord
 from penstock.sql.shape_changes import shape_changes, shape_of
 
@@ -237,7 +237,7 @@ def test_a_column_the_target_lost_is_not_made_up(target: psycopg.Connection) -> 
     name = TableName("public", "t")
     table = read_target_tables(target, [name])[name]
     for old in (None, shape_of(relation)):
-        with pytest.raises(RelationNotCarried):
+        with pytest.raises(ShapeNotApplicable):
             carry(target, old, relation, table)
 
 

@@ -16,7 +16,6 @@ from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.extraction import ensure_slot
 from penstock.engines.postgres.handover import prepared
 from penstock.engines.postgres.source.client import open_replication
-from penstock.engines.postgres.source.engine import PostgresEngine
 from penstock.engines.postgres.source.slot import SlotInUse, SlotState, drop_slot, read_slot
 from penstock.engines.postgres.source.slot_owner import (
     SlotOfAnother,
@@ -26,6 +25,7 @@ from penstock.engines.postgres.source.slot_owner import (
     disclaim_slot,
     slot_owner,
 )
+from penstock.engines.postgres.source.source_engine import PostgresEngine
 from penstock.extract.extractor import ExtractOptions, Extractor
 from penstock.log.state import load_state
 from penstock.ports.config import Config

@@ -27,11 +27,11 @@ from penstock.control.verify import (
     verify,
 )
 from penstock.engines.postgres.connect import connect
-from penstock.engines.postgres.source.engine import PostgresEngine
+from penstock.engines.postgres.source.source_engine import PostgresEngine
 from penstock.engines.postgres.target import progress
 from penstock.extract.extractor import ExtractOptions, Extractor
 from penstock.host.files import REAL_FILES, DirectoryLock
-from penstock.load.hold import HOLD_FILE, Held, Hold, read_hold, write_held, write_hold
+from penstock.load.hold import HOLD_FILE, Hold, HoldAnswer, read_hold, write_held, write_hold
 from penstock.load.ledger import Ledger, write_ledger
 from penstock.ports.config import Config
 
@@ -221,7 +221,7 @@ class MiniLoader(threading.Thread):
     def obey(self, source: psycopg.Connection, target: psycopg.Connection, hold: Hold) -> None:
         if hold.until is not None:
             self.apply(source, target, None if self.broken else hold.until)
-        held = Held(nonce=hold.nonce, gsn=0, position=0, reached=hold.until)
+        held = HoldAnswer(nonce=hold.nonce, gsn=0, position=0, reached=hold.until)
         write_held(self.config.layout.state, held)
 
     def apply(

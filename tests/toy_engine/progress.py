@@ -96,7 +96,7 @@ class ToyProgress:
         """See Progress."""
         return {row.table: row for row in self.store.all("apart", TableSync).values()}
 
-    apart = read_table_syncs
+    table_syncs = read_table_syncs
 
     def read_left_out(self) -> dict[TableName, frozenset[str]]:
         """See Progress: a table follows every change of its shape."""

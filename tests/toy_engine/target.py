@@ -190,15 +190,15 @@ class ToyTarget(ToyProgress):
             raise AppliedByAnother("somebody else has applied changes", hint="Stop it.")
 
     def apply(
-        self, batch: Any, *, apart: TableSync | None = None, at: Applied | None = None
+        self, batch: Any, *, table_sync: TableSync | None = None, at: Applied | None = None
     ) -> Mapping[str, float]:
         """See Target. Rows and progress are one transaction."""
         with self.store.transaction():
             self._check(at or batch.before)
             for step in batch.steps:
                 take(self.store, target_name(step.table, self._namespaces), step)
-            if apart is not None:
-                self._put_sync(replace(apart, applied=batch.after))
+            if table_sync is not None:
+                self._put_sync(replace(table_sync, applied=batch.after))
             else:
                 self._put_applied(batch.after)
                 for file in batch.whole:
@@ -214,7 +214,7 @@ class ToyTarget(ToyProgress):
         return {}
 
     def _put_sync(self, row: TableSync) -> None:
-        self.store.put("apart", str(row.table), row)
+        self.store.put("table_sync", str(row.table), row)
 
     def write_table_sync(self, rows: Sequence[TableSync], *, at: Applied) -> None:
         """See Target."""

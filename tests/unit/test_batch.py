@@ -114,8 +114,8 @@ class Witness(Target):
         return lambda *_, **__: self.seen.append((name, self.is_open))
 
 
-@pytest.mark.parametrize("apart", [False, True])
-def test_rows_and_what_is_remembered_of_them_are_one_transaction(apart: bool) -> None:
+@pytest.mark.parametrize("alone", [False, True])
+def test_rows_and_what_is_remembered_of_them_are_one_transaction(alone: bool) -> None:
     """The applied position first, so that another loader waits; then CL rows with the rows."""
     target: Any = Witness()
     clock: Any = Clock()
@@ -127,12 +127,12 @@ def test_rows_and_what_is_remembered_of_them_are_one_transaction(apart: bool) ->
         start=1,
         applied=Applied(),
     )
-    apply_batch(target, STAGED, log_id="", clock=clock, apart=row if apart else None, at=at)
+    apply_batch(target, STAGED, log_id="", clock=clock, table_sync=row if alone else None, at=at)
     assert target.seen == [
         ("need", False),
         ("reshape", False),
         ("advance", True),
-        *([("write_table_sync", True)] if apart else []),
+        *([("write_table_sync", True)] if alone else []),
         ("check_staged", True),
         ("apply_phases", True),
         ("end_files", True),

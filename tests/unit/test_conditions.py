@@ -27,7 +27,7 @@ from penstock.host import server_account, server_process
 from penstock.host.files import REAL_FILES, DirectoryLock
 from penstock.host.process import Child, ProcessNotStarted
 from penstock.load.ledger import STATE_FILE, LedgerUnreadable, read_ledger
-from penstock.load.stage import LogForeign, LogGap, Stager
+from penstock.load.stage import LogGap, SegmentForeign, Stager
 from penstock.model import TableDefinition, TableName
 from penstock.ports.bulk import NamesCollide, check_names
 from penstock.ports.config import Config
@@ -39,7 +39,7 @@ from penstock.ports.identity import (
     unreadable,
 )
 from penstock.ports.loading import BatchOptions
-from penstock.ports.policies import SchemaChangeNotCarried
+from penstock.ports.policies import SchemaChangeNotApplied
 from penstock.ports.refusals import StagingLost, TargetSchemaMissing, TargetTableMissing
 from penstock.ports.target import Applied
 from penstock.web import tasks
@@ -91,7 +91,7 @@ def test_a_segment_that_continues_is_taken(stager: Stager, after: int) -> None:
 
 def test_a_segment_of_another_log_is_foreign(stager: Stager) -> None:
     """Whatever its numbers are, and wherever it stands."""
-    with pytest.raises(LogForeign, match="belongs to change log theirs, expected ours"):
+    with pytest.raises(SegmentForeign, match="belongs to change log theirs, expected ours"):
         stager._check([segment("ours", 10, 20), segment("theirs", 20, 30)], Applied(gsn=10))
 
 
@@ -315,4 +315,4 @@ def test_a_worker_whose_connection_broke(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_change_of_shape_that_was_softened() -> None:
     """Kept among the past errors with the table's name."""
-    assert SchemaChangeNotCarried.of("public.t", "x").fields["table"] == "public.t"
+    assert SchemaChangeNotApplied.of("public.t", "x").fields["table"] == "public.t"

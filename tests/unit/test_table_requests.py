@@ -15,7 +15,7 @@ from penstock.control.followed import is_followed
 from penstock.control.table_commands import RequestRefused, TableNotTaken
 from penstock.control.table_list import line_of, lines_from
 from penstock.control.table_requests import read_requests, requested_patterns
-from penstock.engines.mysql.source.engine import NOTES_FILE
+from penstock.engines.mysql.source.source_engine import NOTES_FILE
 from penstock.engines.mysql.source.table_notes import AllNotes
 from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES

@@ -157,13 +157,13 @@ def test_a_table_is_left_behind_where_its_changes_end() -> None:
 
 
 def test_what_batches_leave_out() -> None:
-    """What is apart, and what was added and has perhaps no table in the target yet."""
+    """Tables with a table sync, and what was added and has perhaps no table in the target yet."""
     requests = TableRequests(serial=3, tables=(ADDED,))
     assert left_out([], requests) == {T}
     assert left_out([row(SyncState.FOLLOWING, copy_id=3)], requests) == frozenset()
     assert left_out([row(SyncState.FOLLOWING, copy_id=2)], requests) == {T}
-    apart = [state for state in SyncState if state is not SyncState.FOLLOWING]
-    assert all(left_out([row(state)], TableRequests()) == {T} for state in apart)
+    syncing = [state for state in SyncState if state is not SyncState.FOLLOWING]
+    assert all(left_out([row(state)], TableRequests()) == {T} for state in syncing)
 
 
 def test_segments_are_kept_for_whoever_waits() -> None:

@@ -16,7 +16,7 @@ from penstock.codec.types.forms import Form, Kind
 from penstock.model import ColumnDefinition, PenstockError, TableDefinition, TableName
 from penstock.ports.server_pair import ServerPair
 from penstock.ports.verify import ComparedCell, Dialect, Image, key_columns
-from penstock.sql.read_plan import carried
+from penstock.sql.read_plan import copied_columns
 
 # Kinds whose text can hold anything; of all others it is digits, letters and signs.
 _ANY_TEXT = frozenset({Kind.TEXT, Kind.PADDED, Kind.PRINTED})
@@ -41,7 +41,7 @@ def compared_columns(
     Servers of one engine compute generated columns alike. present: names of the
     target's columns, as it has them.
     """
-    names = {column.name for column in carried(definition, servers)}
+    names = {column.name for column in copied_columns(definition, servers)}
     source, target = dialects
     if source is target:
         names |= {

@@ -217,7 +217,7 @@ class StatusReader:
 
     def _tables(self, target: TargetState) -> tuple[TableLine, ...]:
         """Tables that something was asked for; where they are only the target knows."""
-        lines = lines_from(self._config, target.apart, applied_gsn=target.applied.gsn)
+        lines = lines_from(self._config, target.table_syncs, applied_gsn=target.applied.gsn)
         if not target.unknown:
             return tuple(lines)
         return tuple(

@@ -145,14 +145,14 @@ def _on_the_way(state: SyncState, request: TableRequest) -> str:
 
 def states(requests: TableRequests, rows: dict[TableName, TableSync]) -> dict[TableName, str]:
     """The state of each table that does not follow with the others."""
-    apart = {t: str(row.state) for t, row in rows.items() if row.state is not SyncState.FOLLOWING}
+    syncing = {t: str(row.state) for t, row in rows.items() if row.state is not SyncState.FOLLOWING}
     shown = {Capture.ADDED: "waiting", Capture.LEFT: LEFT_OUT}
     waiting = {
         request.table: shown[request.capture]
         for request in requests.tables
         if request.capture in shown and request.table not in rows
     }
-    return {**waiting, **apart}
+    return {**waiting, **syncing}
 
 
 def columns_left_out(config: Config) -> dict[TableName, frozenset[str]]:

@@ -73,19 +73,19 @@ def table_facts(
     """
     bulk = status.target.bulk
     loading = {item.table: item for item in bulk.tables} if bulk is not None else {}
-    apart = {
+    syncing = {
         t: TABLE_SYNC[row.state]
-        for t, row in status.target.apart.items()
+        for t, row in status.target.table_syncs.items()
         if row.state in TABLE_SYNC
     }
     asked = {line.table: line for line in status.tables}
-    every = {*names, *apart, *asked}
+    every = {*names, *syncing, *asked}
     if not whole:
         every |= {*loading, *_captured(status)}
     facts = []
     for table in sorted(every):
         line = asked.get(table) or TableLine(table=table, state="")
-        state = apart.get(table) or ASKED.get(line.state) or _state(status, loading.get(table))
+        state = syncing.get(table) or ASKED.get(line.state) or _state(status, loading.get(table))
         facts.append(
             TableFacts(
                 table=table,

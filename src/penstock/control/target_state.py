@@ -33,7 +33,7 @@ class TargetState:
     extracted: tuple[ProgressRow, ...] = ()
     loaded: tuple[ProgressRow, ...] = ()
     bulk: BulkProgress | None = None
-    apart: Mapping[TableName, TableSync] = field(default_factory=dict)
+    table_syncs: Mapping[TableName, TableSync] = field(default_factory=dict)
 
 
 def read_target_state(reader: TargetReader, config: Config) -> TargetState:
@@ -49,7 +49,7 @@ def read_target_state(reader: TargetReader, config: Config) -> TargetState:
         extracted=tuple(reader.newest("CE")),
         loaded=tuple(reader.newest("CL")),
         bulk=_bulk(reader, config, action) if bulk else None,
-        apart=reader.apart(),
+        table_syncs=reader.table_syncs(),
     )
 
 

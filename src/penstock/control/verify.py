@@ -35,8 +35,8 @@ from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import DirectoryLock
 from penstock.load.hold import (
     HOLD_LOCK,
-    Held,
     Hold,
+    HoldAnswer,
     clear_hold,
     read_held,
     write_hold,
@@ -360,7 +360,7 @@ def _hold(config: Config) -> Iterator[str]:
             clear_hold(state)
 
 
-def _not_reached(config: Config, held: Held | None) -> HoldNotReached:
+def _not_reached(config: Config, held: HoldAnswer | None) -> HoldNotReached:
     if not _runs(config, "load"):
         return HoldNotReached(
             "the loader ended while verify waited for it", hint="Run `penstock verify` again."

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.load.plan import Plan, Window
+from penstock.load.plan import BatchPlan, Window
 from penstock.log.segment import Segment
 from penstock.model.position import POSITION_MAX, to_ordinal
 from penstock.ports.target import Applied
@@ -32,7 +32,7 @@ class _Row:
 
 
 def cut_at_alteration(
-    segments: Sequence[Segment], window: Window, plan: Plan, *, applied: Applied
+    segments: Sequence[Segment], window: Window, plan: BatchPlan, *, applied: Applied
 ) -> tuple[Window, Applied] | None:
     """The part of a batch up to its first change of shape; None: it must not be divided.
 

@@ -56,21 +56,23 @@ class DeferredKeyFlow:
         self._maker = maker
         self._file = Follower(state_directory / DEFERRED_KEYS_FILE, DeferredKeys(), files)
 
-    def waiting(self, apart: Collection[TableName]) -> list[DeferredTable]:
+    def waiting(self, left_out: Collection[TableName]) -> list[DeferredTable]:
         """The tables that wait, except those with a table sync: they are not in step yet."""
         if self._maker is None:
             return []
         self._file.look()
-        return [table for table in self._file.value.tables if table.source not in apart]
+        return [table for table in self._file.value.tables if table.source not in left_out]
 
     @property
     def settled(self) -> dict[TableName, int]:
         """Of those that wait, the position from which on each one's rows are of one moment."""
         return {table.source: table.settled for table in self.waiting(())}
 
-    def due(self, apart: Collection[TableName], covered: Callable[[], int]) -> list[DeferredTable]:
+    def due(
+        self, left_out: Collection[TableName], covered: Callable[[], int]
+    ) -> list[DeferredTable]:
         """Those of them whose rows are of one moment. covered: up to where changes are applied."""
-        waiting = self.waiting(apart)
+        waiting = self.waiting(left_out)
         reached = covered() if waiting else 0
         return [table for table in waiting if table.settled <= reached]
 

@@ -33,7 +33,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     until: int | None = None
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class HoldAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What the loader answers. gsn, position: of the last applied row and commit.
 
     reached: the `until` of the hold, once everything before it is applied.
@@ -65,15 +65,15 @@ def clear_hold(state_directory: Path) -> None:
     (state_directory / HELD_FILE).unlink(missing_ok=True)
 
 
-def read_held(state_directory: Path, nonce: str) -> Held | None:
+def read_held(state_directory: Path, nonce: str) -> HoldAnswer | None:
     """In verify: the loader's answer to the hold of this nonce; None when it has not come yet."""
     try:
-        held = msgspec.json.decode((state_directory / HELD_FILE).read_bytes(), type=Held)
+        held = msgspec.json.decode((state_directory / HELD_FILE).read_bytes(), type=HoldAnswer)
     except FileNotFoundError:
         return None
     return held if held.nonce == nonce else None
 
 
-def write_held(state_directory: Path, held: Held) -> None:
+def write_held(state_directory: Path, held: HoldAnswer) -> None:
     """In the loader: answer."""
     files.replace(state_directory / HELD_FILE, msgspec.json.encode(held) + b"\n")

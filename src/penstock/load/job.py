@@ -46,7 +46,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TaskOutcome:
     """What a task did. counts: of the whole table, not of the bucket. error: instead of all."""
 
     phase: int
@@ -59,7 +59,7 @@ class Outcome:
     error: PenstockError | None = None
 
 
-def run_tasks(works: Iterator[Work]) -> Iterable[Outcome]:
+def run_tasks(works: Iterator[Work]) -> Iterable[TaskOutcome]:
     """Do the tasks of one partition; the function that Spark calls.
 
     A typed error becomes the outcome of its task, since Spark would pass on only its text; the
@@ -74,7 +74,7 @@ def run_tasks(works: Iterator[Work]) -> Iterable[Outcome]:
                 yield _run(work, files, began)
             except PenstockError as error:
                 task = work.task
-                yield Outcome(
+                yield TaskOutcome(
                     phase=task.phase, staging=task.staging, bucket=task.bucket, error=error
                 )
                 return
@@ -92,7 +92,7 @@ def _give_way() -> None:
         os.nice(missing)
 
 
-def _run(work: Work, files: dict[Path, FrameReader], began: float) -> Outcome:
+def _run(work: Work, files: dict[Path, FrameReader], began: float) -> TaskOutcome:
     task = work.task
     for ref in task.frames:
         if ref.path not in files:
@@ -117,7 +117,7 @@ def _run(work: Work, files: dict[Path, FrameReader], began: float) -> Outcome:
         faults.point("load.copy.before")
         staged = work.writer.write(rows)
         faults.point("load.copy.after")
-    return Outcome(
+    return TaskOutcome(
         phase=task.phase,
         staging=task.staging,
         bucket=task.bucket,

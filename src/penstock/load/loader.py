@@ -25,7 +25,7 @@ from penstock.host.files import REAL_FILES, Files
 from penstock.host.retry import Backoff, Patience, is_outage
 from penstock.load.batch_size import FIRST_BYTES, MAX_BYTES, next_batch_bytes
 from penstock.load.deferred_keys import DeferredKeyFlow, KeyMaker
-from penstock.load.hold import Held, Hold, read_held, read_hold, write_held
+from penstock.load.hold import Hold, HoldAnswer, read_held, read_hold, write_held
 from penstock.load.isolation import BrokenTables
 from penstock.load.kept_files import AppliedFiles, Keeping
 from penstock.load.loader_state import LoaderState, write_loader_state
@@ -46,7 +46,7 @@ from penstock.log.tail import LogFollower
 from penstock.model import PenstockError, TableName
 from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import Batch, BatchOptions, Target
-from penstock.ports.policies import EVOLVE_ALL, Policies, SchemaChangeNotCarried
+from penstock.ports.policies import EVOLVE_ALL, Policies, SchemaChangeNotApplied
 from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied
 
@@ -134,7 +134,7 @@ class Loader:
         self._target: Target | None = None
         self._ahead: StagePrefetch | None = None
         self._ahead_options: BatchOptions | None = None
-        self._apart = TableSyncFlow(
+        self._table_syncs = TableSyncFlow(
             options.state_directory, options.starts, copier, clock=clock, files=files
         )
         self._late = DeferredKeyFlow(options.state_directory, keys, files)
@@ -200,7 +200,7 @@ class Loader:
         if self._target is None and (closed or self._late.waiting(())):
             return False
         if self._target is not None and (
-            self._apart.is_busy or self._late.due(self._apart.left_out, self._covered)
+            self._table_syncs.is_busy or self._late.due(self._table_syncs.left_out, self._covered)
         ):
             return False
         return not any(file.number > self._applied.segment for file in closed)
@@ -221,15 +221,15 @@ class Loader:
         hold = read_hold(self._options.state_directory)
         if hold is not None:
             self._abandon()
-            self._apart.abandon()
+            self._table_syncs.abandon()
             if self._is_outdated():
                 self._open_ahead()
             return self._once_held(hold)
         self._move_tables()
-        self._files_applied.remove_outlived(self._apart.segment_needed(self._applied))
+        self._files_applied.remove_outlived(self._table_syncs.segment_needed(self._applied))
         if self._make_keys() or self._catch_up():
             return True
-        if self._apart.is_near(self._applied):
+        if self._table_syncs.is_near(self._applied):
             self._wait(POLL_S)  # for one small batch the others let it catch up
             return False
         return self._once_free()
@@ -295,7 +295,8 @@ class Loader:
             count_max=options.max_files_per_batch,
             size_max=size_max,
             # A table meets the others where both are at the end of a closed segment.
-            reads_open=options.read_open_segment and not self._apart.is_meeting(self._applied),
+            reads_open=options.read_open_segment
+            and not self._table_syncs.is_meeting(self._applied),
         )
 
     def _apply(self, staged: Batch) -> None:
@@ -304,13 +305,13 @@ class Loader:
         seconds = self._target.apply(staged)
         self._measure(staged)
         for table, note in self._target.take_notes():
-            self._options.on_note(SchemaChangeNotCarried.of(str(table), note))
+            self._options.on_note(SchemaChangeNotApplied.of(str(table), note))
         self._applied = staged.after
         if not staged.is_cut:
             self._log_end = staged.after.position
         self._note(staged, seconds)
         self._batch_bytes = next_batch_bytes(staged.size_bytes, seconds)
-        self._files_applied.dispose(staged.whole, self._apart.segment_needed(self._applied))
+        self._files_applied.dispose(staged.whole, self._table_syncs.segment_needed(self._applied))
 
     def _measure(self, staged: Batch) -> None:
         """Measure the time from commit to visibility of what was just applied."""
@@ -376,8 +377,8 @@ class Loader:
     def _move_tables(self) -> None:
         """Let tables leave the batches, and come back; see `ports/table_sync.py`."""
         assert self._target is not None
-        self._apart.look()
-        due = self._apart.due(self._applied)
+        self._table_syncs.look()
+        due = self._table_syncs.due(self._applied)
         if due:
             self._write_table_sync(due)
         if self._is_outdated():
@@ -389,14 +390,14 @@ class Loader:
         faults.point("load.apart.before")
         self._target.write_table_sync(rows, at=self._applied)
         faults.point("load.apart.after")
-        self._apart.took(rows)
+        self._table_syncs.took(rows)
         self._target.forget()  # a copy may have made a table anew
-        self._files_applied.tidy(self._apart.segment_needed(self._applied))
+        self._files_applied.tidy(self._table_syncs.segment_needed(self._applied))
 
     def _isolate(self) -> None:
         """Leave tables behind that cannot be applied; why is on disk before the target says so."""
         self._broken.keep()
-        self._write_table_sync(self._apart.isolated(self._broken.errors, self._applied))
+        self._write_table_sync(self._table_syncs.isolated(self._broken.errors, self._applied))
         for error in self._broken.take():
             self._options.on_note(error)
         if self._is_outdated():
@@ -404,21 +405,21 @@ class Loader:
 
     def _is_outdated(self) -> bool:
         """Whether other tables are in the batches now than in those that are staged."""
-        self._apart.look()
+        self._table_syncs.look()
         return self._batch_options() != self._ahead_options
 
     def _catch_up(self) -> bool:
         """Apply a batch of one table that catches up, when one is staged; whether it was."""
         assert self._target is not None
-        found = self._apart.staged(self._applied, self._next_files, self._ahead_of)
+        found = self._table_syncs.staged(self._applied, self._next_files, self._ahead_of)
         if found is None:
             return False
         row, staged = found
         self._show("applying")
-        self._target.apply(staged, apart=row, at=self._applied)
-        self._apart.took([self._apart.caught_up(row, staged)])
+        self._target.apply(staged, table_sync=row, at=self._applied)
+        self._table_syncs.took([self._table_syncs.caught_up(row, staged)])
         self.state.row_count += staged.counts.changes
-        self._files_applied.tidy(self._apart.segment_needed(self._applied))
+        self._files_applied.tidy(self._table_syncs.segment_needed(self._applied))
         return True
 
     def _ahead_of(self, table: TableName) -> StagePrefetch:
@@ -433,12 +434,12 @@ class Loader:
         Nothing that was staged or read before is used after that: what goes straight into a table
         with one unique key would take the place of other rows in a table with two.
         """
-        due = self._late.due(self._apart.left_out, self._covered)
+        due = self._late.due(self._table_syncs.left_out, self._covered)
         if not due:
             return False
         assert self._target is not None
         self._abandon()
-        self._apart.abandon()
+        self._table_syncs.abandon()
         self._show("applying", at_once=True)
         self._late.make(due)
         self._target.forget()
@@ -452,7 +453,7 @@ class Loader:
         reached = hold.until is not None and self._covered() >= hold.until
         if hold.until is not None and not reached:
             return False
-        answer = Held(
+        answer = HoldAnswer(
             nonce=hold.nonce,
             gsn=self._applied.gsn,
             position=self._applied.position,
@@ -492,7 +493,7 @@ class Loader:
         )
         try:
             applied = target.bind(self._log_id)
-            self._apart.connected(target.read_table_syncs())
+            self._table_syncs.connected(target.read_table_syncs())
         except BaseException:
             target.close()
             raise
@@ -504,7 +505,7 @@ class Loader:
         # One that lost commits makes void what was known of it.
         known = self._log_end if applied.is_at(self._applied) else 0
         self._applied, self._log_end = applied, max(known, applied.position)
-        self._files_applied.tidy(self._apart.segment_needed(self._applied))
+        self._files_applied.tidy(self._table_syncs.segment_needed(self._applied))
         logger.info(
             "loader connected", gsn=self._applied.gsn, replica=target.replica, log=self._log_id
         )
@@ -528,9 +529,9 @@ class Loader:
             extension=self._options.change_file_extension,
             choices=self._options.choices,
             policies=self._options.policies,
-            starts=self._apart.starts,
+            starts=self._table_syncs.starts,
             settled={**self._options.settled, **self._late.settled},
-            left_out=self._apart.left_out,
+            left_out=self._table_syncs.left_out,
             rows_directory=self._rows_directory,
         )
 
@@ -543,7 +544,7 @@ class Loader:
 
     def _disconnect(self) -> None:
         """Let go of the target; no batch is at work there afterwards."""
-        self._apart.abandon()
+        self._table_syncs.abandon()
         if self._ahead is not None:
             self._ahead.close()
         if self._target is not None:
@@ -555,7 +556,7 @@ class Loader:
         """Leave the table behind that an error is about, prepare for another try, or raise."""
         is_final = error.retry != "backoff" or wait_s is None
         if is_final and self._broken.learn(
-            error, self._apart.rows, self._next_files(self._applied)
+            error, self._table_syncs.rows, self._next_files(self._applied)
         ):
             self._disconnect()
         else:

@@ -121,7 +121,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BatchPlan:
     """A batch: its phases and all their tasks."""
 
     phases: tuple[Phase, ...]
@@ -204,7 +204,9 @@ class _Table:
     renamed: list[int] = field(default_factory=list)
 
 
-def plan_batch(segments: Sequence[SegmentView], window: Window, *, buckets_max: int = 1) -> Plan:
+def plan_batch(
+    segments: Sequence[SegmentView], window: Window, *, buckets_max: int = 1
+) -> BatchPlan:
     """Plan a batch. Raises PlanImpossible when the segments are not one after the other."""
     _check_chain(segments)
     places = _Places(segments)
@@ -228,7 +230,7 @@ def plan_batch(segments: Sequence[SegmentView], window: Window, *, buckets_max: 
             phase = _tell(phase, table, story, first=number == 0, last=last)
             tasks += _tasks(number, phase, table, story, window, places, buckets_max)
         phases.append(phase)
-    return Plan(phases=tuple(phases), tasks=tuple(tasks))
+    return BatchPlan(phases=tuple(phases), tasks=tuple(tasks))
 
 
 def _check_chain(segments: Sequence[SegmentView]) -> None:

@@ -17,14 +17,14 @@ from penstock.codec.types import Choices
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import StatementInterrupted
-from penstock.load.stage import Staged, Stager, Steps, open_stager
+from penstock.load.stage import StagedBatch, Stager, Steps, open_stager
 from penstock.model import PenstockError, TableName
 from penstock.ports.loading import Batch, BatchOptions, Loading, Target
 from penstock.ports.policies import Policies
 from penstock.ports.refusals import ValueRefused
 from penstock.ports.registry import engine_at
 from penstock.ports.table_sync import TableSync
-from penstock.ports.target import Applied, Engine, SqlTarget, engine_of
+from penstock.ports.target import Applied, SqlTarget, TargetEngine, engine_of
 
 logger = structlog.get_logger(__name__)
 faults.declare(
@@ -67,12 +67,12 @@ class MergingTarget:
         return self._sql.bind(log_id)
 
     def apply(
-        self, batch: Batch, *, apart: TableSync | None = None, at: Applied | None = None
+        self, batch: Batch, *, table_sync: TableSync | None = None, at: Applied | None = None
     ) -> Mapping[str, float]:
         """See Target."""
-        assert isinstance(batch, Staged), "it was staged by our stager"
+        assert isinstance(batch, StagedBatch), "it was staged by our stager"
         return apply_batch(
-            self._sql, batch, log_id=self._log_id, apart=apart, at=at, clock=self._clock
+            self._sql, batch, log_id=self._log_id, table_sync=table_sync, at=at, clock=self._clock
         )
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
@@ -101,21 +101,21 @@ class MergingTarget:
 
 def apply_batch(
     target: SqlTarget,
-    staged: Staged,
+    staged: StagedBatch,
     *,
     log_id: str,
-    apart: TableSync | None = None,
+    table_sync: TableSync | None = None,
     at: Applied | None = None,
     clock: Clock = REAL_CLOCK,
 ) -> Mapping[str, float]:
     """Apply a staged batch and commit it; the seconds of each step, those of staging too.
 
-    apart: the batch is of this table alone, which is then behind it; at: where the target is and
-    stays, which keeps every other loader out.
+    table_sync: the batch is of this table alone, which is then behind it; at: where the target is
+    and stays, which keeps every other loader out.
     Raises typed errors with nothing applied, or with all of it (a lost COMMIT): the target's
     applied position says which.
     """
-    return _Batch(target, staged, log_id, apart, at or staged.before, clock).run()
+    return _Batch(target, staged, log_id, table_sync, at or staged.before, clock).run()
 
 
 class _Batch:
@@ -124,13 +124,13 @@ class _Batch:
     def __init__(
         self,
         target: SqlTarget,
-        staged: Staged,
+        staged: StagedBatch,
         log_id: str,
-        apart: TableSync | None,
+        table_sync: TableSync | None,
         at: Applied,
         clock: Clock,
     ) -> None:
-        self._apart = apart
+        self._table_sync = table_sync
         self._at = at
         self._target = target
         self._staged = staged
@@ -185,17 +185,17 @@ class _Batch:
 
     def _advance(self) -> None:
         target, staged, at = self._target, self._staged, self._at
-        if self._apart is None:
+        if self._table_sync is None:
             target.advance(log_id=self._log_id, before=at, after=staged.after)
             return
         target.advance(log_id=self._log_id, before=at, after=at)
-        target.write_table_sync(replace(self._apart, applied=staged.after))
+        target.write_table_sync(replace(self._table_sync, applied=staged.after))
 
 
 class SqlLoading:
     """See `Loading`. The load has one engine object: its parts share what they learn."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: TargetEngine) -> None:
         self._engine = engine
 
     @property

@@ -18,10 +18,10 @@ import numpy as np
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.alteration_cut import cut_at_alteration
-from penstock.load.job import Outcome, Work, run_tasks
+from penstock.load.job import TaskOutcome, Work, run_tasks
 from penstock.load.plan import (
+    BatchPlan,
     Phase,
-    Plan,
     RelationUse,
     SegmentView,
     Task,
@@ -39,13 +39,13 @@ from penstock.ports.loading import BatchOptions, applied_behind
 from penstock.ports.target import (
     Applied,
     Counts,
-    Engine,
     FileProgress,
     MergeSpec,
     MergeTable,
     PhaseSpec,
     Staging,
     StagingWriter,
+    TargetEngine,
     target_name,
 )
 
@@ -58,14 +58,14 @@ class LogGap(PenstockError):
     code = "LD21"
 
 
-class LogForeign(PenstockError):
+class SegmentForeign(PenstockError):
     """A segment belongs to another change log."""
 
     code = "LD22"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Staged:
+class StagedBatch:
     """A batch that is staged in merge tables, to be applied.
 
     before, after: where the target must be and will be. place: which set of merge tables
@@ -105,7 +105,9 @@ class Steps:
         self._since = now
 
 
-def open_stager(engine: Engine, options: BatchOptions, *, clock: Clock = REAL_CLOCK) -> Stager:
+def open_stager(
+    engine: TargetEngine, options: BatchOptions, *, clock: Clock = REAL_CLOCK
+) -> Stager:
     """A stager with a connection of its own to the target."""
     staging = engine.open_staging(
         options.url, choices=options.choices, directory=options.rows_directory
@@ -119,7 +121,7 @@ class Stager:
     def __init__(
         self,
         staging: Staging,
-        engine: Engine,
+        engine: TargetEngine,
         options: BatchOptions,
         *,
         clock: Clock = REAL_CLOCK,
@@ -143,7 +145,7 @@ class Stager:
         applied: Applied,
         before: int = POSITION_MAX,
         place: int = 0,
-    ) -> Staged:
+    ) -> StagedBatch:
         """Stage the rows behind `applied` of these files, in one of the two sets of merge tables.
 
         before: the rows with a smaller position only (a hold), or POSITION_MAX. Raises typed
@@ -177,7 +179,7 @@ class Stager:
         outcomes = self._job(tasks, writers, session)
         steps.done("stage")
         sizes = zip(files, (segment.size_bytes for segment in segments), strict=True)
-        return Staged(
+        return StagedBatch(
             before=applied,
             after=after,
             place=place,
@@ -219,7 +221,7 @@ class Stager:
     def _check(self, segments: Sequence[Segment], applied: Applied) -> None:
         for segment in segments:
             if segment.header.log_id != self._options.log_id:
-                raise LogForeign(
+                raise SegmentForeign(
                     f"{segment.path.name} belongs to change log {segment.header.log_id}, expected "
                     f"{self._options.log_id}",
                     hint="Take the file out of the log directory; penstock log check shows all.",
@@ -234,7 +236,7 @@ class Stager:
             )
 
     def _prepare(
-        self, plan: Plan, place: int, source_engine: str
+        self, plan: BatchPlan, place: int, source_engine: str
     ) -> tuple[list[Task], Mapping[str, StagingWriter], list[str]]:
         """Empty merge tables for every phase of every table; the tasks with their names.
 
@@ -282,7 +284,7 @@ class Stager:
         tasks: list[Task],
         writers: Mapping[str, StagingWriter],
         session: Session,
-    ) -> dict[str, list[Outcome]]:
+    ) -> dict[str, list[TaskOutcome]]:
         """Do the tasks; per merge table its buckets, in order."""
         extension = self._options.extension
         works = [
@@ -292,7 +294,7 @@ class Stager:
             ]
             for partition in share_out(tasks, partitions_max=self._options.threads_max)
         ]
-        outcomes: list[Outcome] = session.run(works, run_tasks) if tasks else []
+        outcomes: list[TaskOutcome] = session.run(works, run_tasks) if tasks else []
         for outcome in outcomes:
             if outcome.error is not None:
                 raise outcome.error
@@ -302,7 +304,7 @@ class Stager:
                 f"the Spark job did {len(done)} of {len(tasks)} tasks",
                 hint="Look at spark.log in the run directory.",
             )
-        found: dict[str, list[Outcome]] = {}
+        found: dict[str, list[TaskOutcome]] = {}
         for outcome in sorted(outcomes, key=lambda one: one.bucket):
             found.setdefault(outcome.staging, []).append(outcome)
         for name, buckets in found.items():
@@ -334,7 +336,7 @@ class Stager:
         self,
         phase: Phase,
         tasks: Sequence[Task],
-        outcomes: Mapping[str, Sequence[Outcome]],
+        outcomes: Mapping[str, Sequence[TaskOutcome]],
         writers: Mapping[str, StagingWriter],
     ) -> PhaseSpec:
         names = self._options.namespaces

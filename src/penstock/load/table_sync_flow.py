@@ -110,8 +110,8 @@ class TableSyncFlow:
     @property
     def is_busy(self) -> bool:
         """Whether a table is copied or catches up, or will be."""
-        apart = any(row.state in BUSY for row in self.rows.values())
-        return apart or bool(moves_open(self.rows, self._requests.value, self._answers.value))
+        busy = any(row.state in BUSY for row in self.rows.values())
+        return busy or bool(moves_open(self.rows, self._requests.value, self._answers.value))
 
     def segment_needed(self, applied: Applied) -> int:
         """The last segment that nobody needs any more."""

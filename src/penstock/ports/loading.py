@@ -142,12 +142,12 @@ class Target(Protocol):
         ...
 
     def apply(
-        self, batch: Batch, *, apart: TableSync | None = None, at: Applied | None = None
+        self, batch: Batch, *, table_sync: TableSync | None = None, at: Applied | None = None
     ) -> Mapping[str, float]:
         """Apply a batch with its progress: all of it, or nothing; the seconds of each step.
 
-        The target is then at `batch.after`. apart: the batch is of this table alone, which is then
-        behind it; at: where the target is and stays. Raises AppliedByAnother where the target is
+        The target is then at `batch.after`. table_sync: the batch is of this table alone, which is
+        then behind it; at: where the target is and stays. Raises AppliedByAnother where the target is
         not where the batch begins. An error may come though all was applied (a lost COMMIT): what
         `bind` of a new connection says is so.
         """

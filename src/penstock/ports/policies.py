@@ -54,7 +54,7 @@ class SchemaChangeRefused(PenstockError):
     retry = "operator"
 
 
-class SchemaChangeNotCarried(PenstockError):
+class SchemaChangeNotApplied(PenstockError):
     """A change of shape could not be applied, and try_evolve went on as lenient does.
 
     Kept among a pipeline's past errors; nothing has ended.

@@ -79,8 +79,8 @@ class TargetSchemaMissing(PenstockError):
     code = "TG13"
 
 
-class RelationNotCarried(PenstockError):
-    """A change of the source table's shape cannot be carried out in the target."""
+class ShapeNotApplicable(PenstockError):
+    """A change of the source table's shape cannot be applied to the target."""
 
     code = "TG20"
 

@@ -1,8 +1,8 @@
 """What the extractor asks of a database engine, and what it gives it in return.
 
-One class per engine implements `SourceEngine` (`source/engine.py` of each); the loop of document
-000 in `penstock.extract` knows nothing else of them. Engines do not know the log: what they keep,
-they keep through `StateFiles`, and what they write, through `LogAccess`.
+One class per engine implements `SourceEngine` (`source/source_engine.py` of each); the loop of
+document 000 in `penstock.extract` knows nothing else of them. Engines do not know the log: they
+keep state through `StateFiles`, and write through `LogAccess`.
 """
 
 from __future__ import annotations

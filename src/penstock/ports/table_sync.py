@@ -137,13 +137,13 @@ def left_out(rows: Iterable[TableSync], requests: TableRequests) -> frozenset[Ta
     Tables that were added and are not copied yet, too: they may have no table in the target.
     """
     served = {row.table: row.copy_id for row in rows}
-    apart = {row.table for row in rows if row.state is not SyncState.FOLLOWING}
+    syncing = {row.table for row in rows if row.state is not SyncState.FOLLOWING}
     awaited = {
         request.table
         for request in requests.tables
         if request.capture is Capture.ADDED and request.copy_id > served.get(request.table, 0)
     }
-    return frozenset(apart | awaited)
+    return frozenset(syncing | awaited)
 
 
 def segment_needed(rows: Iterable[TableSync], applied: Applied) -> int:

@@ -367,7 +367,7 @@ class SqlTarget(Protocol):
         ...
 
 
-class Engine(Protocol):
+class TargetEngine(Protocol):
     """One kind of target; the part `target` makes one for each load.
 
     errors: what its driver raises. ddl_commits: a change of shape ends the transaction it is in,
@@ -414,9 +414,9 @@ class Engine(Protocol):
 
 
 def staging_name(merge_name: str, *, place: int, use: int, room: int, unit: str = "") -> str:
-    """See `Engine.staging_name`. room: how long names may be, in bytes of the encoding `unit`, or
-    in characters.
+    """See `TargetEngine.staging_name`.
 
+    room: how long names may be, in bytes of the encoding `unit`, or in characters.
     merge_name: the table's own, which belongs to the first phase in the first set: `item_wkm`; the
     others are `item_wkm2`, `item_wkmb`, `item_wkmb2`.
     """
@@ -427,7 +427,7 @@ def staging_name(merge_name: str, *, place: int, use: int, room: int, unit: str 
     return merge_name[:room] + suffix
 
 
-def engine_of(url: str) -> Engine:
+def engine_of(url: str) -> TargetEngine:
     """An engine for the target that a URL names. Raises EngineUnknown, PartMissing."""
-    engine: Engine = part(url, "target")()
+    engine: TargetEngine = part(url, "target")()
     return engine

@@ -63,7 +63,7 @@ class TargetReader(Protocol):
         """How far the log is applied."""
         ...
 
-    def apart(self) -> Mapping[TableName, TableSync]:
+    def table_syncs(self) -> Mapping[TableName, TableSync]:
         """The tables that have, or had, a table sync."""
         ...
 

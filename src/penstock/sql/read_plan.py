@@ -26,7 +26,7 @@ def read_plan_of(definition: TableDefinition, servers: ServerPair, source_url: s
 
     Not between servers that have the same types.
     """
-    columns = carried(definition, servers)
+    columns = copied_columns(definition, servers)
     plan = part(source_url, "read_plan")
     read_plan: ReadPlan = plan(columns, servers.mappings(definition), servers)
     templates = _with_keys(definition, columns, read_plan.templates)
@@ -50,7 +50,7 @@ def _with_keys(
     )
 
 
-def carried(definition: TableDefinition, servers: ServerPair) -> list[ColumnDefinition]:
+def copied_columns(definition: TableDefinition, servers: ServerPair) -> list[ColumnDefinition]:
     """The columns whose values are copied.
 
     Values that the source computes may be in its log, and another engine does not have the same

@@ -11,7 +11,7 @@ from typing import Self
 from penstock.model import Relation
 from penstock.ports.policies import ChangeKind, Policy
 from penstock.ports.target import TableRecord
-from penstock.sql.shape_changes import Change, key_of, not_null_of, shape_of
+from penstock.sql.shape_changes import ShapeChange, key_of, not_null_of, shape_of
 
 NOTES_MAX = 50
 _LEAVING = (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN)
@@ -31,7 +31,7 @@ class SchemaDrift:
         """As a table's record has them."""
         return cls(set(record.left_out), set(record.kept), list(record.notes))
 
-    def went(self, change: Change, policy: Policy) -> None:
+    def went(self, change: ShapeChange, policy: Policy) -> None:
         """A change was handled with this policy: EVOLVE, LENIENT or IGNORE."""
         if change.kind in _LEAVING:
             if change.name in self.left_out:
@@ -46,7 +46,7 @@ class SchemaDrift:
             else:
                 self.left_out.discard(change.column.name)
 
-    def never_there(self, change: Change) -> bool:
+    def never_there(self, change: ShapeChange) -> bool:
         """Whether a renamed column is one that the target never had, and still does not have."""
         if change.name not in self.left_out or change.column is None:
             return False
@@ -54,7 +54,7 @@ class SchemaDrift:
         self.left_out.add(change.column.name)
         return True
 
-    def note(self, change: Change, reason: str) -> str:
+    def note(self, change: ShapeChange, reason: str) -> str:
         """A change could not be carried out; the sentence that is kept of it."""
         said = f"{change.what}, which could not be carried out: {reason}"
         self.notes = [*self.notes, said][-NOTES_MAX:]

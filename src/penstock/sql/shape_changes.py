@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from penstock.model import LOAD_AFRESH, Column, Relation
 from penstock.ports.policies import ChangeKind
-from penstock.ports.refusals import RelationNotCarried
+from penstock.ports.refusals import ShapeNotApplicable
 from penstock.ports.target import TableRecord
 
 
@@ -28,7 +28,7 @@ class TypeRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ShapeChange:
     """One difference. what: the sentence for messages, without a stop.
 
     column: the column as it is now, None where it is gone or the key is meant. name: of a column
@@ -68,11 +68,13 @@ def is_applied(record: TableRecord, relation: Relation) -> bool:
     )
 
 
-def column_renames(record: TableRecord, relation: Relation, there: Collection[str]) -> list[Change]:
+def column_renames(
+    record: TableRecord, relation: Relation, there: Collection[str]
+) -> list[ShapeChange]:
     """Columns that have another name than when the table was last brought to a shape.
 
     there: the target table's columns, for a table that was not brought to any. To be carried out
-    before what `shape_changes` finds with `under_new_names`. Raises RelationNotCarried where a name
+    before what `shape_changes` finds with `under_new_names`. Raises ShapeNotApplicable where a name
     went from one column to another meanwhile.
     """
     before = {name for name, _ in record.columns} if record.columns is not None else {*there}
@@ -83,7 +85,7 @@ def column_renames(record: TableRecord, relation: Relation, there: Collection[st
         if column.name in before or old is None:
             continue
         if old in now:
-            raise RelationNotCarried(
+            raise ShapeNotApplicable(
                 f"column {old} of {relation.full_name} was renamed to {column.name}, and there is "
                 "another column of the old name since",
                 hint=LOAD_AFRESH,
@@ -91,7 +93,7 @@ def column_renames(record: TableRecord, relation: Relation, there: Collection[st
             )
         what = f"column {old} was renamed to {column.name}"
         found.append(
-            Change(
+            ShapeChange(
                 kind=ChangeKind.RENAME_COLUMN, what=what, column=column, name=old, keeps_rows=True
             )
         )
@@ -99,7 +101,7 @@ def column_renames(record: TableRecord, relation: Relation, there: Collection[st
 
 
 def under_new_names(
-    record: TableRecord, renames: Iterable[Change], *, is_key_kept: bool
+    record: TableRecord, renames: Iterable[ShapeChange], *, is_key_kept: bool
 ) -> TableRecord:
     """The record as if its columns had had these names then.
 
@@ -129,7 +131,7 @@ def shape_changes(
     *,
     computed: Collection[str] = (),
     renamed: bool = False,
-) -> list[Change]:
+) -> list[ShapeChange]:
     """What a relation changes in the shape that was applied last, in an order to carry it out in.
 
     computed: columns that the target computes itself, which rows need not have. renamed: the log
@@ -139,7 +141,7 @@ def shape_changes(
     now = {column.name: column for column in relation.columns}
     names = _renamed(record, relation) if renamed else {}
     result = [
-        Change(kind=ChangeKind.DROP_COLUMN, what=f"column {name} was dropped", name=name)
+        ShapeChange(kind=ChangeKind.DROP_COLUMN, what=f"column {name} was dropped", name=name)
         for name in before
         if name not in now and name not in names.values() and name not in computed
     ]
@@ -147,10 +149,12 @@ def shape_changes(
         if column.name in names:
             old = names[column.name]
             what = f"column {old} was renamed to {column.name}"
-            result.append(Change(kind=ChangeKind.RENAME_COLUMN, what=what, column=column, name=old))
+            result.append(
+                ShapeChange(kind=ChangeKind.RENAME_COLUMN, what=what, column=column, name=old)
+            )
         elif column.name not in before:
             what = f"column {column.name} was added as {column.source_type}"
-            result.append(Change(kind=ChangeKind.ADD_COLUMN, what=what, column=column))
+            result.append(ShapeChange(kind=ChangeKind.ADD_COLUMN, what=what, column=column))
         elif not types.same(before[column.name], column.source_type):
             result.append(_retyped(before[column.name], column, types))
     if record.key is not None:
@@ -172,31 +176,31 @@ def _renamed(record: TableRecord, relation: Relation) -> Mapping[str, str]:
     }
 
 
-def _retyped(before: str, column: Column, types: TypeRules) -> Change:
+def _retyped(before: str, column: Column, types: TypeRules) -> ShapeChange:
     kind = ChangeKind.CHANGE_TYPE
     if types.holds(column.source_type, before):
         kind = ChangeKind.WIDEN_TYPE
     elif types.holds(before, column.source_type):
         kind = ChangeKind.NARROW_TYPE
     what = f"column {column.name} became {column.source_type}, it was {before}"
-    return Change(kind=kind, what=what, column=column)
+    return ShapeChange(kind=kind, what=what, column=column)
 
 
 def _nullability(
     record: TableRecord, relation: Relation, before: Mapping[str, str]
-) -> list[Change]:
+) -> list[ShapeChange]:
     result = []
     for column in relation.columns:
         was_nullable = column.name not in record.not_null
         if column.name in before and was_nullable != column.nullable:
             what = f"column {column.name} {'may' if column.nullable else 'must not'} be NULL"
-            result.append(Change(kind=ChangeKind.NULLABILITY, what=what, column=column))
+            result.append(ShapeChange(kind=ChangeKind.NULLABILITY, what=what, column=column))
     return result
 
 
-def _key(old: tuple[str, ...], new: tuple[str, ...]) -> list[Change]:
+def _key(old: tuple[str, ...], new: tuple[str, ...]) -> list[ShapeChange]:
     if set(old) == set(new):
         return []
     listed = ", ".join(new) or "nothing"
     what = f"the key became {listed}, it was {', '.join(old) or 'nothing'}"
-    return [Change(kind=ChangeKind.CHANGE_KEY, what=what)]
+    return [ShapeChange(kind=ChangeKind.CHANGE_KEY, what=what)]

@@ -75,7 +75,7 @@ def _processes(every: Sequence[tuple[str, Reading]], known: Known) -> Iterator[M
     running = _gauge("process_running", "1 while this process of the pipeline runs.", "process")
     paused = _gauge("paused", "1 while wirekite_action holds PAUSE.")
     restarts = _counter("restarts", "Restarts noted in wirekite_progress.")
-    apart = _gauge(
+    table_state = _gauge(
         "table_apart", "1 for a table that does not follow with the others.", "table", "state"
     )
     for name, reading in every:
@@ -88,8 +88,8 @@ def _processes(every: Sequence[tuple[str, Reading]], known: Known) -> Iterator[M
         restarts.add_metric([name], status.target.restarts)
         for line in status.tables:
             if not line.follows:
-                apart.add_metric([name, str(line.table), line.state], 1)
-    yield from (running, paused, restarts, apart)
+                table_state.add_metric([name, str(line.table), line.state], 1)
+    yield from (running, paused, restarts, table_state)
 
 
 def _servers(known: Known) -> Iterator[Metric]:

@@ -29,7 +29,7 @@ DESCRIPTOR = Descriptor(
         "reset": f"{_HERE}.reset",
         "tables": f"{_HERE}.tables",
         "target_state": f"{_HERE}.target_state:MySQLStateReader",
-        "target": f"{_HERE}.target.engine:MySQLTargetEngine",
+        "target": f"{_HERE}.target.target_engine:MySQLTargetEngine",
         "verify": f"{_HERE}.verify.verifier:VERIFIER",
         "read_plan": f"{_HERE}.source.read_plan:read_plan",
         "type_rules": f"{_HERE}.type_rules:TYPE_RULES",

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from penstock.engines.mysql.handover import prepared
 from penstock.engines.mysql.log_start import has_begun, make_engine
 from penstock.engines.mysql.source.catalog import open_catalog
-from penstock.engines.mysql.source.engine import MySQLEngine
+from penstock.engines.mysql.source.source_engine import MySQLEngine
 from penstock.model import TableDefinition
 from penstock.ports.config import Config, Mode
 from penstock.ports.extract_options import ExtractOptions

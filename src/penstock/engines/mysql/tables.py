@@ -8,8 +8,8 @@ from penstock.codec.mysql.binlog_position import BINLOG_OFFSET_BITS
 from penstock.codec.types import Engine, Server
 from penstock.engines.mysql.log_start import stored_resume_state
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog, taken_names
-from penstock.engines.mysql.source.engine import NOTES_FILE
 from penstock.engines.mysql.source.schema_history import ghost_of
+from penstock.engines.mysql.source.source_engine import NOTES_FILE
 from penstock.engines.mysql.source.table_notes import AllNotes
 from penstock.engines.mysql.url import MySQLUrl
 from penstock.host import checkpoint

@@ -67,7 +67,7 @@ class MySQLStateReader(ProgressQueries):
         """See TargetReader."""
         return progress.read_applied(self._connection)
 
-    def apart(self) -> Mapping[TableName, TableSync]:
+    def table_syncs(self) -> Mapping[TableName, TableSync]:
         """See TargetReader."""
         return read_table_syncs(self._connection)
 

@@ -29,7 +29,7 @@ DESCRIPTOR = Descriptor(
         "reset": f"{_HERE}.reset",
         "tables": f"{_HERE}.tables",
         "target_state": f"{_HERE}.target_state:PostgresStateReader",
-        "target": f"{_HERE}.target.engine:PostgresTargetEngine",
+        "target": f"{_HERE}.target.target_engine:PostgresTargetEngine",
         "verify": f"{_HERE}.verify.verifier:VERIFIER",
         "read_plan": f"{_HERE}.source.read_plan:read_plan",
         "type_rules": f"{_HERE}.type_rules:TYPE_RULES",

@@ -1,6 +1,6 @@
 """Extracting from PostgreSQL: publication, slot and handover made, and the engine over them.
 
-Not here: the handover's steps (`handover.py`), the stream (`source/engine.py`).
+Not here: the handover's steps (`handover.py`), the stream (`source/source_engine.py`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from penstock.engines.postgres.handover import prepared
 from penstock.engines.postgres.planner import tell_blockers
 from penstock.engines.postgres.source import slot as slots
 from penstock.engines.postgres.source.client import open_replication
-from penstock.engines.postgres.source.engine import PostgresEngine
 from penstock.engines.postgres.source.slot_owner import check_adoptable, disclaim_slot
+from penstock.engines.postgres.source.source_engine import PostgresEngine
 from penstock.engines.postgres.standby import check_publication_there
 from penstock.model import TableDefinition
 from penstock.model.patterns import Selection

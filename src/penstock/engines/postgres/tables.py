@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from penstock.codec.types import Engine, Server
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog, taken_names
 from penstock.engines.postgres.source.ddl_watch import WatchState
-from penstock.engines.postgres.source.engine import WATCH_FILE
+from penstock.engines.postgres.source.source_engine import WATCH_FILE
 from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES, Files
 from penstock.model import TableDefinition, TableName

@@ -52,7 +52,7 @@ class PostgresStateReader(ProgressQueries):
         with server_errors("reading the applied position"):
             return read_applied(self._connection)
 
-    def apart(self) -> Mapping[TableName, TableSync]:
+    def table_syncs(self) -> Mapping[TableName, TableSync]:
         """See TargetReader."""
         with server_errors("reading the table syncs"):
             return read_table_syncs(self._connection)

@@ -140,7 +140,7 @@ def survey(
     definitions = definitions_of(connection, taken, with_create_sql=with_create_sql)
     tables = []
     for definition in definitions.values():
-        out = _not_carried(definition, selection)
+        out = _not_captured(definition, selection)
         if out is None:
             tables.append(definition)
         else:
@@ -208,7 +208,7 @@ def _unfit(name: TableName, row: dict[str, Any]) -> Exclusion | None:
     return Exclusion.BROKEN if not engine else None
 
 
-def _not_carried(definition: TableDefinition, selection: Selection) -> Excluded | None:
+def _not_captured(definition: TableDefinition, selection: Selection) -> Excluded | None:
     for column in definition.columns:
         if column.type_text.lower().startswith(NOT_CARRIED):
             taking = selection.taken_by(definition.name)

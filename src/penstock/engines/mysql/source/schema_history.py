@@ -213,7 +213,7 @@ class SchemaHistory:
         if last is not None:
             began_anew = any(since > notes.settled for since in notes.fresh)
             before = {} if began_anew else _columns_before(notes, last, relation)
-            relation = _carried_on(relation, before)
+            relation = _continued(relation, before)
             if relation.same_shape(last):
                 return last
             if not began_anew:
@@ -515,7 +515,7 @@ def _columns_before(notes: TableNotes, last: Relation, relation: Relation) -> di
     return before
 
 
-def _carried_on(relation: Relation, before: Mapping[str, Column]) -> Relation:
+def _continued(relation: Relation, before: Mapping[str, Column]) -> Relation:
     """What earlier versions know of columns that are still there: text forms, old rows' values."""
     columns = []
     for column in relation.columns:

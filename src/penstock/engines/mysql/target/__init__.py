@@ -1,1 +1,1 @@
-"""MySQL and MariaDB as a target; `engine.py` is the port, the rest is behind it."""
+"""MySQL and MariaDB as a target; `target_engine.py` is the port, the rest is behind it."""

@@ -17,9 +17,9 @@ from penstock.engines.mysql.target.target import TargetColumn, TargetTable
 from penstock.engines.mysql.target.types import default_of, same_type
 from penstock.model import LOAD_AFRESH, Column, Relation
 from penstock.ports.policies import ChangeKind
-from penstock.ports.refusals import RelationNotCarried
+from penstock.ports.refusals import ShapeNotApplicable
 from penstock.ports.target import TableRecord
-from penstock.sql.shape_changes import Change, key_of, shape_of
+from penstock.sql.shape_changes import ShapeChange, key_of, shape_of
 
 _GEOMETRIES = (
     "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring",
@@ -63,7 +63,7 @@ class Alterer:
     emptied: bool
 
     def check(self) -> None:
-        """Raise RelationNotCarried when a column is missing for no reason the log tells."""
+        """Raise ShapeNotApplicable when a column is missing for no reason the log tells."""
         old = self.record.columns
         for column in self.relation.columns:
             is_known = old is None or column.name in dict(old)
@@ -84,17 +84,17 @@ class Alterer:
             and (column.name not in before or self.emptied)
         ]
 
-    def evolve(self, change: Change) -> list[Clause]:
-        """The change as the source made it. Raises RelationNotCarried."""
+    def evolve(self, change: ShapeChange) -> list[Clause]:
+        """The change as the source made it. Raises ShapeNotApplicable."""
         return list(self._evolve(change))
 
-    def lenient(self, change: Change) -> list[Clause]:
-        """What keeps every column and value of the target. Raises RelationNotCarried."""
+    def lenient(self, change: ShapeChange) -> list[Clause]:
+        """What keeps every column and value of the target. Raises ShapeNotApplicable."""
         return list(self._lenient(change))
 
     # --- as it is ---------------------------------------------------------------------------------
 
-    def _evolve(self, change: Change) -> Iterator[Clause]:
+    def _evolve(self, change: ShapeChange) -> Iterator[Clause]:
         column = change.column
         if change.keeps_rows and column is not None:
             yield from self._renamed(column, change)
@@ -119,7 +119,7 @@ class Alterer:
                 more = "" if change.kind is ChangeKind.CHANGE_TYPE else found.more_sql
                 yield _retyped(column, kind, found, more)
 
-    def _renamed(self, column: Column, change: Change) -> Iterator[Clause]:
+    def _renamed(self, column: Column, change: ShapeChange) -> Iterator[Clause]:
         """Nothing where it has its new name already: a crash came before the record of it."""
         found = self.table.column(change.name)
         if found is None or found.name == column.name:
@@ -127,7 +127,7 @@ class Alterer:
         other = self.table.column(column.name)
         if other is not None and other.name != found.name:
             table = self.table.sql_name
-            raise RelationNotCarried(
+            raise ShapeNotApplicable(
                 f"{change.what}, and target table {self.table.name} has both",
                 hint=f"Run: alter table {table} drop column ...; for the one that is not wanted; "
                 "then `penstock run` again, and `penstock verify`.",
@@ -158,7 +158,7 @@ class Alterer:
     def _refuse_kept(self, name: str) -> None:
         if name in self.record.kept:
             table = self.table.sql_name
-            raise RelationNotCarried(
+            raise ShapeNotApplicable(
                 f"column {name} was added at the source, and target table {self.table.name} still "
                 "has the values of an earlier column of that name",
                 hint=f"Run: alter table {table} drop column {quoted(name)}; then `penstock run` "
@@ -166,7 +166,7 @@ class Alterer:
                 table=str(self.table.name),
             )
 
-    def _loosened(self, column: Column, change: Change) -> Iterator[Clause]:
+    def _loosened(self, column: Column, change: ShapeChange) -> Iterator[Clause]:
         """A target that allows more than the source loses nothing: it is not made stricter."""
         found = self.table.column(column.name)
         is_strict = found is not None and found.not_null and found.name not in self._primary
@@ -178,7 +178,7 @@ class Alterer:
         index = next((one for one in self.table.unique if one.name == "PRIMARY"), None)
         return index.columns if index is not None else ()
 
-    def _key(self, change: Change) -> Iterator[Clause]:
+    def _key(self, change: ShapeChange) -> Iterator[Clause]:
         """Another primary key where the target has the one that the source had."""
         old, new, primary = self.record.key or (), key_of(self.relation), self._primary
         there = {name for name in old if self.table.column(name) is not None}
@@ -194,7 +194,7 @@ class Alterer:
 
     # --- leniently --------------------------------------------------------------------------------
 
-    def _lenient(self, change: Change) -> Iterator[Clause]:
+    def _lenient(self, change: ShapeChange) -> Iterator[Clause]:
         column = change.column
         if change.kind in (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN):
             found = self._leaving(change.name)
@@ -213,7 +213,7 @@ class Alterer:
         if change.kind is ChangeKind.CHANGE_TYPE and column is not None:
             yield from self._made_wide(column, change)
 
-    def _added_beside(self, column: Column, change: Change) -> Iterator[Clause]:
+    def _added_beside(self, column: Column, change: ShapeChange) -> Iterator[Clause]:
         """The column under its new name, with the values that rows have under the old one."""
         if self.table.column(change.name) is None:
             return
@@ -232,14 +232,14 @@ class Alterer:
             as_text = Mapping(source_type=column.source_type, target_type=TEXT)
             yield _added(replace(column, nullable=True), as_text, self.server)
 
-    def _made_wide(self, column: Column, change: Change) -> Iterator[Clause]:
+    def _made_wide(self, column: Column, change: ShapeChange) -> Iterator[Clause]:
         """A type that holds existing and new values."""
         found = self.table.column(column.name)
         kind = self.mapping_of(column).target_type
         if found is None or found.data_type == "longtext" or same_type(found.type_text, kind):
             return
         if column.name in key_of(self.relation) or found.name in self._primary:
-            raise RelationNotCarried(
+            raise ShapeNotApplicable(
                 f"{change.what}: column {column.name} of {self.table.name} is of the key, which "
                 "cannot be kept as text",
                 hint=f"Run: alter table {self.table.sql_name} modify column "
@@ -282,8 +282,8 @@ def alter_afresh(table: TargetTable, clauses: Sequence[Clause]) -> str:
     return f"alter table {table.sql_name} " + ", ".join(parts)
 
 
-def _missing(column: Column, kind: str, table: TargetTable) -> RelationNotCarried:
-    return RelationNotCarried(
+def _missing(column: Column, kind: str, table: TargetTable) -> ShapeNotApplicable:
+    return ShapeNotApplicable(
         f"target table {table.name} has no column {column.name}, the source has it as "
         f"{column.source_type}",
         hint=f"Run: alter table {table.sql_name} add column {quoted(column.name)} {kind}; then "
@@ -299,7 +299,7 @@ def _check(column: Column, mapping: Mapping, table: TargetTable) -> None:
     why = mapping.refused or "what may get lost is not chosen for: " + ", ".join(
         loss.name for loss in mapping.missing
     )
-    raise RelationNotCarried(
+    raise ShapeNotApplicable(
         f"new column {column.name} of {table.name}, {column.source_type} at the source: {why}",
         hint="Add to [target.types] what to do about it (`penstock plan` shows the choices), "
         "then run again: nothing of the batch was applied.",

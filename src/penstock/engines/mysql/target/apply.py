@@ -76,7 +76,7 @@ def lock_timeouts(seconds: int) -> dict[str, str]:
 
 
 class MySQLTarget:
-    """The applying side; see `Target`."""
+    """The applying side; see `SqlTarget`."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class MySQLTarget:
 
     @property
     def is_closed(self) -> bool:
-        """See `Target`."""
+        """See `SqlTarget`."""
         return not self.connection.open
 
     @property
@@ -139,12 +139,12 @@ class MySQLTarget:
         return True
 
     def bind(self, log_id: str) -> Applied:
-        """See `Target`."""
+        """See `SqlTarget`."""
         progress.ensure_tables(self.connection)
         return progress.bind_log(self.connection, log_id)
 
     def need(self, names: Iterable[TableName]) -> None:
-        """See `Target`."""
+        """See `SqlTarget`."""
         missing = [name for name in names if name not in self._tables]
         if missing:
             found = read_target_tables(self.connection, missing)
@@ -175,34 +175,34 @@ class MySQLTarget:
             )
 
     def forget(self) -> None:
-        """See `Target`."""
+        """See `SqlTarget`."""
         self._tables.clear()
         self._records.forget()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """See `Target`."""
+        """See `SqlTarget`."""
         with transaction(self.connection):
             yield
 
     def advance(self, *, log_id: str, before: Applied, after: Applied) -> None:
-        """See `Target`."""
+        """See `SqlTarget`."""
         progress.advance(self.connection, log_id=log_id, before=before, after=after)
 
     def check_staged(self, expected: Mapping[str, tuple[int, int]]) -> None:
-        """See `Target`."""
+        """See `SqlTarget`."""
         check_staged(self.connection, expected)
 
     def end_files(self, files: Iterable[FileProgress]) -> None:
-        """See `Target`."""
+        """See `SqlTarget`."""
         progress.end_files(self.connection, files)
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
-        """See `Target`."""
+        """See `SqlTarget`."""
         return sync_rows.read_table_syncs(self.connection)
 
     def write_table_sync(self, row: TableSync) -> None:
-        """See `Target`."""
+        """See `SqlTarget`."""
         sync_rows.write_table_sync(self.connection, row)
 
     def mend(
@@ -214,12 +214,12 @@ class MySQLTarget:
         return False
 
     def take_notes(self) -> list[tuple[TableName, str]]:
-        """See `Target`."""
+        """See `SqlTarget`."""
         taken, self._noted = self._noted, []
         return taken
 
     def drop_merge_tables(self, names: Iterable[str]) -> None:
-        """See `Target`."""
+        """See `SqlTarget`."""
         drop_merge_tables(self.connection, names)
 
     def close(self) -> None:
@@ -339,7 +339,7 @@ class MySQLTarget:
     # --- rows -------------------------------------------------------------------------------------
 
     def apply_phases(self, phases: Sequence[PhaseSpec]) -> None:
-        """See `Target`: tables have the last of their shapes already."""
+        """See `SqlTarget`: tables have the last of their shapes already."""
         last = {
             self._target_name(source): {column.name for column in relation.columns}
             for source, relation in self._shapes(phases).items()

@@ -86,7 +86,7 @@ class MySQLBulk:
     ) -> None:
         self._namespaces = namespaces
         assert servers is not None, "a MySQL target always has a pair of servers"
-        self._ends = servers
+        self._servers = servers
         self._connection: Connection = connect(
             url, application_name=application_name, options=SETTINGS
         )
@@ -141,14 +141,14 @@ class MySQLBulk:
         present = read_target_tables(connection, [self._named(one) for one in definitions])
         for definition in definitions:
             if self._named(definition) in present:
-                check_shape(definition, present[self._named(definition)], self._ends)
+                check_shape(definition, present[self._named(definition)], self._servers)
         notes: list[str] = []
         for definition in definitions:
             name = self._named(definition)
             if name not in present:
                 database = f"create database if not exists {quoted(name.schema)}"
                 run(connection, database, doing=f"making database {name.schema}")
-                statement, lacking = create_sql(definition, name, self._ends)
+                statement, lacking = create_sql(definition, name, self._servers)
                 run(connection, statement, doing=f"creating table {name}")
                 notes += lacking
                 notes += self._defaults(definition, name)
@@ -158,7 +158,7 @@ class MySQLBulk:
     def _defaults(self, definition: TableDefinition, name: TableName) -> list[str]:
         """Give columns their defaults. Rows never need them, so one that fails is a note."""
         notes = []
-        for column, statement in default_statements(definition, name, self._ends).items():
+        for column, statement in default_statements(definition, name, self._servers).items():
             try:
                 run(self._connection, statement, doing="its default")
             except StatementFailed as error:
@@ -176,7 +176,7 @@ class MySQLBulk:
             columns=tuple(
                 (c.name, c.type_text)
                 for c in definition.columns
-                if not c.generated or self._ends.source.engine.is_mysql
+                if not c.generated or self._servers.source.engine.is_mysql
             ),
         )
         progress.write_tables(self._connection, [record])
@@ -263,7 +263,7 @@ class MySQLBulk:
             if stop():
                 return
             if name in made:
-                for statement in key_statements(definition, name, self._ends):
+                for statement in key_statements(definition, name, self._servers):
                     self._unless_there(statement, f"adding keys of {name}")
                 self._add_indexes(definition, name)
             rows(
@@ -274,7 +274,7 @@ class MySQLBulk:
 
     def _add_indexes(self, definition: TableDefinition, name: TableName) -> None:
         """Indexes that are not keys: one that the server refuses is a warning."""
-        for what, statement in index_statements(definition, name, self._ends).items():
+        for what, statement in index_statements(definition, name, self._servers).items():
             try:
                 self._unless_there(statement, f"adding {what} of {name}")
             except StatementFailed as error:
@@ -292,7 +292,7 @@ class MySQLBulk:
     def deferred_keys(self, definition: TableDefinition) -> tuple[DeferredKey, ...]:
         """See BulkTarget."""
         name = self._named(definition)
-        return deferred_keys(definition, name, self._ends) if name in self._made() else ()
+        return deferred_keys(definition, name, self._servers) if name in self._made() else ()
 
     def add_foreign_keys(self, definitions: Sequence[TableDefinition]) -> list[str]:
         """See BulkTarget. Rows are not checked again: they are the source's."""
@@ -308,7 +308,7 @@ class MySQLBulk:
             name = self._named(definition)
             if name not in made:
                 continue
-            extras = extras_in_mysql(definition, self._ends)
+            extras = extras_in_mysql(definition, self._servers)
             notes += [f"{name}: {one}" for one in extras.lacking if one.startswith("foreign key")]
             for key in extras.foreign_keys:
                 parent = target_name(key.target, self._namespaces)
@@ -321,7 +321,7 @@ class MySQLBulk:
 
     def _add_foreign_key(self, key: ForeignKey, name: TableName, parent: TableName) -> str:
         """Make a foreign key; why it could not be, or nothing."""
-        statement = foreign_key_statement(key, name, parent, self._ends)
+        statement = foreign_key_statement(key, name, parent, self._servers)
         try:
             self._unless_there(statement, f"adding foreign key {key.name} of {name}")
         except StatementFailed as error:

@@ -36,7 +36,7 @@ class MySQLRepair(MySQLWriter):
         super().__init__(url)
         del namespaces
         assert servers is not None, "a MySQL target always has a pair of servers"
-        self._ends = servers
+        self._servers = servers
         self.replica = True
         doing = "setting up the session"
         binlog = value(self._connection, "select @@binlog_format", doing=doing)
@@ -65,7 +65,7 @@ class MySQLRepair(MySQLWriter):
     def check(self, table: RepairTable) -> None:
         """See RepairTarget."""
         found = require(read_target_tables(self._connection, [table.target]), table.target)
-        check_shape(table.definition, found, self._ends)
+        check_shape(table.definition, found, self._servers)
         names = {column.name.lower() for column in table.definition.columns}
         own = [c.name for c in found.columns if c.name.lower() not in names and not c.generated]
         if own:

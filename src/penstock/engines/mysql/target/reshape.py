@@ -16,12 +16,12 @@ from penstock.engines.mysql.target.target import TargetTable
 from penstock.host import faults
 from penstock.model import PenstockError, Relation, TableName
 from penstock.ports.policies import ChangeKind, Policies, Policy
-from penstock.ports.refusals import RelationNotCarried, ValueRefused
+from penstock.ports.refusals import ShapeNotApplicable, ValueRefused
 from penstock.ports.registry import engine_with_types
 from penstock.ports.target import TableRecord
 from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import (
-    Change,
+    ShapeChange,
     TypeRules,
     column_renames,
     shape_changes,
@@ -41,8 +41,8 @@ def types_of(source_engine: str) -> TypeRules:
 class Changes:
     """What a table's new shape changes. names: columns renamed in place, to be done first."""
 
-    names: tuple[Change, ...]
-    others: tuple[Change, ...]
+    names: tuple[ShapeChange, ...]
+    others: tuple[ShapeChange, ...]
 
 
 class Reshaping:
@@ -64,7 +64,7 @@ class Reshaping:
     def changes(
         self, record: TableRecord, relation: Relation, table: TargetTable, *, renamed: bool
     ) -> Changes:
-        """What is to be done. Raises SchemaChangeRefused, RelationNotCarried."""
+        """What is to be done. Raises SchemaChangeRefused, ShapeNotApplicable."""
         computed = [column.name for column in table.columns if column.generated]
         names = column_renames(record, relation, [column.name for column in table.columns])
         known = self._under_new_names(record, names)
@@ -73,7 +73,7 @@ class Reshaping:
             self._policies.check(change.kind, change.what, table=str(record.target))
         return Changes(names=tuple(names), others=tuple(changes))
 
-    def _under_new_names(self, record: TableRecord, names: Sequence[Change]) -> TableRecord:
+    def _under_new_names(self, record: TableRecord, names: Sequence[ShapeChange]) -> TableRecord:
         policy = self._policies.of(ChangeKind.RENAME_COLUMN)
         is_key_kept = policy in (Policy.EVOLVE, Policy.TRY_EVOLVE)
         return under_new_names(record, names, is_key_kept=is_key_kept)
@@ -83,7 +83,7 @@ class Reshaping:
     ) -> TableRecord:
         """Alter the table; the record to write. Safe to repeat.
 
-        look_again: the table as it is. Raises RelationNotCarried and what the server refuses.
+        look_again: the table as it is. Raises ShapeNotApplicable and what the server refuses.
         """
         schema_drift = SchemaDrift.of(alterer.record)
         before = alterer.record
@@ -99,7 +99,7 @@ class Reshaping:
         self._others(found.others, replace(alterer, record=known), schema_drift)
         return schema_drift.record(before, alterer.relation)
 
-    def _rename(self, change: Change, alterer: Alterer, schema_drift: SchemaDrift) -> None:
+    def _rename(self, change: ShapeChange, alterer: Alterer, schema_drift: SchemaDrift) -> None:
         """A statement of its own: in one with others, columns have their old names."""
         policy = self._policies.of(change.kind)
         if policy is Policy.TRY_EVOLVE:
@@ -118,7 +118,7 @@ class Reshaping:
         schema_drift.went(change, policy)
 
     def _others(
-        self, changes: Sequence[Change], alterer: Alterer, schema_drift: SchemaDrift
+        self, changes: Sequence[ShapeChange], alterer: Alterer, schema_drift: SchemaDrift
     ) -> None:
         """All changes but new names, in one ALTER TABLE."""
         alterer.check()
@@ -129,7 +129,7 @@ class Reshaping:
             if ways[place] is Policy.TRY_EVOLVE:
                 try:
                     clauses += alterer.evolve(change)
-                except RelationNotCarried as error:
+                except ShapeNotApplicable as error:
                     ways[place] = Policy.LENIENT
                     self._note(schema_drift, alterer, change, error)
                     clauses += alterer.lenient(change)
@@ -153,7 +153,7 @@ class Reshaping:
             schema_drift.went(change, Policy.EVOLVE if way is Policy.TRY_EVOLVE else way)
 
     def _note(
-        self, schema_drift: SchemaDrift, alterer: Alterer, change: Change, error: PenstockError
+        self, schema_drift: SchemaDrift, alterer: Alterer, change: ShapeChange, error: PenstockError
     ) -> None:
         note = schema_drift.note(change, error.message)
         self._noted.append((alterer.table.name, note))
@@ -177,7 +177,7 @@ class Reshaping:
             logger.info("target table altered", table=name, change=clause.what)
 
 
-def _clauses(alterer: Alterer, change: Change, policy: Policy) -> list[Clause]:
+def _clauses(alterer: Alterer, change: ShapeChange, policy: Policy) -> list[Clause]:
     if policy is Policy.IGNORE:
         return []
     return alterer.evolve(change) if policy is Policy.EVOLVE else alterer.lenient(change)

@@ -59,7 +59,7 @@ _sessions: dict[tuple[int, str], _Session] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Destination:
     """The merge table that a worker fills. table: the source's name. stamp: see `StagingArea`."""
 
     url: str
@@ -69,7 +69,7 @@ class Place:
     relation: Relation
 
 
-def send(place: Place, batches: Iterable[pa.RecordBatch]) -> int:
+def send(place: Destination, batches: Iterable[pa.RecordBatch]) -> int:
     """Append batches of the layout to a merge table; how many rows.
 
     Raises StagingFailed, StagingLost, StagingChanged, or what the batches' iterator does.
@@ -85,7 +85,7 @@ def send(place: Place, batches: Iterable[pa.RecordBatch]) -> int:
         raise
 
 
-def _send(session: _Session, place: Place, batches: Iterable[pa.RecordBatch]) -> int:
+def _send(session: _Session, place: Destination, batches: Iterable[pa.RecordBatch]) -> int:
     connection = session.connection
     layout = MergeLayout(place.relation)
     names = ", ".join(quoted(name) for name in layout.schema.names)
@@ -197,7 +197,7 @@ def all_warnings(connection: Connection) -> int:
     return int(value(connection, "show count(*) warnings", doing="counting warnings"))
 
 
-def _check_stamp(connection: Connection, place: Place) -> None:
+def _check_stamp(connection: Connection, place: Destination) -> None:
     """Lock the merge table's stamp until the commit, and see that it is ours."""
     found = value(
         connection,
@@ -233,7 +233,7 @@ def not_of_labels(said: list[tuple[int, str]], labels: tuple[str, ...]) -> list[
     ]
 
 
-def _refused(connection: Connection, place: Place, taken: int, sent: int) -> PenstockError:
+def _refused(connection: Connection, place: Destination, taken: int, sent: int) -> PenstockError:
     """What the server's warnings say, without the values that they name."""
     labels = MergeLayout(place.relation).without_label()
     said = warnings_said(connection)
@@ -255,7 +255,7 @@ def _refused(connection: Connection, place: Place, taken: int, sent: int) -> Pen
     )
 
 
-def _typed(place: Place, error: pymysql.Error) -> PenstockError:
+def _typed(place: Destination, error: pymysql.Error) -> PenstockError:
     typed = statement_error(f"staging {place.table} into {place.staging}", error)
     if isinstance(typed, ConnectionLost | StatementInterrupted | ServerBusy):
         return StagingLost(typed.message, hint="It is tried again by itself.", **typed.fields)

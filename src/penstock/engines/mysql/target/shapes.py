@@ -19,7 +19,7 @@ from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableN
 from penstock.ports.deferred_keys import DeferredKey
 from penstock.ports.refusals import TargetShapeDiffers, TargetTypeMissing
 from penstock.ports.server_pair import ServerPair
-from penstock.sql.read_plan import carried
+from penstock.sql.read_plan import copied_columns
 from penstock.sql.schema_translation import Extras, Index, extras_of, short_name
 
 MYSQL_NAME_CHARACTERS_MAX = 64
@@ -40,7 +40,7 @@ def create_sql(
     mappings = servers.mappings(definition)
     is_same = servers.source.engine is servers.target.engine
     parts, notes = [], []
-    kept = {column.name for column in carried(definition, servers)}
+    kept = {column.name for column in copied_columns(definition, servers)}
     counted = extras_in_mysql(definition, servers).counted
     for column in definition.columns:
         mapping = mappings[column.name]
@@ -211,7 +211,7 @@ def check_shape(definition: TableDefinition, table: TargetTable, servers: Server
     More columns in the target are allowed when they can be left out of an insert.
     """
     mappings = servers.mappings(definition)
-    kept = carried(definition, servers)
+    kept = copied_columns(definition, servers)
     differing = []
     for column in kept:
         found = table.column(column.name)

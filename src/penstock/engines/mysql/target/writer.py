@@ -12,7 +12,7 @@ from penstock.engines.mysql.target.direct import Direct, write_lines
 from penstock.engines.mysql.target.layout import MergeLayout
 from penstock.engines.mysql.target.replay import write_events
 from penstock.engines.mysql.target.rows_files import RowsFile, StagedFile
-from penstock.engines.mysql.target.send import Place, send
+from penstock.engines.mysql.target.send import Destination, send
 from penstock.ports.target import NetRows, StagedRows
 
 
@@ -20,7 +20,7 @@ from penstock.ports.target import NetRows, StagedRows
 class MySQLStagingWriter:
     """See `StagingWriter`. path: begins the names of files, where the table takes rows directly."""
 
-    place: Place
+    place: Destination
     direct: Direct | None = None
     path: Path | None = None
 

@@ -9,7 +9,6 @@ from penstock.engines.postgres.checks.server import found, own_slot, replication
 from penstock.engines.postgres.connect import literal, quoted
 from penstock.engines.postgres.extraction import read_identity
 from penstock.engines.postgres.source.client import open_replication
-from penstock.engines.postgres.source.engine import STREAM_FILE
 from penstock.engines.postgres.source.slot import (
     APPLICATION_NAME,
     PositionAhead,
@@ -25,6 +24,7 @@ from penstock.engines.postgres.source.slot_owner import (
     slot_owner,
     slot_there_before,
 )
+from penstock.engines.postgres.source.source_engine import STREAM_FILE
 from penstock.engines.postgres.source.source_identity import (
     ServerIdentity,
     SourceReplaced,

@@ -14,9 +14,9 @@ from penstock.engines.postgres.target.target import TargetColumn, TargetIndex, T
 from penstock.engines.postgres.target.types import map_namespaces, same_type
 from penstock.model import LOAD_AFRESH, Column, Relation
 from penstock.ports.policies import ChangeKind
-from penstock.ports.refusals import RelationNotCarried
+from penstock.ports.refusals import ShapeNotApplicable
 from penstock.ports.target import TableRecord
-from penstock.sql.shape_changes import Change, key_of, shape_of
+from penstock.sql.shape_changes import ShapeChange, key_of, shape_of
 
 TEXTS = ("text", "character varying")
 
@@ -47,13 +47,13 @@ class Alterer:
     replaced: bool = False
 
     def check(self) -> None:
-        """Raise RelationNotCarried when a column is missing for no reason the log tells."""
+        """Raise ShapeNotApplicable when a column is missing for no reason the log tells."""
         old = self.record.columns
         for column in self.relation.columns:
             is_known = old is None or column.name in dict(old)
             if is_known and not self._is_there(column) and column.name not in self.record.left_out:
                 kind = self._kind(column)
-                raise RelationNotCarried(
+                raise ShapeNotApplicable(
                     f"target table {self.table.name} has no column {column.name}, the source has "
                     f"it as {column.source_type}",
                     hint=f"Run: {self._alter} add column {quoted(column.name)} {kind}; then "
@@ -61,7 +61,7 @@ class Alterer:
                     table=str(self.table.name),
                 )
 
-    def is_given_up_above(self, change: Change) -> bool:
+    def is_given_up_above(self, change: ShapeChange) -> bool:
         """Whether a dropped column is inherited, so that it is dropped with the parent's and not
         before.
 
@@ -91,17 +91,17 @@ class Alterer:
             and (column.name not in before or self.emptied)
         ]
 
-    def evolve(self, change: Change) -> list[Alteration]:
-        """The change as the source made it. Raises RelationNotCarried."""
+    def evolve(self, change: ShapeChange) -> list[Alteration]:
+        """The change as the source made it. Raises ShapeNotApplicable."""
         return list(self._evolve(change))
 
-    def lenient(self, change: Change) -> list[Alteration]:
-        """What keeps every column and value of the target. Raises RelationNotCarried."""
+    def lenient(self, change: ShapeChange) -> list[Alteration]:
+        """What keeps every column and value of the target. Raises ShapeNotApplicable."""
         return list(self._lenient(change))
 
     # --- as it is ---------------------------------------------------------------------------------
 
-    def _evolve(self, change: Change) -> Iterator[Alteration]:
+    def _evolve(self, change: ShapeChange) -> Iterator[Alteration]:
         column = change.column
         if change.keeps_rows and column is not None:
             yield from self._renamed(column, change)
@@ -124,11 +124,11 @@ class Alterer:
                 self._refuse_inherited(found, kind, change)
                 yield self._retyped(found, kind, change)
 
-    def _renamed(self, column: Column, change: Change) -> Iterator[Alteration]:
+    def _renamed(self, column: Column, change: ShapeChange) -> Iterator[Alteration]:
         if self.table.column(change.name) is None:
             return
         if self._is_there(column):
-            raise RelationNotCarried(
+            raise ShapeNotApplicable(
                 f"{change.what}, and target table {self.table.name} has both",
                 hint=f"Run: {self._alter} drop column ...; for the one that is not wanted; then "
                 "`penstock run` again, and `penstock verify`.",
@@ -138,7 +138,7 @@ class Alterer:
         sql = f"{at} rename column {quoted(change.name)} to {quoted(column.name)}"
         yield Alteration(sql, change.what)
 
-    def _added(self, column: Column, change: Change, *, strict: bool) -> Iterator[Alteration]:
+    def _added(self, column: Column, change: ShapeChange, *, strict: bool) -> Iterator[Alteration]:
         if self._is_there(column):
             self._refuse_kept(column.name)
             return
@@ -152,7 +152,7 @@ class Alterer:
 
     def _refuse_kept(self, name: str) -> None:
         if name in self.record.kept:
-            raise RelationNotCarried(
+            raise ShapeNotApplicable(
                 f"column {name} was added at the source, and target table {self.table.name} still "
                 "has the values of an earlier column of that name",
                 hint=f"Run: {self._alter} rename column {quoted(name)} to {quoted(name + '_old')}; "
@@ -160,7 +160,7 @@ class Alterer:
                 table=str(self.table.name),
             )
 
-    def _retyped(self, found: TargetColumn, kind: str, change: Change) -> Alteration:
+    def _retyped(self, found: TargetColumn, kind: str, change: ShapeChange) -> Alteration:
         column = quoted(found.name)
         needs_values = found.not_null or found.name in key_of(self.relation)
         is_free = self.emptied and not (self.replaced and needs_values) and found.origin is None
@@ -170,14 +170,14 @@ class Alterer:
             change.what,
         )
 
-    def _loosened(self, name: str, change: Change, *, nullable: bool) -> Iterator[Alteration]:
+    def _loosened(self, name: str, change: ShapeChange, *, nullable: bool) -> Iterator[Alteration]:
         """A target that allows more than the source loses nothing: it is not made stricter."""
         found = self.table.column(name)
         if nullable and found is not None and found.not_null and name not in self._primary_columns:
             sql = f"{self._alter_at(found)} alter column {quoted(name)} drop not null"
             yield Alteration(sql, change.what)
 
-    def _key(self, change: Change) -> Iterator[Alteration]:
+    def _key(self, change: ShapeChange) -> Iterator[Alteration]:
         """Another primary key where the target has the one that the source had."""
         old, new = self.record.key or (), key_of(self.relation)
         primary = self._primary
@@ -194,10 +194,10 @@ class Alterer:
         listed = ", ".join(map(quoted, new))
         yield Alteration(f"{self._alter} {dropped}add primary key ({listed})", change.what)
 
-    def _refuse_inherited(self, found: TargetColumn, kind: str, change: Change) -> None:
+    def _refuse_inherited(self, found: TargetColumn, kind: str, change: ShapeChange) -> None:
         """Refuse a narrower type for a whole tree until the log says that the tree has it."""
         if found.origin is not None and change.kind is not ChangeKind.WIDEN_TYPE:
-            raise RelationNotCarried(
+            raise ShapeNotApplicable(
                 f"{change.what}, and {self.table.name} inherits the column from {found.origin}",
                 hint=f"If all tables of that tree changed, run: {self._alter_at(found)} alter "
                 f"column {quoted(found.name)} type {kind} using ...; if not: {self._alter} no "
@@ -207,7 +207,7 @@ class Alterer:
 
     # --- leniently --------------------------------------------------------------------------------
 
-    def _lenient(self, change: Change) -> Iterator[Alteration]:
+    def _lenient(self, change: ShapeChange) -> Iterator[Alteration]:
         column = change.column
         if change.kind in (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN):
             yield from self._optional(change.name, change)
@@ -222,7 +222,7 @@ class Alterer:
         if change.kind is ChangeKind.CHANGE_TYPE and column is not None:
             yield from self._made_wide(column, change)
 
-    def _optional(self, name: str, change: Change) -> Iterator[Alteration]:
+    def _optional(self, name: str, change: ShapeChange) -> Iterator[Alteration]:
         """A column that stays, for rows that have no value for it."""
         found = self.table.column(name)
         if found is None or found.generated:
@@ -238,14 +238,14 @@ class Alterer:
             sql = f"{self._alter_at(found)} alter column {quoted(name)} drop not null"
             yield Alteration(sql, f"{change.what}, and stays")
 
-    def _made_wide(self, column: Column, change: Change) -> Iterator[Alteration]:
+    def _made_wide(self, column: Column, change: ShapeChange) -> Iterator[Alteration]:
         """A type that holds existing and new values."""
         found = self.table.column(column.name)
         kind = self._kind(column)
         if found is None or found.type_text in TEXTS or same_type(found.type_text, kind):
             return
         if column.name in key_of(self.relation):
-            raise RelationNotCarried(
+            raise ShapeNotApplicable(
                 f"{change.what}: column {column.name} of {self.table.name} is of the key, which "
                 "cannot be kept as text",
                 hint=f"Run: {self._alter} alter column {quoted(column.name)} type {kind} using "

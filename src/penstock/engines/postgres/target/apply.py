@@ -46,7 +46,7 @@ APPLICATION_NAME = "penstock loader"
 
 
 @dataclass(slots=True)
-class Target:
+class TargetSession:
     """The loader's connection to the target and what it knows of it.
 
     replica: session_replication_role is set. foreign: what the rows' types mean here. policies: of
@@ -100,7 +100,7 @@ def open_target(
     *,
     allow_triggers: bool = False,
     policies: Policies = EVOLVE_ALL,
-) -> Target:
+) -> TargetSession:
     """Connect for applying: exact text, a lock timeout, replica role where allowed."""
     settings = {
         **EXACT_TEXT_SETTINGS,
@@ -116,7 +116,7 @@ def open_target(
     except psycopg.errors.InsufficientPrivilege:
         replica = False
         logger.info("session_replication_role may not be set", user=connection.info.user)
-    return Target(
+    return TargetSession(
         connection=connection,
         namespaces=namespaces,
         replica=replica,
@@ -126,7 +126,7 @@ def open_target(
     )
 
 
-def apply_phases(target: Target, phases: Sequence[PhaseSpec]) -> None:
+def apply_phases(target: TargetSession, phases: Sequence[PhaseSpec]) -> None:
     """Apply all phases. Call inside the batch's transaction; roll it back on any error."""
     if not target.replica:
         target.connection.execute("set constraints all deferred")
@@ -137,7 +137,7 @@ def apply_phases(target: Target, phases: Sequence[PhaseSpec]) -> None:
 class _PhaseApply:
     """One phase on its way into the target."""
 
-    def __init__(self, target: Target, phase: PhaseSpec) -> None:
+    def __init__(self, target: TargetSession, phase: PhaseSpec) -> None:
         self.target = target
         self.phase = phase
 

@@ -72,7 +72,7 @@ class PostgresBulk(PostgresCounts):
     ) -> None:
         self._url = url
         self._namespaces = namespaces
-        self._ends = servers
+        self._servers = servers
         super().__init__(
             connect(url, application_name=application_name, options=EXACT_TEXT_SETTINGS)
         )
@@ -81,7 +81,7 @@ class PostgresBulk(PostgresCounts):
 
     def _shaped(self, definitions: Sequence[TableDefinition]) -> list[TableDefinition]:
         """The tables as PostgreSQL has them."""
-        servers = self._ends
+        servers = self._servers
         if servers is None:
             return list(definitions)
         return [postgres_definition(one, servers, self._namespaces) for one in definitions]
@@ -133,7 +133,7 @@ class PostgresBulk(PostgresCounts):
 
     def takes_binary(self, definition: TableDefinition) -> bool:
         """See BulkTarget."""
-        return self._ends is None and goes_binary(definition)
+        return self._servers is None and goes_binary(definition)
 
     def begin_afresh(self, plans: Iterable[TablePlan]) -> None:
         """See BulkTarget."""
@@ -171,7 +171,7 @@ class PostgresBulk(PostgresCounts):
 
     def add_foreign_keys(self, definitions: Sequence[TableDefinition]) -> list[str]:
         """See BulkTarget."""
-        if self._ends is None:
+        if self._servers is None:
             return bulk_keys.make_foreign_keys(self._connection, definitions, self._namespaces)
         notes: list[str] = []
         known = tables_by_name(definitions)

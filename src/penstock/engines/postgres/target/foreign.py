@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from penstock.codec import types as typemap
 from penstock.codec.types import NO_CHOICES, Choices, Engine, Server
 from penstock.model import LOAD_AFRESH, Column, Relation, TableName
-from penstock.ports.refusals import RelationNotCarried
+from penstock.ports.refusals import ShapeNotApplicable
 
 AS_IS = "{}"
 ANY_POSTGRES = Server(engine=Engine.POSTGRESQL, version=())
@@ -33,7 +33,7 @@ class Foreign:
         return self.engine in ("", Engine.POSTGRESQL)
 
     def relation_here(self, relation: Relation) -> Relation:
-        """The relation with the target's types. Raises RelationNotCarried."""
+        """The relation with the target's types. Raises ShapeNotApplicable."""
         if self.is_ours:
             return relation
         columns = tuple(
@@ -61,7 +61,7 @@ class Foreign:
                 column, source, self.target, choices=self.choices, table=table
             )
             if mapping.refused:
-                raise RelationNotCarried(
+                raise ShapeNotApplicable(
                     f"column {column.name} of {relation.full_name} is {column.source_type}: "
                     f"{mapping.refused}",
                     hint="Leave the table out of [source] tables, or drop the column there; "

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.engines.postgres.connect import quoted
-from penstock.engines.postgres.target.types import AS_TEXT, Staged, staged
+from penstock.engines.postgres.target.types import AS_TEXT, StagedColumn, staged
 from penstock.model import Column, Relation
 
 DONE = 3  # never staged: a row that one of several statements has applied
@@ -52,7 +52,7 @@ class _Pack:
     """An array column: its name, its elements' staged type, and their columns."""
 
     name: str
-    kind: Staged
+    kind: StagedColumn
     indexes: tuple[int, ...]
 
 
@@ -73,9 +73,9 @@ class MergeLayout:
         self.absent = f"{prefix}absent"
         self.origin = tuple(f"{prefix}key{place}" for place in range(1, len(relation.key) + 1))
         kinds = [staged(column) for column in relation.columns]
-        own = [(self.count, Staged(pa.int64(), "bigint", needs_cast=False))]
+        own = [(self.count, StagedColumn(pa.int64(), "bigint", needs_cast=False))]
         if relation.key:
-            own.append((self.absent, Staged(pa.binary(), "bytea", needs_cast=False)))
+            own.append((self.absent, StagedColumn(pa.binary(), "bytea", needs_cast=False)))
         for name, index in zip(self.origin, relation.key, strict=True):
             own.append((name, kinds[index]))
         types = [*(kind.sql for _, kind in own), *(kind.sql for kind in kinds)]
@@ -100,7 +100,7 @@ class MergeLayout:
 
     # --- for statements ---------------------------------------------------------------------------
 
-    def kind(self, index: int) -> Staged:
+    def kind(self, index: int) -> StagedColumn:
         """How the relation's column of this index is staged."""
         return self._kinds[index]
 
@@ -157,7 +157,7 @@ class MergeLayout:
 
 def _packs(columns: tuple[Column, ...], plain: set[int], prefix: str) -> Iterable[_Pack]:
     """Share the columns that are not plain out to arrays, type by type."""
-    by_kind: dict[str, tuple[Staged, list[int]]] = {}
+    by_kind: dict[str, tuple[StagedColumn, list[int]]] = {}
     for index, column in enumerate(columns):
         if index not in plain:
             kind = staged(column)
@@ -196,7 +196,7 @@ def _longest_row(types: Iterable[str]) -> int:
     return length
 
 
-def _pack(columns: list[Any], kind: Staged) -> Any:
+def _pack(columns: list[Any], kind: StagedColumn) -> Any:
     """One array per row of the columns' values; all null when no column is given."""
     if all(column is None for column in columns):
         return None
@@ -213,8 +213,8 @@ def _pack(columns: list[Any], kind: Staged) -> Any:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), whole.take(pa.array(by_row)))
 
 
-def _array_of(kind: Staged) -> Staged:
-    return Staged(pa.list_(kind.arrow), f"{kind.sql}[]", needs_cast=False)
+def _array_of(kind: StagedColumn) -> StagedColumn:
+    return StagedColumn(pa.list_(kind.arrow), f"{kind.sql}[]", needs_cast=False)
 
 
 def _as(values: Any, kind: pa.DataType, head: bytes = b"") -> Any:

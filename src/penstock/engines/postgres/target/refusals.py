@@ -13,7 +13,7 @@ from penstock.engines.postgres.target.progress import SCHEMA
 from penstock.model import PenstockError, TableName
 from penstock.ports.refusals import (
     ForeignKeyBlocked,
-    RelationNotCarried,
+    ShapeNotApplicable,
     UniqueBlocked,
     ValueRefused,
 )
@@ -81,7 +81,7 @@ def apply_error(
             **fields,
         )
     if state == "42704":
-        return RelationNotCarried(
+        return ShapeNotApplicable(
             message,
             hint="Make in the target what it lacks, as the source has it: create type ... or "
             "create extension ...; then run again: nothing of the batch was applied.",

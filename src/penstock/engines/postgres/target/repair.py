@@ -45,7 +45,7 @@ class PostgresRepair(PostgresWriter):
     def __init__(self, url: str, servers: ServerPair | None, namespaces: dict[str, str]) -> None:
         """Connect; triggers and foreign keys are kept from acting where the role may do that."""
         super().__init__(url, replica_role=False, settings=EXACT_TEXT_SETTINGS)
-        self._ends = servers
+        self._servers = servers
         self._namespaces = namespaces
         with server_errors("preparing a session"):
             self.replica = may_be_replica(self._connection)
@@ -74,8 +74,8 @@ class PostgresRepair(PostgresWriter):
                 f"the target has no table {table.target}", hint="Run `penstock doctor`."
             )
         definition, namespaces = table.definition, self._namespaces
-        if self._ends is not None:
-            definition = postgres_definition(definition, self._ends, namespaces)
+        if self._servers is not None:
+            definition = postgres_definition(definition, self._servers, namespaces)
         check_shape(definition, found, namespaces)
         names = {column.name for column in definition.columns}
         own = [c.name for c in found.columns if c.name not in names and not c.generated]

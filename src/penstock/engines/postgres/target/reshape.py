@@ -21,7 +21,7 @@ from penstock.ports.policies import ChangeKind, Policies, Policy
 from penstock.ports.target import TableRecord
 from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import (
-    Change,
+    ShapeChange,
     TypeRules,
     column_renames,
     shape_changes,
@@ -57,7 +57,7 @@ class Reshaping:
     ) -> TableRecord:
         """Bring the table to the relation's shape; the record to write. See `Alterer`.
 
-        Raises SchemaChangeRefused, RelationNotCarried and what the server refuses.
+        Raises SchemaChangeRefused, ShapeNotApplicable and what the server refuses.
         """
         computed = [column.name for column in table.columns if column.generated]
         names = column_renames(record, relation, [column.name for column in table.columns])
@@ -98,7 +98,7 @@ class Reshaping:
         found = read_target_tables(self.connection, [alterer.table.name])
         return replace(alterer, table=require(found, alterer.table.name))
 
-    def _one(self, change: Change, alterer: Alterer, schema_drift: SchemaDrift) -> None:
+    def _one(self, change: ShapeChange, alterer: Alterer, schema_drift: SchemaDrift) -> None:
         policy, name = self.policies.of(change.kind), alterer.table.name
         if policy is not Policy.IGNORE and alterer.is_given_up_above(change):
             policy = Policy.LENIENT
@@ -112,7 +112,7 @@ class Reshaping:
             logger.info("target table left as it is", table=str(name), change=change.what)
         schema_drift.went(change, policy)
 
-    def _tried(self, change: Change, alterer: Alterer, schema_drift: SchemaDrift) -> Policy:
+    def _tried(self, change: ShapeChange, alterer: Alterer, schema_drift: SchemaDrift) -> Policy:
         name = alterer.table.name
         try:
             with self.connection.transaction():

@@ -11,7 +11,7 @@ from dataclasses import replace
 from penstock.engines.postgres.connect import quoted
 from penstock.model import ForeignKey, TableDefinition, TableName, UniqueKey
 from penstock.ports.server_pair import ServerPair
-from penstock.sql.read_plan import carried
+from penstock.sql.read_plan import copied_columns
 from penstock.sql.schema_translation import Index, extras_of, short_name
 
 
@@ -36,7 +36,7 @@ def postgres_definition(
             collation=None,
             charset="",
         )
-        for column in carried(definition, servers)
+        for column in copied_columns(definition, servers)
     )
     schema, table = definition.name
     name = quoted(namespaces.get(schema, schema), table)

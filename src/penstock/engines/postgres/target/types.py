@@ -66,7 +66,7 @@ def _unquoted(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedColumn:
     """How a column is staged in a merge table.
 
     arrow: the type its values are sent as. sql: the column's type there. needs_cast: whether the
@@ -80,10 +80,10 @@ class Staged:
     head: bytes = b""
 
 
-AS_TEXT = Staged(pa.string(), "text", needs_cast=True)
+AS_TEXT = StagedColumn(pa.string(), "text", needs_cast=True)
 # The version of the binary form, then the text. It is parsed by the backends that stage, which are
 # several: all wait for the one that applies. Source: PostgreSQL, src/backend/utils/adt/jsonb.c.
-AS_JSONB = Staged(pa.binary(), "jsonb", needs_cast=True, head=b"\x01")
+AS_JSONB = StagedColumn(pa.binary(), "jsonb", needs_cast=True, head=b"\x01")
 
 _STAGED_SQL = {
     "bool": "boolean",
@@ -101,7 +101,7 @@ _STAGED_SQL = {
 }
 
 
-def staged(column: Column) -> Staged:
+def staged(column: Column) -> StagedColumn:
     """The staging of a column by its neutral type.
 
     Values that are kept as text and unsigned numbers (the bulk protocol would wrap the latter) are
@@ -112,4 +112,4 @@ def staged(column: Column) -> Staged:
         is_jsonb = (column.base_type or column.source_type) == "jsonb"
         return AS_JSONB if is_jsonb else AS_TEXT
     sql = _STAGED_SQL.get(column.neutral, "numeric")
-    return Staged(arrow_type(column.neutral), sql, needs_cast=False)
+    return StagedColumn(arrow_type(column.neutral), sql, needs_cast=False)

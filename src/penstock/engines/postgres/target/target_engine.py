@@ -36,18 +36,18 @@ NAME_BYTES_MAX = 63
 
 
 class PostgresTargetEngine:
-    """See `Engine`."""
+    """See `TargetEngine`."""
 
     errors: tuple[type[BaseException], ...] = (psycopg.Error,)
     ddl_commits = False
 
     def typed(self, doing: str, error: BaseException) -> PenstockError:
-        """See `Engine`."""
+        """See `TargetEngine`."""
         assert isinstance(error, psycopg.Error)
         return statement_error(doing, error)
 
     def staging_name(self, merge_name: str, *, place: int, use: int) -> str:
-        """See `Engine`."""
+        """See `TargetEngine`."""
         room = NAME_BYTES_MAX
         return port.staging_name(merge_name, place=place, use=use, room=room, unit="utf-8")
 
@@ -58,7 +58,7 @@ class PostgresTargetEngine:
         choices: Choices = NO_CHOICES,
         directory: Path | None = None,  # noqa: ARG002 - all rows wait in merge tables
     ) -> PostgresStaging:
-        """See `Engine`."""
+        """See `TargetEngine`."""
         settings = {**EXACT_TEXT_SETTINGS, "lock_timeout": str(apply.LOCK_TIMEOUT_MS)}
         connection = connect(url, application_name=STAGER_NAME, options=settings)
         return PostgresStaging(connection, url, choices)
@@ -72,7 +72,7 @@ class PostgresTargetEngine:
         choices: Choices = NO_CHOICES,
         policies: Policies = EVOLVE_ALL,
     ) -> PostgresTarget:
-        """See `Engine`."""
+        """See `TargetEngine`."""
         target = apply.open_target(
             url, namespaces, allow_triggers=allow_triggers, policies=policies
         )
@@ -133,9 +133,9 @@ class PostgresStaging:
 
 
 class PostgresTarget:
-    """The applying side; see `Target`."""
+    """The applying side; see `SqlTarget`."""
 
-    def __init__(self, target: apply.Target, choices: Choices = NO_CHOICES) -> None:
+    def __init__(self, target: apply.TargetSession, choices: Choices = NO_CHOICES) -> None:
         """target: freshly opened. choices: of [target.types]."""
         self._target = target
         self._choices = choices
@@ -147,7 +147,7 @@ class PostgresTarget:
 
     @property
     def is_closed(self) -> bool:
-        """See `Target`."""
+        """See `SqlTarget`."""
         return self.connection.closed
 
     @property
@@ -156,18 +156,18 @@ class PostgresTarget:
         return self._target.replica
 
     def bind(self, log_id: str) -> Applied:
-        """See `Target`."""
+        """See `SqlTarget`."""
         with server_errors("reading the applied position"):
             progress.ensure_tables(self.connection)
             return progress.bind_log(self.connection, log_id)
 
     def need(self, names: Iterable[TableName]) -> None:
-        """See `Target`."""
+        """See `SqlTarget`."""
         with server_errors("reading the target's tables"):
             self._target.need(names)
 
     def forget(self) -> None:
-        """See `Target`."""
+        """See `SqlTarget`."""
         self._target.forget()
 
     def reshape(
@@ -187,33 +187,33 @@ class PostgresTarget:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """See `Target`."""
+        """See `SqlTarget`."""
         with server_errors("committing a batch"), self.connection.transaction():
             yield
 
     def advance(self, *, log_id: str, before: Applied, after: Applied) -> None:
-        """See `Target`."""
+        """See `SqlTarget`."""
         progress.advance(self.connection, log_id=log_id, before=before, after=after)
 
     def check_staged(self, expected: Mapping[str, tuple[int, int]]) -> None:
-        """See `Target`."""
+        """See `SqlTarget`."""
         check_staged(self.connection, expected)
 
     def apply_phases(self, phases: Sequence[PhaseSpec]) -> None:
-        """See `Target`."""
+        """See `SqlTarget`."""
         apply.apply_phases(self._target, phases)
 
     def end_files(self, files: Iterable[FileProgress]) -> None:
-        """See `Target`."""
+        """See `SqlTarget`."""
         progress.end_files(self.connection, files)
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
-        """See `Target`."""
+        """See `SqlTarget`."""
         with server_errors("reading the table syncs"):
             return sync_rows.read_table_syncs(self.connection)
 
     def write_table_sync(self, row: TableSync) -> None:
-        """See `Target`."""
+        """See `SqlTarget`."""
         sync_rows.write_table_sync(self.connection, row)
 
     def mend(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
@@ -228,13 +228,13 @@ class PostgresTarget:
             return how(self.connection, layouts) > 0
 
     def take_notes(self) -> list[tuple[TableName, str]]:
-        """See `Target`."""
+        """See `SqlTarget`."""
         taken = list(self._target.noted)
         self._target.noted.clear()
         return taken
 
     def drop_merge_tables(self, names: Iterable[str]) -> None:
-        """See `Target`."""
+        """See `SqlTarget`."""
         drop_merge_tables(self.connection, names)
 
     def close(self) -> None:

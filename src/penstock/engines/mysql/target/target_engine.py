@@ -14,7 +14,7 @@ from penstock.engines.mysql.target.apply import LOCK_TIMEOUT_S, MySQLTarget, loc
 from penstock.engines.mysql.target.direct import DirectTables
 from penstock.engines.mysql.target.progress import NAME_LENGTH_MAX, Records
 from penstock.engines.mysql.target.rows_files import RowsFiles
-from penstock.engines.mysql.target.send import NOT_ALLOWED, Place, without_log
+from penstock.engines.mysql.target.send import NOT_ALLOWED, Destination, without_log
 from penstock.engines.mysql.target.staging import NO_STRICT, StagingArea
 from penstock.engines.mysql.target.unsure import UnsureTables
 from penstock.engines.mysql.target.writer import MySQLStagingWriter
@@ -27,7 +27,7 @@ STAGER_NAME = "penstock stager"
 
 
 class MySQLTargetEngine:
-    """See `Engine`. What applying learns of tables, staging heeds, too: they share `unsure`."""
+    """See `TargetEngine`. Applying and staging share `unsure`, what is known of tables."""
 
     errors: tuple[type[BaseException], ...] = (pymysql.Error,)
     ddl_commits = True
@@ -36,18 +36,18 @@ class MySQLTargetEngine:
         self.unsure = UnsureTables()
 
     def typed(self, doing: str, error: BaseException) -> PenstockError:
-        """See `Engine`."""
+        """See `TargetEngine`."""
         assert isinstance(error, pymysql.Error)
         return statement_error(doing, error)
 
     def staging_name(self, merge_name: str, *, place: int, use: int) -> str:
-        """See `Engine`."""
+        """See `TargetEngine`."""
         return port.staging_name(merge_name, place=place, use=use, room=NAME_LENGTH_MAX)
 
     def open_staging(
         self, url: str, *, choices: Choices = NO_CHOICES, directory: Path | None = None
     ) -> MySQLStaging:
-        """See `Engine`. directory: for rows that need no merge table."""
+        """See `TargetEngine`. directory: for rows that need no merge table."""
         settings = lock_timeouts(LOCK_TIMEOUT_S)
         connection = connect(url, application_name=STAGER_NAME, options=settings)
         return MySQLStaging(
@@ -63,7 +63,7 @@ class MySQLTargetEngine:
         choices: Choices = NO_CHOICES,
         policies: Policies = EVOLVE_ALL,
     ) -> MySQLTarget:
-        """See `Engine`."""
+        """See `TargetEngine`."""
         return MySQLTarget(
             url,
             namespaces,
@@ -133,7 +133,7 @@ class MySQLStaging:
         direct = self._direct.among(plain, source_engine=source_engine)
         return {
             one.name: MySQLStagingWriter(
-                place=Place(
+                place=Destination(
                     url=self._url,
                     table=one.source,
                     staging=one.name,
