@@ -147,9 +147,9 @@ class Target(Protocol):
         """Apply a batch with its progress: all of it, or nothing; the seconds of each step.
 
         The target is then at `batch.after`. table_sync: the batch is of this table alone, which is
-        then behind it; at: where the target is and stays. Raises AppliedByAnother where the target is
-        not where the batch begins. An error may come though all was applied (a lost COMMIT): what
-        `bind` of a new connection says is so.
+        then behind it; at: where the target is and stays. Raises AppliedByAnother where the target
+        is not where the batch begins. An error may come though all was applied (a lost COMMIT):
+        what `bind` of a new connection says is so.
         """
         ...
 
