@@ -56,7 +56,7 @@ MORE = {
     "PacketInvalid": "Check host and port: what answers there is no MySQL or MariaDB server.",
     "PenstockError": DEFECT,
     "ProcessNotStarted": "Look at the system's limits (`ulimit -u`, memory), and start again.",
-    "SchemaChangeNotCarried": "Alter the target's table by hand, then `penstock table resync`.",
+    "SchemaChangeNotApplied": "Alter the target's table by hand, then `penstock table resync`.",
     "SessionProtocolBroken": DEFECT,
     "SparkStartFailed": "Look at spark.log in the run directory; `penstock doctor` checks Java.",
     "SpillBroken": DEFECT,
