@@ -284,7 +284,7 @@ class Loader:
         return Wanted(
             applied=applied,
             look=lambda: self._next_files(applied, size_max),
-            news=self._follower.durable,
+            wait=self._follower.wait,
         )
 
     def _next_files(self, applied: Applied, size_max: int = MAX_BYTES) -> list[SegmentFile]:

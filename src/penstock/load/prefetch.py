@@ -29,8 +29,7 @@ from penstock.ports.target import Applied
 logger = structlog.get_logger(__name__)
 faults.declare("load.ahead.before", "load.ahead.after")
 
-LOOK_INTERVAL_S = 0.05  # at the directory
-NEWS_INTERVAL_S = 0.005  # at whether there is news: one read of a few bytes
+LOOK_INTERVAL_S = 0.05
 
 
 class Sessions(Protocol):
@@ -45,13 +44,13 @@ class Sessions(Protocol):
 class Wanted:
     """The batch that is wanted: rows behind `applied`, with position < before.
 
-    look: finds its segments; called again and again until it returns some. news: changes
-    when it is worth to look again at once; cheap.
+    look: finds its segments; called again and again until it returns some. wait: until it is
+    worth to look again, at most so many seconds; None: so long.
     """
 
     applied: Applied
     look: Callable[[], Sequence[SegmentFile]]
-    news: Callable[[], object] = lambda: None
+    wait: Callable[[float], object] | None = None
     before: int = POSITION_MAX
 
 
@@ -167,15 +166,12 @@ class StagePrefetch:
 
     def _look(self, request: _Request) -> Sequence[SegmentFile]:
         while not request.abandoned.is_set():
-            seen = request.wanted.news()  # before the look: what comes behind it is news
             files = request.wanted.look()
             if files:
                 request.found = True
                 return files
-            due_s = self._clock.monotonic_s() + LOOK_INTERVAL_S
-            while self._clock.monotonic_s() < due_s and request.wanted.news() == seen:
-                if request.abandoned.wait(NEWS_INTERVAL_S):
-                    break
+            wait = request.wanted.wait or request.abandoned.wait
+            wait(LOOK_INTERVAL_S)
         return ()
 
     def _stage(self, request: _Request, files: Sequence[SegmentFile]) -> Batch | None:

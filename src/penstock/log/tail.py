@@ -12,7 +12,8 @@ from pathlib import Path
 
 from penstock.codec import ckt
 from penstock.host.files import REAL_FILES, FileMissing, Files, ReadFile
-from penstock.log.durable import Durable, DurableReader
+from penstock.host.watch import FileWatch
+from penstock.log.durable import DURABLE_NAME, Durable, DurableReader
 from penstock.log.frames import FrameReader
 from penstock.log.index import IndexBuilder, add_scanned, scan_frames
 from penstock.log.layout import (
@@ -36,6 +37,7 @@ class LogFollower:
         self._extension = extension
         self._files = files
         self._marks = DurableReader(directory, files)
+        self._watch = FileWatch(directory / DURABLE_NAME)
 
     def behind(
         self, segment: int, trx: int, *, count_max: int, size_max: int, reads_open: bool
@@ -72,13 +74,14 @@ class LogFollower:
         path = self._directory / open_name(number, self._extension)
         return SegmentFile(number=number, path=path, is_open=True, durable=durable)
 
-    def durable(self) -> Durable | None:
-        """What the writer said last: another thing when there is more; one read of a few bytes."""
-        return self._marks.read()
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the writer says that more is durable, at most so long."""
+        self._watch.wait(timeout_s)
 
     def close(self) -> None:
         """Close what is kept open between looks."""
         self._marks.close()
+        self._watch.close()
 
 
 class SegmentOpener:

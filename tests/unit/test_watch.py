@@ -1,0 +1,89 @@
+"""Waking when a file is written to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.host.watch import FileWatch
+
+LONG_S = 20.0
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file that is there."""
+    (tmp_path / "file").write_bytes(b"a")
+    return tmp_path / "file"
+
+
+@pytest.fixture
+def watch(path: Path) -> Iterator[FileWatch]:
+    """A watch of it that has begun."""
+    found = FileWatch(path)
+    found.wait(0)
+    yield found
+    found.close()
+
+
+def woken(watch: FileWatch, write: threading.Timer) -> bool:
+    """Whether a wait ended because of what the timer does."""
+    write.start()
+    began = time.monotonic()
+    watch.wait(LONG_S)
+    write.join()
+    return time.monotonic() - began < LONG_S / 2
+
+
+def overwrite(path: Path) -> None:
+    """As the log's writer does: in place."""
+    with path.open("r+b") as file:
+        file.write(b"b")
+
+
+def test_a_write_wakes(path: Path, watch: FileWatch) -> None:
+    """Also one that came before the wait."""
+    assert woken(watch, threading.Timer(0.1, overwrite, [path]))
+    overwrite(path)
+    assert woken(watch, threading.Timer(0, lambda: None))
+
+
+def test_nothing_written_is_a_whole_wait(watch: FileWatch) -> None:
+    """And it takes no time of a processor."""
+    began, used = time.monotonic(), time.thread_time()
+    watch.wait(0.3)
+    assert time.monotonic() - began >= 0.25
+    assert time.thread_time() - used < 0.1
+
+
+def test_a_file_that_comes_later(tmp_path: Path) -> None:
+    """Waits are short until it is there."""
+    path = tmp_path / "later"
+    watch = FileWatch(path)
+    began = time.monotonic()
+    watch.wait(LONG_S)
+    assert time.monotonic() - began < LONG_S / 2
+    path.write_bytes(b"a")
+    watch.wait(0)
+    assert woken(watch, threading.Timer(0.1, overwrite, [path]))
+    watch.close()
+
+
+def test_a_file_that_takes_the_place_of_another(path: Path, watch: FileWatch) -> None:
+    """The name counts, once the first is gone."""
+    path.unlink()
+    path.write_bytes(b"c")
+    watch.wait(0.2)  # told that the first is gone
+    watch.wait(0.01)
+    assert woken(watch, threading.Timer(0.1, overwrite, [path]))
+
+
+def test_a_closed_watch_begins_again(path: Path, watch: FileWatch) -> None:
+    """As after a loader that lost its target."""
+    watch.close()
+    watch.wait(0)
+    assert woken(watch, threading.Timer(0.1, overwrite, [path]))
