@@ -210,7 +210,7 @@ class FakeStream:
             return [*items, items[-1]]
         if defect == "changes come out of order":
             return items[::-1]
-        if defect == "a truncate is not told":
+        if defect == "a truncate is not reported":
             return [item for item in items if item.op is not None]
         if defect == "a key change has no before image":
             return [_spoilt(item, before=None) if item.op is Op.UPDATE else item for item in items]

@@ -310,7 +310,7 @@ class FakeSide(Side):
             Item(
                 op=made.op,
                 relation=self._relation(made.table),
-                before=made.before if _is_told(made) else None,
+                before=made.before if _is_reported(made) else None,
                 after=made.after,
                 absent=_unchanged(made) if unsent else frozenset(),
                 undone=isinstance(one, Undone),
@@ -337,7 +337,7 @@ def _typed(names: Sequence[str]) -> list[tuple[str, str, str]]:
     return [(n, "text", "string") if n in texts else (n, "integer", "int32") for n in names]
 
 
-def _is_told(made: Made) -> bool:
+def _is_reported(made: Made) -> bool:
     """Whether there is a before image: of deletes, and where the key changes."""
     if made.before is None or made.after is None:
         return made.op is Op.DELETE
@@ -374,7 +374,7 @@ class ToySide(Side):
                     (
                         made.op.name.lower(),
                         TableName("public", made.table),
-                        _texts(made.before) if _is_told(made) or made.before else None,
+                        _texts(made.before) if _is_reported(made) or made.before else None,
                         _texts(made.after),
                     )
                     for made in done

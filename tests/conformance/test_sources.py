@@ -176,7 +176,7 @@ def test_a_changed_key_tells_the_old_one(side: Side, tmp_path: Path) -> None:
     assert follower.seen() == side.expected
 
 
-def test_a_truncate_is_told_in_its_place(side: Side, tmp_path: Path) -> None:
+def test_a_truncate_is_reported_in_its_place(side: Side, tmp_path: Path) -> None:
     """Between the rows before and behind it."""
     need(side, "truncate")
     follower = begun(side, tmp_path)
@@ -397,7 +397,7 @@ DEFECTS: dict[str, Callable[[Side, Path], None]] = {
     "a large transaction is one run": test_a_large_transaction_comes_in_pieces,
     "a transaction is torn": test_a_transaction_of_several_tables_is_one,
     "a key change has no before image": test_a_changed_key_tells_the_old_one,
-    "a truncate is not told": test_a_truncate_is_told_in_its_place,
+    "a truncate is not reported": test_a_truncate_is_reported_in_its_place,
     "a value that was not sent is NULL": test_a_value_that_was_not_sent_is_absent,
     "rows come before their shape": test_a_new_column_comes_before_its_rows,
     "a restart begins again": test_a_restart_goes_on_behind_what_is_durable,

@@ -47,7 +47,7 @@ def alone(own_postgres: Server) -> str:
 
 
 @pytest.mark.slow
-def test_each_state_is_told_as_it_is(alone: str, target_url: str, tmp_path: Path) -> None:
+def test_each_state_is_reported_as_it_is(alone: str, target_url: str, tmp_path: Path) -> None:
     """From before the first run to caught up; extractor and loader paused, stopped, at work."""
     tell_states(line_of(tmp_path, alone, target_url))
 

@@ -295,7 +295,7 @@ def line_of(server: MySQLServer, folder: Path, source: str, target: str, **extra
 
 
 @pytest.mark.slow
-def test_each_state_is_told_as_it_is(
+def test_each_state_is_reported_as_it_is(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:
     """From before the first run to caught up; extractor and loader paused, stopped, at work."""

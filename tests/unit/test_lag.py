@@ -122,7 +122,7 @@ def found_of(state: State) -> Lag:
 
 
 @pytest.mark.parametrize("name", STATES)
-def test_each_state_is_told_as_it_is(name: str) -> None:
+def test_each_state_is_reported_as_it_is(name: str) -> None:
     """Exact, or the most it can be and said so, or unknown: never less than the truth."""
     state = STATES[name]
     found = found_of(state)
@@ -136,7 +136,7 @@ def test_each_state_is_told_as_it_is(name: str) -> None:
         assert found.words.startswith("at most ") is state.at_most
 
 
-def test_bytes_and_rows_are_told_beside() -> None:
+def test_bytes_and_rows_are_reported_too() -> None:
     """What is in the log and not applied; what the source wrote behind the log, and behind that."""
     found = found_of(STATES["in the log and more behind it"])
     assert (found.rows, found.slot_bytes, found.applied_bytes) == (2, 1000, 2000)

@@ -152,7 +152,7 @@ def test_an_idle_source_is_no_news() -> None:
         assert tail.find(number=0, trx_after=before.trx) is None
 
 
-def test_damage_is_told_and_not_read() -> None:
+def test_damage_is_reported_and_not_read() -> None:
     """A flipped bit in the durable part is SegmentCorrupt, and stays so at the next look."""
     disk = Disk()
     tail = Tail(disk)

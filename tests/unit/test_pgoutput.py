@@ -87,7 +87,7 @@ class TestTransactions:
         assert decoder.row_count == decoder.byte_count == 0
         assert decoder.take() == []
 
-    def test_numbering_goes_on_from_where_it_was_told(self, kind: type[Decoder]) -> None:
+    def test_numbering_goes_on_from_where_it_was(self, kind: type[Decoder]) -> None:
         """After a restart numbers go on behind the log's last ones."""
         decoder = kind(gsn=41, trx=8)
         decoder.bind(T, TWO)

@@ -160,7 +160,7 @@ def _words(kind: Any) -> tuple[str, ...]:
 
 
 def _nearest(key: str, value: Any, kind: Any) -> str:
-    """Which of the words was meant; empty where that cannot be told."""
+    """Which of the words was meant; empty where that is not clear."""
     given = str(_plain(value)).lower()
     close = difflib.get_close_matches(given, _words(kind), n=1, cutoff=0.5)
     return f'Did you mean {key} = "{close[0]}"?' if close else ""

@@ -111,7 +111,7 @@ class LineView:
         self._out = out or console()
         self._clock = clock
         self._events = RunEvents(clock)
-        self._told_s = float("-inf")
+        self._shown_s = float("-inf")
         self._last = ""
 
     def event(self, text: str, kind: str = "note", **_fields: Any) -> None:
@@ -123,7 +123,7 @@ class LineView:
         """See View."""
         self._events.take(status, self.event)
         now_s = self._clock.monotonic_s()
-        if now_s - self._told_s < LINE_INTERVAL_S:
+        if now_s - self._shown_s < LINE_INTERVAL_S:
             return
         events, lines = self._events, []
         if events.bulk is not None and events.bulk.phase != "done" and events.bulk.rows_done:
@@ -132,7 +132,7 @@ class LineView:
             lines.append(change_line(status, events.log_rate, events.applied_rate))
         if lines and "\n".join(lines) != self._last:
             self._last = "\n".join(lines)
-            self._told_s = now_s
+            self._shown_s = now_s
             for line in lines:
                 self._out.print(line)
 
@@ -184,7 +184,7 @@ class JsonView:
         self._emit = emit
         self._clock = clock
         self._events = RunEvents(clock)
-        self._told_s = float("-inf")
+        self._shown_s = float("-inf")
         self._last: dict[str, Any] = {}
 
     def event(self, text: str, kind: str = "note", **fields: Any) -> None:
@@ -195,11 +195,11 @@ class JsonView:
         """See View."""
         self._events.take(status, self.event)
         now_s = self._clock.monotonic_s()
-        if now_s - self._told_s < LINE_INTERVAL_S:
+        if now_s - self._shown_s < LINE_INTERVAL_S:
             return
         found = self._figures(status)
         if found != self._last:
-            self._last, self._told_s = found, now_s
+            self._last, self._shown_s = found, now_s
             self._emit(event(self._clock, "progress", **found))
 
     def _figures(self, status: Status) -> dict[str, Any]:

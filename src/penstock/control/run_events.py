@@ -58,7 +58,7 @@ class RunEvents:
         self._clock = clock
         self._steps_reported = 0
         self._bulk_reported = False
-        self._starting_told = False
+        self._starting_reported = False
         self._first = True
         started = datetime.fromtimestamp(clock.now_us() // 1_000_000, UTC)
         self._started = started.isoformat(timespec="seconds")
@@ -115,8 +115,8 @@ class RunEvents:
             elif handover is not None and step.number == 2:
                 report(point_text(handover), "position", position=handover.position)
         self._steps_reported = max(self._steps_reported, len(steps))
-        if len(steps) >= 2 and not self._starting_told and starting(status):
-            self._starting_told = True
+        if len(steps) >= 2 and not self._starting_reported and starting(status):
+            self._starting_reported = True
             report(starting(status), "starting")
 
     def _take_outages(self, status: Status, report: ReportEvent) -> None:

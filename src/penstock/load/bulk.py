@@ -214,21 +214,21 @@ class _Load:
 
     def wait_while_paused(self) -> None:
         """Begin nothing while the action is PAUSE. Raises BulkStopped on a request to stop."""
-        told = False
+        is_paused = False
         while True:
             word = self.target.read_action()
             if self.stop() or word == "STOP":
                 raise _stopped()
             if word == "RUN":
                 break
-            if not told:
-                told = True
+            if not is_paused:
+                is_paused = True
                 logger.info("bulk load paused")
                 self.tell("paused")
             until_s = REAL_CLOCK.monotonic_s() + PAUSE_CHECK_S
             while REAL_CLOCK.monotonic_s() < until_s and not self.stop():
                 REAL_CLOCK.sleep(STOP_CHECK_S)
-        if told:
+        if is_paused:
             logger.info("bulk load goes on")
 
     # -- before the first row ----------------------------------------------------------------------

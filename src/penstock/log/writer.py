@@ -40,7 +40,7 @@ from penstock.model import LOAD_AGAIN, FlushPoint, Marker, PenstockError, Relati
 faults.declare("log.create.before", "log.create.after", "log.flush.before", "log.flush.after")
 
 
-UNTOLD_COUNT_MAX = 50_000  # transactions that wait in memory for their frame
+UNANNOUNCED_COUNT_MAX = 50_000  # transactions that wait in memory for their frame
 
 
 class LogLocked(PenstockError):
@@ -132,7 +132,7 @@ class Writer:
         self._failure: BaseException | None = None
         self._segment: _OpenSegment | None = None
         self._transaction_encoders: dict[bool, MessageEncoder] = {}
-        self._untold: list[pa.RecordBatch] = []
+        self._unannounced: list[pa.RecordBatch] = []
         self.recovered: tuple[ClosedSegment, ...] = ()
         self._cuts: list[Cut] = []
         self._mark: DurableMark | None = None
@@ -189,7 +189,7 @@ class Writer:
         self.recovered = found.closed
         self.resume = found.state.end
         self._sequence = start_of(self.resume)
-        self._untold, self._told = [], self.resume.trx
+        self._unannounced, self._announced = [], self.resume.trx
         self._durable = self.resume
         self._unflushed = False
 
@@ -500,17 +500,17 @@ class Writer:
     def _tell(self, batch: pa.RecordBatch) -> None:
         """Keep transactions for the frame in front of the next flush point: one for many runs."""
         self._opened()
-        self._untold.append(batch)
+        self._unannounced.append(batch)
         self._unflushed = True
-        if sum(one.num_rows for one in self._untold) >= UNTOLD_COUNT_MAX:
+        if sum(one.num_rows for one in self._unannounced) >= UNANNOUNCED_COUNT_MAX:
             self._tell_all()
 
     def _tell_all(self) -> None:
-        if self._untold:
-            told, self._untold = self._untold, []
-            batch = told[0] if len(told) == 1 else pa.concat_batches(told)
-            self._write_transactions(batch, self._told + 1)
-            self._told += batch.num_rows
+        if self._unannounced:
+            batches, self._unannounced = self._unannounced, []
+            batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+            self._write_transactions(batch, self._announced + 1)
+            self._announced += batch.num_rows
 
     def _write_transactions(self, batch: pa.RecordBatch, first: int) -> None:
         """first: number of the first of them."""

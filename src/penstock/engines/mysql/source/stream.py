@@ -1,7 +1,7 @@
 """The stream of one connection: runs out of a replica's socket.
 
 One thread reads whole blocks, decodes and puts runs into a bounded queue; the caller's takes them,
-makes them durable and acknowledges; the server is not told, because it keeps its log by rules of
+makes them durable and acknowledges; the server gets no feedback, as it keeps its log by rules of
 its own. A broken connection ends the object; the caller opens the next one at its last flush point.
 """
 
