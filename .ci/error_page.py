@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = {
+AREAS = {
     "CF": "Configuration",
     "CT": "Control: running and stopping",
     "DC": "Decoding what the server sends",
@@ -190,11 +190,11 @@ def main() -> None:
         ((code, node) for node in every if (code := attribute(node, "code"))),
         key=lambda pair: (pair[0], pair[1].name),
     )
-    lines, room = [HEAD], ""
+    lines, area = [HEAD], ""
     for code, node in coded:
-        if code[:2] != room:
-            room = code[:2]
-            lines.append(f"# {ROOMS.get(room, room)}\n")
+        if code[:2] != area:
+            area = code[:2]
+            lines.append(f"# {AREAS.get(area, area)}\n")
         text = ast.get_docstring(node) or ""
         retry = RETRIES[inherited(node, "retry", "operator")]
         lines.append(f"## {code} {node.name}\n\n{text}\n\n*{retry}*\n")

@@ -1,4 +1,4 @@
-"""Changes as plain tuples, and batches made of them: for tests of the loader's rooms."""
+"""Changes as plain tuples, and batches made of them: for tests of the loader's packages."""
 
 from __future__ import annotations
 

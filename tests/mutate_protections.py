@@ -61,7 +61,7 @@ class Mutant:
     new_after: str = ""
 
     @property
-    def room(self) -> str:
+    def package(self) -> str:
         """The folder of the package that the mistake is in."""
         return self.file.partition("/")[0]
 
@@ -168,13 +168,13 @@ def _binaries(kernel: Path) -> list[Path]:
 
 
 def rates(mutants: Iterable[Mutant], found: set[str]) -> list[str]:
-    """The closing lines: a room each, and all."""
+    """The closing lines: a package each, and all."""
     chosen = list(mutants)
     lines = []
-    rooms = Counter(mutant.room for mutant in chosen)
-    for room, count in sorted(rooms.items()):
-        here = sum(mutant.room == room and mutant.name in found for mutant in chosen)
-        lines.append(f"{room}: {here} of {count} found")
+    packages = Counter(mutant.package for mutant in chosen)
+    for package, count in sorted(packages.items()):
+        here = sum(mutant.package == package and mutant.name in found for mutant in chosen)
+        lines.append(f"{package}: {here} of {count} found")
     alone = sum(mutant.name in found and not mutant.needs_server for mutant in chosen)
     lines.append(
         f"all: {len(found)} of {len(chosen)} planted mistakes found, {alone} without a server"

@@ -1,6 +1,6 @@
 """The bank's pipeline with MySQL and MariaDB at either end: killed at named and random moments.
 
-What is told in `test_pipeline_kills.py` of PostgreSQL, of the other engines in both roles.
+What is said in `test_pipeline_kills.py` of PostgreSQL, of the other engines in both roles.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ BEGINNINGS = (
 
 def test_no_point_is_forgotten() -> None:
     """Whoever adds a fault point that only these sources have is asked to add it here."""
-    told = {point.partition(":")[0] for point in BINLOG_CHAIN}
-    told |= {point for _, _, point, _, _ in BEGINNINGS}
-    rooms = ("binlog.", "prepared.", "snapshot.")
-    assert {name for name in faults.names() if name.startswith(rooms)} - told == set()
-    assert told - set(faults.names()) == set()
+    listed = {point.partition(":")[0] for point in BINLOG_CHAIN}
+    listed |= {point for _, _, point, _, _ in BEGINNINGS}
+    prefixes = ("binlog.", "prepared.", "snapshot.")
+    assert {name for name in faults.names() if name.startswith(prefixes)} - listed == set()
+    assert listed - set(faults.names()) == set()
 
 
 @pytest.mark.promise

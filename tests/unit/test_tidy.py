@@ -27,7 +27,7 @@ BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 PRINTS = {"src/penstock/cli/output.py"}
 CHANGE_KINDS = {"added", "changed", "fixed", "removed", "security"}
 ENTRY_POINTS = {"penstock.cli", "penstock.__main__"}
-# The rooms that name no engine, and the files that do all the same.
+# The packages that name no engine, and the files that do all the same.
 DRIVING = ("control", "extract", "load", "log", "model", "ports", "sql", "web")
 NAMING_ENGINES = {
     "control/new_pipeline.py": "a hint says how tables are named where a schema is a database",
@@ -126,8 +126,8 @@ def test_what_drives_names_no_engine() -> None:
     engine = re.compile("postgres|psycopg|mysql|mariadb", re.IGNORECASE)
     naming = {
         path.relative_to("src/penstock").as_posix()
-        for room in DRIVING
-        for path, tree in sources(f"src/penstock/{room}/")
+        for package in DRIVING
+        for path, tree in sources(f"src/penstock/{package}/")
         if any(engine.search(word) for word in _words(tree))
     }
     assert naming == NAMING_ENGINES.keys()
@@ -232,7 +232,7 @@ def _code(statement: ast.stmt) -> str | None:
 
 
 def test_error_codes_are_unique_and_well_formed() -> None:
-    """A code stands for one condition: two letters of its room and two digits."""
+    """A code is for one condition: two letters of its package and two digits."""
     codes = error_classes()
     assert {
         name: code for name, code in codes.items() if not re.fullmatch("[A-Z]{2}[0-9]{2}", code)

@@ -2,7 +2,7 @@
 
 The loop of document 000: wait for runs, write them, make them durable, tell the source, rotate at
 a COMMIT, record the file. What the log has on disk decides where to go on after any failure: a lost
-connection and a killed process are handled alike. The only module of this room that knows the log,
+connection and a killed process are handled alike. The only module of this package that knows the log,
 and it knows no engine (`ports/source.py`). Not here: the progress table, which is reached through
 `ProgressRecorder`.
 """
