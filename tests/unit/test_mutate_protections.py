@@ -37,7 +37,7 @@ def test_the_list_is_long_and_mostly_needs_no_server() -> None:
 
 
 def test_the_rate_counts_what_was_found() -> None:
-    """By package, and over all; a mistake that only a server's test finds is not counted as alone."""
+    """By package, and in all; what only a server's test finds is not counted as alone."""
     few = [
         Mutant(name="a", file="log/x.py", old="1", new="2", tests="tests/unit/test_x.py"),
         Mutant(name="b", file="log/x.py", old="1", new="2", tests="tests/servers/test_x.py"),

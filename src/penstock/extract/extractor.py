@@ -2,9 +2,9 @@
 
 The loop of document 000: wait for runs, write them, make them durable, tell the source, rotate at
 a COMMIT, record the file. What the log has on disk decides where to go on after any failure: a lost
-connection and a killed process are handled alike. The only module of this package that knows the log,
-and it knows no engine (`ports/source.py`). Not here: the progress table, which is reached through
-`ProgressRecorder`.
+connection and a killed process are handled alike. No other module of this package knows the log,
+and this one knows no engine (`ports/source.py`). Not here: the progress table, which is reached
+through `ProgressRecorder`.
 """
 
 from __future__ import annotations
