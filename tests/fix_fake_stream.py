@@ -227,7 +227,7 @@ class FakeStream:
         if fake.defect == "a transaction is torn":
             size = 1
         self._trx += 1
-        self.begun = commit.position + 1
+        self.begun = commit.end
         for first in range(0, len(items), size):
             piece = items[first : first + size]
             is_last = first + size >= len(items)

@@ -428,6 +428,7 @@ def test_the_suite_finds(defect: str, tmp_path: Path) -> None:
             DEFECTS[defect](side, tmp_path)
     slips = (TypeError, AttributeError, NameError, LookupError)
     assert not isinstance(caught.value, slips), caught.value
+    assert "Timeout" not in str(caught.value), "it is found, not waited for until the test ends"
 
 
 def test_every_case_is_shown_to_find_a_defect() -> None:
