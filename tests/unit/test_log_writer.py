@@ -84,6 +84,9 @@ def test_steps_of_a_rotation_come_in_the_order_that_recovery_relies_on() -> None
     assert disk.trace == [
         "write 0.ckt_",
         "fdatasync 0.ckt_",
+        "create DURABLE",
+        "write DURABLE",
+        "write DURABLE",
         "write 0.ckt_",
         "fdatasync 0.ckt_",
         "create LOG.json.1.tmp",
@@ -94,11 +97,11 @@ def test_steps_of_a_rotation_come_in_the_order_that_recovery_relies_on() -> None
         "rename 0.ckt",
         "fsync_directory log",
     ]
-    assert sorted(disk.listdir(LOG)) == ["0.ckt", "LOG.json"]
+    assert sorted(disk.listdir(LOG)) == ["0.ckt", "DURABLE", "LOG.json"]
 
 
 def test_a_flush_is_one_write_and_one_fdatasync() -> None:
-    """However many runs came since; and none when nothing came."""
+    """However many runs came since; and none when nothing came. Then readers are told."""
     disk = Disk()
     with opened(disk) as log:
         log.write(run_of(GROUPS[0]))
@@ -109,7 +112,7 @@ def test_a_flush_is_one_write_and_one_fdatasync() -> None:
         disk.trace.clear()
         assert log.flush() == end_point(3, 9)
         assert log.flush() == end_point(3, 9)
-    assert disk.trace == ["write 0.ckt_", "fdatasync 0.ckt_"]
+    assert disk.trace == ["write 0.ckt_", "fdatasync 0.ckt_", "write DURABLE"]
 
 
 def test_the_next_segment_is_opened_by_data_only() -> None:
@@ -127,7 +130,7 @@ def test_the_next_segment_is_opened_by_data_only() -> None:
             assert log.flush().position == 500 + number
             assert log.rotate() is None
         assert not log.due()
-    assert sorted(disk.listdir(LOG)) == ["0.ckt", "LOG.json"]
+    assert sorted(disk.listdir(LOG)) == ["0.ckt", "DURABLE", "LOG.json"]
     with opened(disk) as log:
         assert log.resume == FlushPoint(position=504, gsn=3, trx=1)
         log.write(run_of([]))

@@ -42,16 +42,21 @@ class DurableMark:
     """The writer's side."""
 
     def __init__(self, directory: Path, files: Files) -> None:
-        """Open or make the file; raises FileFailed."""
-        path = directory / DURABLE_NAME
-        self._file: AppendFile = (
-            files.open_append(path) if files.exists(path) else files.create(path)
-        )
-        if self._file.size_bytes < _SIZE:
-            self._file.append([bytes(_SIZE - self._file.size_bytes)])
+        """Nothing is opened before there is something to say."""
+        self._path = directory / DURABLE_NAME
+        self._files = files
+        self._file: AppendFile | None = None
+
+    def _opened(self) -> AppendFile:
+        if self._file is None:
+            there = self._files.exists(self._path)
+            self._file = (self._files.open_append if there else self._files.create)(self._path)
+            if self._file.size_bytes < _SIZE:
+                self._file.append([bytes(_SIZE - self._file.size_bytes)])
+        return self._file
 
     def tell(self, durable: Durable) -> None:
-        """Replace what the file says; nothing is synced."""
+        """Replace what the file says; nothing is synced. Raises FileFailed."""
         end = durable.end
         body = _BODY.pack(
             durable.number,
@@ -62,11 +67,12 @@ class DurableMark:
             UUID(durable.file_id).bytes,
             to_bytes(end.position),
         )
-        self._file.overwrite(0, _HEAD.pack(_MAGIC, zlib.crc32(body)) + body)
+        self._opened().overwrite(0, _HEAD.pack(_MAGIC, zlib.crc32(body)) + body)
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
 
 class DurableReader:

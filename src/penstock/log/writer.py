@@ -135,7 +135,7 @@ class Writer:
         self._unannounced: list[pa.RecordBatch] = []
         self.recovered: tuple[ClosedSegment, ...] = ()
         self._cuts: list[Cut] = []
-        self._mark: DurableMark | None = None
+        self._mark = DurableMark(place.directory, place.files)
 
     @classmethod
     def open(
@@ -175,7 +175,6 @@ class Writer:
             writer._cuts = list_cuts(directory, options.extension, files)
             writer._forget_cuts()
             writer._remove_done()
-            writer._mark = DurableMark(directory, files)
         except BaseException:
             lock.release()
             raise
@@ -391,8 +390,7 @@ class Writer:
         May be called twice, and after a failure.
         """
         self._close_segment()
-        if self._mark is not None:
-            self._mark.close()
+        self._mark.close()
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -444,16 +442,15 @@ class Writer:
         self._forget_cuts()
 
     def _tell_durable(self, segment: _OpenSegment, point: FlushPoint) -> None:
-        if self._mark is not None:
-            header = segment.header
-            self._mark.tell(
-                Durable(
-                    number=header.number,
-                    file_id=header.file_id,
-                    size_bytes=segment.buffer.durable_bytes,
-                    end=point,
-                )
+        header = segment.header
+        self._mark.tell(
+            Durable(
+                number=header.number,
+                file_id=header.file_id,
+                size_bytes=segment.buffer.durable_bytes,
+                end=point,
             )
+        )
 
     def _opened(self) -> _OpenSegment:
         """The open segment, made now if there is none: its header is durable before any row."""
