@@ -94,7 +94,7 @@ class ToyProgress:
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
         """See Progress."""
-        return {row.table: row for row in self.store.all("apart", TableSync).values()}
+        return {row.table: row for row in self.store.all("table_sync", TableSync).values()}
 
     table_syncs = read_table_syncs
 
