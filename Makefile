@@ -78,7 +78,7 @@ check-static:
 	$(BIN)/lint-imports
 
 check-tests:
-	PENSTOCK_HYPOTHESIS=check $(PYTEST) -n $(JOBS) --dist worksteal -q tests/unit tests/property
+	PENSTOCK_HYPOTHESIS=check $(PYTEST) -n $(JOBS) --dist worksteal -q -m "not long" tests/unit tests/property
 
 test-servers: setup ## each test on every server of kind S=postgres (of versions V=15,18) or S=mysql
 	@test "$(S)" = postgres -o "$(S)" = mysql || { echo "S=postgres or S=mysql"; exit 1; }
