@@ -9,6 +9,7 @@ import pytest
 
 from fix_postgres import Server
 from fix_stream import ABSENT, collect, prepare, rows, run_sql, streaming
+from fix_writer import Writer
 from penstock.engines.postgres.connect import connect
 from penstock.model import MarkerKind
 
@@ -320,3 +321,21 @@ def test_logical_messages_are_ignored_or_kept(source_url: str, tmp_path: Path) -
 def test_server_version_is_read(postgres: Server) -> None:
     """The fixture's server is one that penstock reads."""
     assert postgres.version >= 14
+
+
+def test_changes_that_never_pause_are_given_out(source_url: str, tmp_path: Path) -> None:
+    """Commit follows commit, with no silence in between: runs come all the same, and short ones."""
+    prepare(source_url, "create table t (id int generated always as identity primary key)")
+    commit = "insert into t default values"
+    with (
+        streaming(source_url, tmp_path) as source,
+        Writer(source_url, commit) as first,
+        Writer(source_url, commit) as second,
+    ):
+        for _ in range(4):
+            run = source.next_run(60)
+            assert run is not None
+            assert run.end is not None
+            assert sum(rows.batch.num_rows for rows in run.rows) < 5000
+        for writer in (first, second):
+            assert writer.error is None

@@ -25,6 +25,7 @@ from penstock.ports.runs import RunQueue
 logger = structlog.get_logger()
 BUFFER_BYTES = 8 * 1024 * 1024
 COALESCE_S = 0.01  # while caught up, small transactions of this time share a run
+RUN_AGE_S = 0.05  # and while they come without a pause, those of this time
 WAIT_S = 0.25
 
 declare("binlog.start.before", "binlog.acknowledge.before", "binlog.acknowledge.after")
@@ -107,10 +108,12 @@ class BinlogSource:
         buffer = bytearray(BUFFER_BYTES)
         start = end = 0
         untidy = False  # something came that is not given out yet
-        cut_at_s = 0.0
+        cut_at_s, overdue_s = 0.0, 0.0
         while not self._queue.closing.is_set():
             if end > start:
                 start = self._assembler.feed(memoryview(buffer), start, end)
+                if self._clock.monotonic_s() >= overdue_s and not self._assembler.cut_when_whole():
+                    overdue_s = self._clock.monotonic_s() + RUN_AGE_S
             else:
                 self._assembler.take_asked()
             buffer, start, end = make_room(buffer, start, end)

@@ -50,6 +50,7 @@ NAP_BYTES = (
     128 * 1024
 )  # naps are shorter where more than this arrives meanwhile: the buffer is small
 COALESCE_S = 0.01  # while caught up, small transactions of this time share a run
+RUN_AGE_S = 0.05  # and while they come without a pause, those of this time
 WAIT_S = 0.25
 PULSE_S_MAX = 10.0
 SILENCE_S = 300.0  # nothing at all from the server, though asked again and again
@@ -266,11 +267,13 @@ class PostgresSource:
         buffer[: len(first)] = first
         start, end = 0, len(first)
         untidy = bool(first)  # something came that is not given out yet
-        cut_at_s = 0.0
+        cut_at_s, overdue_s = 0.0, 0.0
         flow = Flow()
         while not self._queue.closing.is_set():
             if end > start or self._assembler.has_visits:
                 start = self._assembler.feed(memoryview(buffer), start, end)
+                if self._clock.monotonic_s() >= overdue_s and not self._assembler.cut_when_whole():
+                    overdue_s = self._clock.monotonic_s() + RUN_AGE_S
             buffer, start, end = make_room(buffer, start, end)
             if flow.nap_s:
                 self._clock.sleep(flow.nap_s)
