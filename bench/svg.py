@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-WIDTH, HEIGHT = 760, 400
-LEFT, RIGHT, TOP, BOTTOM = 60, 230, 40, 50
+WIDTH, HEIGHT = 820, 400
+LEFT, RIGHT, TOP, BOTTOM = 60, 290, 40, 50
 COLOURS = ("#8a8a8a", "#1f6feb", "#d1242f", "#1a7f37")
 DASHES = ("", "6 3", "2 3", "10 3 2 3", "1 2")
 POINTS_MAX = 400
