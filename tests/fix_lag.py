@@ -1,4 +1,4 @@
-"""A pipeline of changes whose two halves run and stand still as a test wants, and the truth of it.
+"""A pipeline of changes whose processes run and pause as a test wants, and the truth of it.
 
 What is committed and not visible is found out by the test itself: it knows when it committed each
 row, and looks for it in the target. The target is PostgreSQL; the source is any.
@@ -73,7 +73,7 @@ class Line:
             visible = {row[0] for row in target.execute("select id from t").fetchall()}
         return sorted(self.committed.keys() - visible)
 
-    # -- the halves ----------------------------------------------------------------------------
+    # -- the processes -------------------------------------------------------------------------
 
     @contextmanager
     def extracting(self) -> Iterator[Process]:

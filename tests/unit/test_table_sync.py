@@ -176,7 +176,7 @@ def test_segments_are_kept_for_whoever_waits() -> None:
 
 
 def test_moves_settle() -> None:
-    """Whatever is wished, carrying it out comes to an end, and then nothing more is due."""
+    """Whatever is requested, carrying it out comes to an end, and then nothing more is due."""
     numbers = count(3)
     last = None
     for wanted in (request(paused=True), request(), ADDED, REMOVED, request(copy_id=9), REMOVED):

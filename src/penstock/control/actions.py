@@ -1,4 +1,4 @@
-"""RUN, PAUSE and STOP: the word in `wirekite.wirekite_action`, obeyed by both halves."""
+"""RUN, PAUSE and STOP: the word in `wirekite.wirekite_action`, obeyed by both processes."""
 
 from __future__ import annotations
 

@@ -213,9 +213,7 @@ class _Parts:
         yield from self._statements()
 
     def _patterns(self) -> list[str]:
-        """All of PostgreSQL is a pattern for each schema: schemas that are made later are not
-        included.
-        """
+        """All of a source is a pattern for each schema; later ones are not included."""
         if self.plan is None or tuple(self.patterns) != ("*.*",):
             return list(self.patterns)
         schemas = sorted({table.source.schema for table in self.plan.tables})

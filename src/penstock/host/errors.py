@@ -61,7 +61,7 @@ class ServerBusy(ConnectFailed):
 
 
 class DatabaseRefused(ConnectFailed):
-    """The account may not use this database; MySQL says the same of one that does not exist."""
+    """The account may not use this database, or, as some servers say it, there is none."""
 
     code = "HS31"
     retry = "operator"

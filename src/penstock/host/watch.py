@@ -1,7 +1,7 @@
 """Waiting until a file is written to, without looking again and again.
 
 By inotify, where the system has it. Elsewhere, and for a file that is not there yet, a wait ends
-after a few milliseconds, so that whoever waits looks for himself.
+after some milliseconds, so that whoever waits looks for himself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 _EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name that follows
 _MODIFY, _IGNORED = 0x2, 0x8000  # inotify(7)
 _READ_BYTES = 4096
-BLIND_WAIT_S = 0.005
+BLIND_WAIT_S = 0.02
 
 
 class FileWatch:

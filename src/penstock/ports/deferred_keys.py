@@ -59,7 +59,7 @@ def early_and_late(definition: TableDefinition) -> tuple[TableDefinition, TableD
 
 
 def is_unique(index: str) -> bool:
-    """Whether an index of MySQL that is listed among the plain indexes is a unique one."""
+    """Whether an index that is listed among the plain ones is unique: its text says so."""
     return index.startswith("unique ")
 
 

@@ -40,8 +40,8 @@ class ExtractOptions:
     most until the catalogue is looked at again for changes that send no rows; sooner where a look
     is cheap. catch_up_bytes: how far behind the server, in WAL, ranges of catch_up_range_bytes are
     read by COPY before streaming; 0: never. heartbeat_s: how often one is committed at the source;
-    0: never. server_id: ours as a replica of MySQL and MariaDB; 0:
-    one that is made from the pipeline's name and place.
+    0: never. server_id: ours, where the source's readers are replicas; 0: one that is made from
+    the pipeline's name and place.
     """
 
     slot: str = "wirekite_replication_slot"

@@ -77,7 +77,7 @@ class RepairTarget(Protocol):
 
 
 def open_repair(url: str, servers: ServerPair | None, namespaces: dict[str, str]) -> RepairTarget:
-    """Connect to a target, whichever engine its URL names. servers: None between PostgreSQL."""
+    """Connect to a target, whichever engine its URL names. servers: None: same types."""
     target: RepairTarget = part(url, "repair")(url, servers, namespaces)
     return target
 

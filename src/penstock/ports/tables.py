@@ -17,7 +17,7 @@ class Followed:
     """The tables whose changes go into the log, or went there until they were dropped.
 
     missing: those of them that were dropped. ids: what the source knows them by where names may
-    change (oids of PostgreSQL), so that a renamed table is recognised.
+    change (oids, say), so that a renamed table is recognised.
     """
 
     names: frozenset[TableName]
