@@ -1,7 +1,7 @@
 """What `penstock reset` takes back: one thing that a pipeline made, and the SQL that removes it.
 
-Not here: what a server holds of a pipeline (`ports.reset`, `ports.leftovers`), and the order in which
-it goes (`control.reset`).
+Not here: what a server holds of a pipeline (`ports.reset`, `ports.leftovers`), and the order in
+which it goes (`control.reset`).
 """
 
 from __future__ import annotations
