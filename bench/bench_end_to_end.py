@@ -89,6 +89,7 @@ class Live:
                 ):
                     total_s, behind_s = self.measure(source, target)
         roles.print_table(self.row_count)
+        roles.print_timeline()
         return Measurement(
             elapsed_s=total_s,
             server_cpu_s=servers.cpu_s,
@@ -122,6 +123,7 @@ class Live:
                 ):
                     total_s, behind_s = self.measure(source, target)
         roles.print_table(self.row_count)
+        roles.print_timeline()
         return Measurement(
             elapsed_s=total_s,
             cpu_s=sampler.cpu_s,
@@ -182,6 +184,7 @@ class SameWal:
                 contenders.wait_for_value(target, LAST_ROW, 1)
                 elapsed_s = time.monotonic() - began
         roles.print_table(self._row_count)
+        roles.print_timeline()
         return Measurement(
             elapsed_s=elapsed_s, server_cpu_s=servers.cpu_s, server_peak_bytes=servers.peak_bytes
         )
@@ -192,6 +195,9 @@ class SameWal:
     def penstock(self) -> Measurement:
         """`penstock load` waits; an extractor that has imported what it needs is told to go."""
         contenders.copy_slot(self._source, SLOT, "bench_ours")
+        with psycopg.connect(self._source, autocommit=True) as connection:
+            # The log of the round before is gone: its publication may have another owner.
+            connection.execute(f"comment on publication {PUBLICATION} is null")
         with (
             EmbeddedPostgres() as destination,
             tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch,
@@ -222,14 +228,16 @@ class SameWal:
                     self._servers(destination) as servers,
                     TreeSampler(load.pid, interval_s=SAMPLE_INTERVAL_S) as sampler,
                     TreeSampler(extract.pid, interval_s=SAMPLE_INTERVAL_S) as other,
-                    RoleSampler({"source": self._source, "target": target}, load.pid) as roles,
+                    RoleSampler(
+                        {"source": self._source, "target": target}, load.pid, extract.pid
+                    ) as roles,
                 ):
                     began = time.monotonic()
                     extract.say("go")
                     contenders.wait_for_value(target, LAST_ROW, 1)
                     elapsed_s = time.monotonic() - began
         roles.print_table(self._row_count)
-        print(f"    client: extractor {other.cpu_s:31.2f} s")
+        roles.print_timeline()
         return Measurement(
             elapsed_s=elapsed_s,
             cpu_s=sampler.cpu_s + other.cpu_s,

@@ -215,7 +215,7 @@ def tell(contender: str, what: str, found: Sequence[float], **more: Any) -> None
 def counted(servers: dict[str, str], pid: int | None) -> Iterator[None]:
     """Print the CPU of each process in a block, as per cent of one core. PostgreSQL alone."""
     began = time.monotonic()
-    with RoleSampler(servers, pid) as roles:
+    with RoleSampler(servers, *([] if pid is None else [pid])) as roles:
         yield
     took = time.monotonic() - began
     for role, used in {**roles.cpu_s, "sum": sum(roles.cpu_s.values())}.items():

@@ -30,8 +30,7 @@ url = "{target}"
 exitWhenIdle = {exit_when_idle}
 idleWaitSeconds = 1
 flushIntervalSeconds = {flush_interval_s}
-replicationSlot = "{slot}"
-publication = "{publication}"
+{own_slot}
 [changeLoader]
 maxFilesPerBatch = {files_per_batch}
 [spark]
@@ -49,10 +48,11 @@ def write_config(
     exit_when_idle: bool = True,
     flush_interval_s: float = 5,
     files_per_batch: int = 30,
-    slot: str = "wirekite_replication_slot",
-    publication: str = "wirekite_publication",
+    slot: str = "",
+    publication: str = "",
 ) -> Path:
-    """Write `bench.toml` into the directory; returns its path."""
+    """Write `bench.toml` into the directory; returns its path. slot: of a PostgreSQL source."""
+    own_slot = f'replicationSlot = "{slot}"\npublication = "{publication}"' if slot else ""
     path = directory / "bench.toml"
     path.write_text(
         TEMPLATE.format(
@@ -63,8 +63,7 @@ def write_config(
             exit_when_idle=str(exit_when_idle).lower(),
             flush_interval_s=flush_interval_s,
             files_per_batch=files_per_batch,
-            slot=slot,
-            publication=publication,
+            own_slot=own_slot,
         )
     )
     return path

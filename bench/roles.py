@@ -1,19 +1,26 @@
-"""Who used the CPU: every process of a run, servers' backends by what they are for.
+"""Who used the CPU, and when: every process of a run, servers' backends by what they are for.
 
 A run's processes share the machine's cores, so the sum over all of them is what a pipeline costs.
-Backends are told apart by their application_name, which pg_stat_activity knows.
+Backends are told apart by their application_name, which pg_stat_activity knows. The timeline shows
+which of them worked at the same time, when cores were idle, and what was not part of the run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
+from collections import defaultdict
 from collections.abc import Mapping
 
 import psutil
 import psycopg
 
 SAMPLE_INTERVAL_S = 0.1
+COLUMNS = 60
+SHADES = " .:-=+*%#"  # of one core: none to all
+OTHERS = "other processes of the machine"
+IDLE = "idle cores"
 ACTIVITY = """
     select pid, backend_type, application_name from pg_stat_activity where pid <> pg_backend_pid()
 """
@@ -22,19 +29,21 @@ ACTIVITY = """
 class RoleSampler:
     """CPU seconds by role while a with block runs.
 
-    servers: a name of each server (`source`, `target`) and its URL. pid: the root of the client
-    processes to count, if any.
+    servers: a name of each server (`source`, `target`) and its URL. pids: the roots of the client
+    processes to count.
     """
 
-    def __init__(self, servers: Mapping[str, str], pid: int | None = None) -> None:
+    def __init__(self, servers: Mapping[str, str], *pids: int) -> None:
         self._connections = {
             name: psycopg.connect(url, autocommit=True, application_name="sampler")
             for name, url in servers.items()
         }
-        self._pid = pid
+        self._pids = pids
         self._roles: dict[int, str] = {}
         self._first: dict[int, float] = {}
         self._last: dict[int, float] = {}
+        self._used: list[tuple[float, dict[str, float]]] = []  # when, seconds by role since before
+        self._machine = psutil.cpu_times()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -67,31 +76,71 @@ class RoleSampler:
             if seconds >= 0.005:
                 print(f"    {role:<40}{seconds:>8.2f} s{seconds / unit_count * 1e6:>8.2f} us")
 
+    def print_timeline(self) -> None:
+        """Print a line per role, darker where it used more of a core, and the idle cores below."""
+        if len(self._used) < 2:
+            return
+        began, ended = self._used[0][0], self._used[-1][0]
+        column_s = max((ended - began) / COLUMNS, SAMPLE_INTERVAL_S)
+        cells: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        lengths: dict[int, float] = defaultdict(float)
+        before = began
+        for at, used in self._used[1:]:
+            column = int((before - began) / column_s)
+            lengths[column] += at - before
+            for role, seconds in used.items():
+                cells[role][column] += seconds
+            before = at
+        print(f"    a column is {column_s:.2f} s")
+        for role in [*(role for role in self.cpu_s if role in cells), OTHERS, IDLE]:
+            shares = [cells[role][at] / lengths[at] if lengths[at] else 0 for at in range(COLUMNS)]
+            if max(shares) > 0.1:
+                print(f"    {role:<40}|{''.join(map(_shade, shares))}|")
+
     def _watch(self) -> None:
         while not self._stop.wait(SAMPLE_INTERVAL_S):
             self._sample()
 
     def _sample(self, *, starting: bool = False) -> None:
+        used: dict[str, float] = defaultdict(float)
+        self._sample_servers(used, starting)
+        self._sample_clients(used, starting)
+        machine, before = psutil.cpu_times(), self._machine
+        self._machine = machine
+        idle_s = machine.idle + machine.iowait - before.idle - before.iowait
+        busy_s = sum(machine[:8]) - sum(before[:8]) - idle_s
+        used[OTHERS] = max(0.0, busy_s - sum(used.values()))
+        used[IDLE] = idle_s
+        self._used.append((time.monotonic(), used))
+
+    def _sample_servers(self, used: dict[str, float], starting: bool) -> None:
         for name, connection in self._connections.items():
             for pid, kind, application in connection.execute(ACTIVITY).fetchall():
                 label = kind if kind != "client backend" else (application or "workload")
                 self._roles[pid] = f"{name}: {label}"
-                self._count(psutil.Process, pid, starting)
-        if self._pid is None:
-            return
-        with contextlib.suppress(psutil.NoSuchProcess):
-            root = psutil.Process(self._pid)
-            for process in [root, *root.children(recursive=True)]:
-                if process.pid not in self._roles:
-                    self._roles[process.pid] = f"client: {_client_role(process)}"
-                self._count(psutil.Process, process.pid, starting)
+                self._count(pid, used, starting)
 
-    def _count(self, make: type[psutil.Process], pid: int, starting: bool) -> None:
+    def _sample_clients(self, used: dict[str, float], starting: bool) -> None:
+        for pid in self._pids:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                root = psutil.Process(pid)
+                for process in [root, *root.children(recursive=True)]:
+                    if process.pid not in self._roles:
+                        self._roles[process.pid] = f"client: {_client_role(process)}"
+                    self._count(process.pid, used, starting)
+
+    def _count(self, pid: int, used: dict[str, float], starting: bool) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
-            times = make(pid).cpu_times()
-            self._last[pid] = times.user + times.system
+            times = psutil.Process(pid).cpu_times()
+            now_s = times.user + times.system
             if starting:
-                self._first[pid] = self._last[pid]
+                self._first[pid] = now_s
+            used[self._roles[pid]] += now_s - self._last.get(pid, self._first.get(pid, 0.0))
+            self._last[pid] = now_s
+
+
+def _shade(share: float) -> str:
+    return SHADES[min(len(SHADES) - 1, round(min(share, 1.0) * (len(SHADES) - 1)))]
 
 
 def _client_role(process: psutil.Process) -> str:
@@ -101,6 +150,8 @@ def _client_role(process: psutil.Process) -> str:
         command = process.cmdline()
         if "penstock.load.daemon" in command:
             return "Spark's Python workers"
+        if "bench.bench_end_to_end" in command:
+            return "penstock extract"
         if "penstock" in command:
             return "penstock " + command[command.index("penstock") + 1]
         return process.name()

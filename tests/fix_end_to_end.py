@@ -31,9 +31,9 @@ LIVELY = {"flushIntervalSeconds": 0.3, "idleWaitSeconds": 1.5}
 class Process:
     """`penstock <command> file --json`; killed at the end of the block if it still runs."""
 
-    def __init__(self, path: Path, command: str = "run") -> None:
+    def __init__(self, path: Path, command: str = "run", *more: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "penstock", command, str(path), "--json"],
+            [sys.executable, "-m", "penstock", command, str(path), *more, "--json"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

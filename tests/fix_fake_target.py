@@ -81,6 +81,9 @@ class FakeStager:
     options: BatchOptions
     opener: SegmentOpener = field(default_factory=SegmentOpener)
 
+    def empty_ahead(self) -> None:
+        """See BatchStager."""
+
     def stage(self, files: Sequence[SegmentFile], _session: Any, **how: Any) -> FakeBatch:
         """See BatchStager."""
         assert how["before"] == POSITION_MAX

@@ -181,6 +181,11 @@ class Applying:
         session: Any = LocalSession(lambda: self.execute(after_job))
         return self._stager.stage(files, session, applied=self.applied, before=before, place=place)
 
+    def empty_ahead(self) -> None:
+        """As while the log has nothing new."""
+        assert self._stager is not None
+        self._stager.empty_ahead()
+
     def begin_anew(self) -> None:
         """As after an error: what stages and what applies look at the target again."""
         if self._stager is not None:

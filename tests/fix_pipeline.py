@@ -18,7 +18,7 @@ from penstock.ports.config import Config
 def write_pipeline(
     folder: Path,
     source: str,
-    target: str,
+    target: str | None,
     *,
     name: str = "shop",
     mode: str = "data+change",
@@ -27,12 +27,17 @@ def write_pipeline(
     sections: Mapping[str, Mapping[str, Any]] | None = None,
     file: str = "shop.toml",
 ) -> Path:
-    """Write a pipeline file; sections: keys of further sections, or more keys of these."""
+    """Write a pipeline file; sections: keys of further sections, or more keys of these.
+
+    target: None leaves it out, and the mode with it.
+    """
     wanted: dict[str, dict[str, Any]] = {
         "pipeline": {"name": name, "mode": mode, "directory": directory},
         "source": {"url": source, "tables": list(tables)},
         "target": {"url": target},
     }
+    if target is None:
+        del wanted["target"], wanted["pipeline"]["mode"]
     for section, keys in (sections or {}).items():
         wanted.setdefault(section, {}).update(keys)
     lines = []
@@ -44,7 +49,7 @@ def write_pipeline(
     return path
 
 
-def pipeline(folder: Path, source: str, target: str, **options: Any) -> Config:
+def pipeline(folder: Path, source: str, target: str | None, **options: Any) -> Config:
     """The configuration of such a file."""
     return load_config(write_pipeline(folder, source, target, **options))
 

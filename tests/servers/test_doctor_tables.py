@@ -91,6 +91,23 @@ def test_pg12_replica_identity(
     assert found(config, "PG12") == []
 
 
+def test_pg12_whole_old_rows(config: Config, run: Callable[[str], None]) -> None:
+    """With fullBeforeImages every table needs identity FULL, a partition too."""
+    run(
+        "create table k (n int primary key); create table p (n int primary key) partition by"
+        " range (n); create table p1 partition of p for values from (1) to (9)"
+    )
+    assert found(config, "PG12") == []
+    section = replace(config.change_extractor, full_before_images=True)
+    wanting = replace(config, change_extractor=section)
+    findings = found(wanting, "PG12")
+    assert sorted(one.what.split()[0] for one in findings) == ["public.k", "public.p1"]
+    assert {one.severity for one in findings} == {Severity.ERROR}
+    for finding in findings:
+        run(finding.command)
+    assert found(wanting, "PG12") == []
+
+
 @pytest.mark.parametrize(
     ("columns", "mend"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal
 
-import pyarrow as pa
 import pytest
 
 from fix_changes import relation
@@ -14,10 +13,8 @@ from fix_merge import ITEM, PARENT, TABLE, Start, delete, insert, update
 from penstock.engines.postgres.target import apply as applying
 from penstock.engines.postgres.target.enums import EnumLabelMissing
 from penstock.engines.postgres.target.merge import Merge, MergeSql, MergeStrategy
-from penstock.engines.postgres.target.merge_rows import MergeLayout
-from penstock.engines.postgres.target.send import PostgresStagingWriter
 from penstock.model import Identity, MarkerKind, PenstockError, Relation, TableName
-from penstock.ports.refusals import StagingChanged, StagingFailed, TargetRowMissing, ValueRefused
+from penstock.ports.refusals import StagingFailed, TargetRowMissing, ValueRefused
 from penstock.ports.target import Counts
 
 pytestmark = pytest.mark.usefixtures("rows_at_once")
@@ -404,43 +401,6 @@ def test_way_of_a_plain_table_is_upsert(start: Start) -> None:
     table = applying.read_target_tables(target.target.connection, [name])[name]
     merge = Merge(relation=ITEM, table=table, staging="t_wkm", counts=Counts())
     assert MergeSql(merge, replica=True).strategy is MergeStrategy.UPSERT
-
-
-def test_rows_of_a_late_worker_are_noticed(start: Start, log: LogMaker) -> None:
-    """Whoever else writes into a merge table: his rows are never applied as the batch's."""
-    target = start("create table public.t (a int, b text)")
-    bag = relation(
-        ("a", "integer", "int32"), ("b", "text", "string"), key=(), identity=Identity.FULL
-    )
-    log.transaction(insert(bag, 1, "x"))
-    log.close_segment()
-    for late in (
-        "insert into wirekite.t_wkm values (1, 1, 'x')",
-        "delete from wirekite.t_wkm",
-        # Another loader's batch of as many rows, which it stages into the same table.
-        "truncate wirekite.t_wkm; insert into wirekite.t_wkm values (1, 7, 'another')",
-    ):
-        with pytest.raises(StagingChanged) as caught:
-            target.batch(after_job=late)
-        assert caught.value.retry == "backoff"
-    target.batch()
-    assert target.rows("select count(*) from public.t") == [(1,)]
-
-
-def test_late_workers_are_refused(start: Start, log: LogMaker) -> None:
-    """A worker of a batch that was given up finds that the merge table is meant for another."""
-    target = start(TABLE)
-    log.transaction(insert(ITEM, 1, "a", 1))
-    log.close_segment()
-    target.batch()
-    layout, table = MergeLayout(ITEM), TableName("public", "t")
-    batch = pa.RecordBatch.from_pylist([{layout.count: 2, "id": 5}], schema=layout.schema)
-    late = PostgresStagingWriter(
-        url=target.url, table=table, staging="t_wkm", stamp=0, relation=ITEM
-    )
-    with pytest.raises(StagingChanged, match="another batch"):
-        late.send(iter([batch]))
-    assert target.rows("select count(*) from wirekite.t_wkm where id = 5") == [(0,)]
 
 
 MOODY = relation(

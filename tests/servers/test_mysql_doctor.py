@@ -126,6 +126,7 @@ def test_my003_image(server: MySQLServer, image: str, severity: Severity) -> Non
     """Rows that are not whole."""
     with server.globals(binlog_row_image=f"'{image}'"):
         one(look(server, "MY003"), "MY003", severity, image, "binlog_row_image = 'FULL'")
+        one(look(server, "MY003", wants_whole_rows=True), "MY003", E, image)
     assert look(server, "MY003") == []
 
 

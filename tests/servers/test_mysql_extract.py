@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -422,3 +423,45 @@ def test_a_table_is_dropped_and_made_again(
     assert [c.after for c in log_changes(tmp_path)] == [{"id": 1, "v": "a"}, {"id": "x"}, {"id": 1}]
     with segments_of(tmp_path) as segments:
         assert [m.gsn for s in segments for m in s.markers()] == [1]
+
+
+@pytest.mark.each_server
+def test_whole_old_rows_are_in_the_log_when_asked_for(
+    mysql: MySQLServer, mysql_url: str, tmp_path: Path
+) -> None:
+    """With full_before_images each update and delete has all of the old row; the key stays one."""
+    sql(mysql, mysql_url, "create table t (id int primary key, v text, w int default 3)")
+    whole = replace(OPTIONS, full_before_images=True)
+    begun(mysql_url, tmp_path)
+    sql(mysql, mysql_url, "insert into t values (1, 'a', null);; update t set w = 4")
+    extractor_of(mysql_url, tmp_path, options=whole).run()
+    sql(mysql, mysql_url, "alter table t add column x int default 5;; update t set v = 'b'")
+    sql(mysql, mysql_url, "delete from t")
+    extractor_of(mysql_url, tmp_path, options=whole).run()
+    _, updated, again, deleted = log_changes(tmp_path)
+    assert updated.before == {"id": 1, "v": "a", "w": None}
+    assert updated.after == {"id": 1, "v": "a", "w": 4}
+    assert again.before == {"id": 1, "v": "a", "w": 4, "x": 5}
+    assert deleted.before == {"id": 1, "v": "b", "w": 4, "x": 5}
+    with segments_of(tmp_path) as segments:
+        keys = {r.key for segment in segments for _, r in segment.relations()}
+    assert keys == {(0,)}
+
+
+@pytest.mark.each_server
+def test_an_old_row_that_is_not_whole_stops_the_extraction(
+    mysql: MySQLServer, mysql_url: str, tmp_path: Path
+) -> None:
+    """A session with minimal images: a typed error by the column, and nothing is made up."""
+    sql(
+        mysql,
+        mysql_url,
+        "create table t (id int primary key, v text);; insert into t values (1, 'a')",
+    )
+    begun(mysql_url, tmp_path)
+    with closing(connect(mysql_url, application_name="test")) as connection:
+        run(connection, "set session binlog_row_image = 'MINIMAL'", doing="setting")
+        run(connection, "update t set v = 'b'", doing="updating")
+    with pytest.raises(PenstockError, match="column v"):
+        extractor_of(mysql_url, tmp_path, options=replace(OPTIONS, full_before_images=True)).run()
+    assert log_changes(tmp_path) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
+import pyarrow as pa
 import pytest
 
 from fix_loader import LogMaker
@@ -11,6 +12,7 @@ from fix_merge import ITEM, insert
 from fix_mysql_loader import ITEMS, MyStart, Target
 from penstock.engines.mysql.connect import Connection, connect, run
 from penstock.engines.mysql.target import send as sending
+from penstock.engines.mysql.target.layout import MergeLayout
 from penstock.engines.mysql.target.progress import transaction
 from penstock.engines.mysql.target.staging import check_staged
 from penstock.host.errors import StatementInterrupted
@@ -58,3 +60,46 @@ def test_a_worker_that_still_sends_is_waited_for(
         worker.commit()
     with pytest.raises(StagingChanged), transaction(connection):
         check_staged(connection, expected)
+
+
+def test_merge_tables_are_emptied_ahead(my_start: MyStart, log: LogMaker) -> None:
+    """The next batch takes them as they are; workers of the batch before are refused."""
+    target = my_start(ITEMS, rows_directory=None)
+    log.transaction(insert(ITEM, 1, "a", 1))
+    log.close_segment()
+    [first] = [spec for phase in target.batch().phases for spec in phase.merges]
+    target.empty_ahead()
+    assert target.rows("select count(*) from wirekite.t_wkm") == [(0,)]
+    layout = MergeLayout(ITEM)
+    batch = pa.RecordBatch.from_pylist([{layout.count: 2, "id": 5}], schema=layout.schema)
+    late = sending.Destination(
+        url=target.url,
+        table=TableName("public", "t"),
+        staging="t_wkm",
+        stamp=first.stamp,
+        relation=ITEM,
+    )
+    with pytest.raises(StagingChanged):
+        sending.send(late, [batch])
+    ahead = target.rows("select stamp from wirekite.wirekite_merge where merge_name = 't_wkm'")
+    log.transaction(insert(ITEM, 2, "b", 2))
+    log.close_segment()
+    [second] = [spec for phase in target.batch().phases for spec in phase.merges]
+    assert [(second.stamp,)] == ahead
+    assert target.rows("select id from t order by id") == [(1,), (2,)]
+
+
+def test_another_loader_uses_an_emptied_merge_table(my_start: MyStart, log: LogMaker) -> None:
+    """Its rows are not taken for the batch's."""
+    target = my_start(ITEMS, rows_directory=None)
+    for number in (1, 2):
+        log.transaction(insert(ITEM, number, "a", 1))
+        log.close_segment()
+        target.batch()
+        target.empty_ahead()
+        for statement in (
+            "update wirekite.wirekite_merge set stamp = stamp + 1",
+            "insert into wirekite.t_wkm (id) values (9)",
+        ):
+            target.execute(statement)
+    assert target.rows("select id from t order by id") == [(1,), (2,)]

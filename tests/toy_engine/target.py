@@ -95,6 +95,9 @@ class ToyStager:
     options: BatchOptions
     opener: SegmentOpener = field(default_factory=SegmentOpener)
 
+    def empty_ahead(self) -> None:
+        """See BatchStager."""
+
     def stage(
         self,
         files: Sequence[SegmentFile],

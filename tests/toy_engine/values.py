@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.log.text import exact_texts
+from penstock.codec.exact_text import exact_texts
 from penstock.model import Column
 
 NULL = "\\N"

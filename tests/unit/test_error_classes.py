@@ -22,7 +22,6 @@ UNMET = {
     "CT80": "a role that may not remove what it has made",
     "LD44": "DL rows that vanish between the last chunk and its count",
     "LD47": "tables that are rewritten ten times while they are planned",
-    "LD49": "a planner that gives a point before its own",
     "LD50": "a server that breaks MySQL's protocol in the middle of a result",
     "MY90": "tables that are altered twenty times while they are read",
     "PG67": "a role that loses its right to the publication while it runs",

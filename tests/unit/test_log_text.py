@@ -22,8 +22,9 @@ from fix_log import (
     run_of,
     truncate,
 )
+from penstock.codec.exact_text import date_text, time_text, timestamp_text
 from penstock.log import Writer, WriterOptions, open_segment
-from penstock.log.text import date_text, escaped, lines, time_text, timestamp_text
+from penstock.log.text import escaped, lines
 from penstock.model import Column, Marker, MarkerKind, Op, Relation, Run
 
 LOG = Path("/log")

@@ -31,12 +31,12 @@ from fix_log import (
     truncate,
 )
 from penstock import ABSENT, read_log
+from penstock.codec.exact_text import date_text, timestamp_text
 from penstock.control.config_text import ConfigUnreadable
 from penstock.control.log_read import LogTimeInvalid
 from penstock.control.log_view import LogNotFound
 from penstock.log import SegmentMissing, Writer
 from penstock.log.changes import ChangeLog, PandasMissing, TableNotInLog
-from penstock.log.text import date_text, timestamp_text
 from penstock.model import Marker, MarkerKind, Op, Run
 
 TOKEN = uuid.UUID("00010203-0405-0607-0809-0a0b0c0d0e0f")

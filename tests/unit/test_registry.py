@@ -46,6 +46,7 @@ def test_each_scheme_has_its_engine() -> None:
         "postgres": "postgres",
         "mysql": "mysql",
         "mariadb": "mysql",
+        "sqlite": "sqlite",
     }
     assert types_at("postgres://u@h/d") == "postgresql"
     assert types_at("MariaDB://u@h/d") == "mariadb"

@@ -28,8 +28,11 @@ PRINTS = {"src/penstock/cli/output.py"}
 CHANGE_KINDS = {"added", "changed", "fixed", "removed", "security"}
 ENTRY_POINTS = {"penstock.cli", "penstock.__main__"}
 # The packages that name no engine, and the files that do all the same.
-DRIVING = ("control", "extract", "load", "log", "model", "ports", "sql", "web")
+DRIVING = ("consume", "control", "extract", "load", "log", "model", "ports", "sql", "web")
 NAMING_ENGINES = {
+    "consume/flexcdc/ini.py": "the servers of FlexCDC's own file are of one family",
+    "ports/flexcdc_settings.py": "a key of FlexCDC's own file is a program's name",
+    "consume/plugins/json_file.py": "the keys of lines are those that FlexCDC writes",
     "control/new_pipeline.py": "a hint says how tables are named where a schema is a database",
     "ports/registry.py": "the folders of the engines that come with penstock",
     "web/app.py": "a hint says how tables are named where a schema is a database",

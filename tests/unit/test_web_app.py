@@ -182,6 +182,29 @@ def test_a_target_that_is_away_is_no_good_news(tmp_path: Path) -> None:
     assert "and tries again at 2026-11-" in page
 
 
+def test_without_a_target_nothing_is_said_of_one(tmp_path: Path) -> None:
+    """No bulk load, no verify, no loader; what is extracted, and its lag, are there."""
+    found = replace(status(), has_target=False, target=TargetState())
+    made = watch(tmp_path, reading(found, bulk=None))
+    made.config = replace(made.config, has_target=False)
+    site = interface(made)
+    with TestClient(site.app, base_url=LOCAL) as client:
+        page, index = client.get(PAGE).text, client.get("/").text
+        told = client.get("/api/pipelines/shop").json()["status"]
+        metrics = client.get("/metrics").text
+    site.close()
+    assert "the change log, no target" in page
+    for text in ('id="bulk"', 'id="verify"', "Loader: target", "Resync", "not applied", "Loaded"):
+        assert text not in page
+    assert "Extractor: change log" in page
+    assert told["applied"] is None
+    assert told["log"]["gsn"] == 1200
+    assert "–" in index
+    for name in ("loaded_rows_total{", "lag_rows{", 'server_reachable{pipeline="shop",side="t'):
+        assert f"penstock_{name}" not in metrics
+    assert "penstock_extracted_rows_total{" in metrics
+
+
 class Seldom(PipelineWatch):
     """A watch of which nobody has asked for long: its reading is old, of a load long over."""
 
@@ -273,6 +296,7 @@ def form_of(client: TestClient) -> str:
         "actions/pause",
         "tables/pause",
         "tables/add",
+        "consumers/pause",
     ],
 )
 @pytest.mark.parametrize(

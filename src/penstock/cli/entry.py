@@ -12,9 +12,13 @@ import click
 from penstock import __version__
 from penstock.cli.arguments import CONTEXT, InOrder
 from penstock.cli.begin import copy, init
+from penstock.cli.consume import consume
+from penstock.cli.consumers import consumers, delete_lost_segment_links
+from penstock.cli.flexcdc import flexcdc
 from penstock.cli.log import log
 from penstock.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, show_error
 from penstock.cli.reports import doctor, lag, plan, status, verify
+from penstock.cli.resend import resend
 from penstock.cli.reset import reset
 from penstock.cli.run import demo, extract, load, run
 from penstock.cli.table import table
@@ -56,17 +60,22 @@ for command in (
         run,
         extract,
         load,
+        consume,
         status,
         lag,
         verify,
         doctor,
         plan,
         table,
+        consumers,
+        delete_lost_segment_links,
+        resend,
         reset,
         copy,
         web,
         demo,
         log,
+        flexcdc,
     ),
 ):
     cli.add_command(command)
@@ -74,7 +83,7 @@ for command in (
 
 def _for_file(error: PenstockError, arguments: list[str]) -> PenstockError:
     """The error, its hint for the pipeline file of this command line."""
-    files = [argument for argument in arguments if argument.endswith(".toml")]
+    files = [argument for argument in arguments if argument.endswith((".toml", ".ini"))]
     if files:
         error.hint = re.sub(r"\bFILE\b", lambda _: files[0], error.hint)
     return error

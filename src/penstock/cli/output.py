@@ -29,6 +29,11 @@ def say_line(line: str) -> None:
     print(line)
 
 
+def say_error_line(text: str) -> None:
+    """Print a line to standard error at once."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def say(as_json: bool, text: str, **fields: Any) -> None:
     """Print text, or with --json its fields."""
     if as_json:

@@ -78,7 +78,8 @@ def extract(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
 
     \b
     What it changes:  source: publication, slot and the slot's position; disk: log/ and state/
-                      target: its own rows of wirekite.wirekite_progress
+                      target: its own rows of wirekite.wirekite_progress; without one they are in
+                      state/wirekite.db
     Example:          penstock extract shop.toml
     Exit codes:       0 stopped as asked or idle, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
@@ -108,10 +109,17 @@ def load(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     Example:          penstock load shop.toml
     Exit codes:       0 stopped as asked or done, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.load_process import load_changes
+    from penstock.control.config import need_target
     from penstock.control.past_errors import errors_kept
 
     config = pipeline_config(file)
+    need_target(
+        config,
+        "there is nowhere to load",
+        instead="Extract changes with `penstock extract FILE`",
+    )
+    from penstock.control.load_process import load_changes  # which needs Spark to be installed
+
     diagnostics(verbose)
     with errors_kept(config, "load"):
         load_changes(config, verbose=verbose, checked=checked)

@@ -163,7 +163,8 @@ def _request(
     config = pipeline_config(file)
     diagnostics(verbose)
     running = {process.name for process in processes(config) if process.pid}
-    is_at_work = {"extract", "load"} <= running
+    needed = {"extract", "load"} if config.has_target else {"extract"}
+    is_at_work = needed <= running
     when = "" if is_at_work else "; the pipeline does not run: it is carried out at its next start"
     for name in [table_name(text, "NAME") for text in names]:
         request(config, name)

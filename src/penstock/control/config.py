@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -23,7 +23,20 @@ from penstock.control.table_requests import with_requests
 from penstock.host.errors import UrlInvalid
 from penstock.model import PenstockError
 from penstock.model.patterns import PatternInvalid, Selection
-from penstock.ports.config import SECTIONS, Config, EngineOptions, Mode, camel, snake
+from penstock.ports.config import (
+    CONSUMERS,
+    FLEXCDC,
+    SECTIONS,
+    Config,
+    EngineOptions,
+    Mode,
+    TargetSection,
+    camel,
+    snake,
+)
+from penstock.ports.consumer_config import TARGET_NAME, ConsumerSection
+from penstock.ports.flexcdc_settings import LISTS, FlexCdcSettings
+from penstock.ports.progress import progress_beside
 from penstock.ports.registry import Descriptor, engine_at, engines, part, types_at
 
 
@@ -69,7 +82,15 @@ class ConfigStartRefused(PenstockError):
     code = "CF10"
 
 
-SECTIONS_NEEDED = ("pipeline", "source", "target")
+class TargetMissing(PenstockError):
+    """A command, or a setting of the file, is about a target, and the pipeline has none."""
+
+    code = "CF11"
+
+
+# What a file without [target] may not say: these sections, and these keys of [changeLoader].
+LOADING_SECTIONS = ("dataLoader", "schemaChanges", "spark")
+KEYS_WITHOUT_LOADING = ("applyIntervalSeconds", "changeFileExtension", "readOpenSegment")
 POSITIVE = (
     ("changeExtractor", "idleWaitSeconds"),
     ("changeExtractor", "flushIntervalSeconds"),
@@ -93,31 +114,111 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
     """
     text = read_config_text(path.absolute(), os.environ if environment is None else environment)
     for name in text.values:
-        if name not in SECTIONS:
-            raise _unknown(text, name, "", tuple(SECTIONS), what="section")
+        if name not in SECTIONS and name not in (CONSUMERS, FLEXCDC):
+            raise _unknown(text, name, "", (*SECTIONS, CONSUMERS, FLEXCDC), what="section")
     _refuse_other_engines(text)
-    parts = {snake(name): _section(text, name) for name in SECTIONS}
-    config = Config(path=text.path, **parts)
+    has_target = "target" in text.values
+    if not has_target:
+        _refuse_loading(text)
+    parts = {
+        snake(name): _section(text, name, kind, text.values.get(name, {}))
+        for name, kind in SECTIONS.items()
+        if has_target or name != "target"
+    }
+    config = Config(
+        path=text.path,
+        has_target=has_target,
+        consumers=_consumers(text),
+        **{"target": TargetSection(url=""), **parts},
+    )
+    if not has_target:
+        url = progress_beside(config.layout.state)
+        config = replace(config, target=TargetSection(url=url))
+    if FLEXCDC in text.values:
+        config = _with_flexcdc(text, config)
     _check_values(text, config)
+    for name, consumer in config.consumers.items():
+        _check_consumer(text, f"{CONSUMERS}.{name}", consumer)
     return with_requests(replace(config, file_tables=config.source.tables))
 
 
-def _section(text: ConfigText, name: str) -> Any:
-    kind = SECTIONS[name]
-    given = text.values.get(name, {})
+def _consumers(text: ConfigText) -> dict[str, ConsumerSection]:
+    """The sections [consumers.NAME], by name."""
+    given = text.values.get(CONSUMERS, {})
+    if not isinstance(given, dict) or not all(isinstance(one, dict) for one in given.values()):
+        raise ConfigValueInvalid(
+            f"{text.place(CONSUMERS)}: consumers must be sections, one for each consumer",
+            hint="Write a line [consumers.NAME] with its keys below, class at least.",
+        )
+    for name in given:
+        if not re.match(r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,62}\Z", name) or name == TARGET_NAME:
+            raise ConfigValueInvalid(
+                f"{text.place(f'{CONSUMERS}.{name}')}: a consumer cannot be named {name!r}",
+                hint="Use 1 to 63 letters, digits, _ and -; `target` is the load itself.",
+            )
+    return {
+        name: _section(text, f"{CONSUMERS}.{name}", ConsumerSection, one)
+        for name, one in given.items()
+    }
+
+
+def _with_flexcdc(text: ConfigText, config: Config) -> Config:
+    given = text.values[FLEXCDC]
+    plugins: dict[str, dict[str, str]] = {}
+    if isinstance(given, dict) and "plugin" in given:
+        plugins = {
+            name: {key: _ini_text(_plain(value)) for key, value in one.items()}
+            for name, one in given.items()
+            if isinstance(one, dict) and name != "types"
+        }
+        given = {key: value for key, value in given.items() if key not in plugins}
+    if isinstance(given, dict):  # lists may be written as FlexCDC has them
+        given = {
+            key: [part.strip() for part in value.split(",")]
+            if isinstance(value, str) and key in LISTS
+            else value
+            for key, value in given.items()
+        }
+    settings: FlexCdcSettings = _section(text, FLEXCDC, FlexCdcSettings, given, spelled=str)
+    settings = replace(settings, sections=plugins)
+    if not settings.dest and not config.has_target:
+        raise ConfigKeyMissing(
+            f"{text.path.name}: [flexcdc] has no dest, and there is no [target]",
+            hint='Write dest = "URL" of the database that gets changelogs and state.',
+            key="flexcdc.dest",
+        )
+    if settings.dest:
+        _check_url(text, FLEXCDC, settings.dest, key="dest")
+    section = replace(config.change_extractor, full_before_images=True)
+    return replace(config, flexcdc=settings, change_extractor=section)
+
+
+def _ini_text(value: Any) -> str:
+    """A value as consumer.ini has it."""
+    if isinstance(value, list):
+        return ", ".join(map(_ini_text, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _section(
+    text: ConfigText, name: str, kind: Any, given: Any, *, spelled: Callable[[str], str] = camel
+) -> Any:
     if not isinstance(given, dict):
         raise ConfigValueInvalid(
             f"{text.place(name)}: {name} must be a section",
             hint=f"Write it as a line [{name}] with its keys below.",
         )
-    known = {camel(item.name): item for item in fields(kind)}
+    if name == "pipeline" and "target" not in text.values:
+        given = {"mode": Mode.CHANGE.value, **given}
+    known = {spelled(item.name): item for item in fields(kind)}
     for key in given:
         if key not in known:
             raise _unknown(text, key, name, tuple(known), what="key")
     for key, item in known.items():
         if key not in given and item.default is MISSING and item.default_factory is MISSING:
             raise ConfigKeyMissing(
-                f"{text.path.name}: [{name}] has no {key}, which every pipeline needs",
+                f"{text.path.name}: [{name}] has no {key}, which every "
+                f"{'consumer' if kind is ConsumerSection else 'pipeline'} needs",
                 hint=f"Add it below [{name}]; docs/configuration.md shows a whole file.",
                 key=f"{name}.{key}",
             )
@@ -242,7 +343,8 @@ def _engine_of(url: object) -> Descriptor | None:
 
 def _check_values(text: ConfigText, config: Config) -> None:
     _check_url(text, "source", config.source.url)
-    _check_url(text, "target", config.target.url)
+    if config.has_target:
+        _check_url(text, "target", config.target.url)
     _check_patterns(text, config.source.tables)
     _check_types(text, config)
     for section, key in POSITIVE:
@@ -268,6 +370,62 @@ def _check_values(text: ConfigText, config: Config) -> None:
         raise _invalid(text, "changeLoader", "doneDirectory", reason)
 
 
+def _check_consumer(text: ConfigText, section: str, consumer: ConsumerSection) -> None:
+    if not consumer.class_.strip():
+        raise _invalid(text, section, "class", "must name a class: module:attribute")
+    if consumer.tables:
+        _check_patterns(text, consumer.tables, section)
+    for key, value in (
+        ("lockTimeout", consumer.lock_timeout),
+        ("checkFrequency", consumer.check_frequency),
+    ):
+        if not 0 < value < 2**31:
+            reason = f"must be more than 0 milliseconds, not {value}"
+            raise _invalid(text, section, key, reason)
+    if not 0 <= consumer.cdc_wal_directory_max_size < 2**63:
+        raise _invalid(text, section, "cdcWalDirectoryMaxSize", "must be 0 (no limit) or more")
+    if consumer.wal_force_archive_timeout != -1 and consumer.wal_force_archive_timeout < 1:
+        raise _invalid(text, section, "walForceArchiveTimeout", "must be -1 (off) or more than 0")
+
+
+def need_target(config: Config, what: str, *, instead: str) -> None:
+    """Refuse a command that is about the target where there is none. Raises TargetMissing.
+
+    what: the command does. instead: the command that may be meant, in a clause.
+    """
+    if not config.has_target:
+        raise TargetMissing(
+            f"{config.path.name} has no [target]: {what}",
+            hint=f"{instead}; or add [target] with its url, as docs/configuration.md shows.",
+        )
+
+
+def _refuse_loading(text: ConfigText) -> None:
+    """Refuse, in a file without [target], what only a load would obey. Raises TargetMissing."""
+    section = text.values.get("pipeline")
+    mode = _plain(section.get("mode")) if isinstance(section, dict) else None
+    if mode in (Mode.DATA, Mode.DATA_CHANGE):
+        raise TargetMissing(
+            f"{text.place('pipeline', 'mode')}: mode {mode} loads tables into a target, and there "
+            "is no [target]",
+            hint="Add [target] with its url; or leave mode out: changes alone are extracted then.",
+            key="pipeline.mode",
+        )
+    loader = text.values.get("changeLoader")
+    keys = tuple(loader) if isinstance(loader, dict) else ()
+    places = [(name, "") for name in LOADING_SECTIONS if name in text.values]
+    places += [("changeLoader", key) for key in keys if key not in KEYS_WITHOUT_LOADING]
+    for name, key in places:
+        if key and key not in {camel(item.name) for item in fields(SECTIONS[name])}:
+            continue  # reported as unknown, with the nearest known name
+        raise TargetMissing(
+            f"{text.place(name, key)}: {key or 'this section'} is about loading, and there is no "
+            "[target]",
+            hint=f"Take {key or f'[{name}]'} out, or add [target] with its url.",
+            key=f"{name}.{key}" if key else name,
+        )
+
+
 def _invalid(text: ConfigText, section: str, key: str, reason: str) -> ConfigValueInvalid:
     return ConfigValueInvalid(
         f"{text.place(section, key)}: {key} {reason}",
@@ -276,17 +434,17 @@ def _invalid(text: ConfigText, section: str, key: str, reason: str) -> ConfigVal
     )
 
 
-def _check_url(text: ConfigText, section: str, url: str) -> None:
+def _check_url(text: ConfigText, section: str, url: str, *, key: str = "url") -> None:
     try:
         options: EngineOptions = part(url, "options")
         options.check_url(url)
     except UrlInvalid as error:
-        place = text.place(section, "url")
+        place = text.place(section, key)
         raise ConfigUrlInvalid(f"{place}: {error.message}", hint=error.hint) from error
 
 
-def _check_patterns(text: ConfigText, patterns: tuple[str, ...]) -> None:
-    place = text.place("source", "tables")
+def _check_patterns(text: ConfigText, patterns: tuple[str, ...], section: str = "source") -> None:
+    place = text.place(section, "tables")
     try:
         Selection.parse(patterns)
     except PatternInvalid as error:

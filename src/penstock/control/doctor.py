@@ -102,13 +102,18 @@ def examine(
     that need the source, when that is the one.
     """
     findings = _Reported(on_finding)
-    looked = Looked(findings=findings, has_change=config.pipeline.mode.has_change, only=only)
+    looked = Looked(
+        findings=findings,
+        has_change=config.pipeline.mode.has_change,
+        has_target=config.has_target,
+        only=only,
+    )
     examined = examined_of(config)
     at_source = checks_of(config.source.url)
     looked.look(HOST_CHECKS, config)
     looked.look(DIRECTORY_CHECKS, config)
     source = at_source.look_at_source(examined, looked)
-    if Side.TARGET in sides:
+    if Side.TARGET in sides and config.has_target:
         at_target = checks_of(config.target.url)
         reached = at_target.look_at_target(examined, looked, source)
         if reached and source.tables is not None:
@@ -179,15 +184,19 @@ _CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "LD43": ("PK15",),
         "LD45": ("PK15",),
         "LD46": ("PK15",),
+        "SL01": ("PK21",),
         "TG03": ("PK16",),
     }
 )
 
 _NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
     {
-        "CF HS32 HS33": "of the pipeline file: no command gets as far as doctor's checks",
+        "CF HS32 HS33 HS34": "of the pipeline file: no command gets as far as doctor's checks",
         "VF": "of `penstock verify`",
         "WB": "of the web interface",
+        "CN": "of consumers: `penstock consume`",
+        "FX": "of FlexCDC: `penstock flexcdc`",
+        "CT78 PS21": "of `penstock resend`",
         "LG": "of the change log: `penstock log check`",
         "DC": "of bytes that were received",
         "CT01 CT02 CT03 CT04 HS14": "of `penstock run` itself: another process runs, or has failed",

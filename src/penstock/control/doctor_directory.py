@@ -1,14 +1,17 @@
-"""Doctor's check of what the pipeline's directory holds, without asking a server (PK19)."""
+"""Doctor's checks of what the pipeline's directory holds, without asking a server (PK19, PK21)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 from penstock.control.pipeline import pipeline_of
+from penstock.model import PenstockError
 from penstock.ports.checks import Checks, Finding, Severity, Side, mend_of
 from penstock.ports.config import Config, Mode
 from penstock.ports.extraction import extraction_of
 from penstock.ports.handover import LogWithoutBulkLoad, check_bulk_load, read_handover
+from penstock.ports.target_state import open_target_reader
 
 DIRECTORY_CHECKS = Checks(Side.HOST)
 
@@ -28,5 +31,27 @@ def begun_with(config: Config) -> Iterator[Finding]:
             side=Side.HOST,
             what=error.message,
             why="it is not known which loaded rows its changes continue",
+            command=mend_of(error),
+        )
+
+
+@DIRECTORY_CHECKS.check("PK21", "file that keeps progress", change_only=True)
+def progress_kept(config: Config) -> Iterator[Finding]:
+    """Without a target, a file in the directory has its tables: it must be readable."""
+    if config.has_target:
+        return
+    url = config.target.url
+    try:
+        with closing(open_target_reader(url, application_name="penstock doctor")) as reader:
+            if reader.present()[0]:
+                reader.action()
+                reader.newest("CE")
+    except PenstockError as error:
+        yield Finding(
+            code="PK21",
+            severity=Severity.ERROR,
+            side=Side.HOST,
+            what=error.message,
+            why="progress would not be recorded, nor an action obeyed",
             command=mend_of(error),
         )

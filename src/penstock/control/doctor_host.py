@@ -37,7 +37,7 @@ def kernel(_config: Config) -> Iterator[Finding]:
         )
 
 
-@HOST_CHECKS.check("PK02", "Java")
+@HOST_CHECKS.check("PK02", "Java", load_only=True)
 def java(_config: Config) -> Iterator[Finding]:
     """Spark runs on Java 17 or 21."""
     version = java_version()
@@ -70,7 +70,7 @@ def disk(config: Config) -> Iterator[Finding]:
         )
 
 
-@HOST_CHECKS.check("PK04", "Spark's master")
+@HOST_CHECKS.check("PK04", "Spark's master", load_only=True)
 def spark_master(config: Config) -> Iterator[Finding]:
     """A standalone master that [spark] names must answer at one of its addresses."""
     places = _addresses(config.spark.master)

@@ -5,12 +5,14 @@ Wires configuration, handover, recorder and action to the extractor.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import structlog
 
 from penstock.control.actions import ActionWatch
+from penstock.control.consumers import register_configured
 from penstock.control.diagnostics import diagnostics_to
 from penstock.control.doctor import examine
 from penstock.control.new_table_watch import NewTableWatch, settle_new_tables
@@ -46,17 +48,25 @@ def extract_options(config: Config) -> ExtractOptions:
     return ExtractOptions(
         slot=section.replication_slot,
         publication=section.publication,
-        flush_interval_s=section.flush_interval_seconds,
+        flush_interval_s=min(section.flush_interval_seconds, *forced_rotations_s(config)),
         apply_interval_s=config.change_loader.flushed_for_loader_s,
         events_per_flush=section.events_per_flush,
         exit_when_idle=section.exit_when_idle,
         idle_wait_s=section.idle_wait_seconds,
         process_commits=section.process_commits,
         keep_messages=section.keep_messages,
+        full_before_images=section.full_before_images,
         server_id=section.server_id,
         heartbeat_s=section.heartbeat_seconds,
         extension=config.change_loader.change_file_extension,
+        removes_linked=not config.has_target,
     )
+
+
+def forced_rotations_s(config: Config) -> list[float]:
+    """After how long consumers want a segment closed that has changes: walForceArchiveTimeout."""
+    wanted = (one.wal_force_archive_timeout for one in config.consumers.values())
+    return [math.inf, *(timeout / 1000 for timeout in wanted if timeout > 0)]
 
 
 def extract_changes(config: Config, *, verbose: bool = False, checked: bool = False) -> Outcome:
@@ -84,6 +94,7 @@ def extract_changes(config: Config, *, verbose: bool = False, checked: bool = Fa
         if not checked:
             REAL_FILES.make_directory(config.layout.run)
             stack.enter_context(diagnostics_to(config.layout.run / "extract.log", verbose=verbose))
+        register_configured(config)
         options = extract_options(config)
         engine = stack.enter_context(
             extraction_of(config).opened(

@@ -1,5 +1,7 @@
 """How far the target is behind the source, read from the source, the log and the target.
 
+Without a target it is how far the log is behind: what is in the log counts as applied.
+
 Seconds are of commit times, by the source's clock: the age of the oldest commit that is not visible
 in the target. 0 is reported only when it is known that nothing is outstanding; what is not known is
 unknown. Not here: the query of document 000, which counts from the last finished file and grows
@@ -9,7 +11,7 @@ when idle, and asking the source (`lag` of each engine).
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.control.display import human_seconds
@@ -34,6 +36,7 @@ class Lag:
     slot_bytes: what the source has written behind the log. applied_bytes: its log between what is
     applied and its present end, other databases' and the server's own included.
     rows: row changes in the log that are not applied. extracting: an extractor reads the source.
+    has_target: whether it is of a target; else of the log, and nothing is said of what is applied.
     positions: how the source writes them.
     """
 
@@ -48,6 +51,7 @@ class Lag:
     log_position: int
     applied_position: int
     applied_commit_us: int
+    has_target: bool = True
     positions: Positions = field(default_factory=PlainPositions, compare=False)
 
     @property
@@ -65,12 +69,14 @@ class Lag:
             "lag_unknown": self.unknown or None,
             "extract_lag_bytes": self.slot_bytes,
             "slot_lag_bytes": self.slot_bytes,
-            "applied_lag_bytes": self.applied_bytes,
-            "rows_outstanding": self.rows,
+            "applied_lag_bytes": self.applied_bytes if self.has_target else None,
+            "rows_outstanding": self.rows if self.has_target else None,
             "extracting": self.extracting,
             "source_position": self.positions.text(self.source_position),
             "log_position": self.positions.text(self.log_position),
-            "applied_position": self.positions.text(self.applied_position),
+            "applied_position": self.positions.text(self.applied_position)
+            if self.has_target
+            else None,
         }
 
 
@@ -156,6 +162,8 @@ def why_unknown(config: Config, source: SourceState, log: LogEnd, target: Target
         return "nothing is extracted yet"
     if not source.slot_exists:
         return "the source does not have this pipeline's replication slot"
+    if not config.has_target:
+        return ""
     if config.pipeline.mode.has_data and not read_ledger(config.layout.state).finished:
         return "the tables are not loaded yet"
     if not target.present:
@@ -181,21 +189,34 @@ def assess_lag(
     """
     if target.applied.trx > log.end.trx:  # it went on between the two
         log = read_log_end(config)
+    applied = target.applied if config.has_target else _all_of(log)
     why = why_unknown(config, source, log, target)
     outstanding_us = None
-    if not why and log.end.trx > target.applied.trx:
-        outstanding_us = outstanding_commit_us(config, target.applied)
+    if not why and log.end.trx > applied.trx:
+        outstanding_us = outstanding_commit_us(config, applied)
         if outstanding_us is None:
             why = "the change log does not have what the target lacks"
-    return lag_of(
+    found = lag_of(
         source,
         log,
-        target.applied,
+        applied,
         outstanding_us=outstanding_us,
         watermark_us=watermark_us,
         why_unknown=why,
         begin=log_begin(config),
         positions=positions_of(config),
+    )
+    return replace(found, has_target=config.has_target)
+
+
+def _all_of(log: LogEnd) -> Applied:
+    """Everything in the log, as if it were applied: what the extraction alone answers for."""
+    return Applied(
+        segment=log.number_next,
+        gsn=log.end.gsn,
+        trx=log.end.trx,
+        position=log.end.position,
+        commit_time_us=log.end.commit_time_us,
     )
 
 

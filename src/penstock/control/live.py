@@ -88,15 +88,16 @@ def change_line(status: Status, log_rate: float, applied_rate: float) -> str:
     behind = f"lag {status.lag_words}"
     if lag is not None:
         behind += f", {human_bytes(lag.applied_bytes)}"
+    extracted = f"extracted {human_count(status.log.end.gsn)} rows ({human_count(log_rate)}/s)"
+    at = f"at {status.positions.text(status.log.end.position)}"
+    if not status.has_target:
+        return f"{extracted}, {behind}, {at}"
     loaded = f"loaded {human_count(status.target.applied.gsn)} ({human_count(applied_rate)}/s)"
     if status.target.unknown:
         loaded = "loaded unknown"
     elif status.outage("target") is not None:
         loaded = f"loaded {human_count(status.target.applied.gsn)} when last read"
-    return (
-        f"extracted {human_count(status.log.end.gsn)} rows ({human_count(log_rate)}/s), "
-        f"{loaded}, {behind}, at {status.positions.text(status.log.end.position)}"
-    )
+    return f"{extracted}, {loaded}, {behind}, {at}"
 
 
 def _following(status: Status) -> bool:
@@ -155,7 +156,8 @@ def last_lines(status: Status | None) -> list[str]:
     if status.mode != "data":
         lines.append(change_line(status, 0.0, 0.0).replace(" (0/s)", ""))
     if is_idle(status):
-        lines.append("the source was idle and everything is applied: done")
+        done = "applied" if status.has_target else "in the change log"
+        lines.append(f"the source was idle and everything is {done}: done")
     elif is_loaded(status):
         lines.append("everything is loaded: done")
     else:
@@ -204,7 +206,7 @@ class JsonView:
 
     def _figures(self, status: Status) -> dict[str, Any]:
         events, lag, bulk = self._events, status.lag, self._events.bulk
-        away = status.outage("target") is not None
+        away = status.outage("target") is not None or not status.has_target
         found: dict[str, Any] = {}
         if bulk is not None and bulk.phase != "done":
             found |= {
@@ -282,7 +284,8 @@ class LiveView:
             # There is no lag before all rows are there: changes wait for them in the log.
             parts.append(grid([one for one in rows if not (loading and one[0] in LATER)]))
         parts += [indented(text, style) for text, style in table_rows(status)]
-        waiting = starting(status) if len(parts) > 1 else "Spark and the source are being prepared"
+        preparing = "Spark and the source are" if status.has_target else "the source is"
+        waiting = starting(status) if len(parts) > 1 else f"{preparing} being prepared"
         if waiting:
             parts.append(indented(waiting))
         running = ", ".join(status.running) or "nothing yet"
@@ -329,13 +332,15 @@ def change_rows(
             f"{human_count(status.log.end.gsn)} rows in {human_count(status.log.end.trx)} "
             f"transactions{_rate(log_rate)}, up to {text(status.log.end.position)}",
         ),
-        ("  loaded", _loaded(status, applied_rate)),
     ]
+    if status.has_target:
+        rows.append(("  loaded", _loaded(status, applied_rate)))
     lag = status.lag
     words = status.lag_words
     if lag is not None and lag.seconds is not None:
         behind = human_bytes(lag.applied_bytes)
-        words += f", {human_count(lag.rows)} rows, {behind} of the source's log"
+        rows_behind = f"{human_count(lag.rows)} rows, " if status.has_target else ""
+        words += f", {rows_behind}{behind} of the source's log"
     rows.append(("  lag", words))
     rows.append(
         (

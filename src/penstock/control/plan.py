@@ -21,6 +21,7 @@ from penstock.codec.types import (
     parse_choices,
     problems,
 )
+from penstock.control.config import need_target
 from penstock.control.followed import followed_names
 from penstock.control.pipeline import pipeline_of
 from penstock.model import PenstockError, TableDefinition, TableName
@@ -187,8 +188,13 @@ def make_plan(config: Config, *, whole: bool = True) -> Plan:
     """Ask both servers and say what becomes of each captured column.
 
     whole: see `check`.
-    Raises the errors of connecting, of the catalogue readers and of [target.types].
+    Raises TargetMissing, the errors of connecting, of the catalogue readers and of [target.types].
     """
+    need_target(
+        config,
+        "a plan says what becomes of each column there",
+        instead="See what is captured with `penstock doctor FILE`",
+    )
     facts = planned_at(config.source.url).read_source(config, dropped=followed_names(config))
     source, definitions = facts.server, facts.tables
     target, folding = planned_at(config.target.url).read_target(config)
@@ -225,8 +231,10 @@ def make_plan(config: Config, *, whole: bool = True) -> Plan:
 
 
 def is_planned(config: Config) -> bool:
-    """Whether there is something to choose: not between two servers that have the same types."""
-    return not same_types(config.source.url, config.target.url)
+    """Whether there is something to choose: not between two servers that have the same types, nor
+    without a target.
+    """
+    return config.has_target and not same_types(config.source.url, config.target.url)
 
 
 def _table(

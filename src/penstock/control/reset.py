@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.consume.lock import LOCK_FILE
+from penstock.control.config import need_target
 from penstock.control.running import (
     LOAD_LOCK,
     RUN_LOCK,
@@ -25,6 +27,7 @@ from penstock.host.errors import PrivilegeMissing
 from penstock.host.files import REAL_FILES, DirectoryLock, remove_tree
 from penstock.log import load_state
 from penstock.log.layout import LOCK_NAME
+from penstock.log.links import registered_consumers
 from penstock.model import PenstockError
 from penstock.model.removal import Removal
 from penstock.model.table_requests import Capture
@@ -94,6 +97,10 @@ def at_rest(config: Config) -> Iterator[None]:
             (layout.run, RUN_LOCK),
             (layout.log, LOCK_NAME),
             (layout.state, LOAD_LOCK),
+            *(
+                (layout.consumers / one, LOCK_FILE)
+                for one in registered_consumers(layout.consumers)
+            ),
         ):
             locks.append(take_lock(config, directory, name))
         yield
@@ -105,14 +112,19 @@ def at_rest(config: Config) -> Iterator[None]:
 def look(config: Config, *, with_tables: bool) -> Reset:
     """What there is to take back; changes nothing. with_tables: the target's tables, too.
 
-    Raises TargetFollowsAnotherLog, DirectoryOfOtherPipeline, DirectoryOfOtherSource, SlotInUse,
-    SlotOfAnother, and what connecting does.
+    Raises TargetMissing, TargetFollowsAnotherLog, DirectoryOfOtherPipeline, SlotInUse,
+    DirectoryOfOtherSource, SlotOfAnother, and what connecting does.
     """
     stored = stored_identity(config)
     if stored is not None:
         check_pipeline(config, stored)
     tables = None
     if with_tables:
+        need_target(
+            config,
+            "no tables are to be emptied",
+            instead="Run `penstock reset FILE`, without --target",
+        )
         found = source_tables(config)
         tables = [target_name(one.name, config.target.map) for one in found]
     state = load_state(config.layout.log)
@@ -120,7 +132,9 @@ def look(config: Config, *, with_tables: bool) -> Reset:
     at_source = reset_of(config)
     source = tuple(at_source.found(config, read_handover(config)))
     owner = at_source.owner(config, log_id=follows)
-    target = at_target.leftovers(config.target.url, tables=tables)
+    target = at_target.Leftovers(log_id="", removals=())
+    if config.has_target:
+        target = at_target.leftovers(config.target.url, tables=tables)
     has_log = bool(follows) or not config.pipeline.mode.has_change
     if has_log and target.log_id and target.log_id != follows:
         raise TargetFollowsAnotherLog(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.consume.lock import LOCK_FILE
 from penstock.host.files import REAL_FILES, DirectoryLock, DirectoryLocked
 from penstock.host.process import holder_of
 from penstock.log.layout import LOCK_NAME
@@ -13,6 +14,7 @@ from penstock.ports.config import Config
 
 LOAD_LOCK = "LOAD.LOCK"
 RUN_LOCK = "RUN.LOCK"
+FLEXCDC_LOCK = "FLEXCDC.LOCK"
 
 
 class AlreadyRunning(PenstockError):
@@ -67,6 +69,10 @@ def take_lock(config: Config, directory: Path, name: str) -> DirectoryLock:
     try:
         return DirectoryLock(directory, name)
     except DirectoryLocked as error:
-        process = {RUN_LOCK: "run", LOAD_LOCK: "load"}.get(name, "extract")
+        process = {RUN_LOCK: "run", LOAD_LOCK: "load", FLEXCDC_LOCK: "flexcdc run"}.get(
+            name, "extract"
+        )
+        if name == LOCK_FILE:
+            process = f"consume {directory.name}"
         pid = int(error.fields.get("holder_pid", 0))
         raise _already_running(config, process, pid) from error

@@ -19,9 +19,9 @@ def server_of(url: str) -> Server:
 def server_pair(config: Config) -> ServerPair | None:
     """The two servers, each with the engine and version that it reports.
 
-    None where every type is the same at both, and nothing is translated.
+    None where every type is the same at both, and nothing is translated; or there is no target.
     """
-    if same_types(config.source.url, config.target.url):
+    if not config.has_target or same_types(config.source.url, config.target.url):
         return None
     source = server_of(config.source.url)
     return ServerPair(

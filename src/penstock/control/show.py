@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.control.compare import CompareProgress
+from penstock.control.consumer_list import ConsumerLine
 from penstock.control.display import console, human_bytes, human_count, human_seconds, pairs
 from penstock.control.doctor import Report
 from penstock.control.lag import Lag
@@ -77,29 +78,29 @@ def show_no_lag(status: Status, out: Console | None = None) -> None:
 
 
 def show_lag(lag: Lag, out: Console | None = None) -> None:
-    """Print how far behind the target is."""
+    """Print how far behind the target is, or without one the change log."""
     out = out or console()
     extracting = "" if lag.extracting else " (the extractor does not run)"
-    out.print(
-        pairs(
-            [
-                ("lag", f"{lag.words}, {human_count(lag.rows)} rows in the log"),
-                ("not extracted yet", human_bytes(lag.slot_bytes) + extracting),
-                ("behind what is applied", human_bytes(lag.applied_bytes)),
-                ("source is at", lag.positions.text(lag.source_position)),
-                ("change log is at", lag.positions.text(lag.log_position)),
-                ("target is at", lag.positions.text(lag.applied_position)),
-            ]
-        )
-    )
+    rows = f", {human_count(lag.rows)} rows in the log" if lag.has_target else ""
+    lines = [
+        ("lag", f"{lag.words}{rows}"),
+        ("not extracted yet", human_bytes(lag.slot_bytes) + extracting),
+        ("behind what is applied", human_bytes(lag.applied_bytes)),
+        ("source is at", lag.positions.text(lag.source_position)),
+        ("change log is at", lag.positions.text(lag.log_position)),
+        ("target is at", lag.positions.text(lag.applied_position)),
+    ]
+    of_target = ("behind what is applied", "target is at")
+    out.print(pairs([line for line in lines if lag.has_target or line[0] not in of_target]))
 
 
 def show_status(status: Status, out: Console | None = None) -> None:
     """Print a status."""
     out = out or console()
     running = [f"{p.name} (pid {p.pid})" for p in status.processes if p.pid]
+    mode = f"mode {status.mode}" if status.has_target else "no target"
     head = [
-        ("pipeline", f"{status.pipeline}, mode {status.mode}, in {status.directory}"),
+        ("pipeline", f"{status.pipeline}, {mode}, in {status.directory}"),
         ("processes", ", ".join(running) or "none runs"),
         ("action", _action(status)),
     ]
@@ -184,6 +185,30 @@ def show_tables(lines: Sequence[TableLine], out: Console | None = None) -> None:
     for line in lines:
         if line.error:
             out.print(Text(f"{line.table}: {line.code} {line.error}", style="red"))
+            out.print(Text(f"        > {line.hint}"))
+
+
+def show_consumers(lines: Sequence[ConsumerLine], out: Console | None = None) -> None:
+    """Print a pipeline's consumers, how far behind each is, and what it holds on the disk."""
+    out = out or console()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("consumer", "state", "saved", "read", "behind", "", "", "links", "held back"):
+        table.add_column(title, overflow="fold")
+    for line in lines:
+        table.add_row(
+            line.name,
+            line.state if line.is_configured else f"{line.state}, not in the file",
+            *("" if gsn is None else str(gsn) for gsn in (line.saved, line.read)),
+            "" if line.lag_events is None else f"{human_count(line.lag_events)} events",
+            "" if line.lag_bytes is None else human_bytes(line.lag_bytes),
+            "" if line.lag_seconds is None else human_seconds(line.lag_seconds),
+            f"{line.links}, {human_bytes(line.link_bytes)}",
+            human_bytes(line.held_bytes),
+        )
+    out.print(table)
+    for line in lines:
+        if line.error:
+            out.print(Text(f"{line.name}: {line.error}", style="red"))
             out.print(Text(f"        > {line.hint}"))
 
 

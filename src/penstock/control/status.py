@@ -48,7 +48,9 @@ class Status:
     asked, `target.unknown` is set. retries: what processes have failed at and try again. read_us:
     when this was read.
 
-    tables: those that somebody asked something for. positions: how the source writes them.
+    has_target: whether there is a target; else `target` is what the file in the pipeline's
+    directory says. tables: those that somebody asked something for. positions: how the source
+    writes them.
     """
 
     pipeline: str
@@ -60,6 +62,7 @@ class Status:
     log: LogEnd
     target: TargetState
     lag: Lag | None
+    has_target: bool = True
     tables: tuple[TableLine, ...] = ()
     outages: tuple[Outage, ...] = ()
     retries: tuple[Retry, ...] = ()
@@ -142,7 +145,7 @@ class Status:
                 "done": self.log.done,
             },
             "applied": None
-            if self.target.unknown
+            if self.target.unknown or not self.has_target
             else {
                 "gsn": self.target.applied.gsn,
                 "trx": self.target.applied.trx,
@@ -180,6 +183,8 @@ class StatusReader:
         self._clock = clock
         self._outages = Outages(clock)
         self._last = TargetState(unknown=True)
+        # Without a target its progress is in a file, which can be trouble, too.
+        self._side = "target" if config.has_target else "progress file"
         self.asking = ""  # which server is being asked: it may never answer
         self._last_us = 0
         self._target: TargetReader | None = None
@@ -207,6 +212,7 @@ class StatusReader:
             log=log,
             target=target,
             lag=lag,
+            has_target=config.has_target,
             tables=self._tables(target),
             outages=dated([one for one in (source_away, away) if one is not None], retries),
             retries=retries,
@@ -226,7 +232,7 @@ class StatusReader:
 
     def _ask_target(self) -> Outage | None:
         """Ask the target for its state; returns why not, if it cannot be asked."""
-        self.asking = "target"
+        self.asking = self._side
         try:
             if self._target is None or self._target.is_closed:
                 self._target = open_target_reader(self._config.target.url, application_name=NAME)
@@ -234,9 +240,9 @@ class StatusReader:
         except PenstockError as error:
             if self._target is not None:
                 self._target.close()
-            return self._outages.seen("target", error)
+            return self._outages.seen(self._side, error)
         self._last_us = self._clock.now_us()
-        self._outages.answered("target")
+        self._outages.answered(self._side)
         return None
 
     def _lag(
@@ -257,7 +263,7 @@ class StatusReader:
         self._outages.answered("source")
         self._watermark.look(state.position, state.now_us)
         seen_us = self._watermark.reached(log.end.position)
-        if not asked:
+        if not asked and self._config.has_target:
             return None, None
         return assess_lag(self._config, state, log, target, watermark_us=seen_us), None
 

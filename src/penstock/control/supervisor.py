@@ -1,7 +1,8 @@
-"""`penstock run`: its two child processes, watched, restarted, ended in order.
+"""`penstock run`: its child processes, watched, restarted, ended in order.
 
 The halves share nothing but files and tables, so either may die at any moment: one that was
-killed is started again, one that ends with an error ends the run with that error.
+killed is started again, one that ends with an error ends the run with that error. Consumers run
+beside them: one that fails, in whatever way, is started again, and never ends the run.
 """
 
 from __future__ import annotations
@@ -30,16 +31,18 @@ from penstock.control.stopping import HURRIED_EXIT_CODE, StopRequest, stop_on_si
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.process import Child, this_program
+from penstock.log import load_done
 from penstock.model import PenstockError
 from penstock.ports.config import Config
 
 logger = structlog.get_logger()
 
-POLL_INTERVAL_S = 0.1
+POLL_INTERVAL_S = 0.25
 STATUS_INTERVAL_S = 1.0
 SILENT_S = 8.0  # how long an answer may take before it is reported as missing
 RESTARTS_MAX = 5
 RESTART_WAIT_FIRST_S = 1.0
+CONSUMER_WAIT_MAX_S = 60.0
 HEALTHY_AFTER_S = 60.0  # after running this long a half may be restarted as often as at the start
 LAST_LINES_KEPT = 30
 
@@ -66,7 +69,10 @@ class HalfKilled(PenstockError):
 
 @dataclass(slots=True)
 class _Half:
-    """One of the two processes: how to start it, and what is known of it."""
+    """One of the processes: how to start it, and what is known of it.
+
+    is_consumer: the others go on without it.
+    """
 
     name: str
     arguments: list[str]
@@ -77,6 +83,7 @@ class _Half:
     started_s: float = 0.0
     restart_at_s: float | None = None
     lines: deque[str] | None = None
+    is_consumer: bool = False
 
     @property
     def ended(self) -> bool:
@@ -110,7 +117,7 @@ class _Half:
     def error(self) -> PenstockError:
         """What it ended with: the last line that is an error as `--json` prints it."""
         for line in reversed(self.lines or ()):
-            found = _error_object(line)
+            found = error_object(line)
             if found is not None:
                 return HalfFailed(
                     str(found["error"]),
@@ -125,7 +132,8 @@ class _Half:
         )
 
 
-def _error_object(line: str) -> dict[str, Any] | None:
+def error_object(line: str) -> dict[str, Any] | None:
+    """The error that a line of a child is, as `--json` prints errors; None for another line."""
     if not line.startswith("{"):
         return None
     try:
@@ -207,17 +215,23 @@ class Supervisor:
         *,
         on_event: ReportEvent,
         on_tick: Callable[[], None],
+        is_log_done: Callable[[], bool] = lambda: False,
     ) -> None:
-        """on_event: is given what happens to processes. on_tick: called every POLL_INTERVAL_S."""
+        """on_event: is given what happens to processes. on_tick: called every POLL_INTERVAL_S.
+
+        is_log_done: asked when a half has ended well; consumers then read the log to its end.
+        """
         self._halves = halves
         self._stop = stop
         self._on_event = on_event
         self._on_tick = on_tick
+        self._is_log_done = is_log_done
+        self._is_finishing = False
         self._signals_passed = 0
         self._failure: PenstockError | None = None
 
     def run(self) -> None:
-        """Return when both halves ended well. Raises HalfFailed or HalfKilled."""
+        """Return when all have ended well. Raises HalfFailed or HalfKilled."""
         try:
             for half in self._halves:
                 half.start()
@@ -253,17 +267,51 @@ class Supervisor:
     def _ended(self, half: _Half) -> None:
         code = half.code
         if code == 0:
-            if half.name == "load":
-                # Nothing is left to load: no use in extracting alone.
-                self._stop.ask()
+            self._ended_well(half)
             return
         if self._stop() and (code == -signal.SIGTERM or self._stop.hurried):
             return
-        if code is not None and code < 0:
+        if half.is_consumer:
+            self._consumer_ended(half)
+        elif code is not None and code < 0:
             self._was_killed(half, -code)
         elif self._failure is None:
             self._failure = half.error()
             self._stop.ask()
+
+    def _ended_well(self, half: _Half) -> None:
+        """Nothing is left to do for it: end the others, consumers when they have read all."""
+        if half.is_consumer or half.name != self._halves[0].name:
+            return
+        if self._is_log_done():
+            self._is_finishing = True
+        else:
+            self._stop.ask()
+
+    def _consumer_ended(self, half: _Half) -> None:
+        """Start it again after a while, however it ended; at the very end report its failure."""
+        error = half.error()
+        if self._is_finishing:
+            self._failure = self._failure or error
+            return
+        if self._stop():
+            return
+        now = REAL_CLOCK.monotonic_s()
+        if now - half.started_s > HEALTHY_AFTER_S:
+            half.restarts = 0
+        wait_s = min(CONSUMER_WAIT_MAX_S, RESTART_WAIT_FIRST_S * 2 ** min(half.restarts, 16))
+        half.restarts += 1
+        half.restart_at_s = now + wait_s
+        shown = error.as_dict()
+        self._on_event(
+            f"{half.name} failed: {shown['error']}; it is started again in {wait_s:.0f} s, and the "
+            "others go on",
+            "consumer failed",
+            process=half.name,
+            error=shown,
+            restarts=half.restarts,
+        )
+        logger.warning("consumer failed", process=half.name, error=shown["error"])
 
     def _was_killed(self, half: _Half, number: int) -> None:
         now = REAL_CLOCK.monotonic_s()
@@ -295,7 +343,7 @@ class Supervisor:
         logger.warning("process killed", process=half.name, signal=name, restarts=half.restarts)
 
     def _restart_when_due(self, half: _Half) -> None:
-        if self._stop():
+        if self._stop() or (half.is_consumer and self._is_finishing):
             half.restart_at_s = None
         elif half.restart_at_s is not None and REAL_CLOCK.monotonic_s() >= half.restart_at_s:
             half.start()
@@ -317,7 +365,8 @@ def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
         stack.callback(view.close)
         stack.enter_context(stop_on_signals(stop, hurry=False))
         name = config.pipeline.name
-        text = f"checking source, target and this machine for pipeline {name}"
+        places = "source, target" if config.has_target else "source"
+        text = f"checking {places} and this machine for pipeline {name}"
         view.event(text, "checking", pipeline=name)
         check_not_running(config, "run", "extract", "load")
         config = settle_new_tables(config)
@@ -331,12 +380,13 @@ def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
         halves = [
             _Half(
                 name=name,
-                arguments=[*this_program(), name, str(config.path), "--json", "--checked"],
+                arguments=[*this_program(), *command, "--json", "--checked"],
                 diagnostics=stack.enter_context(
                     open_diagnostics(config.layout.run / f"{name}.log")
                 ),
+                is_consumer=command[0] == "consume",
             )
-            for name in half_names(config)
+            for name, command in commands_of(config).items()
         ]
         status = StatusThread(config)
         stack.callback(status.close)
@@ -346,15 +396,31 @@ def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
             if seen is not None:
                 view.show(seen)
 
-        Supervisor(halves, stop, on_event=view.event, on_tick=on_tick).run()
+        def is_log_done() -> bool:
+            return load_done(config.layout.log) is not None
+
+        Supervisor(
+            halves, stop, on_event=view.event, on_tick=on_tick, is_log_done=is_log_done
+        ).run()
         status.close()
         if stop.hurried:
             raise SystemExit(HURRIED_EXIT_CODE)
         view.finish(read_last_status(config))
 
 
+def commands_of(config: Config) -> dict[str, list[str]]:
+    """The processes of a run, by name: the halves first, then one for each consumer."""
+    path = str(config.path)
+    found = {name: [name, path] for name in half_names(config)}
+    if config.pipeline.mode.has_change:
+        found |= {f"consume-{name}": ["consume", path, name] for name in config.consumers}
+    return found
+
+
 def half_names(config: Config) -> tuple[str, ...]:
     """The processes a mode needs; the loader first, because Spark takes longest to start."""
+    if not config.has_target:
+        return ("extract",)
     return ("load", "extract") if config.pipeline.mode.has_change else ("load",)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from penstock.control.config import need_target
 from penstock.control.doctor import examine
 from penstock.control.followed import followed_tables, is_followed
 from penstock.control.plan import check as check_plan
@@ -106,7 +107,8 @@ def remove(config: Config, table: TableName) -> TableRequest:
 
 
 def pause(config: Config, table: TableName) -> TableRequest:
-    """Have a table's changes wait in the log. Raises TableNotTaken."""
+    """Have a table's changes wait in the log. Raises TableNotTaken, TargetMissing."""
+    _need_target(config, "a table's changes wait in front of it")
     _check_mode(config)
     _check_there(config, table)
     return put_request(config, table, lambda last, _: replace(last, paused=True))
@@ -115,8 +117,9 @@ def pause(config: Config, table: TableName) -> TableRequest:
 def resume(config: Config, table: TableName) -> TableRequest:
     """Have them applied, in their order; forgets requests for a name that is no table.
 
-    Raises TableNotTaken.
+    Raises TableNotTaken, TargetMissing.
     """
+    _need_target(config, "no table waits in front of it")
     _check_mode(config)
     if not read_requests(config).of(table).paused:
         _check_there(config, table)
@@ -124,7 +127,11 @@ def resume(config: Config, table: TableName) -> TableRequest:
 
 
 def resync(config: Config, table: TableName) -> TableRequest:
-    """Have a table's rows copied again, whatever the target holds. Raises TableNotTaken."""
+    """Have a table's rows copied again, whatever the target holds.
+
+    Raises TableNotTaken, TargetMissing.
+    """
+    _need_target(config, "a table's rows are copied into it")
     _check_mode(config)
     _check_there(config, table)
     if not _is_captured(config, table) and not _is_asked(config, table):
@@ -135,6 +142,10 @@ def resync(config: Config, table: TableName) -> TableRequest:
     return put_request(
         config, table, lambda last, number: replace(last, copy_id=number, replaces=True)
     )
+
+
+def _need_target(config: Config, what: str) -> None:
+    need_target(config, what, instead="See its tables with `penstock table ls FILE`")
 
 
 def _check_mode(config: Config) -> None:

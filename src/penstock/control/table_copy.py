@@ -14,14 +14,14 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import structlog
 
 from penstock.control.bulk_load import bulk_options
+from penstock.control.copy_notes import CopyNote, write_notes
 from penstock.control.deferred_keys import narrowed
 from penstock.control.servers import source_tables
 from penstock.host import faults
-from penstock.host.files import REAL_FILES, Files
+from penstock.host.files import REAL_FILES
 from penstock.host.retry import Backoff, Patience
 from penstock.load.bulk import BulkStopped, finish_foreign_keys, load_in_bulk
 from penstock.load.session import SessionKeeper
@@ -33,28 +33,8 @@ from penstock.ports.tables import tables_at
 logger = structlog.get_logger()
 faults.declare("table.copy.before", "table.copy.after")
 
-NOTES_NAME = "copies.json"
 RETRIES = Backoff(first_s=0.5, longest_s=30.0, attempts=10_000)
 STOP_CHECK_S = 0.2
-
-
-class CopyNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown of a copy. code, error, hint: why it is stopped; empty when it is not."""
-
-    table: TableName
-    copy_id: int
-    position: str = ""
-    code: str = ""
-    error: str = ""
-    hint: str = ""
-
-
-def read_notes(config: Config, files: Files = REAL_FILES) -> list[CopyNote]:
-    """What the load process said last of the copies that it makes; for displays only."""
-    path = config.layout.run / NOTES_NAME
-    if not files.exists(path):
-        return []
-    return msgspec.json.decode(files.read_whole(path), type=list[CopyNote])
 
 
 class TableCopier:
@@ -98,8 +78,7 @@ class TableCopier:
     def _tell(self) -> None:
         notes = [copy.note for copy in self._copies.values()]
         if notes != self._reported:
-            REAL_FILES.make_directory(self._config.layout.run)
-            REAL_FILES.replace(self._config.layout.run / NOTES_NAME, msgspec.json.encode(notes))
+            write_notes(self._config, notes)
             self._reported = notes
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.control.change_counts import changes_between
+from penstock.control.copy_notes import read_notes
 from penstock.control.followed import followed_tables
-from penstock.control.table_copy import read_notes
 from penstock.control.table_requests import read_answers, read_requests
 from penstock.load.isolation import read_isolations
 from penstock.model import TableName
@@ -81,6 +81,8 @@ def lines_from(
     lines = []
     for table in sorted({*rows, *(request.table for request in requests.tables)}):
         line = line_of(rows.get(table), requests.of(table), answers)
+        if not config.has_target:
+            line = _captured(line, requests.of(table), answers)
         if known is not None and line.follows and not line.wanted and not known.has(table):
             continue  # it has another name now, or was never a table
         row = rows.get(table)
@@ -132,6 +134,17 @@ def line_of(row: TableSync | None, request: TableRequest, answers: CaptureAnswer
         error=answer.error if refused and answer else "",
         hint=answer.hint if refused and answer else "",
     )
+
+
+def _captured(line: TableLine, request: TableRequest, answers: CaptureAnswers) -> TableLine:
+    """The same without a target, where a table is captured or it is not. Pure."""
+    if request.capture not in (Capture.ADDED, Capture.REMOVED) or line.error:
+        return line
+    is_added = request.capture is Capture.ADDED
+    asked = str(SyncState.FOLLOWING if is_added else SyncState.REMOVED)
+    if answers.is_done(request):
+        return replace(line, state=asked, wanted="")
+    return replace(line, state="waiting" if is_added else str(SyncState.FOLLOWING), wanted=asked)
 
 
 def _on_the_way(state: SyncState, request: TableRequest) -> str:

@@ -53,6 +53,13 @@ def read_answers(config: Config, files: Files = REAL_FILES) -> CaptureAnswers:
     return checkpoint.load(path, CaptureAnswers, files) or CaptureAnswers()
 
 
+def removed_tables(config: Config) -> frozenset[TableName]:
+    """The tables that were taken out by request, and are not captured any more."""
+    requests = [one for one in read_requests(config).tables if one.capture is Capture.REMOVED]
+    answers = read_answers(config) if requests else CaptureAnswers()
+    return frozenset(one.table for one in requests if answers.is_done(one))
+
+
 def put_request(
     config: Config, table: TableName, change: Callable[[TableRequest, int], TableRequest]
 ) -> TableRequest:

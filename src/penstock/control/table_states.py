@@ -120,7 +120,8 @@ def _state(status: Status, progress: TableProgress | None) -> TableState:
     if status.target.action == "PAUSE":
         return TableState.PAUSED
     running = _running(status)
-    return TableState.FOLLOWED if running["extract"] and running["load"] else TableState.STOPPED
+    is_followed = running["extract"] and (running["load"] or not status.has_target)
+    return TableState.FOLLOWED if is_followed else TableState.STOPPED
 
 
 def _running(status: Status) -> Mapping[str, bool]:

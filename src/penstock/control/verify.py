@@ -24,6 +24,7 @@ from penstock.control.compare import (
     compare,
     hasher_for,
 )
+from penstock.control.config import need_target
 from penstock.control.log_facts import read_log_end
 from penstock.control.new_tables import without_new
 from penstock.control.repair import Repair, Repaired
@@ -157,8 +158,8 @@ def verify(
     table.
     timeout_s: for the loader to come to the position. sessions: readers per side. repair: write the
     rows that differ anew, while the loader is paused; see `repair.py` for what that raises.
-    Raises NotLoadedYet, ChangesUnapplied, ExtractorMissing, HoldNotReached, VerifyStopped, the
-    errors of `compare.py`, of the catalogue and of the servers.
+    Raises TargetMissing, NotLoadedYet, ChangesUnapplied, ExtractorMissing, HoldNotReached,
+    VerifyStopped, the errors of `compare.py`, of the catalogue and of the servers.
     """
     began_s = REAL_CLOCK.monotonic_s()
     check_loaded(config)
@@ -279,7 +280,15 @@ class _Opened:
 
 
 def check_loaded(config: Config) -> None:
-    """Raise NotLoadedYet in the modes with data until the bulk load has ended."""
+    """Raise NotLoadedYet in the modes with data until the bulk load has ended, TargetMissing where
+    there is nothing to compare with.
+    """
+    need_target(
+        config,
+        "verify compares it with the source",
+        instead="See how far the log is with `penstock lag FILE`, and check it with `penstock log "
+        "check FILE`",
+    )
     if config.pipeline.mode.has_data and not read_ledger(config.layout.state).finished:
         raise NotLoadedYet(
             "the bulk load of this pipeline has not ended",

@@ -1,4 +1,4 @@
-"""Work beside the extraction that must never stop it: progress rows, the action, the report.
+"""Work beside the extraction that must never stop it: progress rows, and the action.
 
 Each runs on a thread of its own, because a target or a disk that hangs must not keep changes from
 the log. What cannot be recorded now is kept and tried again; the segments themselves are the
@@ -9,16 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
 import structlog
-
-from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.files import REAL_FILES, Files
 
 logger = structlog.get_logger()
 RETRY_S = 5.0
@@ -142,36 +137,3 @@ class Poll:
                 self.error = str(error)
             if self._stopping.wait(self._every_s):
                 return
-
-
-class StatusFile:
-    """A JSON file for display, replaced whole; readers never see half of it."""
-
-    def __init__(
-        self,
-        path: Path,
-        *,
-        every_s: float = 1.0,
-        files: Files = REAL_FILES,
-        clock: Clock = REAL_CLOCK,
-    ) -> None:
-        """Make the directory; the file appears with the first `write`."""
-        files.make_directory(path.parent)
-        self._path = path
-        self._every_s = every_s
-        self._files = files
-        self._clock = clock
-        self._written_s: float | None = None
-
-    def due(self) -> bool:
-        """Whether the last write is long enough ago."""
-        now_s = self._clock.monotonic_s()
-        return self._written_s is None or now_s - self._written_s >= self._every_s
-
-    def write(self, facts: Mapping[str, Any]) -> None:
-        """Replace the file."""
-        self._written_s = self._clock.monotonic_s()
-        temporary = self._path.with_name(self._path.name + ".new")
-        # No fsync: it is for display, and after a crash nobody wants the old one back.
-        temporary.write_bytes(msgspec.json.encode(facts) + b"\n")
-        self._files.rename(temporary, self._path)

@@ -17,12 +17,13 @@ from typing import Any, Protocol
 
 import structlog
 
-from penstock.extract.bookkeeping import BackgroundTasks, Poll, StatusFile
+from penstock.extract.bookkeeping import BackgroundTasks, Poll
 from penstock.extract.report import facts_of
 from penstock.host import checkpoint
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
+from penstock.host.status_file import StatusFile
 from penstock.log import ClosedSegment, Writer, WriterOptions
 from penstock.model import FlushPoint, Marker, MarkerKind, PenstockError, Run
 from penstock.model.layout import PipelineLayout
@@ -60,7 +61,7 @@ STATUS_FILE = "extract.json"
 ACTION_INTERVAL_S = 5.0  # document 000: the action is looked at every five seconds
 SOURCE_INTERVAL_S = 5.0
 QUIET_FLUSH_S = 0.2  # caught up for so long: make durable what there is
-WAIT_S = 0.2
+WAIT_S = 0.5
 BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 5.0)  # after an outage the server is to be found again soon
 BACKOFF_JITTER = 0.3
 STEADY_S = 60.0  # a connection that lasted so long starts the back-off anew
@@ -242,6 +243,7 @@ class Extractor:
                 process_commits=options.process_commits,
                 extension=options.extension,
                 consumers=self._layout.consumers,
+                removes_linked=options.removes_linked,
                 clock=self._clock,
             ),
             files=self._files,

@@ -20,7 +20,8 @@ from penstock.host.faults import declare, point
 from penstock.model import PenstockError
 
 # Faults of a disk: `PENSTOCK_FAULT=files.write:5:error=ENOSPC` becomes DiskFull.
-declare("files.create", "files.write", "files.fdatasync", "files.rename", "files.replace")
+declare("files.create", "files.write", "files.fdatasync", "files.rename")
+declare("files.replace", "files.replace.rename")
 
 FILE_MODE = 0o640  # rows of the captured database: not for everyone
 DIRECTORY_MODE = 0o750
@@ -343,8 +344,13 @@ class DirectoryLock:
             os.pwrite(self._file.fileno(), f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let others have it. The file stays: removing it would let two hold "the" lock."""
-        self._file.close()
+        """Let others have it. The file stays: removing it would let two hold "the" lock.
+
+        It names nobody then: our process may live on.
+        """
+        if not self._file.closed:
+            os.ftruncate(self._file.fileno(), 0)
+            self._file.close()
 
     def __enter__(self) -> Self:
         """The lock, already held."""
@@ -441,6 +447,7 @@ class RealFiles:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
+            point("files.replace.rename")
             temporary.replace(path)
         self.fsync_directory(path.parent)
 

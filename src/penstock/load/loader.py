@@ -29,6 +29,7 @@ from penstock.load.hold import Hold, HoldAnswer, read_held, read_hold, write_hel
 from penstock.load.isolation import BrokenTables
 from penstock.load.kept_files import AppliedFiles, Keeping
 from penstock.load.loader_state import LoaderState, write_loader_state
+from penstock.load.pacing import Pacing
 from penstock.load.prefetch import StagePrefetch, Wanted
 from penstock.load.session import SessionKeeper, SparkJobFailed, SparkLost
 from penstock.load.sql_target import loading_of
@@ -54,7 +55,7 @@ logger = structlog.get_logger(__name__)
 
 faults.declare("load.apart.before", "load.apart.after")
 
-POLL_S = 0.1
+POLL_S = 0.25
 PAUSE_CHECK_S = 5.0
 STATE_INTERVAL_S = 1.0
 ROWS_NAME = "rows"
@@ -142,6 +143,7 @@ class Loader:
         self._applied = Applied()
         self._log_id = ""
         self._batch_bytes = FIRST_BYTES
+        self._pacing = Pacing(clock)
         self._is_away = False  # the target, as the last try has found
         self._log_end = 0  # position up to which whole segments are applied
         self.state = LoaderState(pid=os.getpid())
@@ -245,6 +247,7 @@ class Loader:
             return False
         if self._is_outdated():
             return False  # a table was added meanwhile: it must not be in this batch
+        self._pacing.staged(staged.counts.changes)
         self._ahead.request(self._behind(staged.after), applying=staged)
         self._apply(staged)
         self._ahead.applied()
@@ -296,6 +299,7 @@ class Loader:
             size_max=size_max,
             # A table meets the others where both are at the end of a closed segment.
             reads_open=options.read_open_segment
+            and self._pacing.is_due(self._follower.durable_trx())
             and not self._table_syncs.is_meeting(self._applied),
         )
 

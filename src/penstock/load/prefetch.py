@@ -29,7 +29,8 @@ from penstock.ports.target import Applied
 logger = structlog.get_logger(__name__)
 faults.declare("load.ahead.before", "load.ahead.after")
 
-LOOK_INTERVAL_S = 0.1
+LOOK_INTERVAL_S = 0.25
+APPLIED_INTERVAL_S = 0.02
 
 
 class Sessions(Protocol):
@@ -165,13 +166,21 @@ class StagePrefetch:
             self._disconnect()
 
     def _look(self, request: _Request) -> Sequence[SegmentFile]:
+        has_emptied = False
         while not request.abandoned.is_set():
             files = request.wanted.look()
             if files:
                 request.found = True
                 return files
+            # What is applied meanwhile must be done before its merge tables can be emptied.
+            interval_s = LOOK_INTERVAL_S
+            if self._stager is not None and not has_emptied:
+                interval_s = APPLIED_INTERVAL_S
+                if self._applying is None:
+                    self._stager.empty_ahead()
+                    has_emptied = True
             wait = request.wanted.wait or request.abandoned.wait
-            wait(LOOK_INTERVAL_S)
+            wait(interval_s)
         return ()
 
     def _stage(self, request: _Request, files: Sequence[SegmentFile]) -> Batch | None:

@@ -133,6 +133,10 @@ class Stager:
         self._clock = clock
         self._opener = SegmentOpener(options.extension)
 
+    def empty_ahead(self) -> None:
+        """See `BatchStager`."""
+        self._staging.empty_ahead()
+
     def close(self) -> None:
         """Close the connection, and remove what waits outside of the target."""
         self._staging.close()

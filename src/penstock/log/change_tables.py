@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec.columns import DECIMAL_PRECISION_MAX, POSITION, arrow_type
-from penstock.log.text import exact_texts
+from penstock.codec.exact_text import exact_texts
 from penstock.log.transactions import halves
 from penstock.model import Column, Marker, MarkerKind, Op, Relation, Rows, TableName
 from penstock.model.position import to_bytes

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -32,18 +32,14 @@ from penstock.log.layout import (
     segment_name,
 )
 from penstock.log.order import merged
+from penstock.log.python_values import EPOCH_UTC, python_values
 from penstock.log.reader import check_link
 from penstock.log.segment import ClosedSegment, Segment, open_segment
-from penstock.log.text import date_text, exact_texts, timestamp_text
-from penstock.model import Column, Marker, Op, PenstockError, Rows, TableName
+from penstock.model import Marker, Op, PenstockError, Rows, TableName
 from penstock.model.position import to_ordinal
 
 if TYPE_CHECKING:
     import pandas
-
-_EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - timestamps without a zone
-_EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 
 
 class TableNotInLog(PenstockError):
@@ -249,7 +245,7 @@ class ChangeLog:
                     gsn=marker.gsn,
                     trx=marker.trx,
                     position=marker.position,
-                    commit_time=_EPOCH_UTC + datetime.timedelta(microseconds=marker.commit_time_us),
+                    commit_time=EPOCH_UTC + datetime.timedelta(microseconds=marker.commit_time_us),
                     op=change_tables.TRUNCATE,
                     table=".".join(table),
                     row=None,
@@ -382,7 +378,7 @@ class _RowValues:
             gsn=self._gsn[index],
             trx=self._trx[index],
             position=self._position[index],
-            commit_time=_EPOCH_UTC + datetime.timedelta(microseconds=self.times_us[index]),
+            commit_time=EPOCH_UTC + datetime.timedelta(microseconds=self.times_us[index]),
             op=change_tables.OPERATIONS[op],
             table=self._table,
             row=self._gone_row(before) if op == Op.DELETE else self._after_row(index),
@@ -407,37 +403,6 @@ class _RowValues:
 
 def _columns(images: Any, columns: Any) -> list[list[Any]]:
     return [
-        _values(values, column) for values, column in zip(images.flatten(), columns, strict=True)
+        python_values(values, column.neutral)
+        for values, column in zip(images.flatten(), columns, strict=True)
     ]
-
-
-def _values(values: Any, column: Column) -> list[Any]:
-    """A column as Python has its values: a year that Python does not have comes as text."""
-    match column.neutral:
-        case "uuid":
-            return exact_texts(values, column.neutral)
-        case "date":
-            return _each(values.cast(pa.int32()), _date)
-        case "timestamp":
-            return _each(values.cast(pa.int64()), lambda n: _moment(n, _EPOCH, ""))
-        case "timestamptz":
-            return _each(values.cast(pa.int64()), lambda n: _moment(n, _EPOCH_UTC, "+00"))
-    return cast("list[Any]", values.to_pylist())
-
-
-def _each(values: Any, function: Callable[[int], Any]) -> list[Any]:
-    return [None if value is None else function(value) for value in values.to_pylist()]
-
-
-def _date(days: int) -> datetime.date | str:
-    try:
-        return datetime.date.fromordinal(days + _EPOCH_DAY)
-    except (ValueError, OverflowError):
-        return date_text(days)
-
-
-def _moment(microseconds: int, epoch: datetime.datetime, zone: str) -> datetime.datetime | str:
-    try:
-        return epoch + datetime.timedelta(microseconds=microseconds)
-    except OverflowError:
-        return timestamp_text(microseconds, zone)

@@ -5,12 +5,15 @@ every consumer's. So consumers are isolated and no bookkeeping is needed. A cons
 disabled, or whose directory has reached its size limit, gets no further links: a hole that it meets
 as SegmentMissing, never silently. Follows document 002 (hard links, skipped segments).
 
+The file `cdc.disabled` beside the consumers' directories stops all links.
+
 After a crash the newest segment may be linked again although a consumer has removed it: a
 consumer removes, unread, links that its own state is past.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from pathlib import Path
@@ -22,40 +25,93 @@ from penstock.host.files import REAL_FILES, FileExists, FileMissing, Files
 from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, list_segments, next_segments
 
 CONSUMER_FILE = "CONSUMER.json"
+DISABLED_FILE = "cdc.disabled"
+DISABLED_WARNING = (
+    "Creation of segment CDC link skipped. 'cdc.disabled' distributed property is 'true'."
+)
 
 logger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumer:
-    """The settings in a consumer's directory. size_bytes_max: of its links; None: no limit."""
+    """The settings in a consumer's directory. size_bytes_max: of its links; None: no limit.
+
+    paused: it is given nothing, and keeps its links. start: where it begins, while that was not
+    found out yet; empty afterwards.
+    """
 
     enabled: bool = True
     size_bytes_max: int | None = None
+    paused: bool = False
+    start: str = ""
 
 
 def enable(
     directory: Path, *, size_bytes_max: int | None = None, files: Files = REAL_FILES
 ) -> None:
     """Let a consumer have links from the next rotation on; makes its directory."""
-    files.make_directory(directory)
-    checkpoint.save(directory / CONSUMER_FILE, Consumer(size_bytes_max=size_bytes_max), files)
+    consumer = load_consumer(directory, files) or Consumer()
+    save_consumer(directory, changed(consumer, enabled=True, size_bytes_max=size_bytes_max), files)
 
 
 def disable(directory: Path, files: Files = REAL_FILES) -> None:
     """Give it no further links; those it has stay until it removes them."""
-    consumer = _load(directory, files)
+    consumer = load_consumer(directory, files)
     if consumer is not None:
-        checkpoint.save(directory / CONSUMER_FILE, changed(consumer, enabled=False), files)
+        save_consumer(directory, changed(consumer, enabled=False), files)
 
 
-def enabled_consumers(consumers: Path, files: Files = REAL_FILES) -> list[str]:
-    """Names of the consumers that want links, sorted."""
+def save_consumer(directory: Path, consumer: Consumer, files: Files = REAL_FILES) -> None:
+    """Replace a consumer's settings, durably; makes its directory."""
+    files.make_directory(directory)
+    checkpoint.save(directory / CONSUMER_FILE, consumer, files)
+
+
+def load_consumer(directory: Path, files: Files = REAL_FILES) -> Consumer | None:
+    """A consumer's settings; None for a directory that is none's."""
+    return checkpoint.load(directory / CONSUMER_FILE, Consumer, files)
+
+
+def registered_consumers(consumers: Path, files: Files = REAL_FILES) -> list[str]:
+    """Names of all consumers, enabled or not, sorted."""
     try:
         names = files.listdir(consumers)
     except FileMissing:
         return []
-    return sorted(name for name in names if _is_enabled(consumers / name, files))
+    return sorted(name for name in names if files.exists(consumers / name / CONSUMER_FILE))
+
+
+def enabled_consumers(consumers: Path, files: Files = REAL_FILES) -> list[str]:
+    """Names of the consumers that want links, sorted. Not here: `cdc.disabled`."""
+    return [
+        name
+        for name in registered_consumers(consumers, files)
+        if _is_enabled(consumers / name, files)
+    ]
+
+
+def disable_all(consumers: Path, files: Files = REAL_FILES) -> None:
+    """Give no consumer further links: the published property cdc.disabled."""
+    files.make_directory(consumers)
+    files.replace(consumers / DISABLED_FILE, b"true\n")
+
+
+def enable_all(consumers: Path, files: Files = REAL_FILES) -> None:
+    """Take `disable_all` back; consumers that are disabled alone stay so."""
+    with suppress(FileMissing):
+        files.unlink(consumers / DISABLED_FILE)
+        files.fsync_directory(consumers)
+
+
+def are_all_disabled(consumers: Path, files: Files = REAL_FILES) -> bool:
+    """Whether cdc.disabled is true."""
+    return files.exists(consumers / DISABLED_FILE)
+
+
+def is_linking(directory: Path, files: Files = REAL_FILES) -> bool:
+    """Whether a consumer gets links now."""
+    return _is_enabled(directory, files) and not are_all_disabled(directory.parent, files)
 
 
 def link_segment(directory: Path, segment: Path, files: Files = REAL_FILES) -> bool:
@@ -63,25 +119,39 @@ def link_segment(directory: Path, segment: Path, files: Files = REAL_FILES) -> b
 
     Doing it again changes nothing. Raises FileFailed, for example across file systems.
     """
-    consumer = _load(directory, files)
+    consumer = load_consumer(directory, files)
     if consumer is None:
         return False
-    size = _size_bytes(segment, files)
     limit = consumer.size_bytes_max
-    if limit is not None and _linked_bytes(directory, segment.suffix[1:], files) + size > limit:
-        logger.warning(
-            "consumer skipped, size limit reached",
-            consumer=directory.name,
-            segment=segment.name,
-            size_bytes_max=limit,
+    if limit is not None and files.exists(segment) and not files.exists(directory / segment.name):
+        linked, size = (
+            linked_bytes(directory, segment.suffix[1:], files),
+            _size_bytes(segment, files),
         )
-        return False
+        if linked + size > limit:
+            text = (
+                "Configured CDC WAL directory maximum size exceeded "
+                f"[curDirSize={linked}, fileLength={size}, cdcWalDirectoryMaxSize={limit}]"
+            )
+            logger.error(text, consumer=directory.name)
+            logger.error(
+                "Creation of segment CDC link skipped. Configured CDC directory maximum size "
+                "exceeded.",
+                consumer=directory.name,
+                segment=segment.name,
+            )
+            return False
+    make_link(directory, segment, files)
+    return True
+
+
+def make_link(directory: Path, segment: Path, files: Files = REAL_FILES) -> None:
+    """Give a consumer its link, durably, whatever its limit. Raises FileMissing, FileFailed."""
     try:
         files.link(segment, directory / segment.name)
     except FileExists:
         logger.info("consumer already had the link", consumer=directory.name, segment=segment.name)
     files.fsync_directory(directory)
-    return True
 
 
 def next_links(
@@ -131,14 +201,8 @@ def delete_lost(
     return lost
 
 
-def _load(directory: Path, files: Files) -> Consumer | None:
-    return checkpoint.load(directory / CONSUMER_FILE, Consumer, files)
-
-
 def _is_enabled(directory: Path, files: Files) -> bool:
-    if not files.exists(directory / CONSUMER_FILE):
-        return False
-    consumer = _load(directory, files)
+    consumer = load_consumer(directory, files)
     return consumer is not None and consumer.enabled
 
 
@@ -150,5 +214,8 @@ def _size_bytes(path: Path, files: Files) -> int:
         file.close()
 
 
-def _linked_bytes(directory: Path, extension: str, files: Files) -> int:
+def linked_bytes(
+    directory: Path, extension: str = EXTENSION_DEFAULT, files: Files = REAL_FILES
+) -> int:
+    """The size of all that a directory's links hold."""
     return sum(_size_bytes(file.path, files) for file in list_segments(directory, extension, files))

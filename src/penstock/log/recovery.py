@@ -23,6 +23,7 @@ from penstock.log.closing import (
     Place,
     link_consumers,
     publish,
+    remove_linked,
     state_behind,
     store_state,
     write_footer,
@@ -357,4 +358,6 @@ def _link_last(place: Place, state: LogState) -> LogState:
     path = place.directory / segment_name(last, place.extension)
     if state.number_linked >= last or not place.files.exists(path):
         return state
-    return link_consumers(place, state, last)
+    state = link_consumers(place, state, last)
+    remove_linked(place, last)
+    return state

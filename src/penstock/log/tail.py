@@ -74,6 +74,15 @@ class LogFollower:
         path = self._directory / open_name(number, self._extension)
         return SegmentFile(number=number, path=path, is_open=True, durable=durable)
 
+    def durable_trx(self) -> int:
+        """The last transaction that the writer says is on the disk; 0 before its first word."""
+        durable = self._marks.read()
+        return durable.end.trx if durable is not None else 0
+
+    def durable(self) -> Durable | None:
+        """What the writer said last of the open segment; None where it said nothing."""
+        return self._marks.read()
+
     def wait(self, timeout_s: float) -> None:
         """Wait until the writer says that more is durable, at most so long."""
         self._watch.wait(timeout_s)

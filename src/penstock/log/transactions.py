@@ -116,6 +116,11 @@ class Transactions:
             origin=origin.as_py(),
         )
 
+    def load(self, low: int, high: int) -> None:
+        """Read those of these numbers; they are found without the file from then on."""
+        for frame in self._between(low, high):
+            self._batch(frame)
+
     def is_marked(self, number: int) -> bool:
         """Whether BEGIN and COMMIT of a transaction are wanted where the log is printed."""
         if not self.first <= number <= self.last:

@@ -78,7 +78,8 @@ class WriterOptions:
     operation_count_max: rotate at the first COMMIT behind so many rows. flush_interval_s: rotate
     a segment with data after this. segment_size_bytes_max: rotate at the first COMMIT beyond.
     compression: of rows: lz4, zstd or None. process_commits: BEGIN and COMMIT are wanted where the
-    log is printed. consumers: directory of the consumers' directories.
+    log is printed. consumers: directory of the consumers' directories. removes_linked: segments go
+    from the log once they have their links.
     """
 
     operation_count_max: int = 150_000
@@ -89,6 +90,7 @@ class WriterOptions:
     process_commits: bool = False
     extension: str = EXTENSION_DEFAULT
     consumers: Path | None = None
+    removes_linked: bool = False
     clock: Clock = REAL_CLOCK
 
     def __post_init__(self) -> None:
@@ -166,6 +168,7 @@ class Writer:
             directory=directory,
             extension=options.extension,
             consumers=options.consumers,
+            removes_linked=options.removes_linked,
             files=files,
             clock=options.clock,
         )

@@ -34,8 +34,9 @@ class TableRequest:
 
     capture_id: number of the request that decided capture last. copy_id: number of the last request
     to have the table's rows copied again (add, resync); 0: none. replaces: rows that the target
-    table holds before that copy may go. paused: its changes wait in the log. code, error, hint: why
-    it is left out.
+    table holds before that copy may go. paused: its changes wait in the log. resend_id: number of
+    the last request to put its rows into the log again; 0: none. code, error, hint: why it is left
+    out.
     """
 
     table: TableName
@@ -44,6 +45,7 @@ class TableRequest:
     copy_id: int = 0
     replaces: bool = False
     paused: bool = False
+    resend_id: int = 0
     code: str = ""
     error: str = ""
     hint: str = ""
@@ -99,10 +101,24 @@ class CaptureAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResendAnswer:
+    """What the extractor made of a request to send a table's rows again: all are in the log, or
+    error says why not.
+    """
+
+    table: TableName
+    resend_id: int
+    code: str = ""
+    error: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureAnswers:
-    """All answers, one per table."""
+    """All answers, one of each kind per table."""
 
     tables: tuple[CaptureAnswer, ...] = ()
+    resent: tuple[ResendAnswer, ...] = ()
 
     def of(self, table: TableName) -> CaptureAnswer | None:
         """The answer for a table, or None."""
@@ -123,7 +139,29 @@ class CaptureAnswers:
     def with_answer(self, answer: CaptureAnswer) -> CaptureAnswers:
         """One more answer, in place of the table's before."""
         others = tuple(other for other in self.tables if other.table != answer.table)
-        return CaptureAnswers(tables=(*others, answer))
+        return replace(self, tables=(*others, answer))
+
+    def resend_of(self, request: TableRequest) -> ResendAnswer | None:
+        """The answer to a request to send rows again; None: none yet, or nothing was asked."""
+        return next(
+            (
+                answer
+                for answer in self.resent
+                if answer.table == request.table and answer.resend_id == request.resend_id
+            ),
+            None,
+        )
+
+    def with_resend(self, answer: ResendAnswer) -> CaptureAnswers:
+        """One more answer to such a request, in place of the table's before."""
+        others = tuple(other for other in self.resent if other.table != answer.table)
+        return replace(self, resent=(*others, answer))
+
+    def open_resends(self, requests: Iterable[TableRequest]) -> list[TableRequest]:
+        """Requests to send rows again that are not answered."""
+        return [
+            request for request in requests if request.resend_id and self.resend_of(request) is None
+        ]
 
     def open(self, requests: Iterable[TableRequest]) -> list[TableRequest]:
         """Requests about capture that nobody has tried to carry out."""

@@ -120,7 +120,8 @@ CheckFunction = Callable[[Any], Iterator[Finding]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A check. change_only: it does not concern pipelines of mode data.
+    """A check. change_only: it does not concern pipelines of mode data. load_only: it does not
+    concern those without a target.
 
     needs_source: a check of the target that compares it with the source, or looks at the captured
     tables, which only the source knows: where that cannot be asked, it cannot be done.
@@ -130,6 +131,7 @@ class Check:
     title: str
     side: Side
     change_only: bool
+    load_only: bool
     needs_source: bool
     function: CheckFunction
 
@@ -142,7 +144,13 @@ class Checks(list[Check]):
         self.side = side
 
     def check(
-        self, code: str, title: str, *, change_only: bool = False, needs_source: bool = False
+        self,
+        code: str,
+        title: str,
+        *,
+        change_only: bool = False,
+        load_only: bool = False,
+        needs_source: bool = False,
     ) -> Callable[[CheckFunction], CheckFunction]:
         """Register a function as the check with this code; several functions may share one code."""
 
@@ -153,6 +161,7 @@ class Checks(list[Check]):
                     title=title,
                     side=self.side,
                     change_only=change_only,
+                    load_only=load_only,
                     needs_source=needs_source,
                     function=function,
                 )
@@ -170,12 +179,14 @@ def _untyped(_doing: str) -> AbstractContextManager[None]:
 class Looked:
     """What checks found, and how many there were.
 
-    has_change, only: which of them are wanted: those that concern changes, and of all codes or of
-    these. done: how many were; skipped: of those that could not ask what they ask.
+    has_change, has_target, only: which of them are wanted: those that concern changes, those that
+    concern a load, and of all codes or of these. done: how many were; skipped: of those that could
+    not ask what they ask.
     """
 
     findings: list[Finding] = field(default_factory=list)
     has_change: bool = True
+    has_target: bool = True
     only: Collection[str] = ()
     done: int = 0
     skipped: int = 0
@@ -220,6 +231,7 @@ class Looked:
             check
             for check in checks
             if (self.has_change or not check.change_only)
+            and (self.has_target or not check.load_only)
             and (not self.only or check.code in self.only)
         ]
 

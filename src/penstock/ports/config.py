@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 from penstock.host.errors import mask
 from penstock.model.layout import PipelineLayout
+from penstock.ports.consumer_config import ConsumerSection
+from penstock.ports.flexcdc_settings import FlexCdcSettings
 from penstock.ports.policies import ChangeKind, Policies, Policy
 from penstock.ports.registry import Descriptor, engine_at
 
@@ -93,6 +95,7 @@ class ChangeExtractorSection:
     """[changeExtractor], as document 000 names its parameters; three are our own.
 
     publication: made with the slot. keep_messages: logical messages become markers in the log.
+    full_before_images: updates and deletes with the whole old row, not only what identifies it.
     binlog_file, binlog_position: where a new log begins (MySQL, mode change); the present when not
     given. server_id: ours as a replica, made from the pipeline's name and directory when 0.
     """
@@ -105,6 +108,7 @@ class ChangeExtractorSection:
     replication_slot: str = "wirekite_replication_slot"
     publication: str = "wirekite_publication"
     keep_messages: bool = False
+    full_before_images: bool = False
     binlog_file: str | None = None
     binlog_position: int | None = None
     server_id: int = 0
@@ -194,8 +198,10 @@ class SparkSection:
 class Config:
     """One pipeline, as its file says.
 
-    path: the file, absolute. file_tables: [source] tables as written there; those of `source`
-    include the requests since.
+    path: the file, absolute. consumers: by name. file_tables: [source] tables as written there;
+    those of `source` include the requests since. has_target: whether there is a [target]; else the
+    URL of `target` is that of the file in the pipeline's directory that keeps progress and action.
+    flexcdc: [flexcdc], if there is one; then before images are whole.
     """
 
     path: Path
@@ -207,7 +213,10 @@ class Config:
     data_loader: DataLoaderSection
     spark: SparkSection
     schema_changes: SchemaChangesSection = field(default_factory=SchemaChangesSection)
+    consumers: dict[str, ConsumerSection] = field(default_factory=dict)
     file_tables: tuple[str, ...] = ()
+    has_target: bool = True
+    flexcdc: FlexCdcSettings | None = None
 
     @property
     def directory(self) -> Path:
@@ -223,13 +232,28 @@ class Config:
         """The configuration as it may be printed: secrets masked, keys spelled as in the file."""
         shown: dict[str, Any] = {}
         for section in SECTIONS:
+            if section == "target" and not self.has_target:
+                continue
             part = getattr(self, snake(section))
             shown[section] = {
                 camel(item.name): _shown(getattr(part, item.name)) for item in fields(part)
             }
+        if self.consumers:
+            shown[CONSUMERS] = {
+                name: {camel(item.name): _shown(getattr(one, item.name)) for item in fields(one)}
+                for name, one in self.consumers.items()
+            }
+        if self.flexcdc is not None:
+            shown[FLEXCDC] = {
+                item.name: _shown(getattr(self.flexcdc, item.name))
+                for item in fields(self.flexcdc)
+                if item.name != "sections"  # of plugins: anything may be a secret
+            }
         return shown
 
 
+FLEXCDC = "flexcdc"  # its keys are FlexCDC's, spelled as there
+CONSUMERS = "consumers"  # [consumers.NAME], any number of them
 SECTIONS: dict[str, type[Any]] = {
     "pipeline": PipelineSection,
     "source": SourceSection,

@@ -41,7 +41,9 @@ class ExtractOptions:
     is cheap. catch_up_bytes: how far behind the server, in WAL, ranges of catch_up_range_bytes are
     read by COPY before streaming; 0: never. heartbeat_s: how often one is committed at the source;
     0: never. server_id: ours, where the source's readers are replicas; 0: one that is made from
-    the pipeline's name and place.
+    the pipeline's name and place. removes_linked: no loader removes segments, so that they go from
+    the log once consumers have their links. full_before_images: updates and deletes with the whole
+    old row, where the source's settings do not decide that.
     """
 
     slot: str = "wirekite_replication_slot"
@@ -53,9 +55,11 @@ class ExtractOptions:
     idle_wait_s: float = 3.0
     process_commits: bool = False
     keep_messages: bool = False
+    full_before_images: bool = False
     origin: str = "any"
     operation_count_max: int = 150_000
     extension: str = "ckt"
+    removes_linked: bool = False
     slot_wait_s: float = 90.0
     table_interval_s: float = TABLE_INTERVAL_S
     catch_up_bytes: int = 64 * 1024 * 1024

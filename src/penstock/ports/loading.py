@@ -119,6 +119,13 @@ class BatchStager(Protocol):
         """
         ...
 
+    def empty_ahead(self) -> None:
+        """Make room for the next batch: all that was staged is applied, and nothing is to do.
+
+        Nothing goes wrong where it does nothing.
+        """
+        ...
+
     def close(self) -> None:
         """Let go of what is staged."""
         ...

@@ -6,10 +6,11 @@ of each engine).
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from penstock.model import TableName
-from penstock.ports.registry import part
+from penstock.ports.registry import engines, part
 from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied
 
@@ -61,6 +62,13 @@ class Progress(Protocol):
     def close(self) -> None:
         """Close the connection."""
         ...
+
+
+def progress_beside(directory: Path) -> str:
+    """The URL of the file in this directory that keeps progress where there is no target."""
+    engine = next(one for one in engines() if "progress_url" in one.parts)
+    url: str = engine.part("progress_url")(directory)
+    return url
 
 
 def open_progress(url: str, *, application_name: str) -> Progress:

@@ -19,7 +19,7 @@ from penstock.host.errors import UrlInvalid, mask
 from penstock.model import PenstockError
 
 ENTRY_POINTS = "penstock.engines"
-BUILT_IN = ("postgres", "mysql", "oracle", "sqlserver")
+BUILT_IN = ("postgres", "mysql", "oracle", "sqlserver", "sqlite")
 
 
 class EngineUnknown(UrlInvalid):
@@ -32,6 +32,13 @@ class PartMissing(PenstockError):
     """An engine lacks the part that a pipeline needs, such as that of a source."""
 
     code = "HS33"
+    retry = "operator"
+
+
+class DriverMissing(PenstockError):
+    """What an engine's part is written with is not installed."""
+
+    code = "HS34"
     retry = "operator"
 
 
@@ -48,6 +55,7 @@ class Descriptor:
     same in every version, so that between two of its servers nothing is translated or chosen.
     logs_computed: its log has the values that the server computes. worker_modules: what its tasks
     need in Spark's workers, imported before these are forked where its driver is installed.
+    extra: of our package, which installs the engine's driver; empty where there is none.
     """
 
     name: str
@@ -61,9 +69,10 @@ class Descriptor:
     has_same_types: bool = False
     logs_computed: bool = False
     worker_modules: tuple[str, ...] = ()
+    extra: str = ""
 
     def part(self, name: str) -> Any:
-        """Import a part. Raises PartMissing where the engine does not have it."""
+        """Import a part. Raises PartMissing where the engine does not have it, DriverMissing."""
         where = self.parts.get(name)
         if where is None:
             raise PartMissing(
@@ -74,7 +83,16 @@ class Descriptor:
                 part=name,
             )
         module, _, attribute = where.partition(":")
-        found = import_module(module)
+        try:
+            found = import_module(module)
+        except ModuleNotFoundError as error:
+            if not self.extra or str(error.name).startswith("penstock"):
+                raise
+            raise DriverMissing(
+                f"{self.shown} needs the Python package {error.name}, which is not installed",
+                hint=f"Run: pip install 'penstock[{self.extra}]'",
+                engine=self.name,
+            ) from error
         return getattr(found, attribute) if attribute else found
 
 
@@ -107,9 +125,12 @@ def engine_at(url: str) -> Descriptor:
 
 
 def _shown_schemes() -> Iterator[str]:
-    """One scheme for each name of the table of types: postgres:// is postgresql:// once more."""
+    """One scheme for each name of the table of types: postgres:// is postgresql:// once more.
+
+    Of engines that a pipeline file may name.
+    """
     seen: set[str] = set()
-    for engine in engines():
+    for engine in (one for one in engines() if "options" in one.parts):
         for scheme, types in engine.schemes.items():
             if types not in seen:
                 seen.add(types)

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import structlog
 
-from penstock.model import PenstockError
+from penstock.model import PenstockError, TableName
 from penstock.model.table_requests import (
     CAPTURED_FILE,
     REQUESTS_FILE,
     CaptureAnswer,
     CaptureAnswers,
+    ResendAnswer,
     TableRequest,
     TableRequests,
 )
 from penstock.ports.source import StateFiles
 
 logger = structlog.get_logger()
+
+
+class ResendRefused(PenstockError):
+    """Rows of a table cannot be put into the log again: it is not there, or not captured."""
+
+    code = "PS20"
+    retry = "never"
+
+
+class ResendCancelled(PenstockError):
+    """Rows of a table were not put into the log again: something changed meanwhile."""
+
+    code = "PS21"
+    retry = "operator"
 
 
 class RequestFiles:
@@ -48,3 +65,43 @@ class RequestFiles:
             )
         _, answers = self.read()
         self._state.save(CAPTURED_FILE, answers.with_answer(said))
+
+    def answer_resend(self, request: TableRequest, error: PenstockError | None) -> None:
+        """Keep the answer to a request to send rows again; error: why they are not in the log."""
+        said = ResendAnswer(table=request.table, resend_id=request.resend_id)
+        if error is not None:
+            said = replace(said, code=error.code, error=error.message, hint=error.hint)
+            logger.warning("rows not sent again", table=str(request.table), error=error.message)
+        else:
+            logger.info("rows sent again", table=str(request.table))
+        _, answers = self.read()
+        self._state.save(CAPTURED_FILE, answers.with_resend(said))
+
+
+def resend_cancelled(table: TableName, start: int, current: int) -> ResendCancelled:
+    """The error for a table that changed its shape or its place meanwhile. Numbers: versions."""
+    return ResendCancelled(
+        "CDC cache data resend cancelled. Topology changed during resend "
+        f"[startTopVer={start}, currentTopVer={current}]",
+        hint=f"Give the same command again for {table}: its rows come in the new shape.",
+        table=str(table),
+    )
+
+
+def cache_unknown(table: TableName) -> ResendRefused:
+    """The error for a table that is not there."""
+    return ResendRefused(
+        f"Cache does not exist [cacheName={table}]",
+        hint="Write names as schema.table, as the catalogue has them; penstock plan FILE lists "
+        "those of the pipeline.",
+        table=str(table),
+    )
+
+
+def cache_not_captured(table: TableName, region: str) -> ResendRefused:
+    """The error for a table that is not captured. region: what the pipeline captures with."""
+    return ResendRefused(
+        f"CDC is not enabled for given cache [cacheName={table}, dataRegionName={region}]",
+        hint=f"Have it captured first: penstock table add FILE {table}",
+        table=str(table),
+    )

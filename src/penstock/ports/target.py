@@ -277,6 +277,10 @@ class Staging(Protocol):
         """
         ...
 
+    def empty_ahead(self) -> None:
+        """Empty the merge tables of batches that are applied, while nothing else is to do."""
+        ...
+
     def forget(self, names: Iterable[str]) -> None:
         """Somebody drops these: look at the catalogue again when they are next wanted."""
         ...

@@ -24,7 +24,7 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
-from penstock.control import table_commands
+from penstock.control import consumer_commands, table_commands
 from penstock.control.actions import give_action
 from penstock.model import PenstockError, TableName
 from penstock.web.access import Access, Hosts, same_origin
@@ -52,6 +52,10 @@ TABLE_ACTIONS = {
     "pause": (table_commands.pause, "is being paused"),
     "resume": (table_commands.resume, "goes on"),
     "resync": (table_commands.resync, "is being copied again"),
+}
+CONSUMER_ACTIONS = {
+    "pause": (consumer_commands.pause, "is paused"),
+    "resume": (consumer_commands.resume, "goes on"),
 }
 STATIC = {
     "penstock.css": "text/css; charset=utf-8",
@@ -98,6 +102,7 @@ class Interface:
             Route(name + "/tasks/{kind}/stop", self.stop_task, methods=["POST"]),
             Route(name + "/actions/{action}", self.act, methods=["POST"]),
             Route(name + "/tables/{action}", self.act_on_table, methods=["POST"]),
+            Route(name + "/consumers/{action}", self.act_on_consumer, methods=["POST"]),
             Route("/api/pipelines", self.api_pipelines),
             Route("/api/pipelines/{name}", self.api_pipeline),
             Route("/metrics", self.metrics),
@@ -238,6 +243,20 @@ class Interface:
         logger.info("table request made", pipeline=watch.config.pipeline.name, table=str(table))
         watch.look_now()
         return self._back(request, "tables", f"{table} {outcome}")
+
+    async def act_on_consumer(self, request: Request) -> Response:
+        """Pause a consumer, or let it go on."""
+        form = await self._checked_form(request)
+        watch = self._watch(request)
+        found = CONSUMER_ACTIONS.get(request.path_params["action"])
+        if found is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND)
+        make, outcome = found
+        consumer = form.get("consumer", "")
+        await asyncio.to_thread(make, watch.config, consumer)
+        logger.info("consumer asked", pipeline=watch.config.pipeline.name, consumer=consumer)
+        watch.look_now()
+        return self._back(request, "consumers", f"{consumer} {outcome}")
 
     async def _checked_form(self, request: Request) -> dict[str, str]:
         """The form's fields; refuse what does not come from one of our own pages."""

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from penstock import __version__
 from penstock.control.status import Status
+from penstock.web.consumer_metrics import consumer_metrics
 from penstock.web.reading import Reading, latencies
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -58,6 +59,7 @@ class _Readings(Collector):
         yield from _latencies(self._readings)
         yield from _bulk(known)
         yield from _changes(known)
+        yield from consumer_metrics(self._readings)
 
 
 Known = Sequence[tuple[str, Reading, Status]]
@@ -99,7 +101,8 @@ def _servers(known: Known) -> Iterator[Metric]:
     text = "When the process tries again what it has failed at; missing when nothing has."
     retry = _gauge("next_try_timestamp_seconds", text, "process")
     for name, _, status in known:
-        for side in ("source", "target") if status.mode != "data" else ("target",):
+        sides = ("source", "target") if status.has_target else ("source",)
+        for side in sides if status.mode != "data" else ("target",):
             outage = status.outage(side)
             reachable.add_metric([name, side], 0 if outage else 1)
             if outage is not None and outage.since_us:
@@ -120,7 +123,7 @@ def _log(known: Known) -> Iterator[Metric]:
         log, applied = status.log, status.target.applied
         rows.add_metric([name], log.end.gsn)
         transactions.add_metric([name], log.end.trx)
-        if not status.target.unknown:
+        if status.has_target and not status.target.unknown:
             loaded_rows.add_metric([name], applied.gsn)
             loaded_transactions.add_metric([name], applied.trx)
         segments.add_metric([name], log.segments)
@@ -129,12 +132,17 @@ def _log(known: Known) -> Iterator[Metric]:
 
 
 def _lag(known: Known) -> Iterator[Metric]:
-    text = "Age of the oldest commit not visible in the target; 0: none; missing: not known."
+    text = (
+        "Age of the oldest commit not visible in the target, or without one not in the log; "
+        "0: none; missing: not known."
+    )
     lag = _gauge("lag_seconds", text)
     at_most = _gauge("lag_at_most", "1 while penstock_lag_seconds is the most that it can be.")
     rows = _gauge("lag_rows", "Row changes in the log that are not applied.")
     slot = _gauge("extract_lag_bytes", "Log of the source that the extractor has not confirmed.")
-    applied = _gauge("lag_bytes", "Log of the source between its end and what is applied.")
+    applied = _gauge(
+        "lag_bytes", "Log of the source behind what is applied, or without target extracted."
+    )
     kept = _gauge("source_kept_bytes", "Log that the source keeps for this pipeline.")
     age = _gauge("source_kept_seconds", "Age of the oldest log that the source keeps.")
     left = _gauge("source_left_bytes", "Log until the source throws away what we still need.")
@@ -144,7 +152,8 @@ def _lag(known: Known) -> Iterator[Metric]:
             if status.lag.seconds is not None:
                 lag.add_metric([name], status.lag.seconds)
                 at_most.add_metric([name], int(status.lag.at_most))
-            rows.add_metric([name], status.lag.rows)
+            if status.has_target:
+                rows.add_metric([name], status.lag.rows)
             slot.add_metric([name], status.lag.slot_bytes)
             applied.add_metric([name], status.lag.applied_bytes)
         if reading.retention is not None:

@@ -5,7 +5,7 @@ Facts are in the HTML itself, so that a page shows them without JavaScript too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,7 +18,15 @@ from penstock.load.bulk_progress import share_of
 from penstock.ports.config import Config
 from penstock.ports.positions import positions_of
 from penstock.web.plot import PLOT_HEIGHT, PLOT_WIDTH, SPANS_S, plotted
-from penstock.web.reading import PipelineWatch, Reading, changes_of, lag_words, latencies, state_of
+from penstock.web.reading import (
+    PipelineWatch,
+    Reading,
+    Sample,
+    changes_of,
+    lag_words,
+    latencies,
+    state_of,
+)
 from penstock.web.tasks import Stage, TaskKind, TaskView
 
 REGIONS = (
@@ -30,6 +38,7 @@ REGIONS = (
     "speeds",
     "positions",
     "tables",
+    "consumers",
     "errors",
     "doctor-controls",
     "doctor",
@@ -141,12 +150,33 @@ def pipeline_context(
             now_s=reading.at_s,
             least_top=SPEED_TOP_LEAST,
         ),
+        "consumer_plots": _consumer_plots(reading),
         "values": _values(reading),
         "latencies": latencies(reading),
         "doctor": tasks[TaskKind.DOCTOR],
         "verify": tasks[TaskKind.VERIFY],
         "can_pause": _has_action(reading),
     }
+
+
+def _consumer_plots(reading: Reading) -> list[dict[str, Any]]:
+    """The lag of each consumer, drawn."""
+
+    def lag_of(name: str) -> Callable[[Sample], float | None]:
+        return lambda sample: sample.consumer_lags_s.get(name)
+
+    return [
+        {
+            "name": line.name,
+            "lag": plotted(
+                reading.history,
+                [lag_of(line.name)],
+                now_s=reading.at_s,
+                least_top=LAG_TOP_LEAST_S,
+            ),
+        }
+        for line in reading.consumers
+    ]
 
 
 def _position(config: Config, position: int) -> str:
@@ -160,7 +190,7 @@ def _common(config: Config, reading: Reading, secret: str) -> dict[str, Any]:
         "config": config,
         "file": config.path.name,
         "source_url": mask(config.source.url),
-        "target_url": mask(config.target.url),
+        "target_url": mask(config.target.url) if config.has_target else "",
         "reading": reading,
         "status": reading.status,
         "state": state_of(reading),

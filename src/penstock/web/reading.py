@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +17,12 @@ import msgspec
 import structlog
 
 from penstock.control.change_counts import KINDS, ChangeCounter, ChangeCounts
+from penstock.control.consumer_list import (
+    ConsumerLine,
+    ConsumerReport,
+    consumer_lines,
+    read_report,
+)
 from penstock.control.followed import followed_tables
 from penstock.control.log_facts import read_log_end
 from penstock.control.outages import Outage
@@ -60,6 +66,7 @@ class Sample:
     lag_s: float | None
     extracted_transactions: float
     loaded_transactions: float | None
+    consumer_lags_s: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +103,8 @@ class Reading:
     errors: tuple[PastError, ...] = ()
     loader: LoaderState | None = None
     history: tuple[Sample, ...] = ()
+    consumers: tuple[ConsumerLine, ...] = ()
+    consumer_reports: Mapping[str, ConsumerReport] = field(default_factory=dict)
 
 
 class SpeedMeter:
@@ -225,7 +234,10 @@ class PipelineWatch:
         counts, errors, names = before.counts, before.errors, frozenset[TableName]()
         followed = None
         retention = before.retention
+        consumers, reports = before.consumers, before.consumer_reports
         try:
+            consumers = consumer_lines(self.config, with_target=False)
+            reports = {line.name: read_report(self.config, line.name) for line in consumers}
             counts = deepcopy(self._counter.look())
             errors = past_errors(self.config)
             followed = followed_tables(self.config)
@@ -241,7 +253,8 @@ class PipelineWatch:
             found = status.target.bulk
             bulk = self._bulk_rates.add(now_s, found) if found is not None else None
             tables = tuple(table_facts(status, names, whole=followed is not None))
-            self._remember(now_s, status if status_at_us == now_us else None, speeds)
+            fresh = status if status_at_us == now_us else None
+            self._remember(now_s, fresh, speeds, consumers)
         self.latest = Reading(
             number=before.number + 1,
             at_us=now_us,
@@ -258,6 +271,8 @@ class PipelineWatch:
             errors=errors,
             loader=read_loader_state(self.config.layout.run),
             history=tuple(self._history),
+            consumers=consumers,
+            consumer_reports=reports,
         )
 
     def _status(
@@ -296,7 +311,13 @@ class PipelineWatch:
         self._retention_at_s = now_s
         return self._retention
 
-    def _remember(self, now_s: float, fresh: Status | None, speeds: Speeds) -> None:
+    def _remember(
+        self,
+        now_s: float,
+        fresh: Status | None,
+        speeds: Speeds,
+        consumers: Sequence[ConsumerLine],
+    ) -> None:
         """Add a point to the plots; one without lag where it could not be known."""
         lag = fresh.lag if fresh is not None else None
         self._history.append(
@@ -305,6 +326,7 @@ class PipelineWatch:
                 lag_s=lag.seconds if lag is not None else None,
                 extracted_transactions=speeds.extracted_transactions,
                 loaded_transactions=speeds.loaded_transactions if fresh is not None else None,
+                consumer_lags_s={line.name: line.lag_seconds for line in consumers},
             )
         )
         while now_s - self._history[0].at_s > HISTORY_S:
@@ -363,7 +385,8 @@ def _done(status: Status) -> bool:
     bulk = status.target.bulk
     if status.mode == "data":
         return bulk is not None and bulk.phase == "done"
-    return status.log.done and status.target.applied.gsn >= status.log.end.gsn
+    is_applied = status.target.applied.gsn >= status.log.end.gsn or not status.has_target
+    return status.log.done and is_applied
 
 
 def as_dict(reading: Reading, config: Config) -> dict[str, Any]:
@@ -395,6 +418,7 @@ def as_dict(reading: Reading, config: Config) -> dict[str, Any]:
         ],
         "counts_complete": reading.counts.complete,
         "counts_from_gsn": reading.counts.gsn_first,
+        "consumers": [line.as_dict() for line in reading.consumers],
         "errors": [error.as_dict() for error in reading.errors],
     }
 

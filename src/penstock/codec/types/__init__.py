@@ -25,7 +25,7 @@ from penstock.codec.types.names import (
 from penstock.codec.types.prepare import prepared
 from penstock.codec.types.sides import Engine, Server
 from penstock.codec.types.source_type import SourceType, builtin_types
-from penstock.codec.types.table import key_room, map_column, map_table
+from penstock.codec.types.table import fit_row, key_room, map_column, map_table
 
 __all__ = [
     "FULL_YEAR",
@@ -45,6 +45,7 @@ __all__ = [
     "Write",
     "builtin_types",
     "filled",
+    "fit_row",
     "key_room",
     "map_column",
     "map_table",

@@ -95,7 +95,7 @@ def map_table(
         reason = f"{target.engine.label} has at most {most} columns, this table {len(result)}"
         result[first] = replace(result[first], target_type="", refused=reason)
     elif target.engine.is_mysql:
-        _fit_row(result, room)
+        fit_row(result, room)
     return result
 
 
@@ -186,7 +186,7 @@ def _shares(wanted: dict[str, int | None], total: int) -> dict[str, int]:
     return result
 
 
-def _fit_row(mappings: dict[str, Mapping], in_key: Collection[str]) -> None:
+def fit_row(mappings: dict[str, Mapping], in_key: Collection[str] = ()) -> None:
     """Make the longest varchars long texts until a row of MySQL's can hold all columns."""
     sizes = {name: _row_bytes(mapping.target_type) for name, mapping in mappings.items()}
     movable = [name for name in sizes if name not in in_key and sizes[name] > _LONG_BYTES]

@@ -7,6 +7,7 @@ _HERE = "penstock.engines.mysql"
 DESCRIPTOR = Descriptor(
     name="mysql",
     shown="MySQL or MariaDB",
+    extra="mysql",
     schemes={"mysql": "mysql", "mariadb": "mariadb"},
     options={"changeExtractor": frozenset({"binlogFile", "binlogPosition", "serverId"})},
     start_keys=frozenset({"binlogFile", "binlogPosition"}),
@@ -18,6 +19,8 @@ DESCRIPTOR = Descriptor(
     worker_modules=(f"{_HERE}.target.writer", f"{_HERE}.target.chunk"),
     example="mysql://user:${PASSWORD}@host:3306/database",
     parts={
+        "changelog": f"{_HERE}.target.changelog:MySQLChangelogs",
+        "changelog_source": f"{_HERE}.source.changelog_facts",
         "lag": f"{_HERE}.lag:MySQLLagReader",
         "options": f"{_HERE}.options",
         "checks": f"{_HERE}.checks",
@@ -31,6 +34,8 @@ DESCRIPTOR = Descriptor(
         "target_state": f"{_HERE}.target_state:MySQLStateReader",
         "target": f"{_HERE}.target.target_engine:MySQLTargetEngine",
         "verify": f"{_HERE}.verify.verifier:VERIFIER",
+        "relation_of": f"{_HERE}.source.relations:relation_of_definition",
+        "log_plan": f"{_HERE}.source.read_plan:log_plan",
         "read_plan": f"{_HERE}.source.read_plan:read_plan",
         "type_rules": f"{_HERE}.type_rules:TYPE_RULES",
         "schema_source": f"{_HERE}.source.schema_description",

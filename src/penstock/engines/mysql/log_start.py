@@ -4,6 +4,8 @@ on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.source.beginning import Beginning, find_beginning
 from penstock.engines.mysql.source.catalog import open_catalog, survey
@@ -12,7 +14,9 @@ from penstock.engines.mysql.source.resume_state import RESUME_STATE_FILE, Resume
 from penstock.engines.mysql.source.source_engine import MySQLEngine
 from penstock.engines.mysql.source.status import ResumePoint
 from penstock.host import checkpoint
-from penstock.ports.config import Config
+from penstock.model import TableName
+from penstock.model.patterns import Selection
+from penstock.ports.config import Config, NewTables
 from penstock.ports.extract_options import ExtractOptions
 from penstock.ports.pipeline import Pipeline
 
@@ -74,7 +78,7 @@ def make_engine(
         options=options,
         beginning=beginning,
         task=task_of(config),
-        takes=lambda _: False,  # what is new is asked for, see `new_tables.py`
+        takes=_taken_at_once(config),
     )
 
 
@@ -90,3 +94,14 @@ def resume_point(config: Config) -> ResumePoint | None:
         gtids=resume_state.mark.gtids,
         log_identity=resume_state.log_identity if resume_state.log_file == position.file else "",
     )
+
+
+def _taken_at_once(config: Config) -> Callable[[TableName], bool]:
+    """Which new tables are captured from their CREATE on.
+
+    With a target none is: they are asked for, and their rows copied (`control/new_tables.py`).
+    Nobody copies them to consumers, who would miss the rows from before the request.
+    """
+    if config.has_target or config.source.new_tables is not NewTables.ADD:
+        return lambda _: False
+    return Selection.parse(config.source.tables).takes

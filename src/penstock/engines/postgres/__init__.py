@@ -7,6 +7,7 @@ _HERE = "penstock.engines.postgres"
 DESCRIPTOR = Descriptor(
     name="postgres",
     shown="PostgreSQL",
+    extra="postgres",
     schemes={"postgresql": "postgresql", "postgres": "postgresql"},
     options={"changeExtractor": frozenset({"replicationSlot", "publication", "keepMessages"})},
     begins=(
@@ -17,6 +18,8 @@ DESCRIPTOR = Descriptor(
     has_same_types=True,
     worker_modules=(f"{_HERE}.target.send", f"{_HERE}.target.chunk"),
     parts={
+        "changelog": f"{_HERE}.target.changelog:PostgresChangelogs",
+        "changelog_source": f"{_HERE}.source.changelog_facts",
         "lag": f"{_HERE}.lag:PostgresLagReader",
         "options": f"{_HERE}.options",
         "checks": f"{_HERE}.checks",
@@ -31,6 +34,8 @@ DESCRIPTOR = Descriptor(
         "target_state": f"{_HERE}.target_state:PostgresStateReader",
         "target": f"{_HERE}.target.target_engine:PostgresTargetEngine",
         "verify": f"{_HERE}.verify.verifier:VERIFIER",
+        "relation_of": f"{_HERE}.source.relations:relation_of",
+        "log_plan": f"{_HERE}.source.read_plan:log_plan",
         "read_plan": f"{_HERE}.source.read_plan:read_plan",
         "type_rules": f"{_HERE}.type_rules:TYPE_RULES",
         "schema_source": f"{_HERE}.source.schema_description",

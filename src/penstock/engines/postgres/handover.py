@@ -168,6 +168,9 @@ class _Handing:
                 # The load finds out by itself that the snapshot is gone, and begins afresh.
                 logger.warning("handover is interrupted", error=error.message)
                 self.reconnect()
+            if self.state.phase is HandoverPhase.DONE and self.kept is None:
+                self.connection.close()  # nothing is left to look for
+                return
 
     def reconnect(self) -> None:
         """A new connection after a broken one; tried again by the caller's loop."""

@@ -41,6 +41,7 @@ def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
                 server_id=server_id_of(config),
                 resume=resume_point(config),
                 has_heartbeats=config.change_extractor.heartbeat_seconds > 0,
+                wants_whole_rows=config.change_extractor.full_before_images,
             ),
             tables=seen.tables if seen is not None else (),
             survey=seen if seen is not None else Survey(tables=()),

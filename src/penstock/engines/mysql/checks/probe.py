@@ -28,7 +28,7 @@ class ProbeScope:
     has_change, has_data: what its mode has. server_id: ours, as a replica. resume: where the change
     log would go on. search_zero_dates: read the tables for dates that are none, which takes long.
     log_size_bytes_max: how much binlog the source may keep before doctor reports it.
-    has_heartbeats: commit some there.
+    has_heartbeats: commit some there. wants_whole_rows: the log is to have whole old rows.
     """
 
     has_change: bool = True
@@ -38,6 +38,7 @@ class ProbeScope:
     search_zero_dates: bool = False
     log_size_bytes_max: int = LOG_SIZE_BYTES_MAX
     has_heartbeats: bool = False
+    wants_whole_rows: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

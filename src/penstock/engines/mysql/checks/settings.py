@@ -89,12 +89,14 @@ def row_image(probe: MySQLProbe) -> Iterator[Finding]:
             probe.setting("binlog_row_image", "'FULL'"),
         )
     elif image == "NOBLOB":
+        is_wanted = probe.wanted.wants_whole_rows
         yield probe.found(
             "MY003",
-            Severity.WARNING,
+            Severity.ERROR if is_wanted else Severity.WARNING,
             "binlog_row_image of the source is NOBLOB",
             "texts and blobs that an update leaves alone are not logged: tables keep what they "
-            "have, other consumers see them as ABSENT",
+            "have, other consumers see them as ABSENT"
+            + (", and fullBeforeImages asks for whole rows" if is_wanted else ""),
             probe.setting("binlog_row_image", "'FULL'"),
         )
 

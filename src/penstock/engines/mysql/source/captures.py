@@ -18,7 +18,7 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import as_pattern
 from penstock.model.table_requests import Capture, TableRequest
-from penstock.ports.request_files import RequestFiles
+from penstock.ports.request_files import RequestFiles, ResendRefused
 from penstock.ports.source import StateFiles
 
 LOOK_INTERVAL_S = 0.5
@@ -83,6 +83,8 @@ class Captures:
             return
         self._next_look_s = now_s + LOOK_INTERVAL_S
         requests, answers = self._files.read()
+        for request in answers.open_resends(requests.tables):
+            self._files.answer_resend(request, _not_sent_again(request))
         for request in answers.open(requests.tables):
             if request.capture is Capture.ADDED:
                 error = self._look(request)
@@ -116,3 +118,14 @@ class Captures:
                 raise
             return error
         return None
+
+
+def _not_sent_again(request: TableRequest) -> ResendRefused:
+    """The binlog can bring rows again only where they are written again."""
+    return ResendRefused(
+        f"rows of {request.table} cannot be put into the log again: a source of MySQL or MariaDB "
+        "does not do that",
+        hint="Where rows are missed, write them at the source: its binlog brings them to every "
+        "consumer.",
+        table=str(request.table),
+    )

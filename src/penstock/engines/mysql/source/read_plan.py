@@ -55,6 +55,29 @@ def read_plan(
     )
 
 
+def log_plan(columns: Sequence[ColumnDefinition]) -> ReadPlan:
+    """How these columns are read as the binlog has them: for lines of LOAD DATA."""
+    read = [_into_log(column) for column in columns]
+    return ReadPlan(
+        columns=tuple(column.name for column in columns),
+        expressions=tuple(expression for expression, _ in read),
+        cells=tuple(cell for _, cell in read),
+    )
+
+
+def _into_log(column: ColumnDefinition) -> tuple[str, TextCell]:
+    name, base = quoted(column.name), _base(column)
+    if base in _BYTES:
+        return name, TextCell(form=CellForm.BYTES)
+    if base in _GEOMETRIES:
+        return _EWKB.format(name), TextCell(form=CellForm.UTF8)
+    if base == "decimal":
+        return f"{name} + 0", TextCell(form=CellForm.PLAIN)  # without the zeros of ZEROFILL
+    if base in _TEXTS or base == "json":
+        return name, _text_cell(_charset(column))
+    return _number(column) or name, TextCell(form=CellForm.PLAIN)
+
+
 def _base(column: ColumnDefinition) -> str:
     if column.type_text == "json":
         return "json"

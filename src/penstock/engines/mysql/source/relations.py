@@ -7,6 +7,7 @@ BINARY(16)) from a definition that agrees with it column by column.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from penstock.codec.mysql.binlog_tables import ShapeMismatch, TableMap, check_relation, refuse_type
 from penstock.codec.mysql.charsets import charset_named
@@ -39,6 +40,12 @@ def relation_of_definition(definition: TableDefinition) -> Relation:
         identity=definition.identity,
         source_id=definition.source_id,
     )
+
+
+def with_whole_before(relation: Relation) -> Relation:
+    """The same shape, its before images with all columns, as without a key."""
+    whole = tuple(range(len(relation.columns)))
+    return replace(relation, before=whole, identity=Identity.FULL)
 
 
 def charsets_of(definition: TableDefinition) -> tuple[str | None, ...]:

@@ -27,6 +27,7 @@ from penstock.engines.mysql.source.relations import (
     fits,
     merged_relation,
     relation_of_definition,
+    with_whole_before,
 )
 from penstock.engines.mysql.source.table_notes import AddedNote, AllNotes, LimitNote, TableNotes
 from penstock.engines.mysql.source.unsupported import (
@@ -84,6 +85,7 @@ class SchemaHistory:
         takes: Callable[[TableName], bool],
         is_present: bool = True,
         fold: bool = False,
+        is_whole: bool = False,
     ) -> None:
         """Go on with notes, or begin. changed: there is something that is not stored yet.
 
@@ -91,11 +93,13 @@ class SchemaHistory:
         only without notes: later tables are captured from their CREATE on. is_present: these
         definitions are right at `begin`; else they are later ones and only their names are used.
         takes: whether the configuration captures a name. fold: the server folds names' case.
+        is_whole: before images hold all columns, also of tables with a key.
         """
         self.changed = notes is None
         self._live = live
         self._takes = takes
         self._fold = fold
+        self._is_whole = is_whole
         self._notes: dict[TableName, TableNotes] = {}
         for one in notes.tables if notes is not None else ():
             self._notes[one.table] = one
@@ -209,6 +213,8 @@ class SchemaHistory:
 
     def _settled(self, notes: TableNotes, relation: Relation, place: StreamPlace) -> Relation:
         """The version of a relation, new only when the shape is."""
+        if self._is_whole:
+            relation = with_whole_before(relation)
         last = notes.relation
         if last is not None:
             began_anew = any(since > notes.settled for since in notes.fresh)

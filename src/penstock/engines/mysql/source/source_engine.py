@@ -162,6 +162,7 @@ class MySQLEngine:
             is_present=self._beginning is None or self._beginning.is_present,
             takes=self._captures.takes if self._captures is not None else self._takes,
             fold=self._fold,
+            is_whole=self._options.full_before_images,
         )
         if self._captures is not None:
             self._captures.begin(self._book)

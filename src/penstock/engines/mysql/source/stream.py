@@ -26,7 +26,7 @@ logger = structlog.get_logger()
 BUFFER_BYTES = 8 * 1024 * 1024
 COALESCE_S = 0.01  # while caught up, small transactions of this time share a run
 RUN_AGE_S = 0.05  # and while they come without a pause, those of this time
-WAIT_S = 0.25
+WAIT_S = 1.0
 
 declare("binlog.start.before", "binlog.acknowledge.before", "binlog.acknowledge.after")
 

@@ -318,6 +318,10 @@ class MergeSql:
         missing = f"not exists (select 1 from {self.table.sql_name} as t where {self._match()})"
         return self._insert(f"{self._n} > 0{self._whole} and {missing}")
 
+    def insert_all(self) -> str:
+        """Insert every staged row as it is, whatever rows there are."""
+        return self._insert("true")
+
     def _insert(self, only: str) -> str:
         written = self._written()
         return (

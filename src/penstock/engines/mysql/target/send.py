@@ -47,7 +47,7 @@ COUNTING = "'NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES'"
 
 
 @dataclass(frozen=True, slots=True)
-class _Session:
+class StagingSession:
     """A worker's connection. takes_files: LOAD DATA LOCAL is allowed. packet_bytes: see above."""
 
     connection: Connection
@@ -55,7 +55,7 @@ class _Session:
     packet_bytes: int
 
 
-_sessions: dict[tuple[int, str], _Session] = {}
+_sessions: dict[tuple[int, str], StagingSession] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +85,45 @@ def send(place: Destination, batches: Iterable[pa.RecordBatch]) -> int:
         raise
 
 
-def _send(session: _Session, place: Destination, batches: Iterable[pa.RecordBatch]) -> int:
+def _send(session: StagingSession, place: Destination, batches: Iterable[pa.RecordBatch]) -> int:
     connection = session.connection
     layout = MergeLayout(place.relation)
-    names = ", ".join(quoted(name) for name in layout.schema.names)
     table = quoted(SCHEMA, place.staging)
     connection.begin()
     _check_stamp(connection, place)
+    put = put_rows(session, table, layout, batches)
+    if not put.is_whole:
+        raise refused_rows(connection, place.table, layout, put)
+    connection.commit()
+    return put.rows
+
+
+@dataclass(frozen=True, slots=True)
+class PutRows:
+    """How many rows were sent and taken, and whether the server warned of none of them.
+
+    Warnings are one for each value that is the 0 of an ENUM, when all is well.
+    """
+
+    rows: int
+    taken: int
+    is_unchanged: bool
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows are there as they were sent."""
+        return self.is_unchanged and self.rows == self.taken
+
+
+def put_rows(
+    session: StagingSession, table: str, layout: MergeLayout, batches: Iterable[pa.RecordBatch]
+) -> PutRows:
+    """Append batches of the layout to a table of its columns, in a session that is not strict.
+
+    table: quoted. Raises pymysql.Error, or what the batches' iterator does.
+    """
+    connection = session.connection
+    names = ", ".join(quoted(name) for name in layout.schema.names)
     counted = _Counted(batches, layout.without_label(), layout.floats())
     if session.takes_files:
         statement = f"load data local infile '{FILE_NAME}' into table {table} character set binary"
@@ -108,10 +140,7 @@ def _send(session: _Session, place: Destination, batches: Iterable[pa.RecordBatc
                 taken += int(connection.query(head + piece))
                 if connection._result.warning_count:
                     warnings += all_warnings(connection)
-    if warnings != counted.without_label or taken != counted.rows:
-        raise _refused(connection, place, taken, counted.rows)
-    connection.commit()
-    return counted.rows
+    return PutRows(counted.rows, taken, warnings == counted.without_label)
 
 
 class _Counted:
@@ -233,24 +262,26 @@ def not_of_labels(said: list[tuple[int, str]], labels: tuple[str, ...]) -> list[
     ]
 
 
-def _refused(connection: Connection, place: Destination, taken: int, sent: int) -> PenstockError:
+def refused_rows(
+    connection: Connection, table: TableName, layout: MergeLayout, put: PutRows
+) -> PenstockError:
     """What the server's warnings say, without the values that they name."""
-    labels = MergeLayout(place.relation).without_label()
+    labels = layout.without_label()
     said = warnings_said(connection)
     if not said:
         return StagingFailed(
-            f"staging {place.table}: the server took {taken} rows of {sent}",
+            f"staging {table}: the server took {put.taken} rows of {put.rows}",
             hint=f"Please report it. {LOAD_AFRESH}",
-            table=str(place.table),
+            table=str(table),
         )
     number, text = (not_of_labels(said, labels) or said)[0]
     column = column_said(text)
     which = f"a value of column {column}" if column else "a value"
     return ValueRefused(
-        f"staging {place.table}: the server has no place for {which} (error {number})",
+        f"staging {table}: the server has no place for {which} (error {number})",
         hint="The value is out of what MySQL's type can hold: have the column as text in the "
         "target, or leave the table out.",
-        table=str(place.table),
+        table=str(table),
         errno=number,
     )
 
@@ -269,7 +300,7 @@ def _typed(place: Destination, error: pymysql.Error) -> PenstockError:
 # --- connections ----------------------------------------------------------------------------------
 
 
-def _session(url: str) -> _Session:
+def _session(url: str) -> StagingSession:
     """The worker's connection to the target; a forked child does not share its parent's."""
     key = (os.getpid(), url)
     if key not in _sessions:
@@ -280,7 +311,7 @@ def _session(url: str) -> _Session:
     return _sessions[key]
 
 
-def _open(url: str) -> _Session:
+def _open(url: str) -> StagingSession:
     options = {
         "innodb_lock_wait_timeout": str(LOCK_WAIT_S),
         "lock_wait_timeout": str(LOCK_WAIT_S),
@@ -299,7 +330,7 @@ def _open(url: str) -> _Session:
             "the target takes no LOAD DATA LOCAL, rows go by INSERT",
             hint="Run: set global local_infile = 1;",
         )
-    return _Session(connection, takes_files=bool(facts), packet_bytes=int(room))
+    return StagingSession(connection, takes_files=bool(facts), packet_bytes=int(room))
 
 
 def without_log(connection: Connection) -> bool:

@@ -8,7 +8,7 @@ finds another stamp and sends nothing (`send.py`). Not here: applying them (`app
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.engines.mysql.connect import Connection, quoted, rows, run, server_errors, value
 from penstock.engines.mysql.target.layout import MergeLayout
@@ -32,6 +32,8 @@ class StagingArea:
         """connection: autocommit, used by nobody else meanwhile."""
         self._connection = connection
         self._shapes: dict[str, str] = {}
+        self._used: set[str] = set()
+        self._emptied: dict[str, int] = {}  # since they were used: their stamps
 
     def prepare(self, wanted: Mapping[str, Relation]) -> dict[str, int]:
         """Have these merge tables, by name, empty: the new stamp of each.
@@ -42,7 +44,12 @@ class StagingArea:
             return {}
         try:
             self._look([name for name in wanted if name not in self._shapes])
-            return {name: self._one(name, MergeLayout(shape)) for name, shape in wanted.items()}
+            # Nobody has the stamps of those that were emptied ahead: no late worker writes there.
+            stamps = self._stamps([name for name in wanted if name in self._emptied])
+            return {
+                name: self._one(name, MergeLayout(shape), stamps.get(name))
+                for name, shape in wanted.items()
+            }
         except StatementFailed as error:
             if error.fields.get("errno") not in (MADE_MEANWHILE, *GONE_MEANWHILE):
                 raise
@@ -53,10 +60,22 @@ class StagingArea:
                 "`penstock run` or `penstock load`.",
             ) from error
 
-    def _one(self, name: str, layout: MergeLayout) -> int:
+    def empty_ahead(self) -> None:
+        """Empty those that earlier batches used, so that the next batch need not wait for it."""
+        used, self._used = sorted(self._used & self._shapes.keys()), set()
+        for name in used:
+            stamp = self._new_stamp(name)
+            self._empty(quoted(SCHEMA, name))
+            self._emptied[name] = stamp
+
+    def _one(self, name: str, layout: MergeLayout, stamp_now: int | None) -> int:
         shape = json.dumps(layout.sql_columns)
         table = quoted(SCHEMA, name)
         kept = self._shapes.get(name) == shape
+        self._used.add(name)
+        emptied = self._emptied.pop(name, None)
+        if kept and emptied is not None and emptied == stamp_now:
+            return emptied
         stamp = self._new_stamp(name)
         if kept:
             self._empty(table)
@@ -68,6 +87,19 @@ class StagingArea:
         )
         self._shapes[name] = shape
         return stamp
+
+    def _stamps(self, names: Sequence[str]) -> dict[str, int]:
+        if not names:
+            return {}
+        found = rows(
+            self._connection,
+            f"select merge_name, stamp from {SCHEMA}.wirekite_merge where merge_name in ("
+            + ", ".join(["%s"] * len(names))
+            + ")",
+            tuple(names),
+            doing="preparing merge tables",
+        )
+        return {row["merge_name"]: int(row["stamp"]) for row in found}
 
     def _new_stamp(self, name: str) -> int:
         """Count the stamp up: waits for workers that send at this moment."""
@@ -97,6 +129,7 @@ class StagingArea:
         """Look at the catalogue again when these are next needed: they are being dropped."""
         for name in names:
             self._shapes.pop(name, None)
+            self._emptied.pop(name, None)
 
     def _look(self, names: list[str]) -> None:
         """Read the shapes with which these were made, if they still exist."""

@@ -146,6 +146,10 @@ class MySQLStaging:
             for number, one in enumerate(wanted)
         }
 
+    def empty_ahead(self) -> None:
+        """See `Staging`."""
+        self._area.empty_ahead()
+
     def forget(self, names: Iterable[str]) -> None:
         """See `Staging`."""
         self._area.forget(names)

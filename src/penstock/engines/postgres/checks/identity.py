@@ -60,6 +60,12 @@ WITHOUT = {
     "i": "has a replica identity index that was dropped",
 }
 
+NOT_FULL = f"""
+    {TABLE}
+       and c.relkind = 'r' and c.relreplident <> 'f'
+     order by 2, 3
+"""
+
 # From 18 on the server refuses to update a table whose identity has columns that are not sent;
 # earlier versions send changes without them.
 GENERATED_IDENTITY = f"""
@@ -158,4 +164,20 @@ def generated_identity(probe: Probe) -> Iterator[Finding]:
             if refuses
             else "generated columns are not sent: changed rows cannot be identified",
             _identity_sql(probe, row),
+        )
+
+
+@SOURCE_CHECKS.check("PG12", "replica identity", change_only=True)
+def full_identity(probe: Probe) -> Iterator[Finding]:
+    """The server sends whole old rows only of tables with replica identity FULL."""
+    if not probe.config.change_extractor.full_before_images:
+        return
+    for row in probe.rows(NOT_FULL, ids=probe.table_ids):
+        yield found(
+            "PG12",
+            Severity.ERROR,
+            f"{row['schema']}.{row['name']} does not have replica identity FULL",
+            "fullBeforeImages asks for the whole old row of each update and delete, and the "
+            "server sends only the columns of the replica identity",
+            f"alter table {quoted(row['schema'], row['name'])} replica identity full;",
         )

@@ -48,7 +48,7 @@ from penstock.ports.extract_options import RANGE_BYTES
 logger = structlog.get_logger()
 RANGE_GROWTH = 8
 FIRST_PART = 4  # the first range is shorter, so that rows come soon
-REDECODED_PART = 1  # a range is at least this many times what is decoded again
+REDECODED_PART = 0.5  # a range is at least this part of what is decoded again
 WAIT_S = 3600.0
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _HEADER_BYTES = len(_SIGNATURE) + 8
@@ -141,12 +141,12 @@ class CatchUp:
         """Where the next range begins and ends; None when ranges would cost too much.
 
         The server decodes from restart, which moves every 15 seconds at most and not beyond the
-        oldest open transaction: the longer that way, the longer the range, up to a bound. What
-        was given out before costs a quarter of what is given out, the advancing included, so that
-        at most a fifth of the work is done for nothing.
+        oldest open transaction: the longer that way, the longer the range, up to a bound. Decoding
+        again without giving out costs 0.4 us per row of W, the advancing included; giving out by
+        ranges 1.6, by the stream 4: so ranges are the cheaper way by far up to that bound.
         """
         begin = max(self.end.position, state.confirmed_flush)
-        length = max(self._range_bytes, REDECODED_PART * (begin - state.restart))
+        length = max(self._range_bytes, int(REDECODED_PART * (begin - state.restart)))
         if length > RANGE_GROWTH * self._range_bytes:
             return None
         if not self._has_read:

@@ -38,6 +38,7 @@ from penstock.engines.postgres.source.table_shape import (
 )
 from penstock.engines.postgres.source.type_shape import TypeShape
 from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.ports.request_files import cache_not_captured, cache_unknown
 
 logger = structlog.get_logger()
 ATTEMPTS_MAX = 5
@@ -217,6 +218,37 @@ class DdlWatch:
         if name in self._ids:
             self._forget(name)
         return True
+
+    def ask_again(self, name: TableName) -> Reload | None:
+        """Queue reading a table again; the action, or None as long as another one on it is pending.
+
+        Raises ResendRefused for a table that is not followed or not there.
+        """
+        if any(pending.action.table == name for pending in self._pending):
+            return None
+        shape = self._seen.get(name)
+        if shape is None:
+            raise cache_not_captured(name, self._publication)
+        with server_errors(f"looking at {name}"):
+            found = definitions_of(self.connection, [shape.source_id], shape_only=True)
+            position = self._read_position()
+        definition = found.get(shape.source_id)
+        if definition is None:
+            raise cache_unknown(name)
+        position = max([position, *(pending.action.position for pending in self._pending)])
+        action = Reload(
+            position=position,
+            table=name,
+            shape=shape,
+            definition=definition,
+            reason=ReloadReason.RESENT,
+        )
+        self._pending.append(_Pending(action=action))
+        return action
+
+    def is_pending(self, action: Action) -> bool:
+        """Whether an action is not done."""
+        return any(pending.action is action for pending in self._pending)
 
     @property
     def pending_count(self) -> int:

@@ -58,3 +58,8 @@ def _from_postgres(
         # An existing column may be a UUID, which accepts 36 characters but not 36 bytes.
         return cell, "convert({} using utf8mb4)"
     return cell, mapping.write.sql if is_computed else AS_IS
+
+
+def log_plan(columns: Sequence[ColumnDefinition]) -> None:
+    """How columns are read as the stream has them: as COPY writes them."""
+    del columns

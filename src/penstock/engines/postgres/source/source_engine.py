@@ -17,6 +17,7 @@ from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.ddl_watch import DdlWatch, WatchState
 from penstock.engines.postgres.source.heartbeat import Heartbeats
 from penstock.engines.postgres.source.relations import dropped_definitions
+from penstock.engines.postgres.source.resends import Resends
 from penstock.engines.postgres.source.slot_owner import SlotOwner, claim_slot
 from penstock.engines.postgres.source.source_identity import (
     ServerIdentity,
@@ -72,6 +73,7 @@ class PostgresEngine:
         self._shapes: CatalogShapes | None = None
         self._stream: PostgresSource | None = None
         self._captures: Captures | None = None
+        self._resends: Resends | None = None
 
     @property
     def name(self) -> str:
@@ -88,6 +90,7 @@ class PostgresEngine:
             takes=self._takes,
             clock=place.clock,
         )
+        self._resends = Resends(place.state, clock=place.clock)
         with open_replication(self._url, application_name=slots.APPLICATION_NAME) as connection:
             slot = slots.read_slot(connection, self._options.slot)
             self._identity = identify(connection)
@@ -288,6 +291,8 @@ class PostgresEngine:
             return
         if self._resolver is not None:
             self._taken_captures().tend(actions, self._resolver, stream)
+        if self._resends is not None:
+            self._resends.tend(actions, stream)
         if not actions.look():
             return
         while (action := actions.next_due(log_access.durable)) is not None:

@@ -51,7 +51,7 @@ NAP_BYTES = (
 )  # naps are shorter where more than this arrives meanwhile: the buffer is small
 COALESCE_S = 0.01  # while caught up, small transactions of this time share a run
 RUN_AGE_S = 0.05  # and while they come without a pause, those of this time
-WAIT_S = 0.25
+WAIT_S = 1.0
 PULSE_S_MAX = 10.0
 SILENCE_S = 300.0  # nothing at all from the server, though asked again and again
 DRAIN_S = 1.0

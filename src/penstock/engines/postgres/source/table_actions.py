@@ -26,10 +26,20 @@ from penstock.engines.postgres.source.relations import RelationResolver
 from penstock.engines.postgres.source.reload import TableVanished, open_reload
 from penstock.engines.postgres.source.slot import Blocker
 from penstock.engines.postgres.source.stream import PostgresSource
+from penstock.engines.postgres.source.table_shape import ReloadReason
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectionLost
-from penstock.model import FlushPoint, MarkerKind, Relation, Run, TableName
+from penstock.model import (
+    FlushPoint,
+    MarkerKind,
+    PenstockError,
+    Relation,
+    Run,
+    TableDefinition,
+    TableName,
+)
 from penstock.ports.extract_options import TABLE_INTERVAL_S
+from penstock.ports.request_files import cache_unknown, resend_cancelled
 
 logger = structlog.get_logger()
 LOOK_PAUSE_S_MIN = 1.0
@@ -62,6 +72,8 @@ class TableActions:
         self._clock = clock
         self._next_look_s = float("-inf")
         self._visit: Visit | None = None
+        # Of tables whose rows were asked for again: why they are not in the log.
+        self.cancelled: dict[TableName, PenstockError] = {}
 
     def connected(self, connection: psycopg.Connection) -> None:
         """Another connection; a reload that was under way begins again."""
@@ -156,9 +168,17 @@ class TableActions:
             job = open_reload(self._url, action.table, source_id, on_blocked=on_blocked)
         except TableVanished:
             logger.warning("table to be read again is gone", table=str(action.table))
+            if action.reason is ReloadReason.RESENT:
+                self.cancelled[action.table] = cache_unknown(action.table)
             return
         with job:
             yield job.position
+            if action.reason is ReloadReason.RESENT and _differs(job.definition, action.definition):
+                # The watch finds out by itself what has to be done about that.
+                current = self._resolver.current(source_id)
+                version = current.version if current is not None else 0
+                self.cancelled[action.table] = resend_cancelled(action.table, version, version + 1)
+                return
             relation = self._resolver.reshaped(job.definition)
             job.feed(
                 assembler.decoder,
@@ -167,6 +187,11 @@ class TableActions:
                 reason=str(action.reason),
                 row_limit=assembler.row_limit,
             )
+
+
+def _differs(now: TableDefinition, then: TableDefinition) -> bool:
+    """Whether a table has another name or other columns."""
+    return now.name != then.name or now.columns != then.columns
 
 
 def is_begun_only(action: Action) -> bool:

@@ -259,6 +259,7 @@ class ReloadReason(StrEnum):
     MADE_ANEW = "it was dropped and made again"
     NEW = "it is captured from now on"
     WAS_UNLOGGED = "it was unlogged for a while"
+    RESENT = "its rows were asked for again (penstock resend)"
     WAS_UNPUBLISHED = "it was out of the publication, or published in part, for a while"
 
 

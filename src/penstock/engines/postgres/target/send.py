@@ -67,8 +67,8 @@ class PostgresStagingWriter:
         connection = _connection(self.url)
         try:
             with connection.cursor() as cursor:
-                _check_stamp(cursor, self)
                 cursor.adbc_ingest(self.staging, reader, mode="append", db_schema_name=SCHEMA)
+                _check_stamp(cursor, self)
             connection.commit()
         except (adbc_driver_manager.Error, pa.ArrowException) as error:
             _forget(self.url)
@@ -80,13 +80,12 @@ class PostgresStagingWriter:
 
 
 def _check_stamp(cursor: Any, writer: PostgresStagingWriter) -> None:
-    """Keep the merge table from being emptied until the commit, and see that it is ours.
+    """See that the merge table is ours; COPY keeps it from being emptied until the commit.
 
     A worker whose job was given up, as when a table leaves the batches to be copied, may come
     after the next batch has the table: its rows would be too many there.
     """
     table = quoted(SCHEMA, writer.staging)
-    cursor.execute(f"lock table {table} in row exclusive mode")
     cursor.execute(f"select pg_relation_filenode({literal(table)})::bigint")
     if cursor.fetchone()[0] != writer.stamp:
         raise StagingChanged(

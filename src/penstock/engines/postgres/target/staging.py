@@ -45,6 +45,8 @@ class StagingArea:
     def __init__(self, connection: psycopg.Connection) -> None:
         self._connection = connection
         self._shapes: dict[str, Shape] = {}
+        self._used: set[str] = set()
+        self._emptied: dict[str, int] = {}  # since they were used: their stamps
 
     def prepare(self, wanted: Mapping[str, MergeLayout]) -> dict[str, int]:
         """Have these merge tables, by name, empty. Call outside a transaction.
@@ -56,8 +58,7 @@ class StagingArea:
             return {}
         try:
             with server_errors("preparing merge tables"), self._connection.transaction():
-                self._prepare(wanted)
-                return _stamps(self._connection, wanted)
+                stamps = self._prepare(wanted)
         except StatementFailed as error:
             if error.fields.get("sqlstate") not in MADE_MEANWHILE:
                 raise
@@ -66,8 +67,38 @@ class StagingArea:
                 hint="It is tried again by itself. Let one loader work on a target: stop the other "
                 "`penstock run` or `penstock load`.",
             ) from error
+        self._used.update(wanted)
+        for name in wanted:
+            self._emptied.pop(name, None)
+        return stamps
 
-    def _prepare(self, wanted: Mapping[str, MergeLayout]) -> None:
+    def empty_ahead(self) -> None:
+        """Empty those that earlier batches used, so that the next batch need not wait for it."""
+        used, self._used = sorted(self._used & self._shapes.keys()), set()
+        if not used:
+            return
+        listed = ", ".join(quoted(SCHEMA, name) for name in used)
+        with server_errors("emptying merge tables"), self._connection.transaction():
+            self._connection.execute(f"truncate {listed}")
+            self._emptied |= _stamps(self._connection, used)
+
+    def _prepare(self, wanted: Mapping[str, MergeLayout]) -> dict[str, int]:
+        # Nobody has the stamps of those that were emptied ahead: no late worker writes into them.
+        ready = [name for name in wanted if name in self._emptied]
+        stamps = _stamps(self._connection, ready) if ready else {}
+        empty = {
+            name
+            for name in ready
+            if stamps.get(name) == self._emptied[name]
+            and _same(self._shapes[name], wanted[name].sql_columns)
+        }
+        rest = {name: layout for name, layout in wanted.items() if name not in empty}
+        if not rest:
+            return stamps
+        self._make(rest)
+        return _stamps(self._connection, wanted)
+
+    def _make(self, wanted: Mapping[str, MergeLayout]) -> None:
         self._look([name for name in wanted if name not in self._shapes])
         kept = []
         for name, layout in wanted.items():
@@ -87,6 +118,7 @@ class StagingArea:
         """Look at the catalogue again when these are next needed: they are being dropped."""
         for name in names:
             self._shapes.pop(name, None)
+            self._emptied.pop(name, None)
 
     def _look(self, names: list[str]) -> None:
         if not names:

@@ -118,6 +118,10 @@ class PostgresStaging:
             for one in wanted
         }
 
+    def empty_ahead(self) -> None:
+        """See `Staging`."""
+        self._area.empty_ahead()
+
     def forget(self, names: Iterable[str]) -> None:
         """See `Staging`."""
         self._area.forget(names)

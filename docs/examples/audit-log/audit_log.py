@@ -1,0 +1,82 @@
+"""Who changed what: every change of every table as a row in SQLite, exactly once."""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from penstock.consume import CdcConsumer, CdcEvent
+
+SCHEMA = """
+create table if not exists audit (
+    gsn integer, op text, table_name text, key text, old text, new text,
+    commit_time text, source_xid text, primary key (gsn, op, table_name)
+);
+create table if not exists place (gsn integer);
+insert into place select 0 where not exists (select 1 from place);
+"""
+
+
+class AuditLog(CdcConsumer):
+    """Keeps the place in the log beside the rows: both change in one transaction."""
+
+    def __init__(self, file: str) -> None:
+        """file: of the database; a relative path begins where penstock is started."""
+        self.db = sqlite3.connect(file)
+        self.db.execute("pragma synchronous = full")
+        self.db.executescript(SCHEMA)
+
+    def on_events(self, events: Iterator[CdcEvent]) -> bool:
+        """Write a row for each event that has none yet."""
+        (done,) = self.db.execute("select gsn from place").fetchone()
+        gsn = done
+        with self.db:
+            for event in events:
+                if event.gsn <= done:
+                    continue  # it came again after a crash
+                gsn = event.gsn
+                if not event.resent:  # read again, not changed
+                    self.db.execute(
+                        "insert into audit values (?, ?, ?, ?, ?, ?, ?, ?)", row_of(event)
+                    )
+            self.db.execute("update place set gsn = ?", (gsn,))
+        return True
+
+    def on_truncate(self, table: str) -> None:
+        """Write a row, with the gsn of the change before it."""
+        self.note("T", table)
+
+    def on_reload(self, table: str) -> None:
+        """The table is read again: changes before it may be missing, and the log says so."""
+        self.note("R", table)
+
+    def note(self, op: str, table: str) -> None:
+        """Write what happened to a whole table; once, if it comes again after a crash."""
+        with self.db:
+            self.db.execute(
+                "insert or ignore into audit (gsn, op, table_name) select gsn, ?, ? from place",
+                (op, table),
+            )
+
+    def stop(self) -> None:
+        """Close the file."""
+        self.db.close()
+
+
+def row_of(event: CdcEvent) -> tuple[Any, ...]:
+    """An event as a row of the table."""
+    return (
+        event.gsn,
+        event.op,
+        event.table,
+        json.dumps(event.key, default=str),
+        shown(event.before),
+        shown(event.value),
+        event.commit_time.isoformat(),
+        str(event.source_xid),
+    )
+
+
+def shown(row: Mapping[str, Any] | None) -> str | None:
+    """The columns that were sent, as JSON."""
+    return None if row is None else json.dumps(dict(row), default=str)

@@ -1,0 +1,52 @@
+"""A paid order is sent to the shipping service."""
+
+import json
+import urllib.request
+from collections.abc import Iterator
+
+from penstock.consume import CdcConsumer, CdcEvent
+
+TIMEOUT_S = 10
+
+
+class Shipping(CdcConsumer):
+    """Calls the service once for each order; again only where the answer got lost."""
+
+    def __init__(self, url: str) -> None:
+        """url: of the service, which takes orders by POST."""
+        self.url = url
+
+    def on_events(self, events: Iterator[CdcEvent]) -> bool:
+        """Send the next order that was paid; the state is saved behind it."""
+        for event in events:
+            if event.value is not None and is_paid_by(event):
+                self.send(event.key[0], event.value["address"])
+                break
+        return True
+
+    def send(self, number: int, address: str) -> None:
+        """Raises where the service does not take it: then nothing is saved, and it comes again."""
+        request = urllib.request.Request(
+            self.url,
+            data=json.dumps({"order": number, "address": address}).encode(),
+            headers={
+                "Content-Type": "application/json",
+                "Idempotency-Key": f"ship-order-{number}",
+            },
+        )
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S):
+            pass  # an answer of 2xx; others are raised
+
+    def on_truncate(self, table: str) -> None:
+        """What was sent stays sent."""
+
+
+def is_paid_by(event: CdcEvent) -> bool:
+    """Whether this change is the one by which an order was paid."""
+    if event.resent or event.value is None or event.value["status"] != "paid":
+        return False
+    if event.op == "I" and event.before is None:
+        return True
+    if event.before is None or "status" not in event.before:
+        raise ValueError(f"alter table {event.table} replica identity full")
+    return bool(event.before["status"] != "paid")

@@ -1,0 +1,62 @@
+"""A full-text index in SQLite, in step with the table public.article."""
+
+import sqlite3
+from collections.abc import Iterator
+
+from penstock.consume import CdcConsumer, CdcEvent
+
+SCHEMA = """
+create virtual table if not exists article using fts5(title, body);
+create table if not exists place (gsn integer);
+insert into place select -9223372036854775808 where not exists (select 1 from place);
+"""
+
+
+class SearchIndex(CdcConsumer):
+    """Keeps the place in the log beside the index: both change in one transaction."""
+
+    def __init__(self, file: str) -> None:
+        """file: of the index; a relative path begins where penstock is started."""
+        self.db = sqlite3.connect(file)
+        self.db.executescript(SCHEMA)
+
+    def on_events(self, events: Iterator[CdcEvent]) -> bool:
+        """Put rows into the index, and take them out."""
+        (done,) = self.db.execute("select gsn from place").fetchone()
+        gsn, moved = done, ("", "")
+        with self.db:
+            for event in events:
+                if event.gsn <= done:
+                    continue  # it came again after a crash
+                if event.gsn != gsn:
+                    moved = ("", "")  # a changed key is D and I with one gsn
+                gsn = event.gsn
+                (number,) = event.key
+                now = self.db.execute(
+                    "select title, body from article where rowid = ?", (number,)
+                ).fetchone()
+                if event.value is None:
+                    moved = now or moved
+                    self.db.execute("delete from article where rowid = ?", (number,))
+                    continue
+                # PostgreSQL does not send long values that an update left as they are.
+                title, body = now or moved
+                row = (number, event.value.get("title", title), event.value.get("body", body))
+                self.db.execute(
+                    "insert or replace into article (rowid, title, body) values (?, ?, ?)", row
+                )
+            self.db.execute("update place set gsn = ?", (gsn,))
+        return True
+
+    def on_truncate(self, table: str) -> None:
+        """The table is empty."""
+        with self.db:
+            self.db.execute("delete from article")
+
+    def on_reload(self, table: str) -> None:
+        """All rows come again: forget those that do not."""
+        self.on_truncate(table)
+
+    def stop(self) -> None:
+        """Close the file."""
+        self.db.close()

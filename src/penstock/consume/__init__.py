@@ -1,0 +1,30 @@
+"""The change log as Python: consumers at their own pace, each with its own saved state."""
+
+from importlib import import_module
+from typing import Any
+
+from penstock.consume.api import CdcCache, CdcConsumer, CdcMapping, CdcType
+from penstock.consume.batches import BatchIterator, CdcBatch, batches_of
+from penstock.consume.events import CdcEvent, EventIterator, events_of
+from penstock.consume.pieces import Piece
+
+__all__ = [
+    "BatchIterator",
+    "CdcBatch",
+    "CdcCache",
+    "CdcConsumer",
+    "CdcEvent",
+    "CdcMapping",
+    "CdcType",
+    "EventIterator",
+    "Piece",
+    "batches_of",
+    "events_of",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "run":  # wires the configuration: above this package, so loaded when asked for
+        return import_module("penstock.control.consumer_process").run
+    raise AttributeError(f"module 'penstock.consume' has no attribute {name!r}")

@@ -1,0 +1,356 @@
+"""The consumer application of document 002: gives a consumer every change, and keeps its state.
+
+Take the lock, load the state, start the consumer; then again and again: look for segments, tell of
+tables, give events, save the position when the consumer says so, remove the links that it is past.
+Any error ends it, with nothing saved. Not here: which class, from which configuration
+(`penstock.control`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from penstock.consume.api import CdcConsumer
+from penstock.consume.calls import answered, called
+from penstock.consume.listing import Listing
+from penstock.consume.lock import take_lock
+from penstock.consume.metadata import Metadata, Takes
+from penstock.consume.position import ConsumerState, Position
+from penstock.consume.reading import Delivery, check_log, deliveries_of
+from penstock.consume.report import Report
+from penstock.consume.snapshot import Made, Snapshot
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.faults import declare, point
+from penstock.host.files import REAL_FILES, FileMissing, Files
+from penstock.log import links
+from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile
+from penstock.log.reader import check_link
+from penstock.log.segment import ClosedSegment, Segment
+from penstock.log.state import load_done
+from penstock.log.tail import SegmentOpener
+from penstock.model import Marker, MarkerKind, PenstockError, TableName
+
+declare(
+    "consume.read.after",
+    "consume.answer.after",
+    "consume.link.before",
+    "consume.link.after",
+)
+
+logger = structlog.get_logger(__name__)
+MOVE_INTERVAL_S = 1.0  # how often a position that moves over other tables' rows is saved
+HELD_WAIT_S = 0.2
+SPIN_WAIT_S = 0.05  # a consumer that took nothing is asked again after this
+
+
+def _everything(_: TableName) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplicationOptions:
+    """Settings of a consumer; the names and defaults of document 002.
+
+    takes: tables that it wants. standby: wait for the lock for as long as it takes (mode passive).
+    reads_open: also what is durable of the segment that is still open. exit_when_done: end when
+    the log is finished (CHANGE.DONE) and read. is_held: asked before each piece; while True nothing
+    is given out. gone: names of tables that are not captured any more.
+    """
+
+    takes: Takes = _everything
+    lock_timeout_ms: int = 1000
+    check_frequency_ms: int = 1000
+    keep_binary: bool = True
+    standby: bool = False
+    reads_open: bool = True
+    exit_when_done: bool = False
+    extension: str = EXTENSION_DEFAULT
+    is_held: Callable[[], bool] = lambda: False
+    gone: Callable[[], frozenset[str]] = field(default=frozenset)
+
+
+class Application:
+    """One consumer at work in its directory. run() returns when it was asked to stop."""
+
+    def __init__(
+        self,
+        consumer: CdcConsumer,
+        *,
+        directory: Path,
+        log_directory: Path,
+        report: Report,
+        options: ApplicationOptions | None = None,
+        stop: Callable[[], bool] = lambda: False,
+        files: Files = REAL_FILES,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """directory: the consumer's, with its links. log_directory: where the open segment is."""
+        self._consumer = consumer
+        self._directory = directory
+        self._log_directory = log_directory
+        self._options = options or ApplicationOptions()
+        self._stop = stop
+        self._files = files
+        self._clock = clock
+        self._report = report
+        self._state = ConsumerState(directory, files)
+        self._saved: Position | None = None
+        self._read: Position | None = None
+        self._before: ClosedSegment | None = None
+        self._has_unsaved = False  # events were given out behind the saved position
+        self._moved_s = 0.0
+        self._released = -1  # links below this segment are removed
+        self._snapshot = Snapshot(directory, files)
+        self._pending: Made | None = None  # a snapshot that the saved position is in
+        self._is_in_snapshot = False
+
+    def run(self) -> None:
+        """Take the lock, give events until stopped, and stop the consumer once.
+
+        Raises ConsumerLocked, ConsumerStateCorrupt, SegmentsMissed, ConsumerFailed, and what
+        reading the log raises; the saved state is then that of the last True.
+        """
+        with ExitStack() as stack:
+            lock = self._locked()
+            if lock is None:
+                return
+            stack.callback(lock.release)
+            self._forget_temporary()
+            self._saved = self._read = self._state.load()
+            self._pending = self._snapshot.pending(self._saved)
+            self._metadata = Metadata(self._consumer, self._state, self._options.takes)
+            options = self._options
+            self._opener = SegmentOpener(options.extension, self._files)
+            self._listing = Listing(
+                self._directory,
+                self._log_directory,
+                extension=options.extension,
+                reads_open=options.reads_open,
+                files=self._files,
+            )
+            stack.callback(self._listing.close)
+            self._report.loaded(self._saved)
+            self._work()
+
+    def _locked(self) -> Any:
+        options = self._options
+        self._report.mode("passive")
+        lock = take_lock(
+            self._directory,
+            timeout_s=None if options.standby else options.lock_timeout_ms / 1000,
+            stop=self._stop,
+            files=self._files,
+            clock=self._clock,
+        )
+        self._report.mode("active")
+        return lock
+
+    def _forget_temporary(self) -> None:
+        """Remove what a crash left of files that were being replaced."""
+        with contextlib.suppress(FileMissing):
+            for name in self._files.listdir(self._state.directory):
+                if name.endswith(".tmp"):
+                    self._files.unlink(self._state.directory / name)
+
+    def _work(self) -> None:
+        try:
+            called(self._consumer, "start", self._report.own_metrics)
+            while not self._stop() and self._is_alive() and not self._round():
+                pass
+            self._save_move(force=True)
+        except BaseException as error:
+            if isinstance(error, PenstockError):
+                logger.error("Cdc error", error=error.message, code=error.code)
+            with contextlib.suppress(Exception):
+                # The first error is the one that is told.
+                called(self._consumer, "stop")
+            raise
+        logger.info("Stopping Change Data Capture service instance")
+        called(self._consumer, "stop")
+
+    def _is_alive(self) -> bool:
+        if called(self._consumer, "alive"):
+            return True
+        logger.warning(
+            "Consumer is not alive. Ignite Change Data Capture Application will be stopped."
+        )
+        return False
+
+    def _round(self) -> bool:
+        """Look for segments and read them, or wait; whether the log is finished and read."""
+        if not self._may_go_on():
+            return False
+        is_done = self._options.exit_when_done and load_done(self._log_directory, self._files)
+        found = self._look()
+        for file in found:
+            if self._stop():
+                return False
+            self._read_segment(file)
+        self._save_move(force=False)
+        if is_done and not self._is_in_snapshot and self._read_all(is_done.number_last):
+            return True
+        if not found:
+            # Not before: events of a table that has gone may still be in the log.
+            self._tell([], self._options.gone())
+            self._report.shown("waiting")
+            self._listing.wait(self._options.check_frequency_ms / 1000)
+        return False
+
+    def _look(self) -> list[SegmentFile]:
+        """The segments that come next: those of the snapshot, then those of the log."""
+        made = self._pending
+        if made is None:
+            return self._listing.look(self._saved, is_pending=self._before is None)
+        read = self._read
+        if read is not None and read.log_id == made.log_id:
+            self._is_in_snapshot = True
+            number = read.segment if self._before is None else self._before.number + 1
+            if found := self._snapshot.segments(number, self._options.extension):
+                return found
+            self._is_in_snapshot, self._before, self._read = False, None, made.begin
+        return self._listing.look(made.begin, is_pending=self._before is None)
+
+    def _may_go_on(self) -> bool:
+        """Wait for as long as the consumer is paused; False when asked to stop."""
+        while self._options.is_held() and not self._stop():
+            self._report.shown("paused")
+            self._clock.sleep(HELD_WAIT_S)
+        return not self._stop()
+
+    def _read_all(self, number_last: int) -> bool:
+        closed = -1 if self._before is None else self._before.number
+        return closed >= number_last or number_last < 0
+
+    def _read_segment(self, file: SegmentFile) -> None:
+        try:
+            segment = self._opener.open(file)
+        except FileMissing:
+            if not file.is_open:
+                raise
+            return  # it was closed and removed meanwhile: its link is next
+        with segment:
+            began_s = self._clock.monotonic_s()
+            self._begin(segment)
+            self._report.segment_began(self._place)
+            relations = [relation for _, relation in segment.relations()]
+            self._tell(relations)
+            if self._deliver(segment) and segment.is_closed:
+                self._before = segment.facts()
+                self._report.segment_ended(self._clock.monotonic_s() - began_s)
+
+    def _begin(self, segment: Segment) -> None:
+        """Check that the segment goes on where the last one ended, and take its place."""
+        self._segment = segment
+        if self._before is not None and self._before.number < segment.number:
+            check_link(self._before, segment)
+        read = self._read
+        if read is not None:
+            check_log(read, segment)
+        if read is None or read.segment < segment.number:
+            read = Position(segment=segment.number, gsn=segment.start.gsn)
+        self._read = replace(read, log_id=segment.header.log_id)
+
+    def _tell(self, relations: list[Any], gone: frozenset[str] = frozenset()) -> None:
+        began_s = self._clock.monotonic_s()
+        if self._metadata.tell(relations, gone):
+            self._report.metadata_told(self._clock.monotonic_s() - began_s)
+
+    # -- events ------------------------------------------------------------------------------
+
+    def _deliver(self, segment: Segment) -> bool:
+        """Give what the segment has behind the position read; False when stopped before its end."""
+        was_called = False
+        for piece in deliveries_of(
+            self._consumer,
+            segment,
+            self._place,
+            takes=self._options.takes,
+            keep_binary=self._options.keep_binary,
+        ):
+            for place, marker in piece.markers:
+                self._mark(place, marker)
+            if not self._may_go_on():
+                return False
+            if piece.is_empty and not (piece.is_last and segment.is_closed and not was_called):
+                self._read = piece.place(self._place)
+                self._report.moved(self._read)
+                continue
+            was_called = True
+            if not self._give(piece, segment):
+                return False
+        return True
+
+    @property
+    def _place(self) -> Position:
+        assert self._read is not None  # _begin has set it
+        return self._read
+
+    def _give(self, piece: Delivery, segment: Segment) -> bool:
+        """Call the consumer until the piece is read; False when stopped before."""
+        while True:
+            before = self._place
+            point("consume.read.after")
+            is_saved = answered(self._consumer, piece.callback, piece.items)
+            point("consume.answer.after")
+            is_read = piece.is_read  # first: the place behind the last of a run is the run's end
+            self._read = piece.place(before)
+            self._has_unsaved = self._has_unsaved or self._read != before
+            self._report.given(self._read, segment)
+            if is_saved:
+                self._save(self._read)
+            if is_read:
+                return True
+            if self._read == before:
+                self._clock.sleep(SPIN_WAIT_S)
+            if not self._may_go_on():
+                return False
+
+    def _mark(self, place: Position, marker: Marker) -> None:
+        """Call the consumer at a marker of its tables, and count it as read."""
+        callback = "on_truncate" if marker.kind is MarkerKind.TRUNCATE else "on_reload"
+        for table in marker.tables:
+            if self._options.takes(TableName(*table)):
+                called(self._consumer, callback, ".".join(table))
+        self._read = place
+        if not self._has_unsaved:
+            self._save(place)
+
+    def _save_move(self, *, force: bool) -> None:
+        """Save a position that moved without the consumer, now and then."""
+        now_s = self._clock.monotonic_s()
+        if self._read is None or self._has_unsaved or self._read == self._saved:
+            return
+        if force or now_s - self._moved_s >= MOVE_INTERVAL_S:
+            self._moved_s = now_s
+            self._save(self._read)
+
+    def _save(self, position: Position) -> None:
+        """Save the position, durably, and remove the links below its segment."""
+        self._has_unsaved = False
+        if position != self._saved:
+            self._state.save(position)
+            self._saved = position
+            self._report.saved(position, self._segment)
+        if self._pending is not None:
+            if position.log_id == self._pending.log_id:
+                return  # its numbers are not those of the links
+            self._pending = None
+            self._snapshot.remove()
+        if position.segment == self._released:
+            return
+        point("consume.link.before")
+        links.release(
+            self._directory,
+            through=position.segment - 1,
+            extension=self._options.extension,
+            files=self._files,
+        )
+        self._released = position.segment
+        point("consume.link.after")

@@ -1,0 +1,191 @@
+"""Changes of a segment as Arrow record batches, for consumers that want columns.
+
+One batch for each table and run, as the log has it. Tables of one run interleave by gsn, so that a
+consumer of batches sees the changes of each table in order, and those of several only run by run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.codec.ckt import FrameEntry, FrameKind
+from penstock.consume.pieces import (
+    FrameGroups,
+    Piece,
+    Takes,
+    emptying_markers,
+    gsn_shift,
+    pieces_of,
+    reloaded,
+)
+from penstock.log.segment import Segment
+from penstock.model import Relation, TableName
+
+# A frame is one batch, or two: rows that were read again come first, in a batch of their own.
+_BATCHES_PER_FRAME = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CdcBatch:
+    """Changes of one table, in order.
+
+    batch: as in the log: gsn, trx, op, absent, after, before, and behind them position and
+    commit_time of the transaction (see docs/ckt-format.md). relation: the shape that its rows have.
+    resent: these rows did not change, the table's rows are told anew.
+    """
+
+    relation: Relation
+    batch: pa.RecordBatch
+    resent: bool
+
+    @property
+    def table(self) -> str:
+        """`schema.table`."""
+        return self.relation.full_name
+
+    @property
+    def cache_id(self) -> int:
+        """The table's stable id: it keeps it when it is renamed."""
+        return self.relation.source_id
+
+
+class BatchReader:
+    """Reads the batches of the tables taken from a segment, frame by frame."""
+
+    def __init__(self, segment: Segment, takes: Takes) -> None:
+        """Nothing but markers is read before batches are asked for."""
+        self._segment = segment
+        names = {totals.id: TableName(totals.schema, totals.name) for totals in segment.tables}
+        self._taken = {number: name for number, name in names.items() if takes(name)}
+        self.markers = emptying_markers(segment)
+        # Of all tables, so that what was read is counted alike when other tables are taken.
+        self.groups = FrameGroups(
+            [entry for entry in segment.entries if entry.kind == FrameKind.ROWS]
+        )
+
+    def takes(self, entry: FrameEntry) -> bool:
+        """Whether a frame is of a table taken."""
+        return entry.relation_id in self._taken
+
+    def read(self, entry: FrameEntry, after: int, through: int) -> list[CdcBatch | None]:
+        """A frame's rows between these: those read again, and the others; None: no row.
+
+        Raises SegmentCorrupt.
+        """
+        rows = self._segment.read_rows(entry)
+        batch = rows.batch
+        if entry.gsn_first <= after or entry.gsn_last > through:
+            gsns = batch.column("gsn").to_numpy()
+            start, end = (int(np.searchsorted(gsns, gsn, "right")) for gsn in (after, through))
+            batch = batch.slice(start, end - start)
+        again = self._resent_count(batch, entry)
+        return [
+            self._batch(rows.relation, batch.slice(0, again), resent=True),
+            self._batch(rows.relation, batch.slice(again), resent=False),
+        ]
+
+    def _resent_count(self, batch: pa.RecordBatch, entry: FrameEntry) -> int:
+        """How many of the first rows are of a reload: a piece begins behind its marker."""
+        trxs = reloaded(self.markers, self._taken[entry.relation_id])
+        within = [trx for trx in trxs if entry.trx_first <= trx <= entry.trx_last]
+        count = 0
+        for trx in within:
+            again = batch.column("trx").to_numpy() == trx
+            again &= batch.column("gsn").to_numpy() > trxs[trx]
+            if again.any():
+                count = int(np.flatnonzero(again)[-1]) + 1
+        return count
+
+    def _batch(self, relation: Relation, batch: pa.RecordBatch, *, resent: bool) -> CdcBatch | None:
+        if not batch.num_rows:
+            return None
+        shift = gsn_shift(self._segment)
+        if shift:
+            lower = pc.subtract(batch.column("gsn"), pa.scalar(shift, pa.int64()))
+            batch = batch.set_column(0, batch.schema.field(0), lower)
+        return CdcBatch(relation=relation, batch=self._segment.dated(batch), resent=resent)
+
+
+class BatchIterator(Iterator[CdcBatch]):
+    """The batches between two places of a segment, run by run; see Piece."""
+
+    def __init__(
+        self, reader: BatchReader, gsn_after: int, gsn_through: int, entries_after: int
+    ) -> None:
+        """See batches_of()."""
+        self._reader = reader
+        self._through = gsn_through
+        self._batches = self._walk(gsn_after, entries_after)
+        self._ahead: tuple[CdcBatch, tuple[int, int]] | None = None
+        self._is_drained = False
+        self._place = gsn_after, entries_after
+
+    @property
+    def gsn_read(self) -> int:
+        """A row change up to which all were given out."""
+        return self.place_read[0]
+
+    @property
+    def place_read(self) -> tuple[int, int]:
+        """gsn_read, and how much of the run behind it was given out."""
+        return (self._through, 0) if self._is_drained else self._place
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether all batches were given out."""
+        if self._ahead is None and not self._is_drained:
+            self._ahead = next(self._batches, None)
+            self._is_drained = self._ahead is None
+        return self._is_drained
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> CdcBatch:
+        if self.is_drained or self._ahead is None:
+            raise StopIteration
+        (batch, self._place), self._ahead = self._ahead, None
+        return batch
+
+    def _walk(self, after: int, skip: int) -> Iterator[tuple[CdcBatch, tuple[int, int]]]:
+        """Every batch with the place behind it."""
+        reader = self._reader
+        for group in reader.groups.between(after, self._through):
+            entries = reader.groups.groups[group]
+            for number, entry in enumerate(entries):
+                count = number * _BATCHES_PER_FRAME
+                if skip >= count + _BATCHES_PER_FRAME or not reader.takes(entry):
+                    continue
+                if entry.gsn_last <= after or entry.gsn_first > self._through:
+                    continue
+                for batch in reader.read(entry, after, self._through):
+                    count += 1
+                    if batch is not None and count > skip:
+                        yield batch, (after, count)
+            after, skip = max(entry.gsn_last for entry in entries), 0
+
+
+def batches_of(
+    segment: Segment, *, takes: Takes, gsn_after: int, entries_after: int = 0
+) -> Iterator[Piece[BatchIterator]]:
+    """What a segment holds behind a place, in order of its runs; at least one piece.
+
+    takes: of which tables; the frames of others are not read. gsn_after, entries_after: the place
+    that BatchIterator.place_read told. Markers behind gsn_after itself are in the first piece.
+    Pieces are to be read in turn, while the segment is open; batches may be kept for longer. Raises
+    SegmentCorrupt.
+    """
+    reader = BatchReader(segment, takes)
+    return pieces_of(
+        segment,
+        reader.markers,
+        lambda after, through, entries: BatchIterator(reader, after, through, entries),
+        gsn_after=gsn_after,
+        entries_after=entries_after,
+    )

@@ -1,0 +1,55 @@
+"""Calls into a consumer: what it raises becomes one typed error, and nothing is saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+
+from penstock.model import PenstockError
+
+logger = structlog.get_logger(__name__)
+
+
+class ConsumerFailed(PenstockError):
+    """A consumer's own code raised an exception. fields: callback, exception."""
+
+    code = "CN05"
+    retry = "operator"
+
+
+class ConsumerAnswerInvalid(PenstockError):
+    """on_events or on_batches returned neither True nor False."""
+
+    code = "CN06"
+    retry = "never"
+
+
+def called(consumer: Any, callback: str, *arguments: Any) -> Any:
+    """What the callback returns. Raises ConsumerFailed; errors of ours as they are."""
+    try:
+        return getattr(consumer, callback)(*arguments)
+    except PenstockError:
+        raise  # of the log's reader inside the iterator, or of a table that was emptied
+    except Exception as error:
+        name = f"{type(consumer).__qualname__}.{callback}"
+        logger.exception("Cdc error", callback=name)
+        raise ConsumerFailed(
+            f"{name} raised {type(error).__name__}: {error}",
+            hint="Nothing was saved: the same events come again at the next start. The log file "
+            "has the traceback; mend the class, then start the consumer again.",
+            callback=callback,
+            exception=type(error).__name__,
+        ) from error
+
+
+def answered(consumer: Any, callback: str, *arguments: Any) -> bool:
+    """Whether the callback returned True. Raises ConsumerFailed, ConsumerAnswerInvalid."""
+    answer = called(consumer, callback, *arguments)
+    if answer is not True and answer is not False:
+        raise ConsumerAnswerInvalid(
+            f"{type(consumer).__qualname__}.{callback} returned {type(answer).__name__}, "
+            "not True or False",
+            hint="Return True to save the state behind the last event read, False to save nothing.",
+        )
+    return answer

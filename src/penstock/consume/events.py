@@ -1,0 +1,287 @@
+"""Change events of a segment, one after another, for consumers.
+
+Rows are decoded column by column and only when touched; an event itself is little more than its
+place in a frame. Memory is bounded by the frames of one run. Not here: which segments, and what a
+consumer remembers of them.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.codec.ckt import FrameEntry, FrameKind
+from penstock.consume.event import COME, GONE, WHOLE, event_kernel
+from penstock.consume.images import RowsFrame
+from penstock.consume.pieces import (
+    FrameGroups,
+    Piece,
+    Takes,
+    emptying_markers,
+    gsn_shift,
+    pieces_of,
+    reloaded,
+)
+from penstock.log.python_values import EPOCH_UTC
+from penstock.log.segment import Segment
+from penstock.model import TableName
+
+if TYPE_CHECKING:
+    from penstock.consume.event import Cursor, EventCore, Row
+else:
+    Cursor, EventCore, Row = event_kernel()
+
+
+@final
+class CdcEvent(EventCore):
+    """One change of one row, as a consumer gets it.
+
+    An update that changes the key is two events: first `D` of the old key, with value None, then
+    `I` of the new one. Both have the gsn of the change and its before image.
+    """
+
+    __slots__ = ()
+
+    primary = True
+    expire_time = 0
+
+    @property
+    def before(self) -> Mapping[str, Any] | None:
+        """The row before the change, as far as the source sent it; None: it sent none."""
+        if not self.frame.has_before[self.row]:
+            return None
+        return Row(self.frame.before, self.row)
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """The columns that the source did not send: unchanged in an update, not NULL."""
+        return self.frame.absent(self.row, is_gone=self.is_gone)
+
+    @property
+    def op(self) -> str:
+        """I, U or D."""
+        if self.half:
+            return "D" if self.half == GONE else "I"
+        return chr(self.frame.ops[self.row])
+
+    @property
+    def table(self) -> str:
+        """`schema.table`."""
+        return self.frame.table
+
+    @property
+    def cache_id(self) -> int:
+        """The table's stable id: it keeps it when it is renamed."""
+        return self.frame.cache_id
+
+    @property
+    def partition(self) -> int:
+        """Which of the logs that the source merges; 0 where there is one."""
+        return self.frame.transaction(self.row).origin
+
+    @property
+    def gsn(self) -> int:
+        """The number of the row change in the log; negative for a row of a snapshot."""
+        return int(self.frame.gsns[self.row]) - self.frame.gsn_shift
+
+    @property
+    def version(self) -> int:
+        """What orders the changes of one key: a later one has the higher version. The gsn."""
+        return self.gsn
+
+    @property
+    def trx(self) -> int:
+        """The number of its transaction in the log."""
+        return self.frame.trx(self.row)
+
+    @property
+    def position(self) -> int:
+        """Of the commit in the source, as a number; `penstock log cat` prints it."""
+        return self.frame.transaction(self.row).position
+
+    @property
+    def commit_time(self) -> datetime.datetime:
+        """When it was committed at the source; UTC."""
+        time_us = self.frame.transaction(self.row).commit_time_us
+        return EPOCH_UTC + datetime.timedelta(microseconds=time_us)
+
+    @property
+    def source_xid(self) -> int | str:
+        """The source's own id of the transaction; 0 or empty where it has none."""
+        return self.frame.transaction(self.row).source_id
+
+    @property
+    def resent(self) -> bool:
+        """Whether the row was read again: it did not change, the table's rows are told anew."""
+        return self.frame.resent(self.row)
+
+    def __repr__(self) -> str:
+        return f"CdcEvent({self.op} {self.table} gsn={self.gsn})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Events of frames that interleave, in order: of each its gsn, frame, row and half."""
+
+    gsns: npt.NDArray[np.int64]
+    frames: list[RowsFrame]
+    rows: list[int]
+    halves: list[int]
+
+
+class EventReader:
+    """Reads the events of the tables taken from a segment, frame by frame."""
+
+    def __init__(self, segment: Segment, takes: Takes, *, keep_binary: bool) -> None:
+        """Nothing but markers is read before events are asked for."""
+        self._segment = segment
+        self._keep_binary = keep_binary
+        taken = {
+            totals.id for totals in segment.tables if takes(TableName(totals.schema, totals.name))
+        }
+        self.markers = emptying_markers(segment)
+        self.groups = FrameGroups(
+            [
+                entry
+                for entry in segment.entries
+                if entry.kind == FrameKind.ROWS and entry.relation_id in taken
+            ]
+        )
+        self._last: tuple[int, _Group] | None = None
+
+    def group(self, place: int) -> _Group:
+        """One of them. Raises SegmentCorrupt."""
+        if self._last is None or self._last[0] != place:
+            self._last = place, self._read(self.groups.groups[place])
+        return self._last[1]
+
+    def _read(self, entries: list[FrameEntry]) -> _Group:
+        transactions = self._segment.transactions
+        for entry in entries:  # now: the file may be closed when an event is asked for its own
+            transactions.load(entry.trx_first, entry.trx_last)
+        frames = []
+        for entry in entries:
+            rows = self._segment.read_rows(entry)
+            table = TableName(rows.relation.schema, rows.relation.name)
+            again = reloaded(self.markers, table)
+            frames.append(
+                RowsFrame(
+                    rows,
+                    transactions,
+                    keep_binary=self._keep_binary,
+                    reloaded=again,
+                    gsn_shift=gsn_shift(self._segment),
+                )
+            )
+        return _ordered(frames)
+
+
+def _ordered(frames: list[RowsFrame]) -> _Group:
+    if len(frames) == 1 and not frames[0].moved().any():  # nearly always; the rest is not needed
+        count = len(frames[0].gsns)
+        return _Group(frames[0].gsns, frames * count, list(range(count)), [WHOLE] * count)
+    gsns = np.concatenate([frame.gsns for frame in frames])
+    which = np.repeat(np.arange(len(frames)), [len(frame.gsns) for frame in frames])
+    rows = np.concatenate([np.arange(len(frame.gsns)) for frame in frames])
+    moved = np.concatenate([frame.moved() for frame in frames])
+    if len(frames) > 1:
+        order = np.argsort(gsns, kind="stable")
+        gsns, which, rows, moved = gsns[order], which[order], rows[order], moved[order]
+    halves = [WHOLE] * len(gsns)
+    if moved.any():
+        times = np.where(moved, 2, 1)
+        gsns, which, rows, moved = (np.repeat(each, times) for each in (gsns, which, rows, moved))
+        second = np.append(False, moved[1:] & (gsns[1:] == gsns[:-1]))
+        halves = np.where(moved, np.where(second, COME, GONE), WHOLE).tolist()
+    return _Group(gsns, [frames[at] for at in which.tolist()], rows.tolist(), halves)
+
+
+class EventIterator(Cursor):
+    """The events between two places of a segment, in order; see Piece."""
+
+    def __init__(
+        self, reader: EventReader, gsn_after: int, gsn_through: int, entries_after: int
+    ) -> None:
+        """See events_of()."""
+        super().__init__(CdcEvent, self._has_next)
+        self._reader = reader
+        self._through = gsn_through
+        self._before = (gsn_after, entries_after)
+        self._places = iter(reader.groups.between(gsn_after, gsn_through))
+        self._group: _Group | None = None
+        self._is_drained = False
+
+    @property
+    def gsn_read(self) -> int:
+        """The last row change all of whose events were given out, or need not be."""
+        return self.place_read[0]
+
+    @property
+    def place_read(self) -> tuple[int, int]:
+        """gsn_read, and how many events of the next row change were given out: 0 or 1."""
+        if self._is_drained:
+            return self._through, 0
+        if self._group is None or not self.at:
+            return self._before
+        gsn = int(self._group.gsns[self.at - 1])
+        if self._group.halves[self.at - 1] == GONE:
+            return gsn - 1, 1
+        return max(gsn, self._before[0]), 0
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether all events were given out."""
+        return not self._has_next()
+
+    def _has_next(self) -> bool:
+        """Whether there is one more; goes on to the group that has it."""
+        while self.at >= self.end and not self._is_drained:
+            place = next(self._places, None)
+            if place is None:
+                self._is_drained = True
+            else:
+                self._enter(place)
+        return not self._is_drained
+
+    def _enter(self, place: int) -> None:
+        self._before = self.place_read
+        group = self._reader.group(place)
+        after, skip = self._before
+        at = int(np.searchsorted(group.gsns, after, "right"))
+        end = int(np.searchsorted(group.gsns, self._through, "right"))
+        if skip and at < end and group.gsns[at] == after + 1:
+            at += group.halves[at] == GONE
+        self._group = group
+        self.begin(group.frames, group.rows, group.halves, at, end)
+
+
+def events_of(
+    segment: Segment,
+    *,
+    takes: Takes,
+    gsn_after: int,
+    keep_binary: bool,
+    entries_after: int = 0,
+) -> Iterator[Piece[EventIterator]]:
+    """What a segment holds behind a row change, in order; at least one piece.
+
+    takes: of which tables; the frames of others are not read. gsn_after: the last row change that
+    was read, entries_after: how many events of the next one were (see EventIterator.place_read).
+    Markers behind gsn_after itself are in the first piece. keep_binary: values are Arrow scalars,
+    of binary and uuid columns bytes; else plain Python values, as `penstock.read_log` has them.
+    Pieces are to be read in turn, while the segment is open; events may be kept for longer. Raises
+    SegmentCorrupt.
+    """
+    reader = EventReader(segment, takes, keep_binary=keep_binary)
+    return pieces_of(
+        segment,
+        reader.markers,
+        lambda after, through, entries: EventIterator(reader, after, through, entries),
+        gsn_after=gsn_after,
+        entries_after=entries_after,
+    )

@@ -1,0 +1,296 @@
+"""The captured tables and their changelogs: made, found, and brought to the shape of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import structlog
+
+from penstock.consume.flexcdc.names import changelog_name
+from penstock.consume.flexcdc.shapes import Step, StepKind, steps
+from penstock.consume.flexcdc.state import Mvlog, State
+from penstock.host.errors import ConnectionLost
+from penstock.model import Column, PenstockError, Relation, TableDefinition, TableName
+from penstock.ports.changelog import OWN_COLUMNS
+from penstock.ports.flexcdc_settings import FlexCdcSettings
+
+logger = structlog.get_logger()
+
+# Tables of Flexviews' own, which hold what changelogs were made to.
+_DELTA = "_delta"
+
+
+class ChangelogMissing(PenstockError):
+    """The table of a changelog is gone, and the state says that it is captured."""
+
+    code = "FX04"
+
+
+class ColumnNameTaken(PenstockError):
+    """A column of the source has a name that is one of a changelog's own columns."""
+
+    code = "FX23"
+
+
+class DatabaseLeftOut(PenstockError):
+    """A table shall be captured in a database that only_databases does not name."""
+
+    code = "FX24"
+
+
+class TableUnknown(PenstockError):
+    """The source has no table of that name, or none that may be captured."""
+
+    code = "FX25"
+
+
+Define = Callable[[TableName], TableDefinition | None]
+
+
+class Changelogs:
+    """Those of one destination. Changes of tables are made outside of transactions."""
+
+    def __init__(
+        self,
+        state: State,
+        settings: FlexCdcSettings,
+        define: Define,
+        warn: Callable[[str], None],
+        *,
+        may_drop: bool,
+    ) -> None:
+        """define: a table's definition at the source now. warn: what raise_warnings shows.
+
+        may_drop: a column that the relation does not have was dropped; otherwise it may have
+        another name now, and stays in the changelog with its values.
+        """
+        self._may_drop = may_drop
+        self._state = state
+        self._session = state.session
+        self._settings = settings
+        self._define = define
+        self._warn = warn
+        self._known: dict[TableName, TableName] = {}
+        self._shaped: dict[TableName, tuple[Relation, bool]] = {}
+
+    @property
+    def known(self) -> dict[TableName, TableName]:
+        """By captured table its changelog."""
+        return dict(self._known)
+
+    def refresh(self) -> None:
+        """Read again which tables are captured."""
+        self._known = {
+            mvlog.table: self._state.names.table(mvlog.name)
+            for mvlog in self._state.mvlogs()
+            if self.is_wanted(mvlog.table)
+        }
+        self._shaped = {table: it for table, it in self._shaped.items() if table in self._known}
+
+    def is_wanted(self, table: TableName) -> bool:
+        """Whether only_databases lets a table be captured, and it is none of our own."""
+        only = self._settings.only_databases
+        return table.schema != self._settings.database and (not only or table.schema in only)
+
+    def is_captured(self, table: TableName) -> bool:
+        """Whether the rows of a table are wanted; with auto_changelog of any."""
+        return table in self._known or self._is_auto(table)
+
+    def _is_auto(self, table: TableName) -> bool:
+        return self._settings.auto_changelog and self.is_wanted(table) and _DELTA not in table.name
+
+    def changelog(self, table: TableName) -> TableName:
+        """The changelog of a captured table."""
+        return self._known[table]
+
+    # -- made and dropped ------------------------------------------------------------------------
+
+    def add(self, table: TableName) -> TableName:
+        """Capture a table as the source has it now; a changelog that is there goes first.
+
+        Raises TableUnknown, DatabaseLeftOut, and what its types and names raise.
+        """
+        if not self.is_wanted(table):
+            raise DatabaseLeftOut(
+                f"{table} is in a database that only_databases leaves out",
+                hint="Add it to only_databases in [flexcdc], or capture another table.",
+                table=str(table),
+            )
+        definition = self._define(table)
+        if definition is None:
+            raise TableUnknown(
+                f"TABLE NOT EXISTS OR ACCESS DENIED: {table}",
+                hint="Write the names as the source has them (case counts), and let the account "
+                "see the table.",
+                table=str(table),
+            )
+        return self._create(table, relation_of(definition), definition)
+
+    def _create(
+        self, table: TableName, relation: Relation, definition: TableDefinition | None
+    ) -> TableName:
+        taken = [c.name for c in relation.columns if c.name.lower() in OWN_COLUMNS]
+        if taken:
+            raise ColumnNameTaken(
+                f"column {taken[0]} of {table} has the name of a changelog's own column",
+                hint="Rename it at the source, or leave the table out.",
+                table=str(table),
+                column=taken[0],
+            )
+        name = changelog_name(table, self._settings.changelog_names)
+        changelog = self._state.names.table(name)
+        types = self._session.types_of(relation, definition)
+        self._session.drop(changelog)
+        self._session.create_changelog(changelog, list(zip(_names(relation), types, strict=True)))
+        self._state.put_mvlog(Mvlog(table=table, name=name))
+        self._known[table] = changelog
+        self._shaped[table] = (relation, True)
+        logger.info("changelog made", table=str(table), changelog=str(changelog))
+        return changelog
+
+    def remove(self, table: TableName) -> bool:
+        """Capture a table no more, and drop its changelog; whether it was captured."""
+        found = {mvlog.table: mvlog.name for mvlog in self._state.mvlogs()}.get(table)
+        if found is None:
+            return False
+        self._state.remove_mvlog(table)
+        self._session.drop(self._state.names.table(found))
+        self._known.pop(table, None)
+        return True
+
+    # -- shapes ----------------------------------------------------------------------------------
+
+    def meet(self, table: TableName, relation: Relation | None) -> None:
+        """Make the changelog of a table that is captured on sight. relation: its shape, if known.
+
+        Raises TableUnknown where nobody knows it.
+        """
+        if relation is None:
+            self.add(table)
+        else:
+            self.ensure(relation, drops=False)
+
+    def is_new(self, relation: Relation) -> bool:
+        """Whether it is not known that the changelog holds rows of this relation."""
+        shaped = self._shaped.get(_name(relation))
+        return shaped is None or shaped[0] != relation
+
+    def ensure(self, relation: Relation, *, drops: bool) -> None:
+        """Bring a captured table's changelog to a shape that holds rows of this relation.
+
+        Doing it again changes nothing. drops: drop what the relation does not have. Raises
+        ChangelogMissing.
+        """
+        table = TableName(relation.schema, relation.name)
+        if self._shaped.get(table) in ((relation, True), (relation, drops)):
+            return
+        if table not in self._known:
+            self._create(table, relation, self._define(table))
+            return
+        changelog = self._known[table]
+        shape = self._session.shape(changelog)
+        if shape is None:
+            raise ChangelogMissing(
+                f"the changelog {changelog} of {table} is not there",
+                hint=f"Capture the table again: penstock flexcdc --ini FILE add-table --schema "
+                f"{table.schema} --table {table.name}; what came meanwhile is lost for it.",
+                table=str(table),
+            )
+        types = self._types(relation, shape)
+        for step in steps(
+            shape,
+            relation,
+            types,
+            same=self._session.same_type,
+            holds=self._session.holds,
+            drops=drops and self._may_drop,
+        ):
+            self._do(changelog, table, step)
+        self._shaped[table] = (relation, drops)
+
+    def fitted(self, relation: Relation) -> Relation:
+        """A relation with the names that its columns have in the changelog by now.
+
+        Another one where a column was renamed in the middle of a transaction.
+        """
+        shaped = self._shaped.get(_name(relation))
+        if shaped is None or shaped[0] == relation:
+            return relation
+        return renamed_to(relation, shaped[0])
+
+    def _types(self, relation: Relation, shape: object) -> Sequence[str]:
+        """The types wanted; the source is asked only where the shape is another one."""
+        types = self._session.types_of(relation, None)
+        known = dict(shape) if isinstance(shape, dict) else {}
+        settled = all(
+            name in known and self._session.same_type(known[name], kind)
+            for name, kind in zip(_names(relation), types, strict=True)
+        )
+        if settled:
+            return types
+        return self._session.types_of(relation, self._define(_name(relation)))
+
+    def _do(self, changelog: TableName, table: TableName, step: Step) -> None:
+        session = self._session
+        logger.info("changelog altered", table=str(table), does=str(step.does), column=step.column)
+        if step.does is StepKind.RENAME:
+            session.rename_column(changelog, step.column, step.to)
+        elif step.does is StepKind.ADD:
+            session.add_column(changelog, step.column, step.kind, after=step.after)
+        elif step.does is StepKind.DROP:
+            session.drop_column(changelog, step.column)
+        else:
+            self._retype(changelog, table, step)
+
+    def _retype(self, changelog: TableName, table: TableName, step: Step) -> None:
+        """Give a column the new type; where old images have values that it lacks, text."""
+        try:
+            self._session.retype_column(changelog, step.column, step.kind)
+        except ConnectionLost:
+            raise
+        except PenstockError as error:
+            if error.retry == "backoff":
+                raise
+            self._session.retype_column(changelog, step.column, self._session.text_type)
+            self._warn(
+                f"column {step.column} of {table} is {step.kind} now, and its changelog has values "
+                "that this type does not: the column is kept as text"
+            )
+
+
+def relation_of(definition: TableDefinition) -> Relation:
+    """The shape of rows of a table as the catalogue has it, as far as a changelog needs it."""
+    return Relation(
+        schema=definition.name.schema,
+        name=definition.name.name,
+        columns=tuple(
+            Column(
+                name=column.name,
+                source_type=column.type_text,
+                neutral=column.neutral,
+                base_type=column.base_type,
+            )
+            for column in definition.columns
+        ),
+    )
+
+
+def renamed_to(relation: Relation, later: Relation) -> Relation:
+    """A relation whose columns have the names of a later version of the table."""
+    now = {column.name for column in later.columns}
+    names = {old: column.name for column in later.columns for old in column.was if old not in now}
+    if not any(column.name in names for column in relation.columns):
+        return relation
+    columns = tuple(
+        replace(column, name=names.get(column.name, column.name)) for column in relation.columns
+    )
+    return replace(relation, columns=columns)
+
+
+def _name(relation: Relation) -> TableName:
+    return TableName(relation.schema, relation.name)
+
+
+def _names(relation: Relation) -> list[str]:
+    return [column.name for column in relation.columns]

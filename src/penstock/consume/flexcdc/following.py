@@ -1,0 +1,419 @@
+"""FlexCDC at work: follows the change log from the stored place on, until it is told to stop.
+
+Not here: where the log comes from (`penstock extract`), and what the command line prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from penstock.codec.types import NO_CHOICES, Choices, Engine, parse_choices
+from penstock.codec.types.losses import ERROR
+from penstock.consume.flexcdc.calling import PluginCaller
+from penstock.consume.flexcdc.captured import Changelogs
+from penstock.consume.flexcdc.images import ImageOptions
+from penstock.consume.flexcdc.reading import Progress, SegmentWalk, Sink
+from penstock.consume.flexcdc.state import Place, State, behind
+from penstock.consume.flexcdc.writing import ChangelogWriter, SourceServer
+from penstock.consume.plugins import Plugin, Transaction
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.errors import ConnectFailed
+from penstock.host.files import FileMissing
+from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, list_open_segments, missing
+from penstock.log.links import next_links, release
+from penstock.log.segment import Segment
+from penstock.log.state import load_state
+from penstock.log.tail import LogFollower, SegmentOpener
+from penstock.model import PenstockError, TableName
+from penstock.ports.changelog import (
+    ChangelogSession,
+    ChangelogSource,
+    changelog_source,
+    open_changelogs,
+)
+from penstock.ports.flexcdc_settings import FlexCdcSettings
+from penstock.ports.tables import tables_at
+
+logger = structlog.get_logger()
+
+APPLICATION_NAME = "penstock flexcdc"
+SEGMENTS_MAX = 16  # found at once
+SEGMENTS_BYTES_MAX = 2**30
+IDLE_S = 1.0  # FlexCDC sleeps so long when there is nothing, and then longer by sleep_increment
+STOP_CHECK_S = 0.5
+REFRESH_S = 1.0  # how often it is looked which tables are captured
+FILES_S = 30.0  # how often the source is asked for the files of its log
+
+
+class LogOther(PenstockError):
+    """The state says how far another change log is read."""
+
+    code = "FX05"
+
+
+class LogBegins(PenstockError):
+    """The change log begins behind the place up to which it was read."""
+
+    code = "FX06"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlexCdcPipeline:
+    """What FlexCDC works with. settings.dest: the destination.
+
+    source: its URL. log: the directory of segments. links: that of our own names of them, which are
+    removed once they are read. position_text: prints positions. sections: what plugins get as
+    settings; directory: where relative paths in them begin. warn: gets the warnings of
+    raise_warnings.
+    """
+
+    settings: FlexCdcSettings
+    source: str = field(repr=False)
+    log: Path
+    links: Path
+    position_text: Callable[[int], str]
+    extension: str = EXTENSION_DEFAULT
+    sections: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    directory: Path = Path()
+    warn: Callable[[str], None] = lambda _: None
+
+
+class FlexCdc:
+    """A FlexCDC that is connected. It is the `Instance` that plugins get. A context manager."""
+
+    def __init__(
+        self,
+        pipeline: FlexCdcPipeline,
+        *,
+        plugins: Sequence[tuple[str, Plugin]] = (),
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """Connect to nothing yet: `connected` does."""
+        self.pipeline = pipeline
+        self._settings = pipeline.settings
+        self._plugins = plugins
+        self._clock = clock
+        self._facts: ChangelogSource = changelog_source(pipeline.source)
+        self._session: ChangelogSession | None = None
+        self._source: Any = None
+        self._changelogs: Changelogs | None = None
+        self._caller: PluginCaller | None = None
+        self._refresh_at_s = self._files_at_s = 0.0
+
+    # -- what plugins may ask --------------------------------------------------------------------
+
+    @property
+    def settings(self) -> Mapping[str, Mapping[str, str]]:
+        """See Instance."""
+        return self.pipeline.sections
+
+    @property
+    def mvlogList(self) -> Mapping[str, str]:  # noqa: N802 - FlexCDC's name
+        """See Instance."""
+        known = self._changelogs.known if self._changelogs is not None else {}
+        return {str(table): changelog.name for table, changelog in known.items()}
+
+    def get_source(self, new: bool = False) -> Any:
+        """See Instance."""
+        if new:
+            return self._facts.connect(self.pipeline.source)
+        if self._source is None:
+            self._source = self._facts.connect(self.pipeline.source)
+        return self._source
+
+    def get_dest(self, new: bool = False) -> Any:
+        """See Instance."""
+        if new:
+            return changelog_source(self._settings.dest).connect(self._settings.dest)
+        return self.session.driver
+
+    def columns(self, db: str, table: str) -> Mapping[str, str]:
+        """See Instance."""
+        assert self._changelogs is not None, "connected"
+        changelog = self._changelogs.changelog(TableName(db, table))
+        return dict(list((self.session.shape(changelog) or {}).items())[4:])
+
+    def key(self, db: str, table: str) -> Sequence[str]:
+        """See Instance."""
+        return self._caller.key(db, table) if self._caller is not None else ()
+
+    @property
+    def transaction(self) -> Transaction:
+        """See Instance."""
+        assert self._caller is not None, "in commit_trx only"
+        return self._caller.transaction
+
+    @property
+    def directory(self) -> Path:
+        """See Instance."""
+        return self.pipeline.directory
+
+    # -- connected -------------------------------------------------------------------------------
+
+    @property
+    def session(self) -> ChangelogSession:
+        """The session on the destination, while it is connected."""
+        assert self._session is not None, "connected"
+        return self._session
+
+    @contextmanager
+    def connected(self) -> Iterator[tuple[State, Changelogs]]:
+        """Connect to the destination for a while. Raises what connecting does."""
+        types = tables_at(self.pipeline.source).server_of(self.pipeline.source).engine
+        self._session = open_changelogs(
+            self._settings.dest,
+            namespace=self._settings.database,
+            source_types=types,
+            choices=choices_of(self._settings.types, types),
+            application_name=APPLICATION_NAME,
+        )
+        try:
+            state = State(self._session, self._settings.names)
+            self._changelogs = Changelogs(
+                state,
+                self._settings,
+                self._define,
+                self._warn_if_wanted,
+                may_drop=self._facts.KNOWS_RENAMES,
+            )
+            yield state, self._changelogs
+        finally:
+            self._session.close()
+            if self._source is not None:
+                self._source.close()
+                self._source = None
+
+    def _define(self, table: TableName) -> Any:
+        return self._facts.definition(self.pipeline.source, table)
+
+    def _warn_if_wanted(self, text: str) -> None:
+        logger.warning("flexcdc", warning=text)
+        if self._settings.raise_warnings:
+            self.pipeline.warn(text)
+
+    # -- run -------------------------------------------------------------------------------------
+
+    def run(self, stop: Callable[[], bool], *, on_place: Callable[[Place], None]) -> None:
+        """Follow the log until `stop`. on_place: is told what is in the destination.
+
+        Plugins are told of the start before anything is connected, and of the end however it comes.
+        """
+        for _, plugin in self._plugins:
+            plugin.plugin_init(self)
+        try:
+            with self.connected() as (state, changelogs):
+                state.require()
+                self._follow(state, changelogs, stop, on_place)
+        finally:
+            for _, plugin in self._plugins:
+                plugin.plugin_deinit(self)
+
+    def _follow(
+        self,
+        state: State,
+        changelogs: Changelogs,
+        stop: Callable[[], bool],
+        on_place: Callable[[Place], None],
+    ) -> None:
+        server = SourceServer(
+            number=self._facts.server_id(self.pipeline.source),
+            has_files=bool(self._facts.files(self.pipeline.source)),
+        )
+        sink = self._sink(state, changelogs, server)
+        follower = LogFollower(self.pipeline.log, self.pipeline.extension)
+        opener = SegmentOpener(self.pipeline.extension)
+        progress = self._settled(state)
+        idle_s = 0.0
+        try:
+            while not stop():
+                self._look(state, changelogs, server)
+                files = self._behind(follower, progress.place)
+                for file in files:
+                    if stop():
+                        return
+                    progress = self._read(opener, file, progress, changelogs, sink, stop)
+                    release(
+                        self.pipeline.links,
+                        through=progress.place.segment,
+                        extension=self.pipeline.extension,
+                    )
+                    on_place(progress.place)
+                if files:
+                    idle_s = 0.0
+                    continue
+                progress = self._move_idle(state, progress, server)
+                on_place(progress.place)
+                idle_s = min(idle_s + self._settings.sleep_increment, self._settings.sleep_maximum)
+                self._wait(follower, IDLE_S + idle_s, stop)
+        except BaseException:
+            sink.give_up()
+            raise
+        finally:
+            follower.close()
+
+    def _settled(self, state: State) -> Progress:
+        """What is stored, once a transaction has ended that a killed process may have left open.
+
+        Its commit may come after its death, and behind a look that does not lock.
+        """
+        self.session.begin()
+        place = state.place(lock=True)
+        unit = state.last_unit()
+        self.session.commit()
+        return Progress(place=place, unit=unit)
+
+    def _sink(self, state: State, changelogs: Changelogs, server: SourceServer) -> Sink:
+        if self._plugins:
+            self._caller = PluginCaller(
+                state, changelogs, self._settings, server, self._plugins, self
+            )
+            return self._caller
+        return ChangelogWriter(state, changelogs, self._settings, server)
+
+    def _look(self, state: State, changelogs: Changelogs, server: SourceServer) -> None:
+        """Read again what may have changed: the captured tables, the source's files."""
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._refresh_at_s:
+            self._refresh_at_s = now_s + REFRESH_S
+            changelogs.refresh()
+        if server.has_files and now_s >= self._files_at_s:
+            self._files_at_s = now_s + FILES_S
+            try:
+                files = self._facts.files(self.pipeline.source)
+            except ConnectFailed as error:
+                logger.warning("the source is not reachable", error=error.message)
+                return
+            self.session.begin()
+            state.put_files(server.number, files)
+            self.session.commit()
+
+    def _behind(self, follower: LogFollower, place: Place) -> list[SegmentFile]:
+        found = next_links(
+            self.pipeline.links,
+            after=place.segment,
+            count_max=SEGMENTS_MAX,
+            extension=self.pipeline.extension,
+        ) or follower.behind(
+            place.segment,
+            place.trx,
+            count_max=SEGMENTS_MAX,
+            size_max=SEGMENTS_BYTES_MAX,
+            reads_open=True,
+        )
+        if found:
+            return found
+        # The open one alone may be left, with a later number: what is between is gone.
+        later = [
+            file.number
+            for file in list_open_segments(self.pipeline.log, self.pipeline.extension)
+            if file.number > place.segment + 1
+        ]
+        if later and not follower.behind(
+            place.segment,
+            place.trx,
+            count_max=1,
+            size_max=SEGMENTS_BYTES_MAX,
+            reads_open=True,
+        ):
+            raise missing(
+                self.pipeline.log, place.segment, later[0], extension=self.pipeline.extension
+            )
+        return found
+
+    def _read(
+        self,
+        opener: SegmentOpener,
+        file: SegmentFile,
+        progress: Progress,
+        changelogs: Changelogs,
+        sink: Sink,
+        stop: Callable[[], bool],
+    ) -> Progress:
+        try:
+            segment = opener.open(file)
+        except FileMissing:
+            return progress  # closed and removed since it was found: our own link is there
+        with segment:
+            progress = replace(progress, place=_entered(segment, progress.place))
+            return SegmentWalk(
+                segment,
+                progress,
+                changelogs,
+                sink,
+                options=ImageOptions(
+                    marks=self._settings.mark_updates, skips=self._settings.skip_before_update
+                ),
+                position_text=self.pipeline.position_text,
+                where_of=self._facts.place,
+                on_emptied=self._note_emptied,
+            ).run(is_done=segment.is_closed and not file.is_open, stop=stop)
+
+    def _note_emptied(self, table: TableName) -> None:
+        self._warn_if_wanted(
+            f"Detected TRUNCATE on a table! The changelog of {table} has a row of dml_type 0: the "
+            "rows before it are gone"
+        )
+
+    def _move_idle(self, state: State, progress: Progress, server: SourceServer) -> Progress:
+        """Note how far the source was read while nothing of ours came."""
+        log, place = load_state(self.pipeline.log), progress.place
+        if log is None or log.log_id != place.log_id or log.end.trx != place.trx:
+            return progress
+        position = self.pipeline.position_text(log.end.position)
+        if position == place.position:
+            return progress
+        moved = behind(place, segment=place.segment, trx=place.trx, position=position)
+        self.session.begin()
+        state.check_place(place)
+        state.move(moved)
+        state.put_position(server.number, *self._facts.place(position), in_files=server.has_files)
+        self.session.commit()
+        return replace(progress, place=moved)
+
+    def _wait(self, follower: LogFollower, seconds: float, stop: Callable[[], bool]) -> None:
+        """Wait until there is more, or so long."""
+        ends_s = self._clock.monotonic_s() + seconds
+        while not stop() and (left_s := ends_s - self._clock.monotonic_s()) > 0:
+            waited_s = min(left_s, STOP_CHECK_S)
+            begun_s = self._clock.monotonic_s()
+            follower.wait(waited_s)
+            if self._clock.monotonic_s() - begun_s < waited_s * 0.9:
+                return
+
+
+def _entered(segment: Segment, place: Place) -> Place:
+    """The place in this segment's log. Raises LogOther, LogBegins."""
+    log_id = segment.header.log_id
+    if not place.log_id:
+        place = replace(place, log_id=log_id, trx=0)
+    if place.log_id != log_id:
+        raise LogOther(
+            f"the state says how far the change log {place.log_id} is read, and this one is "
+            f"{log_id}",
+            hint="Name the destination of this log; or begin anew: `penstock flexcdc --ini FILE "
+            "setup --force`, and read the tables again.",
+            expected=place.log_id,
+            actual=log_id,
+        )
+    if segment.start.trx > place.trx:
+        raise LogBegins(
+            f"{segment.path.name} begins behind transaction {segment.start.trx}, and the log is "
+            f"read up to transaction {place.trx}: what is between is gone",
+            hint="Begin anew: `penstock flexcdc --ini FILE setup --force`, and read the tables "
+            "again.",
+            expected=place.trx,
+            actual=segment.start.trx,
+        )
+    return place
+
+
+def choices_of(types: Mapping[str, str], source: Engine) -> Choices:
+    """What is done about values that the destination cannot hold: an error, if nobody chose."""
+    chosen = parse_choices(types, source) if types else NO_CHOICES
+    return replace(chosen, everything=chosen.everything or ERROR)

@@ -1,0 +1,71 @@
+"""What a changelog needs to hold rows of a relation: the steps from the shape that it has. Pure.
+
+A changelog keeps all row images that it ever got, so a column never gets a type that holds less
+than the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from penstock.model import Relation
+from penstock.ports.changelog import GSN, OWN_COLUMNS
+
+
+class StepKind(StrEnum):
+    """What a step does."""
+
+    RENAME = "rename"
+    ADD = "add"
+    RETYPE = "retype"
+    DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One change of a changelog. column: its name now, of RENAME the old one.
+
+    to: the new name of RENAME. kind: the type of ADD and RETYPE. after: of ADD, the column before.
+    """
+
+    does: StepKind
+    column: str
+    to: str = ""
+    kind: str = ""
+    after: str = ""
+
+
+def steps(
+    shape: Mapping[str, str],
+    relation: Relation,
+    types: Sequence[str],
+    *,
+    same: Callable[[str, str], bool],
+    holds: Callable[[str, str], bool],
+    drops: bool,
+) -> list[Step]:
+    """The steps from a changelog's shape to one that holds the relation's rows.
+
+    shape: its columns with their types. types: those that the relation's columns get. drops: also
+    drop columns that the relation does not have; otherwise they stay, for rows from before.
+    """
+    now = {name: kind for name, kind in shape.items() if name not in OWN_COLUMNS}
+    wanted = {column.name for column in relation.columns}
+    found: list[Step] = []
+    before = GSN
+    for column, kind in zip(relation.columns, types, strict=True):
+        old = next((name for name in column.was if name in now and name not in wanted), None)
+        if column.name not in now and old is not None:
+            found.append(Step(does=StepKind.RENAME, column=old, to=column.name))
+            now[column.name] = now.pop(old)
+        if column.name not in now:
+            found.append(Step(does=StepKind.ADD, column=column.name, kind=kind, after=before))
+        elif not same(now[column.name], kind) and not holds(now[column.name], kind):
+            found.append(Step(does=StepKind.RETYPE, column=column.name, kind=kind))
+        before = column.name
+    if drops:
+        gone = [name for name in now if name not in wanted]
+        found += [Step(does=StepKind.DROP, column=name) for name in gone]
+    return found

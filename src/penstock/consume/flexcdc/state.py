@@ -1,0 +1,292 @@
+"""The state tables: which tables are captured, how far the log is read, and the numbers given out.
+
+Every statement is one that all destinations understand. What moves the position is in the
+transaction of the rows (`writing.py`).
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.model import PenstockError, TableName
+from penstock.ports.changelog import ChangelogSession, StateNames
+
+ROWS_MAX = 500  # of one INSERT
+_READING = "reading FlexCDC's state"
+_WRITING = "writing FlexCDC's state"
+
+
+class StateMissing(PenstockError):
+    """The destination has no state tables: `setup` was not run."""
+
+    code = "FX01"
+
+
+class StateExists(PenstockError):
+    """`setup` found a state table; only with --force it begins anew."""
+
+    code = "FX02"
+
+
+class StateMoved(PenstockError):
+    """The stored place is not where this process left it: another one writes the same state."""
+
+    code = "FX03"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """How far a change log is read. log_id: empty before any was. segment: the last one read whole.
+
+    trx: the last transaction that is in the destination; position: where it ends, as printed.
+    """
+
+    log_id: str = ""
+    segment: int = -1
+    trx: int = 0
+    position: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mvlog:
+    """A captured table and the name of its changelog."""
+
+    table: TableName
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitOfWork:
+    """A row of mview_uow. gsn_hwm: the last number of a row image that the transaction has used."""
+
+    uow_id: int
+    commit_time: datetime.datetime | None
+    gsn_hwm: int
+
+
+class State:
+    """Reads and writes the state tables in the session's transaction."""
+
+    def __init__(self, session: ChangelogSession, names: StateNames) -> None:
+        self.session = session
+        self.names = names
+        self._tables = {
+            name: session.quoted(*names.table(getattr(names, name)))
+            for name in ("mvlogs", "binlog_consumer_status", "mview_uow", "place")
+        }
+
+    # -- setup -----------------------------------------------------------------------------------
+
+    def existing(self) -> list[str]:
+        """Those of the state tables that there are, by name."""
+        names = self.names
+        wanted = (names.binlog_consumer_status, names.mvlogs, names.mview_uow, names.place)
+        return [name for name in wanted if self.session.shape(names.table(name)) is not None]
+
+    def require(self) -> None:
+        """Raise StateMissing unless all of them are there."""
+        names = self.names
+        missing = {names.binlog_consumer_status, names.mvlogs, names.mview_uow, names.place}
+        missing -= set(self.existing())
+        if missing:
+            raise StateMissing(
+                f"the destination has no table {names.namespace}.{min(missing)}",
+                hint="Run `penstock flexcdc --ini FILE setup` first.",
+            )
+
+    def create(self, *, force: bool) -> None:
+        """Make the tables. force: drop those that are there first. Raises StateExists."""
+        there = self.existing()
+        if there and not force:
+            raise StateExists(
+                f"Table already exists:{there[0]}. Setup aborted! (use --force to ignore this "
+                "error)",
+                hint="With --force state and position begin anew; changelogs stay, and their "
+                "tables are captured again after add-table.",
+                table=there[0],
+            )
+        for name in there:
+            self.session.drop(self.names.table(name))
+        self.session.create_state(self.names)
+
+    # -- captured tables -------------------------------------------------------------------------
+
+    def mvlogs(self) -> list[Mvlog]:
+        """The tables that are captured."""
+        found = self.session.rows(
+            f"select table_schema, table_name, mvlog_name from {self._tables['mvlogs']}"
+            " where active_flag order by table_schema, table_name",
+            doing=_READING,
+        )
+        return [
+            Mvlog(
+                table=TableName(str(row["table_schema"]), str(row["table_name"])),
+                name=str(row["mvlog_name"]),
+            )
+            for row in found
+        ]
+
+    def put_mvlog(self, mvlog: Mvlog) -> None:
+        """Note that a table is captured."""
+        self.remove_mvlog(mvlog.table)
+        self.session.run(
+            f"insert into {self._tables['mvlogs']} (table_schema, table_name, mvlog_name)"
+            " values (%s, %s, %s)",
+            (*mvlog.table, mvlog.name),
+            doing=_WRITING,
+        )
+
+    def remove_mvlog(self, table: TableName) -> int:
+        """Note that it is not; how many rows there were."""
+        return self.session.run(
+            f"delete from {self._tables['mvlogs']} where table_schema = %s and table_name = %s",
+            tuple(table),
+            doing=_WRITING,
+        )
+
+    # -- numbers ---------------------------------------------------------------------------------
+
+    def last_unit(self) -> UnitOfWork:
+        """The newest row of mview_uow: numbers go on behind it."""
+        found = self.session.rows(
+            f"select uow_id, commit_time, gsn_hwm from {self._tables['mview_uow']}"
+            " order by uow_id desc limit 1",
+            doing=_READING,
+        )
+        if not found:
+            raise StateMissing(
+                f"{self.names.namespace}.{self.names.mview_uow} has no row: the last numbers are "
+                "not known",
+                hint=f"Put its newest row back: insert into {self._tables['mview_uow']} values "
+                "(UOW_ID, now(), GSN_HWM); with the highest numbers of all changelogs.",
+            )
+        row = found[0]
+        return UnitOfWork(
+            uow_id=int(row["uow_id"]), commit_time=row["commit_time"], gsn_hwm=int(row["gsn_hwm"])
+        )
+
+    def put_units(self, units: Sequence[UnitOfWork]) -> None:
+        """Add rows to mview_uow."""
+        self._insert("mview_uow", [(u.uow_id, u.commit_time, u.gsn_hwm) for u in units])
+
+    def _insert(self, table: str, rows: Sequence[tuple[object, ...]]) -> None:
+        for start in range(0, len(rows), ROWS_MAX):
+            some = rows[start : start + ROWS_MAX]
+            marks = ", ".join(f"({', '.join(['%s'] * len(row))})" for row in some)
+            self.session.run(
+                f"insert into {self._tables[table]} values {marks}",
+                [value for row in some for value in row],
+                doing=_WRITING,
+            )
+
+    # -- the place in the log --------------------------------------------------------------------
+
+    def place(self, *, lock: bool = False) -> Place:
+        """Where the log is read to. lock: until the transaction ends."""
+        found = self.session.rows(
+            f"select log_id, segment, trx, position from {self._tables['place']}"
+            + (" for update" if lock else ""),
+            doing=_READING,
+        )
+        if not found:
+            return Place()
+        row = found[0]
+        return Place(
+            log_id=str(row["log_id"]),
+            segment=int(row["segment"]),
+            trx=int(row["trx"]),
+            position=str(row["position"]),
+        )
+
+    def check_place(self, expected: Place) -> None:
+        """Lock the place, which must be the expected one. Raises StateMoved."""
+        found = self.place(lock=True)
+        is_new = not found.log_id and not expected.trx
+        if found != expected and not is_new:
+            raise StateMoved(
+                f"the state in {self.names.namespace} is at transaction {found.trx} of log "
+                f"{found.log_id or 'none'}, and was left at {expected.trx} of "
+                f"{expected.log_id or 'none'}",
+                hint="Another process writes to the same state: let one run; to begin anew, run "
+                "`penstock flexcdc --ini FILE setup --force`.",
+                expected=expected.trx,
+                actual=found.trx,
+            )
+
+    def move(self, place: Place) -> None:
+        """Store another place."""
+        values = (place.log_id, place.segment, place.trx, place.position)
+        moved = self.session.run(
+            f"update {self._tables['place']} set log_id = %s, segment = %s, trx = %s,"
+            " position = %s",
+            values,
+            doing=_WRITING,
+        )
+        if not moved:
+            self._insert("place", [values])
+
+    # -- binlog_consumer_status ------------------------------------------------------------------
+
+    def put_files(self, server_id: int, files: Iterable[tuple[str, int]]) -> None:
+        """Note the files that the server has; those that it has no more, read whole, go."""
+        table = self._tables["binlog_consumer_status"]
+        known = {
+            str(row["master_log_file"]): row
+            for row in self.session.rows(
+                f"select master_log_file, master_log_size, exec_master_log_pos from {table}"
+                " where server_id = %s",
+                (server_id,),
+                doing=_READING,
+            )
+        }
+        there = dict(files)
+        new = [(server_id, name, size, 0) for name, size in there.items() if name not in known]
+        self._insert("binlog_consumer_status", new)
+        for name, size in there.items():
+            if name in known and known[name]["master_log_size"] != size:
+                self._set_file(server_id, name, "master_log_size", size)
+        for name, row in known.items():
+            size, done = row["master_log_size"], row["exec_master_log_pos"]
+            if there and name not in there and (done or 0) >= (size or 0):
+                self.session.run(
+                    f"delete from {table} where server_id = %s and master_log_file = %s",
+                    (server_id, name),
+                    doing=_WRITING,
+                )
+
+    def put_position(self, server_id: int, file: str, offset: int, *, in_files: bool) -> None:
+        """Note how far a server's log is read.
+
+        in_files: earlier files are read whole then. Otherwise there is one row, whose file is the
+        position as it is printed.
+        """
+        table = self._tables["binlog_consumer_status"]
+        if not in_files:
+            self.session.run(
+                f"delete from {table} where server_id = %s", (server_id,), doing=_WRITING
+            )
+            self._insert("binlog_consumer_status", [(server_id, file, None, offset)])
+            return
+        if not self._set_file(server_id, file, "exec_master_log_pos", offset):
+            self._insert("binlog_consumer_status", [(server_id, file, offset, offset)])
+        self.session.run(
+            f"update {table} set exec_master_log_pos = master_log_size where server_id = %s"
+            " and master_log_file < %s and exec_master_log_pos < master_log_size",
+            (server_id, file),
+            doing=_WRITING,
+        )
+
+    def _set_file(self, server_id: int, file: str, column: str, value: int) -> int:
+        return self.session.run(
+            f"update {self._tables['binlog_consumer_status']} set {column} = %s"
+            " where server_id = %s and master_log_file = %s",
+            (value, server_id, file),
+            doing=_WRITING,
+        )
+
+
+def behind(place: Place, *, segment: int, trx: int, position: str) -> Place:
+    """The place further on in the same log."""
+    return replace(place, segment=segment, trx=trx, position=position)

@@ -1,0 +1,80 @@
+"""`penstock delete-lost-segment-links`: a consumer goes on behind a hole in its links."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.consume.lock import LOCK_FILE
+from penstock.consume.position import ConsumerState
+from penstock.consume.registration import LogPlace
+from penstock.host.files import DirectoryLocked
+from penstock.log import links
+from penstock.log.durable import read_durable
+from penstock.log.layout import list_segments
+from penstock.model import PenstockError
+
+FOUND = "Lost segment CDC links successfully removed."
+NOT_FOUND = "Lost segment CDC links were not found."
+
+
+class LostLinksLocked(PenstockError):
+    """The consumer whose links should be removed runs. fields: consumer, holder_pid."""
+
+    code = "CN14"
+    retry = "operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """What was removed of one consumer's links: numbers of segments, oldest first."""
+
+    consumer: str
+    segments: tuple[int, ...]
+
+    @property
+    def message(self) -> str:
+        """The published text."""
+        return FOUND if self.segments else NOT_FOUND
+
+
+def delete_lost_links(place: LogPlace, name: str) -> Lost:
+    """Remove every link below the last hole, and with any the saved state.
+
+    Where the log itself is further than the consumer's next link, its links were skipped up to now:
+    all go, and it begins with the next one. Raises LostLinksLocked; then nothing is changed.
+    """
+    directory, files = place.consumers / name, place.files
+    try:
+        lock = files.lock(directory, LOCK_FILE)
+    except DirectoryLocked as error:
+        pid = int(error.fields.get("holder_pid", 0))
+        raise LostLinksLocked(
+            "Failed to delete lost segment CDC links. Unable to acquire lock to lock CDC folder. "
+            f"Make sure a CDC app is shut down [dir={directory}, reason={error.message}]",
+            hint=f"End the consumer first: kill {pid or '<pid>'}; then run the same command again.",
+            consumer=name,
+            holder_pid=pid,
+        ) from error
+    try:
+        lost = [file.number for file in links.delete_lost(directory, place.extension, files)]
+        if _is_skipped_at_end(place, name):
+            rest = list_segments(directory, place.extension, files)
+            links.release(
+                directory, through=rest[-1].number, extension=place.extension, files=files
+            )
+            lost += [file.number for file in rest]
+        if lost:
+            ConsumerState(directory, files).drop()
+        return Lost(consumer=name, segments=tuple(lost))
+    finally:
+        lock.release()
+
+
+def _is_skipped_at_end(place: LogPlace, name: str) -> bool:
+    """Whether a segment behind the last link was closed without a link."""
+    directory = place.consumers / name
+    if not links.is_linking(directory, place.files):
+        return False  # disabled: what it has can still be read
+    durable = read_durable(place.log, place.files)
+    found = list_segments(directory, place.extension, place.files)
+    return durable is not None and bool(found) and durable.number > found[-1].number + 1

@@ -1,0 +1,125 @@
+"""What a consumer is told of tables before the events that need it.
+
+In this order: mappings, types, tables that appeared or changed, tables that are gone. What was told
+is saved after each callback, so that it is told once; after a crash perhaps again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from penstock.consume.api import CdcCache, CdcConsumer, CdcMapping, CdcType
+from penstock.consume.calls import called
+from penstock.consume.position import CACHES_FILE, MAPPINGS_FILE, TYPES_FILE, ConsumerState, Known
+from penstock.model import PenstockError, Relation, TableName
+
+Takes = Callable[[TableName], bool]
+
+
+class MetadataNotDrained(PenstockError):
+    """A metadata callback returned before it had read its iterator to the end."""
+
+    code = "CN04"
+    retry = "never"
+
+
+class Metadata:
+    """Tells one consumer of tables, and remembers what it was told."""
+
+    def __init__(self, consumer: CdcConsumer, state: ConsumerState, takes: Takes) -> None:
+        """takes: tables that the consumer wants. Raises ConsumerStateCorrupt."""
+        self._consumer = consumer
+        self._state = state
+        self._takes = takes
+        self._types: dict[str, int] = state.load_known(TYPES_FILE).told
+        self._mappings: dict[str, list[Any]] = state.load_known(MAPPINGS_FILE).told
+        self._caches: dict[str, list[Any]] = state.load_known(CACHES_FILE).told
+
+    def tell(self, relations: Iterable[Relation], gone: Iterable[str] = ()) -> bool:
+        """Tell what is new among these shapes; whether there was anything.
+
+        gone: names, `schema.table`, of tables that are not captured any more. Raises
+        MetadataNotDrained, ConsumerFailed.
+        """
+        wanted = [one for one in relations if self._takes(TableName(one.schema, one.name))]
+        told = self._tell_mappings(wanted)
+        told |= self._tell_types(wanted)
+        told |= self._tell_caches(wanted)
+        return self._tell_gone(frozenset(gone)) or told
+
+    def _tell_mappings(self, relations: list[Relation]) -> bool:
+        new = [
+            one
+            for one in relations
+            if self._mappings.get(str(one.source_id), (0, ""))[0] < one.version
+            or self._mappings[str(one.source_id)][1] != one.full_name
+        ]
+        items = [
+            CdcMapping(type_id=one.source_id, version=one.version, type_name=one.full_name)
+            for one in new
+        ]
+        self._mappings |= {str(one.source_id): [one.version, one.full_name] for one in new}
+        return self._told("on_mappings", "mappings", items, MAPPINGS_FILE, self._mappings)
+
+    def _tell_types(self, relations: list[Relation]) -> bool:
+        new = [one for one in relations if self._types.get(str(one.source_id), 0) < one.version]
+        items = [
+            CdcType(cache_id=one.source_id, table=one.full_name, version=one.version, relation=one)
+            for one in new
+        ]
+        self._types |= {str(one.source_id): one.version for one in new}
+        return self._told("on_types", "types", items, TYPES_FILE, self._types)
+
+    def _tell_caches(self, relations: list[Relation]) -> bool:
+        new = {}
+        for one in relations:  # the last version of each
+            known = [one.version, one.full_name]
+            if self._caches.get(str(one.source_id)) != known:
+                new[str(one.source_id)] = (known, one)
+        items = [_cache(one) for _, one in new.values()]
+        self._caches |= {number: known for number, (known, _) in new.items()}
+        return self._told("on_cache_change", "cache change", items, CACHES_FILE, self._caches)
+
+    def _tell_gone(self, gone: frozenset[str]) -> bool:
+        numbers = [number for number, known in self._caches.items() if known[1] in gone]
+        for number in numbers:
+            del self._caches[number]
+        items = [int(number) for number in numbers]
+        return self._told("on_cache_destroy", "cache destroy", items, CACHES_FILE, self._caches)
+
+    def _told(
+        self, callback: str, what: str, items: list[Any], file: str, told: Mapping[str, Any]
+    ) -> bool:
+        if not items:
+            return False
+        rest: Iterator[Any] = iter(items)
+        called(self._consumer, callback, rest)
+        if next(rest, None) is not None:
+            raise MetadataNotDrained(
+                _NOT_DRAINED[callback],
+                hint=f"Read the iterator of {type(self._consumer).__qualname__}.{callback} to its "
+                f"end, also what is not needed of the {what}; then start the consumer again.",
+                callback=callback,
+            )
+        self._state.save_known(file, Known(told=dict(told)))
+        return True
+
+
+_NOT_DRAINED = {
+    "on_mappings": "Consumer should handle all changed mappings",
+    "on_types": "Consumer should handle all changed types",
+    "on_cache_change": "Consumer should handle all cache change events",
+    "on_cache_destroy": "Consumer should handle all cache destroy events",
+}
+
+
+def _cache(relation: Relation) -> CdcCache:
+    names = tuple(column.name for column in relation.columns)
+    return CdcCache(
+        cache_id=relation.source_id,
+        table=relation.full_name,
+        columns=names,
+        key=tuple(names[at] for at in relation.key),
+        relation=relation,
+    )

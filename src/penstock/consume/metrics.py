@@ -1,0 +1,141 @@
+"""Metrics of a consumer: those that document 002 names, and the consumer's own.
+
+Kept in memory and written into the consumer's status file, from which the web interface exports
+them. Times are in milliseconds here, as published; the page for Prometheus has seconds.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+# Bounds of the published histograms, milliseconds.
+METADATA_BOUNDS_MS = (100, 500, 1000)
+CAPTURE_BOUNDS_MS = (5_000, 10_000, 15_000, 30_000, 60_000)
+SEGMENT_BOUNDS_MS = (25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 50_000)
+
+
+class Metric:
+    """A number that is set, added to, or asked for."""
+
+    kind = "gauge"
+
+    def __init__(self, help_text: str, value: Callable[[], float] | None = None) -> None:
+        """value: asked whenever the metrics are written; None: what was set."""
+        self.help_text = help_text
+        self.value: float = 0
+        self._asked = value
+
+    def set(self, value: float) -> None:
+        """Replace it."""
+        self.value = value
+
+    def add(self, value: float = 1) -> None:
+        """Add to it."""
+        self.value += value
+
+    def as_dict(self) -> dict[str, Any]:
+        """As the status file has it."""
+        value = self.value if self._asked is None else self._asked()
+        return {"kind": self.kind, "help": self.help_text, "value": value}
+
+
+class Counter(Metric):
+    """A number that only grows."""
+
+    kind = "counter"
+
+
+class Histogram:
+    """How many values were at or below each bound."""
+
+    def __init__(self, help_text: str, bounds: Sequence[float]) -> None:
+        """bounds: rising."""
+        self.help_text = help_text
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect.bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def as_dict(self) -> dict[str, Any]:
+        """As the status file has it; counts per bucket, the last one above all bounds."""
+        return {
+            "kind": "histogram",
+            "help": self.help_text,
+            "bounds": list(self.bounds),
+            "counts": list(self.counts),
+            "sum": self.total,
+        }
+
+
+_Kind = TypeVar("_Kind", Metric, Counter, Histogram)
+
+
+class MetricRegistry:
+    """Where a consumer makes metrics of its own, in `start`. A name is made once.
+
+    Names should be of letters, digits and _; Prometheus gets them with a prefix.
+    """
+
+    def __init__(self) -> None:
+        """None yet."""
+        self._metrics: dict[str, Metric | Histogram] = {}
+
+    def gauge(self, name: str, text: str = "", value: Callable[[], float] | None = None) -> Metric:
+        """A number that may fall; value: called whenever it is exported."""
+        return self._add(name, Metric(text, value))
+
+    def counter(self, name: str, text: str = "") -> Counter:
+        """A number that only grows."""
+        return self._add(name, Counter(text))
+
+    def histogram(self, name: str, bounds: Sequence[float], text: str = "") -> Histogram:
+        """Values by size; bounds: rising."""
+        return self._add(name, Histogram(text, bounds))
+
+    def _add(self, name: str, metric: _Kind) -> _Kind:
+        if not name.isidentifier() or not name.isascii():
+            raise ValueError(f"a metric's name is letters, digits and _, not {name!r}")
+        if name in self._metrics:
+            raise ValueError(f"there is a metric {name} already")
+        self._metrics[name] = metric
+        return metric
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every metric by its name."""
+        return {name: metric.as_dict() for name, metric in self._metrics.items()}
+
+
+class CdcMetrics:
+    """The metrics with published names, of one consumer."""
+
+    def __init__(self) -> None:
+        """All zero."""
+        self.registry = MetricRegistry()
+        gauge, histogram = self.registry.gauge, self.registry.histogram
+        self.current_segment = gauge("CurrentSegmentIndex", "Segment that is read.")
+        self.committed_segment = gauge("CommittedSegmentIndex", "Segment of the saved state.")
+        self.committed_offset = gauge(
+            "CommittedSegmentOffset", "Bytes of that segment before the saved state."
+        )
+        self.last_segment_time = gauge(
+            "LastSegmentConsumptionTime", "When the reading of a segment began, ms since 1970."
+        )
+        self.metadata_time = histogram(
+            "MetadataUpdateTime", METADATA_BOUNDS_MS, "Time of metadata callbacks, ms."
+        )
+        self.capture_time = histogram(
+            "EventCaptureTime",
+            CAPTURE_BOUNDS_MS,
+            "From the commit at the source to the consumer, of the last event of each call, ms.",
+        )
+        self.segment_time = histogram(
+            "SegmentConsumingTime", SEGMENT_BOUNDS_MS, "Time to read one segment, ms."
+        )
+        self.events = self.registry.counter("EventsCount", "Changes read, also of other tables.")
+        self.last_event_time = gauge("LastEventTime", "When an event was last read, ms since 1970.")

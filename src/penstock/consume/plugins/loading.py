@@ -1,0 +1,142 @@
+"""Finds the plugins that the settings name: modules and files, and the classes in them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from penstock.consume.plugins.base import CALLBACKS, Plugin, RowValues
+from penstock.model import PenstockError
+
+CLASS_DEFAULT = "FlexCDC_Plugin"
+
+
+class PluginNotFound(PenstockError):
+    """What `plugin` or `plugin_order` names cannot be imported, or is not there."""
+
+    code = "FX10"
+
+
+class PluginIncomplete(PenstockError):
+    """A plugin lacks one of the nine callbacks, or has something else under its name."""
+
+    code = "FX11"
+
+
+def load_plugins(
+    plugins: Sequence[str], order: Sequence[str], directory: Path
+) -> list[tuple[str, Plugin]]:
+    """The plugins in the order in which they are called, each with its name.
+
+    plugins: `module:attribute`, `module`, or a file `name.py`; a relative one is below directory,
+    which modules are looked for in as well. order: names of the classes, or attributes, to call;
+    without it, those that `plugins` names, and of a module alone the class FlexCDC_Plugin. A class
+    is called without arguments. Raises PluginNotFound, PluginIncomplete.
+    """
+    modules: list[ModuleType] = []
+    named: list[tuple[str, Any]] = []
+    for text in plugins:
+        place, _, attribute = text.partition(":")
+        module = _module(place.strip(), directory)
+        modules.append(module)
+        if attribute:
+            named.append((attribute, _attribute(module, attribute, text)))
+        elif not order:
+            named.append((CLASS_DEFAULT, _attribute(module, CLASS_DEFAULT, text)))
+    if order:
+        named = [(name, _ordered(name, dict(named), modules)) for name in order]
+    return [(name, _plugin(name, found)) for name, found in named]
+
+
+def row_values_of(plugin: Plugin, default: str) -> RowValues:
+    """What a plugin's rows hold: as it says itself, or as the settings do. Raises ValueError."""
+    return RowValues(getattr(plugin, "row_values", None) or default)
+
+
+def _module(place: str, directory: Path) -> ModuleType:
+    try:
+        if place.endswith(".py"):
+            return _from_file(directory / place)
+        if str(directory) not in sys.path:
+            sys.path.insert(0, str(directory))
+        return import_module(place)
+    except Exception as error:  # whatever a module of the user's does when it is imported
+        raise PluginNotFound(
+            f"plugin {place} cannot be imported: {type(error).__name__}: {error}",
+            hint="Write plugin = module:Class; the module is looked for in the folder of the ini "
+            "or pipeline file and among what is installed.",
+            plugin=place,
+        ) from error
+
+
+def _from_file(path: Path) -> ModuleType:
+    name = f"penstock_plugin_{path.stem}"
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no module")
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _attribute(module: ModuleType, name: str, text: str) -> Any:
+    found = getattr(module, name, None)
+    if found is None:
+        raise PluginNotFound(
+            f"plugin {text}: {module.__name__} has no {name}",
+            hint=f"Write plugin = {module.__name__}:Class with a class that it has.",
+            plugin=text,
+        )
+    return found
+
+
+def _ordered(name: str, named: dict[str, Any], modules: Sequence[ModuleType]) -> Any:
+    if name in named:
+        return named[name]
+    for module in modules:
+        found = getattr(module, name, None)
+        if found is not None:
+            return found
+    raise PluginNotFound(
+        f"plugin_order names {name}, which no module of plugin has",
+        hint="Correct plugin_order, or add the module that has it to plugin.",
+        plugin=name,
+    )
+
+
+def _plugin(name: str, found: Any) -> Plugin:
+    if isinstance(found, type):
+        try:
+            found = found()
+        except Exception as error:
+            raise PluginNotFound(
+                f"plugin {name} cannot be made: {type(error).__name__}: {error}",
+                hint="A plugin's class is called without arguments: give those that it has "
+                "defaults, and read settings in plugin_init.",
+                plugin=name,
+            ) from error
+    missing = [one for one in CALLBACKS if not callable(getattr(found, one, None))]
+    if missing:
+        raise PluginIncomplete(
+            f"plugin {name} lacks {', '.join(missing)}",
+            hint="Define all nine callbacks, or derive the class from "
+            "penstock.consume.plugins.PluginBase, which has them.",
+            plugin=name,
+            missing=missing,
+        )
+    try:
+        row_values_of(found, RowValues.PYTHON)
+    except ValueError as error:
+        raise PluginIncomplete(
+            f"plugin {name}: row_values is {found.row_values!r}",
+            hint=f"Set row_values to {' or '.join(repr(str(one)) for one in RowValues)}.",
+            plugin=name,
+        ) from error
+    plugin: Plugin = found
+    return plugin

@@ -1,0 +1,126 @@
+"""What a consumer remembers: the saved position and the tables it was told of.
+
+Each file is replaced whole, and synced, so that a crash leaves the old or the new one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from penstock.host import checkpoint
+from penstock.host.checkpoint import CheckpointCorrupt
+from penstock.host.faults import declare, point
+from penstock.host.files import REAL_FILES, FileMissing, Files
+from penstock.model import PenstockError
+
+declare(
+    "consume.state.before",
+    "consume.state.after",
+)
+
+_STATE = "state"
+POSITION_FILE = "cdc-wal-state.json"
+TYPES_FILE = "cdc-types-state.json"
+MAPPINGS_FILE = "cdc-mappings-state.json"
+CACHES_FILE = "cdc-caches-state.json"
+_Kind = TypeVar("_Kind")
+
+
+class ConsumerStateCorrupt(PenstockError):
+    """A state file of a consumer does not hold what was written to it. fields: path."""
+
+    code = "CN02"
+    retry = "operator"
+
+
+class StateOfOtherLog(PenstockError):
+    """A consumer's state belongs to another change log. fields: expected, actual."""
+
+    code = "CN03"
+    retry = "operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """A place in a log: behind row `gsn` of `segment`, and behind what else is read there.
+
+    markers: how many of the segment's TRUNCATE and RELOAD markers at this gsn are done: several
+    may stand between two rows. entries: how much of what follows is read: 1 between the two events
+    of an update that changes the key; with batches, so many of a run. unit: which of them, as the
+    callback's name; empty without any. log_id: of the log; empty
+    while it has none.
+    """
+
+    segment: int
+    gsn: int
+    markers: int = 0
+    entries: int = 0
+    unit: str = ""
+    log_id: str = ""
+
+    def __str__(self) -> str:
+        """As messages have it."""
+        return f"({self.segment}, {self.gsn}, {self.entries})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What one of the metadata files holds: what the consumer was told, by the table's id."""
+
+    told: dict[str, Any] = field(default_factory=dict)
+
+
+class ConsumerState:
+    """The state files of one consumer, below `cdc/<consumer>/state/`."""
+
+    def __init__(self, directory: Path, files: Files = REAL_FILES) -> None:
+        """directory: the consumer's. Nothing is read yet."""
+        self.directory = directory / _STATE
+        self._files = files
+
+    def load(self) -> Position | None:
+        """The saved position; None where nothing was saved. Raises ConsumerStateCorrupt."""
+        return self._load(POSITION_FILE, Position)
+
+    def save(self, position: Position) -> None:
+        """Replace the saved position, durably."""
+        point("consume.state.before")
+        self._save(POSITION_FILE, position)
+        point("consume.state.after")
+
+    def drop(self) -> bool:
+        """Forget the saved position; whether there was one."""
+        path = self.directory / POSITION_FILE
+        try:
+            self._files.unlink(path)
+        except FileMissing:
+            return False
+        self._files.fsync_directory(self.directory)
+        return True
+
+    def load_known(self, name: str) -> Known:
+        """What a metadata file says was told. Raises ConsumerStateCorrupt."""
+        return self._load(name, Known) or Known()
+
+    def save_known(self, name: str, known: Known) -> None:
+        """Replace a metadata file, durably."""
+        self._save(name, known)
+
+    def _load(self, name: str, kind: type[_Kind]) -> _Kind | None:
+        path = self.directory / name
+        try:
+            return checkpoint.load(path, kind, self._files)
+        except CheckpointCorrupt as error:
+            raise ConsumerStateCorrupt(
+                f"the consumer's state file {path} is damaged: {error.message}",
+                hint="Put the file back from a copy; or let the consumer begin anew: "
+                f"penstock consumers remove FILE {path.parent.parent.name} --yes, then "
+                "penstock consumers add FILE with its name.",
+                path=str(path),
+            ) from error
+
+    def _save(self, name: str, state: Any) -> None:
+        self._files.make_directory(self.directory)
+        checkpoint.save(self.directory / name, state, self._files)

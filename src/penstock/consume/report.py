@@ -1,0 +1,149 @@
+"""What a consumer's process tells of itself: its metrics, and `run/consume-NAME.json`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from penstock.codec.ckt import FrameKind
+from penstock.consume.metrics import CdcMetrics, MetricRegistry
+from penstock.consume.position import Position
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.files import REAL_FILES, Files
+from penstock.host.status_file import StatusFile
+from penstock.log.segment import Segment
+
+
+def status_path(run_directory: Path, name: str) -> Path:
+    """The status file of a consumer."""
+    return run_directory / f"consume-{name}.json"
+
+
+class Report:
+    """Keeps a consumer's metrics and writes its status file, once a second at most.
+
+    saved, read: gsn of the saved position and of the last change given out. metrics: the published
+    ones; own_metrics: what the consumer made.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run_directory: Path,
+        *,
+        files: Files = REAL_FILES,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """name: of the consumer."""
+        self.metrics = CdcMetrics()
+        self.own_metrics = MetricRegistry()
+        self._name = name
+        self._clock = clock
+        self._file = StatusFile(status_path(run_directory, name), files=files, clock=clock)
+        self._state = "starting"
+        self._mode = "passive"
+        self._read: Position | None = None
+        self._saved: Position | None = None
+        self._commit_time_us = 0
+        self._segment_s = 0.0
+
+    def mode(self, mode: str) -> None:
+        """active: it has the lock; passive: it waits for it."""
+        self._mode = mode
+        if mode == "active":
+            self.write()
+
+    def loaded(self, saved: Position | None) -> None:
+        """The state was loaded."""
+        self._read = self._saved = saved
+        self.metrics.committed_segment.set(-1 if saved is None else saved.segment)
+        self.write()
+
+    def segment_began(self, place: Position) -> None:
+        """A segment is read from now on, from this place."""
+        self._read = self._read or place
+        self.metrics.current_segment.set(place.segment)
+        self.metrics.last_segment_time.set(self._clock.now_us() // 1000)
+
+    def segment_ended(self, seconds: float) -> None:
+        """A closed segment was read to its end."""
+        self.metrics.segment_time.observe(seconds * 1000)
+
+    def metadata_told(self, seconds: float) -> None:
+        """Callbacks for metadata took so long."""
+        self.metrics.metadata_time.observe(seconds * 1000)
+
+    def given(self, read: Position, segment: Segment) -> None:
+        """The consumer was called and has read so far."""
+        now_us = self._clock.now_us()
+        if self._counted(read):
+            self.metrics.last_event_time.set(now_us // 1000)
+        if read.gsn == segment.end.gsn and segment.end.commit_time_us:
+            self._commit_time_us = segment.end.commit_time_us
+            late_us = max(0, now_us - segment.end.commit_time_us)
+            self.metrics.capture_time.observe(late_us / 1000)
+        self.shown("reading")
+
+    def moved(self, read: Position) -> None:
+        """The position went over changes that the consumer does not want."""
+        self._counted(read)
+
+    def _counted(self, read: Position) -> int:
+        """Note the position; how many changes lie between it and the last one."""
+        count = 0 if self._read is None else max(0, read.gsn - self._read.gsn)
+        self.metrics.events.add(count)
+        self._read = read
+        return count
+
+    def saved(self, saved: Position, segment: Segment) -> None:
+        """A position was saved, in this segment."""
+        self._saved = saved
+        self.metrics.committed_segment.set(saved.segment)
+        self.metrics.committed_offset.set(bytes_before(saved.gsn, segment))
+
+    def shown(self, state: str) -> None:
+        """Say what it is doing: the file is written when it is time."""
+        is_news = state != self._state and state == "paused"
+        self._state = state
+        if is_news or self._file.due():
+            self.write()
+
+    def write(self) -> None:
+        """Write the file now."""
+        self._file.write(self._facts())
+
+    def ended(self, error: dict[str, Any] | None = None) -> None:
+        """The process ends: with this error, or in order. Says nothing where another one works."""
+        if self._mode == "passive":
+            return
+        self._state = "failed" if error else "stopped"
+        self._file.write({**self._facts(), "error": error})
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "name": self._name,
+            "pid": os.getpid(),
+            "state": self._state,
+            "mode": self._mode,
+            "segment": None if self._read is None else self._read.segment,
+            "read": None if self._read is None else self._read.gsn,
+            "saved": None if self._saved is None else self._saved.gsn,
+            "commit_time_us": self._commit_time_us,
+            "updated_us": self._clock.now_us(),
+            "metrics": self.metrics.registry.as_dict(),
+            "own_metrics": self.own_metrics.as_dict(),
+            "error": None,
+        }
+
+
+def bytes_before(gsn: int, segment: Segment) -> int:
+    """Bytes of the segment before the first frame with a row behind this one."""
+    if gsn >= segment.end.gsn:
+        return segment.size_bytes
+    behind = [
+        entry.offset_bytes
+        for entry in segment.entries
+        if entry.kind == FrameKind.ROWS and entry.gsn_last > gsn
+    ]
+    return min(behind, default=0)

@@ -1,0 +1,198 @@
+"""The rows that a consumer of `start = "snapshot"` gets before its first change.
+
+They are a small log of their own in the folder `snapshot` of the consumer's directory: inserts, as
+they were in front of one position of the source. READY.json says where the pipeline's log goes on
+behind them. The consumer's saved position is one of that small log until it is past it, then the
+folder goes. Not here: reading the rows (`penstock.control.consumer_snapshot`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.consume.position import ConsumerState, Position
+from penstock.host import checkpoint
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.faults import declare, point
+from penstock.host.files import REAL_FILES, Files
+from penstock.log.change_tables import EMPTYING
+from penstock.log.durable import read_durable
+from penstock.log.layout import SegmentFile, list_segments, open_name, segment_name
+from penstock.log.segment import Segment
+from penstock.log.state import load_state
+from penstock.log.tail import SegmentOpener
+
+if TYPE_CHECKING:
+    from penstock.consume.registration import LogPlace
+
+declare("consume.snapshot.made", "consume.snapshot.placed", "consume.snapshot.ready")
+
+FOLDER = "snapshot"
+WANTED_FILE = "WANTED.json"
+MADE_FILE = "MADE.json"
+READY_FILE = "READY.json"
+WAIT_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A snapshot whose rows are all there.
+
+    log_id: of its small log. ordinal: the position in front of which the rows are. begin: where the
+    pipeline's log goes on; None while the log is not that far.
+    """
+
+    log_id: str
+    ordinal: str  # a number that JSON readers may not hold
+    begin: Position | None = None
+
+
+class Snapshot:
+    """The folder of one consumer."""
+
+    def __init__(self, directory: Path, files: Files = REAL_FILES) -> None:
+        """directory: the consumer's. Nothing is read yet."""
+        self.folder = directory / FOLDER
+        self._directory = directory
+        self._files = files
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it has to be made, or placed, before the consumer can begin."""
+        return self._files.exists(self.folder / WANTED_FILE)
+
+    def want(self) -> None:
+        """Ask for one."""
+        self._files.make_directory(self.folder)
+        checkpoint.save(self.folder / WANTED_FILE, {}, self._files)
+
+    def clear(self) -> None:
+        """Remove what a crash left of one that was not whole."""
+        self._remove_but(WANTED_FILE)
+
+    def _remove_but(self, kept: str) -> None:
+        for name in self._files.listdir(self.folder):
+            if name != kept:
+                self._files.unlink(self.folder / name)
+
+    def made(self) -> Made | None:
+        """What is known of its rows, when all are there."""
+        return checkpoint.load(self.folder / MADE_FILE, Made, self._files)
+
+    def save_made(self, made: Made) -> None:
+        """All rows are there, durably."""
+        checkpoint.save(self.folder / MADE_FILE, made, self._files)
+        point("consume.snapshot.made")
+
+    def begin(self, made: Made) -> None:
+        """Have the consumer begin with it: its saved position first, which may be repeated."""
+        point("consume.snapshot.placed")
+        start = Position(segment=0, gsn=0, log_id=made.log_id)
+        ConsumerState(self._directory, self._files).save(start)
+        point("consume.snapshot.ready")
+        checkpoint.save(self.folder / READY_FILE, made, self._files)
+        self._files.unlink(self.folder / WANTED_FILE)
+
+    def pending(self, saved: Position | None) -> Made | None:
+        """The snapshot that a saved position is in; one that it is past is removed."""
+        made = checkpoint.load(self.folder / READY_FILE, Made, self._files)
+        if made is None:
+            return None
+        if saved is not None and saved.log_id == made.log_id:
+            return made
+        self.remove()
+        return None
+
+    def segments(self, number: int, extension: str) -> list[SegmentFile]:
+        """Its segments from this number on."""
+        found = list_segments(self.folder, extension, self._files)
+        return [file for file in found if file.number >= number]
+
+    def remove(self) -> None:
+        """Nobody needs it any more: READY.json last, which says that it is one to be removed."""
+        self._remove_but(READY_FILE)
+        self._files.unlink(self.folder / READY_FILE)
+
+
+def place_behind(
+    place: LogPlace,
+    directory: Path,
+    after: Position,
+    ordinal: int,
+    *,
+    stop: Callable[[], bool],
+    clock: Clock = REAL_CLOCK,
+) -> Position | None:
+    """The place in the log in front of the first transaction at or behind a position of the source.
+
+    after: a place before that. Waits until the log is that far; None when asked to stop meanwhile.
+    Raises SegmentCorrupt, FileMissing.
+    """
+    opener = SegmentOpener(place.extension, place.files)
+    number = after.segment
+    while not stop():
+        file = _segment(place, directory, number)
+        if file is not None:
+            with opener.open(file) as segment:
+                found = _in_segment(segment, ordinal)
+                if found is not None:
+                    return found
+                if segment.is_closed:
+                    number += 1
+                    continue
+        elif found := _at_end(place, number, ordinal):
+            return found
+        clock.sleep(WAIT_S)
+    return None
+
+
+def _at_end(place: LogPlace, number: int, ordinal: int) -> Position | None:
+    """In front of a segment that is not begun, where the log without it is that far already.
+
+    A source where nothing happens moves the log's end, and no segment is begun for that.
+    """
+    state = load_state(place.log, place.files)
+    if state is None or state.number_next != number or state.end.position < ordinal:
+        return None
+    return Position(segment=number, gsn=state.end.gsn, log_id=state.log_id)
+
+
+def _segment(place: LogPlace, directory: Path, number: int) -> SegmentFile | None:
+    """A segment by its link, its name in the log, or what is durable of the open one."""
+    name = segment_name(number, place.extension)
+    for path in (directory / name, place.log / name):
+        if place.files.exists(path):
+            return SegmentFile(number=number, path=path)
+    durable = read_durable(place.log, place.files)
+    if durable is None or durable.number != number:
+        return None
+    path = place.log / open_name(number, place.extension)
+    if not place.files.exists(path):
+        return None
+    return SegmentFile(number=number, path=path, is_open=True, durable=durable)
+
+
+def _in_segment(segment: Segment, ordinal: int) -> Position | None:
+    """The place, if it is in this segment or at its end; None: the log may go on before it."""
+    first = segment.transactions.first_from(ordinal)
+    if first > segment.transactions.last and segment.end.position < ordinal:
+        return None
+    gsn = segment.start.gsn
+    for entry in segment.row_frames():
+        if entry.trx_last < first:
+            gsn = max(gsn, entry.gsn_last)
+        elif entry.trx_first < first:
+            batch = segment.read_rows(entry).batch
+            earlier = batch.column("trx").to_numpy() < first
+            gsn = max(gsn, int(batch.column("gsn").to_numpy()[earlier].max()))
+    done = [
+        marker
+        for marker in segment.markers()
+        if marker.kind in EMPTYING and marker.gsn == gsn and marker.trx < first
+    ]
+    return Position(
+        segment=segment.number, gsn=gsn, markers=len(done), log_id=segment.header.log_id
+    )

@@ -1,0 +1,270 @@
+"""What a pipeline's consumers are at: read from their files, the log, and for the load the target.
+
+Nothing here asks a consumer's process: what it saved is true whether it runs or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.consume.events import events_of
+from penstock.consume.lock import LOCK_FILE
+from penstock.consume.position import ConsumerState, ConsumerStateCorrupt, Position
+from penstock.consume.report import bytes_before, status_path
+from penstock.control.consumers import log_place
+from penstock.control.log_facts import outstanding_commit_us, read_log_end
+from penstock.control.running import processes
+from penstock.host.checkpoint import CheckpointCorrupt
+from penstock.host.clock import REAL_CLOCK
+from penstock.host.errors import ConnectFailed
+from penstock.host.files import REAL_FILES, FileMissing
+from penstock.host.process import holder_of, process_alive
+from penstock.log import links
+from penstock.log.layout import SegmentFile, list_segments
+from penstock.log.segment import list_begun_segments, open_segment
+from penstock.ports.config import Config
+from penstock.ports.consumer_config import TARGET_NAME
+from penstock.ports.lag import LogEnd
+from penstock.ports.progress import open_progress
+
+NAME = "penstock consumers"
+
+
+class ConsumerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a consumer's process wrote of itself last; see `penstock.consume.report`."""
+
+    state: str = ""
+    mode: str = "active"
+    pid: int = 0
+    read: int | None = None
+    commit_time_us: int = 0
+    updated_us: int = 0
+    metrics: dict[str, Any] = msgspec.field(default_factory=dict)
+    own_metrics: dict[str, Any] = msgspec.field(default_factory=dict)
+    error: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerLine:
+    """One consumer. state: reading, waiting, paused, stopped, failed, disabled, ...
+
+    pid: of its process, 0 without one. segment, saved: of the saved position, gsn; read: gsn of the
+    last event given out. lag_*: from the saved position to the end of the log; None: not known.
+    links, link_bytes: its segments; held_bytes: of those that nobody else has. error: what ended
+    it, with its next command in hint. is_configured: the pipeline file has it.
+    """
+
+    name: str
+    state: str
+    enabled: bool = True
+    pid: int = 0
+    segment: int | None = None
+    saved: int | None = None
+    read: int | None = None
+    lag_events: int | None = None
+    lag_bytes: int | None = None
+    lag_seconds: float | None = None
+    links: int = 0
+    link_bytes: int = 0
+    held_bytes: int = 0
+    size_bytes_max: int | None = None
+    is_configured: bool = True
+    is_paused: bool = False
+    error: str = ""
+    hint: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As `penstock consumers ls --json` prints it."""
+        return {
+            "consumer": self.name,
+            "state": self.state,
+            "enabled": self.enabled,
+            "pid": self.pid,
+            "segment": self.segment,
+            "saved": self.saved,
+            "read": self.read,
+            "lag_events": self.lag_events,
+            "lag_bytes": self.lag_bytes,
+            "lag_seconds": self.lag_seconds,
+            "links": self.links,
+            "link_bytes": self.link_bytes,
+            "held_bytes": self.held_bytes,
+            "size_bytes_max": self.size_bytes_max,
+            "configured": self.is_configured,
+            "error": self.error,
+            "hint": self.hint,
+        }
+
+
+def consumer_lines(config: Config, *, with_target: bool = True) -> tuple[ConsumerLine, ...]:
+    """Every consumer of the file or the directory, sorted; first the load, as `target`.
+
+    with_target: False asks no server, and leaves the load out.
+    """
+    end = read_log_end(config)
+    known = links.registered_consumers(config.layout.consumers)
+    names = sorted({*known, *config.consumers})
+    lines = [_line(config, name, end, is_known=name in known) for name in names]
+    if with_target and config.has_target and config.pipeline.mode.has_change:
+        lines.insert(0, _target_line(config, end))
+    return tuple(lines)
+
+
+def read_report(config: Config, name: str) -> ConsumerReport:
+    """What its process wrote last; empty where it never did."""
+    try:
+        data = REAL_FILES.read_whole(status_path(config.layout.run, name))
+        return msgspec.json.decode(data, type=ConsumerReport)
+    except (FileMissing, msgspec.DecodeError):  # a crash of the machine may empty it
+        return ConsumerReport()
+
+
+def _line(config: Config, name: str, end: LogEnd, *, is_known: bool) -> ConsumerLine:
+    is_configured = name in config.consumers
+    if not is_known:
+        return ConsumerLine(name=name, state="not registered", enabled=False)
+    try:
+        return _known_line(config, name, end, is_configured=is_configured)
+    except (CheckpointCorrupt, ConsumerStateCorrupt) as error:
+        return ConsumerLine(
+            name=name,
+            state="failed",
+            is_configured=is_configured,
+            error=error.message,
+            hint=error.hint,
+        )
+
+
+def _known_line(config: Config, name: str, end: LogEnd, *, is_configured: bool) -> ConsumerLine:
+    place = log_place(config)
+    directory = place.consumers / name
+    settings = links.load_consumer(directory) or links.Consumer()
+    saved = ConsumerState(directory).load()
+    report = read_report(config, name)
+    pid = holder_of(directory / LOCK_FILE) or _program(report)
+    held = list_segments(directory, place.extension)
+    enabled = links.is_linking(directory)
+    sizes = [_stat(file.path) for file in held]
+    error = report.error if not pid else None
+    return ConsumerLine(
+        name=name,
+        state=_state(settings, report, pid, enabled),
+        enabled=enabled,
+        pid=pid,
+        segment=None if saved is None else saved.segment,
+        saved=None if saved is None else saved.gsn,
+        read=report.read,
+        lag_events=None if saved is None else max(0, end.end.gsn - saved.gsn),
+        lag_bytes=None if saved is None else _bytes_behind(config, held, saved),
+        lag_seconds=None if saved is None else _seconds_behind(config, held, saved, end),
+        links=len(held),
+        link_bytes=sum(size for size, _ in sizes),
+        held_bytes=sum(size for size, names in sizes if names == 1),
+        size_bytes_max=settings.size_bytes_max,
+        is_configured=is_configured,
+        is_paused=settings.paused,
+        error="" if error is None else str(error.get("error", "")),
+        hint="" if error is None else str(error.get("hint", "")),
+    )
+
+
+def _state(settings: links.Consumer, report: ConsumerReport, pid: int, enabled: bool) -> str:
+    if settings.start:
+        return "being registered"
+    if settings.paused:
+        return "paused"
+    if pid:
+        return report.state if report.pid == pid and report.state else "starting"
+    if report.state == "failed":
+        return "failed"
+    return "stopped" if enabled else "disabled"
+
+
+def _program(report: ConsumerReport) -> int:
+    """The process of somebody's program that runs the consumer; 0 when none does."""
+    has_ended = report.state in ("", "stopped", "failed") or report.mode == "passive"
+    return report.pid if not has_ended and process_alive(report.pid) else 0
+
+
+def _stat(path: Path) -> tuple[int, int]:
+    """Size, and how many names the file has; nothing for one that is gone."""
+    with suppress(FileNotFoundError):
+        found = path.stat()
+        return found.st_size, found.st_nlink
+    return 0, 0
+
+
+def _behind(config: Config, held: Sequence[SegmentFile], saved: Position) -> list[SegmentFile]:
+    """The segments with something behind a position: links, and the open one."""
+    opened = list_begun_segments(config.layout.log, log_place(config).extension)
+    return sorted(file for file in (*held, *opened) if file.number >= saved.segment)
+
+
+def _bytes_behind(config: Config, held: Sequence[SegmentFile], saved: Position) -> int:
+    total = 0
+    for file in _behind(config, held, saved):
+        with suppress(FileMissing):  # closed, or removed, meanwhile
+            if file.number > saved.segment:
+                total += _stat(file.path)[0]
+                continue
+            with open_segment(file.path, extension=log_place(config).extension) as segment:
+                total += max(0, segment.size_bytes - bytes_before(saved.gsn, segment))
+    return total
+
+
+def _seconds_behind(
+    config: Config, held: Sequence[SegmentFile], saved: Position, end: LogEnd
+) -> float | None:
+    """Since the commit of the first event behind the saved position; 0.0 when there is none."""
+    if end.end.gsn <= saved.gsn:
+        return 0.0
+    for file in _behind(config, held, saved):
+        with (
+            suppress(FileMissing),
+            open_segment(file.path, extension=log_place(config).extension) as segment,
+        ):
+            for piece in events_of(
+                segment, takes=lambda _: True, gsn_after=saved.gsn, keep_binary=True
+            ):
+                for event in piece.events:
+                    committed_s: float = event.commit_time.timestamp()
+                    return max(0.0, round(REAL_CLOCK.now_us() / 1e6 - committed_s, 3))
+    return None  # a hole: what comes next is not there
+
+
+def _target_line(config: Config, end: LogEnd) -> ConsumerLine:
+    """The load: the names in `log/` are its links, the target's progress is its saved state."""
+    held = list_segments(config.layout.log, log_place(config).extension)
+    sizes = [_stat(file.path) for file in held]
+    pid = next((one.pid for one in processes(config) if one.name == "load"), 0)
+    line = ConsumerLine(
+        name=TARGET_NAME,
+        state="running" if pid else "stopped",
+        pid=pid,
+        links=len(held),
+        link_bytes=sum(size for size, _ in sizes),
+        held_bytes=sum(size for size, names in sizes if names == 1),
+    )
+    try:
+        with closing(open_progress(config.target.url, application_name=NAME)) as target:
+            applied = target.read_applied()
+    except ConnectFailed as error:
+        return replace(line, error=error.message, hint=error.hint)
+    waiting_us = outstanding_commit_us(config, applied)
+    late = 0.0 if waiting_us is None else (REAL_CLOCK.now_us() - waiting_us) / 1e6
+    behind = sum(_stat(file.path)[0] for file in held if file.number > applied.segment)
+    return replace(
+        line,
+        segment=applied.segment,
+        saved=applied.gsn,
+        read=applied.gsn,
+        lag_events=max(0, end.end.gsn - applied.gsn),
+        lag_bytes=behind,
+        lag_seconds=max(0.0, round(late, 3)),
+    )

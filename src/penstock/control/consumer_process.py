@@ -1,0 +1,158 @@
+"""`penstock consume`: one consumer as a process of its own, and `penstock.consume.run` inside one.
+
+Wires the configuration and the class to the application.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from penstock.consume.api import CdcConsumer
+from penstock.consume.application import Application, ApplicationOptions
+from penstock.consume.classes import check_consumer, make_consumer
+from penstock.consume.report import Report
+from penstock.control.config import load_config
+from penstock.control.consumer_snapshot import ensure_snapshot
+from penstock.control.consumers import configured, log_place, register_configured
+from penstock.control.diagnostics import diagnostics_to
+from penstock.control.stopping import StopRequest, stop_on_signals
+from penstock.control.table_requests import removed_tables
+from penstock.host.files import REAL_FILES
+from penstock.log import links
+from penstock.model import PenstockError, TableName
+from penstock.model.patterns import Selection
+from penstock.ports.config import Config
+from penstock.ports.consumer_config import ConsumerSection
+
+logger = structlog.get_logger()
+
+
+class NothingToConsume(PenstockError):
+    """A consumer of a pipeline of mode data, which has no changes."""
+
+    code = "CN13"
+    retry = "never"
+
+
+def consume(config: Config, name: str, *, standby: bool = False, checked: bool = False) -> None:
+    """Run one consumer of the file until a signal comes, or it is not alive any more.
+
+    standby: wait until no other process runs it. checked: `penstock run` gathers the messages.
+    Raises ConsumerUnknown, NothingToConsume, and all that ends a consumer.
+    """
+    stop = StopRequest()
+    with ExitStack() as stack:
+        stack.enter_context(stop_on_signals(stop))
+        section = configured(config, name)
+        REAL_FILES.make_directory(config.layout.run)
+        if checked:
+            sys.stdout = sys.stderr  # what the class prints goes where its messages go
+        else:
+            path = config.layout.run / f"consume-{name}.log"
+            stack.enter_context(diagnostics_to(path, verbose=True))
+        _run(config, name, section, None, stop, standby=standby)
+
+
+def run(
+    file: str | Path,
+    name: str,
+    consumer: CdcConsumer | None = None,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    standby: bool = False,
+) -> None:
+    """Run one consumer of a pipeline inside this program; returns when stop() says so.
+
+    file: the pipeline file; name: of its section [consumers.NAME]. consumer: given in place of
+    the class that the section names. stop: called again and again, from this thread; no signal
+    handler is set. standby: wait until no other process runs it. Raises PenstockError.
+    """
+    config = load_config(Path(file))
+    REAL_FILES.make_directory(config.layout.run)
+    _run(config, name, configured(config, name), consumer, stop, standby=standby)
+
+
+def _run(
+    config: Config,
+    name: str,
+    section: ConsumerSection,
+    consumer: CdcConsumer | None,
+    stop: Callable[[], bool],
+    *,
+    standby: bool,
+) -> None:
+    if not config.pipeline.mode.has_change:
+        raise NothingToConsume(
+            "this pipeline is of mode data: there are no changes to consume",
+            hint='Set mode = "data+change" or "change" in the pipeline file.',
+        )
+    if consumer is None:
+        consumer = make_consumer(section.class_, section.options, beside=config.path.parent)
+    else:
+        check_consumer(consumer)
+    register_configured(config)
+    options = options_of(config, name, section, standby=standby)
+    ensure_snapshot(
+        config,
+        log_place(config),
+        name,
+        options.takes,
+        stop=stop,
+        lock_timeout_s=None if standby else options.lock_timeout_ms / 1000,
+    )
+    report = Report(name, config.layout.run)
+    directory = config.layout.consumers / name
+    application = Application(
+        consumer,
+        directory=directory,
+        log_directory=config.layout.log,
+        report=report,
+        options=options,
+        stop=stop,
+    )
+    try:
+        application.run()
+    except BaseException as error:
+        report.ended(_shown(error))
+        raise
+    report.ended()
+
+
+def options_of(
+    config: Config, name: str, section: ConsumerSection, *, standby: bool = False
+) -> ApplicationOptions:
+    """The application's options from the configuration."""
+    directory = config.layout.consumers / name
+    selection = Selection.parse(section.tables) if section.tables else None
+
+    def takes(table: TableName) -> bool:
+        return selection is None or selection.takes(table)
+
+    def is_held() -> bool:
+        known = links.load_consumer(directory)
+        return known is not None and known.paused
+
+    return ApplicationOptions(
+        takes=takes,
+        lock_timeout_ms=section.lock_timeout,
+        check_frequency_ms=section.check_frequency,
+        keep_binary=section.keep_binary,
+        standby=standby,
+        reads_open=config.change_loader.read_open_segment,
+        exit_when_done=config.change_extractor.exit_when_idle,
+        extension=config.change_loader.change_file_extension,
+        is_held=is_held,
+        gone=lambda: frozenset(".".join(table) for table in removed_tables(config)),
+    )
+
+
+def _shown(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, PenstockError):
+        return error.as_dict()
+    return {"code": "PS99", "error": f"unexpected {type(error).__name__}: {error}", "hint": ""}

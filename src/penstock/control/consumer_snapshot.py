@@ -1,0 +1,286 @@
+"""Reads the rows that a consumer of `start = "snapshot"` begins with, at one consistent point.
+
+With the planners and readers of the bulk load, into a small log in the consumer's directory
+(`consume/snapshot.py`). It begins anew when a table is rewritten meanwhile or the process dies;
+once all rows are there it only waits for the pipeline's log to be as far as the point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import structlog
+
+from penstock.codec.columns import transactions_batch
+from penstock.codec.copy_rows import cells_of, inserts
+from penstock.codec.lines import LineDialect
+from penstock.consume.lock import take_lock
+from penstock.consume.pieces import SNAPSHOT_KEY
+from penstock.consume.position import ConsumerState, Position
+from penstock.consume.registration import LogPlace
+from penstock.consume.snapshot import Made, Snapshot, place_behind
+from penstock.control.servers import source_tables
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.faults import declare, point
+from penstock.log.durable import read_durable
+from penstock.log.layout import list_segments
+from penstock.log.state import LogState, load_state
+from penstock.log.writer import Writer
+from penstock.model import FlushPoint, PenstockError, Relation, Run, TableDefinition, TableName
+from penstock.ports.bulk import BulkReader, ChunkTask, bulk_source
+from penstock.ports.config import Config
+from penstock.ports.planner import Planner, Point, PointUnfit, open_planner
+from penstock.ports.registry import part
+from penstock.ports.server_pair import ReadPlan
+from penstock.ports.tables import tables_at
+
+declare("consume.snapshot.rows")
+
+logger = structlog.get_logger(__name__)
+ATTEMPTS_MAX = 5
+WAIT_S = 0.2
+
+
+class SnapshotUnread(PenstockError):
+    """The rows that a consumer begins with could not be read at one point, again and again."""
+
+    code = "CN30"
+    retry = "backoff"
+
+
+def ensure_snapshot(
+    config: Config,
+    place: LogPlace,
+    name: str,
+    takes: Callable[[TableName], bool],
+    *,
+    stop: Callable[[], bool],
+    lock_timeout_s: float | None,
+    clock: Clock = REAL_CLOCK,
+) -> None:
+    """Make the rows of a new consumer ready, where it begins with them; returns when it may begin.
+
+    Also when asked to stop. Raises ConsumerLocked, SnapshotUnread, and what reading raises.
+    """
+    directory = place.consumers / name
+    snapshot = Snapshot(directory, place.files)
+    if not snapshot.is_wanted:
+        return
+    lock = take_lock(directory, timeout_s=lock_timeout_s, stop=stop, files=place.files)
+    if lock is None:
+        return
+    try:
+        if snapshot.is_wanted:  # not made by another process meanwhile
+            _make_ready(config, place, directory, takes, stop, clock)
+    finally:
+        lock.release()
+
+
+def _make_ready(
+    config: Config,
+    place: LogPlace,
+    directory: Path,
+    takes: Callable[[TableName], bool],
+    stop: Callable[[], bool],
+    clock: Clock,
+) -> None:
+    snapshot = Snapshot(directory, place.files)
+    after = ConsumerState(directory, place.files).load()
+    if after is None:  # dropped with lost links: rows in front of those that are left are no use
+        snapshot.clear()
+    made = snapshot.made()
+    if made is None:
+        log = _begun_log(place, stop, clock)
+        if log is None:
+            return
+        made = _read(config, snapshot, log, takes, stop, clock)
+        if made is None:
+            return
+        snapshot.save_made(made)
+    if made.begin is None:
+        if after is None:
+            after = _first_left(place, directory)
+        ordinal = int(made.ordinal)
+        begin = place_behind(place, directory, after, ordinal, stop=stop, clock=clock)
+        if begin is None:
+            return
+        made = replace(made, begin=begin)
+        snapshot.save_made(made)
+    snapshot.begin(made)
+
+
+def _first_left(place: LogPlace, directory: Path) -> Position:
+    """In front of the oldest link, or of the segment that is open."""
+    links = list_segments(directory, place.extension, place.files)
+    state = load_state(place.log, place.files)
+    assert state is not None  # the log has begun
+    return Position(segment=links[0].number if links else state.number_next, gsn=0)
+
+
+def _begun_log(place: LogPlace, stop: Callable[[], bool], clock: Clock) -> LogState | None:
+    """The log, once it has a position: changes before that would be missing. None: stopped."""
+    told = False
+    while not stop():
+        state, durable = load_state(place.log, place.files), read_durable(place.log, place.files)
+        if state is not None and (state.end.position or durable is not None):
+            return state
+        if not told:
+            logger.warning("waiting for the extraction to begin: penstock extract or run")
+            told = True
+        clock.sleep(WAIT_S)
+    return None
+
+
+def _read(
+    config: Config,
+    snapshot: Snapshot,
+    log: LogState,
+    takes: Callable[[TableName], bool],
+    stop: Callable[[], bool],
+    clock: Clock,
+) -> Made | None:
+    """All rows at one point; at a later one where a table was rewritten. None: stopped."""
+    for _ in range(ATTEMPTS_MAX):
+        snapshot.clear()
+        tables = [one for one in source_tables(config) if takes(one.name)]
+        with open_planner(config) as planner:
+            try:
+                return _read_at(config, planner, snapshot, log, tables, stop, clock)
+            except PointUnfit as error:
+                logger.info("snapshot is taken again", reason=error.message)
+    raise SnapshotUnread(
+        f"tables were rewritten {ATTEMPTS_MAX} times while they were read for "
+        f"{snapshot.folder.parent.name}",
+        hint="Start the consumer again when nobody truncates or alters tables.",
+    )
+
+
+def _read_at(
+    config: Config,
+    planner: Planner,
+    snapshot: Snapshot,
+    log: LogState,
+    tables: Sequence[TableDefinition],
+    stop: Callable[[], bool],
+    clock: Clock,
+) -> Made | None:
+    at = planner.fresh_point()
+    source = {**log.source, SNAPSHOT_KEY: str(at.position)}
+    # As the pipeline's log counts positions, which may have gone on behind another server's.
+    ordinal = at.position.ordinal + tables_at(config.source.url).shift(config)
+    with Writer.open(snapshot.folder, log_id=None, source=source) as writer:
+        rows = _RowWriter(writer, ordinal, clock)
+        for definition in tables:
+            reading = _reading(config, planner, at, definition)
+            for block in reading.blocks():
+                if stop():
+                    return None
+                reading.relation = rows.write(reading.relation, block, reading.dialect)
+                point("consume.snapshot.rows")
+        writer.rotate()
+        made = Made(log_id=writer.log_id, ordinal=str(ordinal))
+    planner.release()
+    logger.info("snapshot read", position=str(at.position), row_count=rows.gsn)
+    return made
+
+
+class _RowWriter:
+    """Rows into the small log: each block is a transaction of its own."""
+
+    def __init__(self, writer: Writer, position: int, clock: Clock) -> None:
+        self._writer = writer
+        self._position = position
+        self._clock = clock
+        self.gsn = self._trx = 0
+
+    def write(self, relation: Relation, block: bytes, dialect: LineDialect) -> Relation:
+        """Whole lines of a table; the relation that its further rows have."""
+        columns = cells_of(block, len(relation.columns))
+        count = len(columns[0]) if columns else block.count(b"\n")
+        if not count:
+            return relation
+        self._trx += 1
+        rows = inserts(relation, columns, count, gsn=self.gsn + 1, trx=self._trx, dialect=dialect)
+        self.gsn += count
+        now_us = self._clock.now_us()
+        end = FlushPoint(
+            position=self._position, gsn=self.gsn, trx=self._trx, commit_time_us=now_us
+        )
+        told = transactions_batch([(self._position, self._position, now_us, 0)])
+        self._writer.write(Run(rows=(rows,), transactions=told, end=end))
+        if self._writer.due():
+            self._writer.rotate()
+        return rows.relation
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reading:
+    """One table at the point."""
+
+    url: str
+    at: Point
+    tasks: Sequence[ChunkTask]
+    relation: Relation
+    dialect: LineDialect
+
+    def blocks(self) -> Iterator[bytes]:
+        """Whole lines. Raises PointUnfit where the point does not have the rows."""
+        for task in self.tasks:
+            reader = bulk_source(self.url).open_reader(
+                self.url, self.at.snapshot_id, self.at.snapshot_text
+            )
+            if reader is None:
+                raise _unfit(task.table, "the snapshot is gone")
+            try:
+                yield from self._chunk(reader, task)
+            finally:
+                reader.close()
+
+    def _chunk(self, reader: BulkReader, task: ChunkTask) -> Iterator[bytes]:
+        if reader.was_rewritten(task):
+            raise _unfit(task.table, "it was rewritten")
+        try:
+            yield from reader.lines(task, self.dialect)
+        except PenstockError as error:
+            if reader.tells_rewritten(error):
+                raise _unfit(task.table, "it was rewritten") from error
+            raise
+
+
+def _unfit(table: TableName, why: str) -> PointUnfit:
+    return PointUnfit(
+        f"{table} cannot be read at the point: {why}",
+        hint="Nothing to do: a later point is taken.",
+    )
+
+
+def _reading(config: Config, planner: Planner, at: Point, definition: TableDefinition) -> _Reading:
+    url = config.source.url
+    relation: Relation = part(url, "relation_of")(definition)
+    columns = tuple(column.name for column in relation.columns)
+    there = {column.name: column for column in definition.columns}
+    read_plan: ReadPlan | None = part(url, "log_plan")([there[name] for name in columns])
+    listed = columns if read_plan is None else read_plan.expressions
+    chunks = planner.chunks(at, definition, listed, binary=False)
+    tasks = [
+        ChunkTask(
+            source_url=url,
+            target_url="",
+            table=definition.name,
+            target=definition.name,
+            chunk=chunk,
+            columns=columns,
+            binary=False,
+            snapshot_id=at.snapshot_id,
+            snapshot_text=at.snapshot_text,
+            plan="",
+            replica_role=False,
+            read_plan=read_plan,
+        )
+        for chunk in chunks
+    ]
+    # A COPY of the source's own, or lines that hold every character, the zero as well.
+    dialect = LineDialect.COPY if read_plan is None else LineDialect.LOAD_DATA
+    return _Reading(url=url, at=at, tasks=tasks, relation=relation, dialect=dialect)

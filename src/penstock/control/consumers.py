@@ -1,0 +1,60 @@
+"""A pipeline's consumers: those of its file, made known; and those that its directory has."""
+
+from __future__ import annotations
+
+import difflib
+
+from penstock.consume.registration import LogPlace, register
+from penstock.model import PenstockError
+from penstock.ports.config import Config
+from penstock.ports.consumer_config import ConsumerSection
+
+
+class ConsumerUnknown(PenstockError):
+    """The pipeline has no consumer of this name. fields: consumer."""
+
+    code = "CN12"
+    retry = "operator"
+
+
+def log_place(config: Config) -> LogPlace:
+    """Where the pipeline's log and its consumers are."""
+    return LogPlace(
+        log=config.layout.log,
+        consumers=config.layout.consumers,
+        extension=config.change_loader.change_file_extension,
+    )
+
+
+def configured(config: Config, name: str) -> ConsumerSection:
+    """The consumer's section in the file. Raises ConsumerUnknown."""
+    section = config.consumers.get(name)
+    if section is None:
+        raise unknown(config, name, tuple(config.consumers))
+    return section
+
+
+def unknown(config: Config, name: str, known: tuple[str, ...]) -> ConsumerUnknown:
+    """The error for a name that is none of these."""
+    close = difflib.get_close_matches(name, known, n=1)
+    there = ", ".join(sorted(known)) or "none"
+    return ConsumerUnknown(
+        f"{config.path.name} has no consumer {name}",
+        hint=f"Did you mean {close[0]}?"
+        if close
+        else f"Add a section [consumers.{name}] with its class to the file; there are: {there}.",
+        consumer=name,
+    )
+
+
+def register_configured(config: Config) -> list[str]:
+    """Make all consumers of the file known; the names of new ones.
+
+    Raises what registering raises. Needs no server.
+    """
+    place = log_place(config)
+    return [
+        name
+        for name, section in config.consumers.items()
+        if register(place, name, start=section.start, size_bytes_max=section.size_bytes_max)
+    ]

@@ -1,0 +1,53 @@
+"""What FlexCDC's state tables hold of a MySQL or MariaDB source; see `ports.changelog`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.engines.mysql.connect import Connection
+from penstock.engines.mysql.connect import connect as connect_to
+from penstock.engines.mysql.source.catalog import open_catalog, survey
+from penstock.engines.mysql.source.status import binlog_files, read_identity, read_status
+from penstock.model import TableDefinition, TableName
+from penstock.model.patterns import as_pattern
+
+APPLICATION_NAME = "penstock flexcdc"
+KNOWS_RENAMES = True
+
+__all__ = ["KNOWS_RENAMES", "connect", "definition", "end", "files", "place", "server_id"]
+
+
+def connect(url: str) -> Connection:
+    """See ChangelogSource."""
+    return connect_to(url, application_name=APPLICATION_NAME)
+
+
+def server_id(url: str) -> int:
+    """See ChangelogSource."""
+    with open_catalog(url, application_name=APPLICATION_NAME) as connection:
+        return read_identity(connection).server_id
+
+
+def place(position: str) -> tuple[str, int]:
+    """See ChangelogSource: the binlog file, and the offset in it."""
+    file, _, offset = position.rpartition(":")
+    return file, int(offset)
+
+
+def files(url: str) -> Sequence[tuple[str, int]]:
+    """See ChangelogSource."""
+    with open_catalog(url, application_name=APPLICATION_NAME) as connection:
+        return [(file.name, file.size_bytes) for file in binlog_files(connection)]
+
+
+def end(url: str) -> str:
+    """See ChangelogSource."""
+    with open_catalog(url, application_name=APPLICATION_NAME) as connection:
+        return str(read_status(connection).position)
+
+
+def definition(url: str, table: TableName) -> TableDefinition | None:
+    """See ChangelogSource."""
+    with open_catalog(url, application_name=APPLICATION_NAME) as connection:
+        found = survey(connection, [as_pattern(table)]).tables
+    return next(iter(found), None)

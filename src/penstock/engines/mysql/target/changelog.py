@@ -1,0 +1,390 @@
+"""Changelog tables of FlexCDC in MySQL and MariaDB; see `ports/changelog.py`.
+
+Row images go the way that the loader's rows go: into a temporary table with the layout of a merge
+table, and from there with the same expressions into the changelog, so that a value of any type
+arrives by either way alike.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pymysql
+import structlog
+from pymysql.cursors import Cursor
+
+from penstock.codec.types import Choices, Engine, Server, fit_row, map_column
+from penstock.codec.types import Mapping as TypeMapping
+from penstock.engines.mysql.connect import (
+    Connection,
+    connect,
+    quoted,
+    rows,
+    run,
+    server_errors,
+    statement_error,
+    value,
+)
+from penstock.engines.mysql.target.merge import Merge, MergeSql, writes_of
+from penstock.engines.mysql.target.refusals import HARMLESS, apply_error, refused
+from penstock.engines.mysql.target.send import (
+    COUNTING,
+    StagingSession,
+    put_rows,
+    refused_rows,
+    without_log,
+)
+from penstock.engines.mysql.target.target import TargetTable, read_target_tables, require
+from penstock.engines.mysql.target.types import mapping_of, same_type, target_server
+from penstock.engines.mysql.type_rules import TYPE_RULES
+from penstock.model import Column, ColumnDefinition, Relation, TableDefinition, TableName
+from penstock.ports.changelog import (
+    DML_TYPE,
+    GSN,
+    OWN_COLUMNS,
+    SERVER_ID,
+    UOW_ID,
+    RowImages,
+    StateNames,
+    images_lost,
+    type_refused,
+)
+from penstock.ports.target import Counts
+
+logger = structlog.get_logger(__name__)
+
+OWN_TYPES = ("int default 0", "bigint", "int unsigned", "bigint")
+_OWN = tuple(
+    Column(name=name, source_type=kind, neutral=neutral)
+    for name, kind, neutral in (
+        (DML_TYPE, "int", "int32"),
+        (UOW_ID, "bigint", "int64"),
+        (SERVER_ID, "bigint", "int64"),
+        (GSN, "bigint", "int64"),
+    )
+)
+LOCK_WAIT_S = 60
+_STRICT = "'NO_AUTO_VALUE_ON_ZERO,STRICT_ALL_TABLES,ALLOW_INVALID_DATES'"  # as `connect` has it
+# A longer one may not fit into a row, in a character set that we do not know.
+_VARCHAR_MAX = 1000
+_VARCHAR = re.compile(r"(?:var)?char\((\d+)\)\Z", re.IGNORECASE)
+TEXT = "longtext character set utf8mb4 collate utf8mb4_bin"
+
+STATE_TABLES = (
+    """
+    create table {mvlogs} (
+        table_schema varchar(64) not null,
+        table_name varchar(64) not null,
+        mvlog_name varchar(64) not null,
+        active_flag boolean default true,
+        primary key (table_schema, table_name),
+        unique key (mvlog_name)
+    ) engine = InnoDB default character set utf8 collate utf8_bin
+    """,
+    """
+    create table {binlog_consumer_status} (
+        server_id int not null,
+        master_log_file varchar(100) not null default '',
+        master_log_size bigint,
+        exec_master_log_pos bigint,
+        primary key (server_id, master_log_file)
+    ) engine = InnoDB default character set utf8
+    """,
+    """
+    create table {mview_uow} (
+        uow_id bigint not null auto_increment,
+        commit_time datetime,
+        gsn_hwm bigint not null default 1,
+        primary key (uow_id),
+        key (commit_time)
+    ) engine = InnoDB default character set utf8
+    """,
+    """
+    create table {place} (
+        log_id varchar(36) not null,
+        segment bigint not null,
+        trx bigint not null,
+        position varchar(100) not null,
+        primary key (log_id)
+    ) engine = InnoDB default character set utf8
+    """,
+)
+
+
+class MySQLChangelogs:
+    """The port `ports.changelog.ChangelogSession`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        namespace: str,
+        source_types: str,
+        choices: Choices,
+        application_name: str,
+    ) -> None:
+        """Connect. Raises the typed errors of a connection."""
+        self._namespace = namespace
+        self._source_types = source_types
+        self._choices = choices
+        self._connection: Connection = connect(
+            url,
+            application_name=application_name,
+            options={
+                "innodb_lock_wait_timeout": str(LOCK_WAIT_S),
+                "lock_wait_timeout": str(LOCK_WAIT_S),
+            },
+            local_infile=True,
+            found_rows=True,
+        )
+        try:
+            if not without_log(self._connection):
+                logger.warning(
+                    "changelogs are in the destination's binlog",
+                    hint="Give the account the right to set sql_log_bin.",
+                )
+            doing = "looking at the destination"
+            files = value(self._connection, "select @@local_infile", doing=doing)
+            room = value(self._connection, "select @@max_allowed_packet", doing=doing)
+        except BaseException:
+            self._connection.close()
+            raise
+        self._staging = StagingSession(
+            self._connection, takes_files=bool(files), packet_bytes=int(room)
+        )
+        self._server: Server = target_server(self._connection.server)
+        self._tables: dict[TableName, TargetTable] = {}
+        self._staged: dict[tuple[TableName, Relation], MergeSql] = {}
+        self._numbers = itertools.count(1)
+
+    @property
+    def driver(self) -> Connection:
+        """See ChangelogSession."""
+        return self._connection
+
+    def rows(self, sql: str, parameters: Sequence[Any] = (), *, doing: str) -> list[dict[str, Any]]:
+        """See ChangelogSession."""
+        return rows(self._connection, sql, parameters or None, doing=doing)
+
+    def run(self, sql: str, parameters: Sequence[Any] = (), *, doing: str) -> int:
+        """See ChangelogSession."""
+        return run(self._connection, sql, parameters or None, doing=doing)
+
+    def quoted(self, *names: str) -> str:
+        """See ChangelogSession."""
+        return quoted(*names)
+
+    def begin(self) -> None:
+        """See ChangelogSession."""
+        with server_errors("beginning a transaction"):
+            self._connection.begin()
+
+    def commit(self) -> None:
+        """See ChangelogSession."""
+        with server_errors("committing changelogs"):
+            self._connection.commit()
+
+    def rollback(self) -> None:
+        """See ChangelogSession."""
+        if self._connection.open:
+            try:
+                self._connection.rollback()
+            except pymysql.Error:
+                self._connection._force_close()  # the server undoes what was open
+
+    def close(self) -> None:
+        """See ChangelogSession."""
+        self._connection.close()
+
+    # -- tables ----------------------------------------------------------------------------------
+
+    def create_state(self, names: StateNames) -> None:
+        """See ChangelogSession."""
+        doing = "making the state tables"
+        self.run(f"create database if not exists {quoted(names.namespace)}", doing=doing)
+        tables = {
+            field: quoted(names.namespace, getattr(names, field))
+            for field in ("mvlogs", "binlog_consumer_status", "mview_uow", "place")
+        }
+        for statement in STATE_TABLES:
+            self.run(statement.format(**tables), doing=doing)
+        self.run(f"insert into {tables['mview_uow']} values (1, null, 1)", doing=doing)
+
+    def drop(self, table: TableName) -> None:
+        """See ChangelogSession."""
+        self._forget(table)
+        self.run(f"drop table if exists {quoted(*table)}", doing=f"dropping {table}")
+
+    def rename(self, table: TableName, name: str) -> None:
+        """See ChangelogSession."""
+        self._forget(table)
+        to = quoted(table.schema, name)
+        self.run(f"alter table {quoted(*table)} rename to {to}", doing=f"renaming {table}")
+
+    def shape(self, table: TableName) -> Mapping[str, str] | None:
+        """See ChangelogSession."""
+        found = read_target_tables(self._connection, [table]).get(table)
+        if found is None:
+            return None
+        return {column.name: column.type_text for column in found.columns}
+
+    def types_of(self, relation: Relation, definition: TableDefinition | None) -> Sequence[str]:
+        """See ChangelogSession."""
+        known = {c.name: c for c in definition.columns} if definition is not None else {}
+        mapped: dict[str, TypeMapping] = {}
+        for column in relation.columns:
+            found = known.get(column.name)
+            has_it = found is not None and found.type_text == column.source_type
+            mapped[column.name] = self._mapped(relation, found if has_it and found else column)
+        if not Engine(self._source_types).is_mysql:
+            fit_row(mapped)
+        return [mapping.target_type for mapping in mapped.values()]
+
+    def _mapped(self, relation: Relation, column: Column | ColumnDefinition) -> TypeMapping:
+        table = TableName(relation.schema, relation.name)
+        source = Server(engine=Engine(self._source_types), version=())
+        mapping = map_column(column, source, self._server, choices=self._choices, table=table)
+        if not mapping.may_run:
+            raise type_refused(relation, column.name, mapping)
+        return mapping
+
+    def same_type(self, left: str, right: str) -> bool:
+        """See ChangelogSession."""
+        return same_type(left, right)
+
+    def holds(self, wider: str, narrower: str) -> bool:
+        """See ChangelogSession."""
+        return TYPE_RULES.holds(_bare(wider), _bare(narrower))
+
+    @property
+    def text_type(self) -> str:
+        """See ChangelogSession."""
+        return TEXT
+
+    def create_changelog(self, table: TableName, columns: Sequence[tuple[str, str]]) -> None:
+        """See ChangelogSession."""
+        own = zip(OWN_COLUMNS, OWN_TYPES, strict=True)
+        parts = [f"{quoted(name)} {kind}" for name, kind in own]
+        parts += [f"{quoted(name)} {_typed(kind)}" for name, kind in columns]
+        parts.append(f"key ({quoted(UOW_ID)}, {quoted(DML_TYPE)})")
+        body = ",\n    ".join(parts)
+        self._forget(table)
+        self.run(
+            f"create table {quoted(*table)} (\n    {body}\n) engine = InnoDB row_format = dynamic"
+            " default character set utf8mb4 collate utf8mb4_bin",
+            doing=f"making the changelog {table}",
+        )
+
+    def add_column(self, table: TableName, name: str, kind: str, *, after: str) -> None:
+        """See ChangelogSession."""
+        self._alter(table, f"add column {quoted(name)} {_typed(kind)} after {quoted(after)}")
+
+    def retype_column(self, table: TableName, name: str, kind: str) -> None:
+        """See ChangelogSession."""
+        self._alter(table, f"modify column {quoted(name)} {_typed(kind)}")
+
+    def rename_column(self, table: TableName, old: str, new: str) -> None:
+        """See ChangelogSession."""
+        self._alter(table, f"rename column {quoted(old)} to {quoted(new)}")
+
+    def drop_column(self, table: TableName, name: str) -> None:
+        """See ChangelogSession."""
+        self._alter(table, f"drop column {quoted(name)}")
+
+    def _alter(self, table: TableName, clause: str) -> None:
+        self._forget(table)
+        self.run(f"alter table {quoted(*table)} {clause}", doing=f"altering the changelog {table}")
+
+    def _forget(self, table: TableName) -> None:
+        self._tables.pop(table, None)
+        for key in [key for key in self._staged if key[0] == table]:
+            staging = self._staged.pop(key).staging
+            self.run(f"drop temporary table if exists {staging}", doing="dropping what was staged")
+
+    # -- rows ------------------------------------------------------------------------------------
+
+    def append(self, table: TableName, images: RowImages) -> None:
+        """See ChangelogSession."""
+        sql = self._merge(table, images.relation)
+        count = images.own.num_rows
+        batch = sql.layout.batch(np.ones(count, np.int64), [*images.own.columns, *images.columns])
+        doing = f"appending to the changelog {table}"
+        run(self._connection, f"set session sql_mode = {COUNTING}", doing=doing)
+        try:
+            put = put_rows(self._staging, sql.staging, sql.layout, [batch])
+            if not put.is_whole:
+                raise refused_rows(self._connection, table, sql.layout, put)
+        except pymysql.Error as error:
+            raise apply_error(statement_error(doing, error), table) from error
+        run(self._connection, f"set session sql_mode = {_STRICT}", doing=doing)
+        taken = self._insert(sql, table, doing)
+        run(self._connection, f"delete from {sql.staging}", doing=doing)
+        if taken != count:
+            raise images_lost(table, count, taken)
+
+    def _insert(self, sql: MergeSql, table: TableName, doing: str) -> int:
+        try:
+            with self._connection.cursor(Cursor) as cursor:
+                taken = int(cursor.execute(sql.insert_all()))
+                if cursor.warning_count:
+                    cursor.execute("show warnings")
+                    for _, number, said in cursor.fetchall():
+                        if int(number) not in HARMLESS:
+                            raise refused(str(said), int(number), table)
+        except pymysql.Error as error:
+            raise apply_error(statement_error(doing, error), table) from error
+        return taken
+
+    def _merge(self, table: TableName, relation: Relation) -> MergeSql:
+        key = (table, relation)
+        if key not in self._staged:
+            target = self._table(table)
+            wide = Relation(
+                schema=relation.schema,
+                name=relation.name,
+                columns=(*_OWN, *relation.columns),
+                key=(OWN_COLUMNS.index(GSN),),
+            )
+            writes = writes_of(
+                relation,
+                target,
+                lambda column: mapping_of(
+                    column,
+                    self._source_types,
+                    self._server,
+                    choices=self._choices,
+                    table=TableName(relation.schema, relation.name),
+                ),
+            )
+            name = f"penstock_images_{next(self._numbers)}"
+            merge = Merge(relation=wide, table=target, staging=name, counts=Counts(), writes=writes)
+            sql = MergeSql(merge)
+            sql.staging = quoted(self._namespace, name)
+            doing = "making a place for row images"
+            self.run(f"drop temporary table if exists {sql.staging}", doing=doing)
+            statement = sql.layout.create(sql.staging)
+            self.run(statement.replace("create table", "create temporary table", 1), doing=doing)
+            self._staged[key] = sql
+        return self._staged[key]
+
+    def _table(self, table: TableName) -> TargetTable:
+        if table not in self._tables:
+            found = read_target_tables(self._connection, [table])
+            self._tables[table] = require(found, table)
+        return self._tables[table]
+
+
+def _typed(kind: str) -> str:
+    """A column that may be NULL and is so by default, whatever its type: TIMESTAMP would not be."""
+    match = _VARCHAR.match(kind)
+    if match is not None and int(match[1]) > _VARCHAR_MAX:
+        kind = TEXT
+    return f"{kind} null default null"
+
+
+def _bare(kind: str) -> str:
+    return re.sub(r"\s+character set .*\Z", "", kind, flags=re.IGNORECASE | re.DOTALL)

@@ -1,0 +1,45 @@
+"""A small file in which a process says what it is doing, for whoever looks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.files import REAL_FILES, Files
+
+
+class StatusFile:
+    """A JSON file for display, replaced whole; readers never see half of it."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        every_s: float = 1.0,
+        files: Files = REAL_FILES,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """Make the directory; the file appears with the first `write`."""
+        files.make_directory(path.parent)
+        self._path = path
+        self._every_s = every_s
+        self._files = files
+        self._clock = clock
+        self._written_s: float | None = None
+
+    def due(self) -> bool:
+        """Whether the last write is long enough ago."""
+        now_s = self._clock.monotonic_s()
+        return self._written_s is None or now_s - self._written_s >= self._every_s
+
+    def write(self, facts: Mapping[str, Any]) -> None:
+        """Replace the file."""
+        self._written_s = self._clock.monotonic_s()
+        temporary = self._path.with_name(self._path.name + ".new")
+        # No fsync: it is for display, and after a crash nobody wants the old one back.
+        temporary.write_bytes(msgspec.json.encode(facts) + b"\n")
+        self._files.rename(temporary, self._path)

@@ -1,0 +1,157 @@
+"""FlexCDC killed again and again: the changelogs add up to the source, every number once."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from fix_bank import CONTENTS, Bank
+from fix_bank_engines import MYSQL, dialect_of
+from fix_flexcdc import Command, Flex, until
+from fix_kills import AnyServer, make_database, make_server
+from fix_pipeline import write_pipeline
+
+TABLES = tuple(CONTENTS)
+POINTS = (
+    "flexcdc.append.before",
+    "flexcdc.append.after",
+    "flexcdc.units.before",
+    "flexcdc.commit.before",
+    "flexcdc.commit.after",
+)
+CAUGHT_UP_S = 120.0
+Pair = tuple[str, str]
+
+
+@pytest.fixture
+def servers() -> Iterator[Callable[[str], AnyServer]]:
+    """Make servers of a kind for one test alone, which are there until its end."""
+    with ExitStack() as stack:
+        yield lambda kind: stack.enter_context(make_server(kind))
+
+
+@pytest.fixture(params=["mysql", "mariadb", "postgres", "across"])
+def pair(request: pytest.FixtureRequest, servers: Callable[[str], AnyServer]) -> Pair:
+    """Source and destination: of one server, or from PostgreSQL to MySQL."""
+    kind = "postgres" if request.param == "across" else request.param
+    server = servers(kind)
+    source = make_database(server, MYSQL.namespace)
+    dest = make_database(servers("mysql"), "copy") if request.param == "across" else source
+    return source, dest
+
+
+class BankFlex:
+    """A bank under load, and FlexCDC over it as a process that is killed."""
+
+    def __init__(self, pair: Pair, folder: Path, seed: int, **settings: object) -> None:
+        self.random = random.Random(seed)
+        source, dest = pair
+        self.bank = Bank(source, seed, xa=True)
+        namespace = dialect_of(source).namespace
+        sections = {"flexcdc": {"dest": dest, **settings}}
+        if source.startswith("postgres"):
+            sections["changeExtractor"] = {
+                "replicationSlot": "flex_kills",
+                "publication": "flex_kills",
+            }
+        file = write_pipeline(
+            folder, source, None, directory=".", tables=[f"{namespace}.*"], sections=sections
+        )
+        self.command = Command(file)
+        self.flex = Flex(source, dest, folder, **settings)
+        self.flex.namespace = namespace
+        if source.startswith("postgres"):
+            self.flex.source_sql(*(f"alter table {t} replica identity full" for t in TABLES))
+        self.command("setup")
+        for table in TABLES:
+            self.flex.add(table)
+        self.command.start()  # the log begins
+        until(lambda: (folder / "log" / "LOG.json").exists(), self.command)
+        assert self.command.stop() == 0
+
+    def kill(self, number: int) -> None:
+        """Start it, and have it die at a point or at any moment."""
+        if number % 6 == 5:
+            self.command.start()
+            time.sleep(self.random.uniform(0.5, 5))
+            self.command.process.kill()
+        else:
+            point = POINTS[number % 6]
+            self.command.start(fault=f"{point}:{self.random.randint(1, 9)}:kill")
+        self.command.process.wait(60)
+        assert self.command.process.returncode < 0, self.command.out.read_text()[-3000:]
+
+    def settle(self) -> None:
+        """Let it catch up and stop; everything must add up."""
+        self.command.start()
+        deadline = time.monotonic() + CAUGHT_UP_S
+        while True:
+            try:
+                self.flex.check(*TABLES)
+                break
+            except AssertionError:
+                assert self.command.process.poll() is None, self.command.out.read_text()[-3000:]
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
+        assert self.command.stop() == 0, self.command.out.read_text()[-3000:]
+        images = [row for table in TABLES for row in self.flex.images(table) if row[0]]
+        units = self.flex.state_rows("mview_uow", "uow_id")
+        assert sorted(gsn for _, _, gsn in images) == [*range(2, len(images) + 2)]
+        assert [u["uow_id"] for u in units] == [*range(1, len(units) + 1)]
+        highs = {u["uow_id"]: u["gsn_hwm"] for u in units}
+        assert all(highs[uow - 1] < gsn <= highs[uow] for _, uow, gsn in images)
+
+    def run(self, count: int) -> None:
+        """Kill it so often under load, then settle."""
+        try:
+            with self.bank:
+                for number in range(count):
+                    self.kill(number)
+            self.settle()
+        finally:
+            self.command.close()
+
+
+@pytest.mark.promise
+@pytest.mark.faults
+@pytest.mark.timeout(300)
+def test_changelogs_add_up_after_kills(pair: Pair, tmp_path: Path) -> None:
+    """One kill at each point and one at any moment."""
+    BankFlex(pair, tmp_path, 15).run(6)
+
+
+@pytest.mark.long
+@pytest.mark.faults
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("bulk", [True, False], ids=["bulk", "row"])
+def test_changelogs_add_up_after_fifty_kills(pair: Pair, bulk: bool, tmp_path: Path) -> None:
+    """Under load all the time, in both modes."""
+    BankFlex(pair, tmp_path, 16, bulk_insert=bulk).run(50)
+
+
+@pytest.mark.faults
+def test_a_destination_that_goes_away(servers: Callable[[str], AnyServer], tmp_path: Path) -> None:
+    """It ends with a typed error and exit code 1; started again, it goes on."""
+    source, dest = servers("mysql"), servers("mariadb")
+    one = BankFlex(
+        (make_database(source, MYSQL.namespace), make_database(dest, "copy")), tmp_path, 17
+    )
+    try:
+        with one.bank:
+            one.command.start()
+            until(lambda: one.flex.images("transfer"), one.command)
+            dest.stop()
+            assert one.command.process.wait(60) == 1
+            said = one.command.out.read_text()
+            assert "error HS" in said
+            assert "next:" in said
+            dest.start()
+        one.settle()
+    finally:
+        one.command.close()

@@ -1,0 +1,71 @@
+"""Plugins in tests: an instance without servers, and transactions that are handed to a plugin."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.consume.plugins import Plugin, Transaction
+
+COMMIT_TIME = datetime.datetime(2026, 3, 4, 5, 6, 7)  # noqa: DTZ001 - as in mview_uow
+Image = tuple[str, dict[str, Any]]
+
+
+class FakeInstance:
+    """What a plugin is given. Every table has the key `id`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: Mapping[str, Mapping[str, str]],
+        key: Sequence[str] = ("id",),
+    ) -> None:
+        self.directory = directory
+        self.settings = settings
+        self.mvlogList: Mapping[str, str] = {}
+        self.names = tuple(key)
+        self.transaction = Transaction(
+            commit_time=COMMIT_TIME, position="0/16B3748", file="0/16B3748", offset=23803720
+        )
+
+    def get_source(self, new: bool = False) -> Any:
+        """No server."""
+        raise NotImplementedError
+
+    def get_dest(self, new: bool = False) -> Any:
+        """No server."""
+        raise NotImplementedError
+
+    def columns(self, db: str, table: str) -> Mapping[str, str]:
+        """No server."""
+        raise NotImplementedError
+
+    def key(self, db: str, table: str) -> Sequence[str]:
+        """See Instance."""
+        return self.names
+
+
+def send(
+    plugin: Plugin,
+    instance: FakeInstance,
+    unit: int,
+    last: int,
+    *images: Image,
+    table: str = "item",
+    commit: bool = True,
+) -> int:
+    """A transaction: images as (callback, row), also `truncate`; its last number."""
+    plugin.begin_trx(unit, last, instance)
+    for callback, row in images:
+        if callback == "truncate":
+            plugin.truncate("shop", table, unit, last, instance)  # type: ignore[attr-defined]
+            continue
+        last += 1
+        getattr(plugin, callback)(row, "shop", table, unit, last, instance)
+    if commit:
+        plugin.commit_trx(unit, last, instance)
+    else:
+        plugin.rollback_trx(unit, instance)
+    return last

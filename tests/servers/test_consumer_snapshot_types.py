@@ -1,0 +1,112 @@
+"""A value is the same in a consumer's snapshot and as a change, whatever its column is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fix_extract import extractor_of, segments_of, set_up
+from fix_mysql import MySQLServer
+from fix_mysql_columns import ManyColumns, columns_for
+from fix_mysql_extract import extractor_of as mysql_extractor_of
+from fix_pipeline import pipeline
+from fix_types import EXTENSION_VALUES, SETUP, has_xml, values_for
+from penstock.consume.snapshot import Snapshot
+from penstock.control.consumer_snapshot import _read
+from penstock.engines.postgres.connect import connect, literal
+from penstock.host.clock import REAL_CLOCK
+from penstock.log import Segment, list_segments, load_state, open_segment
+from penstock.log.text import exact_texts
+from penstock.model import Op
+
+Texts = dict[str, dict[Any, dict[str, Any]]]
+
+
+def texts_of(segments: Iterable[Segment]) -> Texts:
+    """By table and id: the last row's columns as exact texts."""
+    found: Texts = {}
+    for segment in segments:
+        for rows in segment.rows():
+            table = found.setdefault(rows.relation.name, {})
+            columns = {
+                column.name: exact_texts(rows.batch.column("after").field(at), column.neutral)
+                for at, column in enumerate(rows.relation.columns)
+            }
+            before = rows.batch.column("before").to_pylist()
+            for row, op in enumerate(rows.batch.column("op").to_pylist()):
+                if before[row] is not None:
+                    table.pop(str(before[row]["id"]), None)
+                if op != Op.DELETE:
+                    table[columns["id"][row]] = {
+                        name: texts[row] for name, texts in columns.items()
+                    }
+    return found
+
+
+def snapshot_texts(directory: Path, config: Any) -> Texts:
+    """The rows as a consumer's snapshot has them."""
+    log = load_state(directory / "log")
+    assert log is not None
+    snapshot = Snapshot(directory / "cdc" / "c")
+    snapshot.want()
+    made = _read(config, snapshot, log, lambda _: True, lambda: False, REAL_CLOCK)
+    assert made is not None
+    found: Texts = {}
+    for file in list_segments(snapshot.folder):
+        with open_segment(file.path) as segment:
+            for name, rows in texts_of([segment]).items():
+                found.setdefault(name, {}).update(rows)
+    return found
+
+
+def unequal(changed: Texts, read: Texts, names: dict[tuple[str, str], str]) -> dict[str, Any]:
+    """What differs, by the column's definition."""
+    assert {name: rows.keys() for name, rows in changed.items()} == {
+        name: rows.keys() for name, rows in read.items()
+    }
+    return {
+        names[table, column]: (value, read[table][key][column])
+        for table, rows in changed.items()
+        for key, row in rows.items()
+        for column, value in row.items()
+        if column != "id" and value != read[table][key][column]
+    }
+
+
+def test_every_type_of_postgres(source_url: str, postgres: Any, tmp_path: Path) -> None:
+    """By COPY and by the stream."""
+    with connect(source_url, application_name="test") as sql:
+        sql.execute(SETUP)
+        available = {row[0] for row in sql.execute("select name from pg_available_extensions")}
+        extensions = available & EXTENSION_VALUES.keys()
+        for extension in extensions:
+            sql.execute(f"create extension {extension} schema kinds".encode())
+        kinds = values_for(postgres.version, extensions, with_xml=has_xml(sql))
+        for number, kind in enumerate(kinds):
+            sql.execute(f"create table t{number} (id int primary key, v {kind})".encode())
+        set_up(source_url, "select 1")
+        for number, (kind, values) in enumerate(kinds.items()):
+            for key, value in enumerate([*values, None]):
+                shown = "null" if value is None else literal(value)
+                sql.execute(f"insert into t{number} values ({key}, {shown}::{kind})".encode())
+    extractor_of(source_url, tmp_path).run()
+    with segments_of(tmp_path) as segments:
+        changed = texts_of(segments)
+    read = snapshot_texts(tmp_path, pipeline(tmp_path, source_url, None, tables=["public.t*"]))
+    names = {(f"t{number}", "v"): kind for number, kind in enumerate(kinds)}
+    assert unequal(changed, read, names) == {}
+
+
+def test_every_type_of_mysql(mysql: MySQLServer, mysql_url: str, tmp_path: Path) -> None:
+    """By a SELECT and by the binlog, every column of SHOW CREATE TABLE."""
+    made = ManyColumns(mysql, mysql_url, columns_for(is_mariadb=mysql.is_mariadb))
+    mysql_extractor_of(mysql_url, tmp_path).run()
+    made.fill()
+    mysql_extractor_of(mysql_url, tmp_path).run()
+    with segments_of(tmp_path) as segments:
+        changed = texts_of(segments)
+    read = snapshot_texts(
+        tmp_path, pipeline(tmp_path, mysql_url, None, tables=[f"{made.database}.*"])
+    )
+    assert unequal(changed, read, made.names) == {}

@@ -1,0 +1,179 @@
+"""What FlexCDC refuses at work: one typed error each, and nothing of the transaction is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_extract import set_up
+from fix_flexcdc import Flex
+from penstock.consume.flexcdc.calling import PluginFailed, TruncateNotTaken
+from penstock.consume.flexcdc.captured import ChangelogMissing, ColumnNameTaken, TableUnknown
+from penstock.consume.flexcdc.following import LogBegins, LogOther
+from penstock.consume.flexcdc.state import StateExists, StateMissing, StateMoved
+from penstock.consume.plugins import Plugin
+from penstock.log import list_segments
+from penstock.log.layout import SegmentMissing
+from penstock.ports.changelog import RowImagesLost
+
+TABLE = (
+    "create table t (id int primary key, v text); alter table t replica identity full;"
+    "insert into t values (1, 'a')"
+)
+
+Make = Callable[..., Flex]
+
+
+@pytest.fixture
+def flex(source_url: str, target_url: str, tmp_path: Path) -> Make:
+    """Make a FlexCDC between two databases of PostgreSQL."""
+
+    def make(ddl: str = TABLE, **more: Any) -> Flex:
+        set_up(source_url, ddl)
+        return Flex(source_url, target_url, tmp_path, **more)
+
+    return make
+
+
+def sql(one: Flex, statement: str) -> None:
+    """Run a statement at the destination; {} is the changelog of t, [state] its database."""
+    with one.state() as (state, _):
+        session = state.session
+        name = session.quoted(*one.changelog("t"))
+        database = session.quoted(one.settings.database)
+        session.run(statement.format(name, database=database), doing="testing")
+
+
+def test_state_that_is_there_or_is_not(flex: Make) -> None:
+    """Setup does not overwrite; nothing runs before it."""
+    one = flex()
+    with pytest.raises(StateMissing, match="has no table"):
+        one.flexcdc().run(lambda: True, on_place=lambda _: None)
+    one.begin("t")
+    with (
+        one.flexcdc().connected() as (state, _),
+        pytest.raises(StateExists, match="Setup aborted!"),
+    ):
+        state.create(force=False)
+    one.source_sql("insert into t values (2, 'b')")
+    one.step()
+    assert len(one.images("t")) == 1
+
+
+def test_another_process_moved_the_state(flex: Make) -> None:
+    """The rows of a batch and its place go together: nothing is written twice."""
+    one = flex()
+    one.begin("t")
+    one.source_sql("insert into t values (2, 'b')")
+    one.step()
+    with one.state() as (state, _):
+        place = state.place()
+        state.session.begin()
+        with pytest.raises(StateMoved, match="was left at"):
+            state.check_place(type(place)(log_id=place.log_id, trx=place.trx - 1))
+        state.session.rollback()
+
+
+def test_a_log_that_is_another_or_begins_later(flex: Make) -> None:
+    """The place is of one log; what is between is never passed over."""
+    one = flex()
+    one.begin("t")
+    one.source_sql("insert into t values (2, 'b')")
+    one.step()
+    images = one.images("t")
+    sql(one, "update {database}.penstock_place set log_id = 'another'")
+    one.source_sql("insert into t values (3, 'c')")
+    one.extract()
+    with pytest.raises(LogOther, match="another"):
+        one.follow()
+    assert one.images("t") == images
+
+
+def test_a_log_with_a_hole(flex: Make) -> None:
+    """Its first segments are gone, or the place is of an earlier transaction than they begin at."""
+    one = flex()
+    one.begin("t")
+    one.source_sql("insert into t values (2, 'b')")
+    one.step()
+    images = one.images("t")
+    one.source_sql("insert into t values (3, 'c')")
+    one.extract()
+    sql(one, "update {database}.penstock_place set trx = 0")
+    with pytest.raises(LogBegins, match="what is between is gone"):
+        one.follow()
+    sql(one, "update {database}.penstock_place set segment = -1")
+    list_segments(one.directory / "log")[0].path.unlink()
+    with pytest.raises(SegmentMissing):
+        one.follow()
+    assert one.images("t") == images
+
+
+def test_what_cannot_be_captured(flex: Make) -> None:
+    """A table that is not there, and one whose column has the name of ours."""
+    one = flex(TABLE + '; create table taken (id int primary key, "fv$gsn" int)')
+    one.begin("t")
+    with pytest.raises(TableUnknown, match="TABLE NOT EXISTS OR ACCESS DENIED"):
+        one.add("nothing")
+    with pytest.raises(ColumnNameTaken, match="fv\\$gsn"):
+        one.add("taken")
+
+
+def test_a_changelog_that_is_gone(flex: Make) -> None:
+    """Somebody dropped it: its rows are not dropped silently."""
+    one = flex()
+    one.begin("t")
+    sql(one, "drop table {}")
+    one.source_sql("insert into t values (2, 'b')")
+    one.extract()
+    with pytest.raises(ChangelogMissing, match="is not there"):
+        one.follow()
+
+
+def test_a_changelog_that_takes_fewer_rows(flex: Make) -> None:
+    """A trigger of somebody's: counted, and nothing is kept."""
+    one = flex()
+    one.begin("t")
+    sql(
+        one,
+        "create function {database}.nothing() returns trigger language plpgsql as"
+        " 'begin return null; end'",
+    )
+    sql(
+        one,
+        "create trigger a before insert on {} for each row execute function {database}.nothing()",
+    )
+    one.source_sql("insert into t values (2, 'b')")
+    one.extract()
+    with pytest.raises(RowImagesLost, match="0 row images, 1 were sent"):
+        one.follow()
+
+
+class Failing(Plugin):
+    """Raises in the middle of a transaction."""
+
+    def insert(self, *_: Any) -> None:
+        """Fail."""
+        raise ZeroDivisionError("on purpose")
+
+
+class Deaf(Plugin):
+    """Has no method for TRUNCATE."""
+
+
+def test_plugins_that_fail(flex: Make) -> None:
+    """Which plugin, where, why; the place stays."""
+    one = flex(plugins=[Failing()])
+    one.begin("t")
+    one.source_sql("insert into t values (2, 'b')")
+    one.extract()
+    with pytest.raises(PluginFailed, match="Failing failed in insert: ZeroDivisionError"):
+        one.follow()
+    one.plugins = [("Deaf", Deaf())]
+    one.follow()
+    one.source_sql("truncate t")
+    one.extract()
+    with pytest.raises(TruncateNotTaken, match="Deaf has no method truncate"):
+        one.follow()

@@ -1,0 +1,285 @@
+"""`penstock consumers` and `delete-lost-segment-links`: what they show, and what they change."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from fix_consumer import NAME, Feed, Noting, plain_pipeline
+from penstock import cli
+from penstock.consume.listing import SegmentsMissed
+from penstock.consume.lost import LostLinksLocked
+from penstock.consume.position import ConsumerState
+from penstock.control.config import load_config
+from penstock.control.consumer_commands import ConsumerRuns, NoConsumers, delete_lost, remove
+from penstock.control.extract_process import extract_options
+from penstock.control.reset import at_rest
+from penstock.control.running import AlreadyRunning
+from penstock.host.files import REAL_FILES
+from penstock.log import links
+from penstock.log.links import DISABLED_WARNING, link_segment
+from penstock.model import PenstockError
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Iterator[Feed]:
+    """A log, and a pipeline file with a consumer of it that is not registered yet."""
+    made = Feed(tmp_path)
+    plain_pipeline(tmp_path)
+    yield made
+    made.close()
+
+
+def said(capsys: Capture, feed: Feed, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
+    """What a command with --json printed; FILE stands for the pipeline file."""
+    capsys.readouterr()
+    path = str(feed.root / "shop.toml")
+    ended = 0
+    try:
+        cli.guarded([path if a == "FILE" else a for a in arguments] + ["--json"])
+    except SystemExit as exited:
+        ended = int(exited.code or 0)
+    found = capsys.readouterr()
+    assert ended == code, found
+    return [json.loads(line) for line in (found.out + found.err).splitlines() if line[:1] == "{"]
+
+
+def test_a_consumer_is_added_and_listed_with_its_lag(feed: Feed, capsys: Capture) -> None:
+    """In events, bytes and seconds, from what is saved; and what it holds on the disk."""
+    (line,) = said(capsys, feed, "consumers", "ls", "FILE")
+    assert (line["consumer"], line["state"]) == (NAME, "not registered")
+    assert said(capsys, feed, "consumers", "add", "FILE", NAME)[0]["new"] is True
+    assert said(capsys, feed, "consumers", "add", "FILE", NAME)[0]["new"] is False
+    feed.write(3)
+    feed.write(2)
+    feed.run(Noting(take=4, answer=lambda call: call == 1))
+    feed.write(1, rotate=False)
+    (line,) = said(capsys, feed, "consumers", "ls", "FILE")
+    assert (line["state"], line["saved"], line["read"], line["segment"]) == ("stopped", 3, 5, 0)
+    assert (line["lag_events"], line["links"], line["pid"]) == (3, 2, 0)
+    sizes = {p.name: p.stat().st_size for p in (feed.root / "log").glob("*.ckt*")}
+    assert line["lag_bytes"] == sizes["1.ckt"] + sizes["2.ckt_"]
+    assert line["link_bytes"] == sizes["0.ckt"] + sizes["1.ckt"]
+    assert line["held_bytes"] == 0, "the log has them as well"
+    assert line["lag_seconds"] > 1e6, "the log's commits are of 2023"
+    (feed.root / "log" / "0.ckt").unlink()
+    (line,) = said(capsys, feed, "consumers", "ls", "FILE")
+    assert line["held_bytes"] == sizes["0.ckt"]
+    feed.run(Noting())
+    (line,) = said(capsys, feed, "consumers", "ls", "FILE")
+    assert (line["lag_events"], line["lag_bytes"], line["lag_seconds"]) == (0, 0, 0.0)
+
+
+def test_the_load_is_listed_as_target(feed: Feed, capsys: Capture) -> None:
+    """Its links are the names in log/; a target that cannot be asked says so, and is no failure."""
+    path = feed.root / "shop.toml"
+    target = '[target]\nurl = "postgresql://nobody@127.0.0.1:1/none"\n'
+    path.write_text(path.read_text().replace("[source]", f'mode = "change"\n{target}[source]'))
+    feed.write(2)
+    load, _ = said(capsys, feed, "consumers", "ls", "FILE")
+    assert (load["consumer"], load["links"], load["saved"]) == ("target", 1, None)
+    assert load["error"]
+    assert load["hint"]
+
+
+def test_people_get_a_table(feed: Feed, capsys: Capture) -> None:
+    """With the names of its columns."""
+    feed.register()
+    feed.write(2)
+    cli.guarded(["consumers", "ls", str(feed.root / "shop.toml")])
+    out = capsys.readouterr().out
+    assert "held back" in out
+    assert "2 events" in out
+
+
+def test_a_consumer_is_removed_with_all_that_it_holds(feed: Feed, capsys: Capture) -> None:
+    """Refused while it runs; unknown ones are named."""
+    feed.register()
+    feed.write(2)
+    config = load_config(feed.root / "shop.toml", {})
+    lock = REAL_FILES.lock(feed.directory, "lock")
+    with pytest.raises(ConsumerRuns, match="runs, as process"):
+        remove(config, NAME)
+    lock.release()
+    assert feed.links() == ["0.ckt"]
+    (error,) = said(capsys, feed, "consumers", "remove", "FILE", NAME, code=2)
+    assert "--yes" in error["error"]
+    said(capsys, feed, "consumers", "remove", "FILE", NAME, "--yes")
+    assert not feed.directory.exists()
+    (error,) = said(capsys, feed, "consumers", "remove", "FILE", NAME, "--yes", code=1)
+    assert (error["code"], "consumers add" in error["hint"]) == ("CN12", True)
+    (error,) = said(capsys, feed, "consumers", "disable", "FILE", "nobody", code=1)
+    assert error["code"] == "CN12"
+
+
+def test_reset_waits_for_no_consumer(feed: Feed) -> None:
+    """It takes nothing back while one runs, and names it."""
+    feed.register()
+    feed.close()
+    config = load_config(feed.root / "shop.toml", {})
+    lock = REAL_FILES.lock(feed.directory, "lock")
+    with (
+        pytest.raises(AlreadyRunning, match=f"`penstock consume {NAME}` works on"),
+        at_rest(config),
+    ):
+        pytest.fail("the consumer runs")
+    lock.release()
+    with at_rest(config):
+        pass
+
+
+def test_disable_and_enable_one_and_all(feed: Feed, capsys: Capture) -> None:
+    """cdc.disabled is a file; the extractor says with each segment that it makes no link."""
+    feed.register()
+    assert said(capsys, feed, "consumers", "disable", "FILE", NAME)
+    assert said(capsys, feed, "consumers", "ls", "FILE")[0]["state"] == "disabled"
+    feed.write(1)
+    said(capsys, feed, "consumers", "enable", "FILE", NAME)
+    feed.write(1)
+    assert said(capsys, feed, "consumers", "disable", "FILE", "--all")
+    assert (feed.root / "cdc" / "cdc.disabled").exists()
+    structlog.reset_defaults()  # the commands have silenced it
+    with structlog.testing.capture_logs() as logs:
+        feed.write(1)
+    assert DISABLED_WARNING in [line["event"] for line in logs]
+    assert said(capsys, feed, "consumers", "ls", "FILE")[0]["enabled"] is False
+    said(capsys, feed, "consumers", "enable", "FILE", "--all")
+    feed.write(1)
+    assert feed.links() == ["1.ckt", "3.ckt"]
+    said(capsys, feed, "consumers", "disable", "FILE", code=2)
+    said(capsys, feed, "consumers", "disable", "FILE", NAME, "--all", code=2)
+
+
+def test_a_paused_consumer_is_given_nothing(feed: Feed, capsys: Capture) -> None:
+    """Its process stays, and goes on when it is resumed."""
+    feed.register()
+    feed.write(2)
+    said(capsys, feed, "consumers", "pause", "FILE", NAME)
+    path = feed.root / "shop.toml"
+    process = subprocess.Popen([*_program(), "consume", str(path), NAME], stderr=subprocess.DEVNULL)
+    _until(lambda: said(capsys, feed, "consumers", "ls", "FILE")[0]["pid"] != 0)
+    time.sleep(0.5)
+    assert said(capsys, feed, "consumers", "ls", "FILE")[0]["state"] == "paused"
+    assert not [line for line in _noted(feed) if line.isdigit()]
+    said(capsys, feed, "consumers", "resume", "FILE", NAME)
+    _until(lambda: "2" in _noted(feed))
+    process.terminate()
+    assert process.wait(30) == 0
+
+
+# -- holes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.promise
+def test_a_hole_is_met_with_the_published_text_and_mended(feed: Feed, capsys: Capture) -> None:
+    """Of 0, 1, 4, 5 the first two go, and the consumer begins with 4; what comes is whole."""
+    feed.register()
+    for number in range(6):
+        links.enable(feed.directory) if number not in (2, 3) else links.disable(feed.directory)
+        feed.write(1)
+    with pytest.raises(SegmentsMissed, match=r"\[lastSegment=1, nextSegment=4\]"):
+        feed.run(Noting())
+    (found,) = said(capsys, feed, "delete-lost-segment-links", "FILE", "--yes")
+    assert found["message"] == "Lost segment CDC links successfully removed."
+    assert found["segments"] == [0, 1]
+    assert ConsumerState(feed.directory).load() is None
+    noting = Noting()
+    feed.run(noting)
+    assert noting.gsns == [5, 6]
+    (found,) = said(capsys, feed, "delete-lost-segment-links", "FILE", "--yes")
+    assert found["message"] == "Lost segment CDC links were not found."
+    assert ConsumerState(feed.directory).load() is not None
+
+
+def test_links_that_were_skipped_up_to_now_are_lost_too(feed: Feed) -> None:
+    """The hole is between the last link and the open segment: all that it has goes."""
+    feed.register()
+    feed.write(1)
+    links.disable(feed.directory)
+    feed.write(1)
+    links.enable(feed.directory)
+    feed.write(1, rotate=False)
+    with pytest.raises(SegmentsMissed):
+        feed.run(Noting())
+    config = load_config(feed.root / "shop.toml", {})
+    (lost,) = delete_lost(config, NAME)
+    assert lost.segments == (0,)
+    noting = Noting()
+    feed.run(noting)
+    assert noting.gsns == []
+    feed.writer.rotate()
+    feed.run(noting)
+    assert noting.gsns == [3]
+
+
+def test_the_hole_of_a_running_consumer_is_not_touched(feed: Feed) -> None:
+    """With the published text; without a consumer the other one."""
+    config = load_config(feed.root / "shop.toml", {})
+    with pytest.raises(NoConsumers, match=r"CDC is not configured\."):
+        delete_lost(config, None)
+    feed.register()
+    lock = REAL_FILES.lock(feed.directory, "lock")
+    with pytest.raises(LostLinksLocked) as caught:
+        delete_lost(config, NAME)
+    lock.release()
+    assert caught.value.message.startswith(
+        "Failed to delete lost segment CDC links. Unable to acquire lock to lock CDC folder. "
+        f"Make sure a CDC app is shut down [dir={feed.directory}, reason="
+    )
+    with pytest.raises(PenstockError, match="has no consumer other"):
+        delete_lost(config, "other")
+
+
+def test_links_beyond_the_limit_are_skipped_with_the_published_words(feed: Feed) -> None:
+    """The disk that a slow consumer holds back is bounded."""
+    feed.register()
+    feed.write(1)
+    size = (feed.directory / "0.ckt").stat().st_size
+    links.enable(feed.directory, size_bytes_max=2 * size + 10)
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(5):
+            feed.write(1)
+    assert feed.links() == ["0.ckt", "1.ckt"]
+    texts = [line["event"] for line in logs if line["log_level"] == "error"]
+    assert texts[0].startswith("Configured CDC WAL directory maximum size exceeded [curDirSize=")
+    assert texts[0].endswith(f"cdcWalDirectoryMaxSize={2 * size + 10}]")
+    assert texts[1] == (
+        "Creation of segment CDC link skipped. Configured CDC directory maximum size exceeded."
+    )
+    assert link_segment(feed.directory, feed.root / "log" / "1.ckt"), "it has that one already"
+
+
+def test_forced_rotation_is_the_shortest_that_a_consumer_wants(feed: Feed) -> None:
+    """walForceArchiveTimeout, where it is below flushIntervalSeconds; without a target names go."""
+    path = plain_pipeline(feed.root, "walForceArchiveTimeout = 700")
+    options = extract_options(load_config(path, {}))
+    assert (options.flush_interval_s, options.removes_linked) == (0.7, True)
+    path = plain_pipeline(feed.root)
+    assert extract_options(load_config(path, {})).flush_interval_s == 5.0
+
+
+def _program() -> list[str]:
+    from penstock.host.process import this_program
+
+    return this_program()
+
+
+def _noted(feed: Feed) -> list[str]:
+    path = feed.root / "noted.txt"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _until(holds: Any, timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.05)

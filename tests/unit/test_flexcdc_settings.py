@@ -1,0 +1,115 @@
+"""consumer.ini and what else FlexCDC is told: each mistake by name, with what to write instead."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from pathlib import Path
+
+import pytest
+
+from fix_changes import relation
+from penstock.codec.types import Engine, Server, map_column
+from penstock.consume.flexcdc.cleanup import IntervalInvalid, interval_before
+from penstock.consume.flexcdc.ini import IniKeyUnknown, IniUnreadable, IniValueInvalid, read_ini
+from penstock.consume.flexcdc.names import ChangelogNameTooLong, changelog_name
+from penstock.control import flexcdc_daemon
+from penstock.control.flexcdc import FlexCdcMissing, open_flexcdc
+from penstock.control.flexcdc_daemon import FlexCdcRunning, pid_file
+from penstock.model import TableName
+from penstock.ports.changelog import ChangelogTypeRefused, type_refused
+from penstock.ports.flexcdc_settings import ChangelogNames
+
+INI = "[flexcdc]\ndatabase = f\n[source]\nhost = h\nuser = u\n[dest]\nhost = h\nuser = u\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        ("[source]\nhost = h\n", IniUnreadable, r"Could not find \[flexcdc\] section"),
+        (INI.replace("database", "databse"), IniKeyUnknown, "databse"),
+        (INI.replace("[dest]", "[destination]"), IniKeyUnknown, "destination"),
+        (INI.replace("database = f", "no pair"), IniKeyUnknown, "line 2"),
+        (INI.replace("database = f", "mark_updates = perhaps"), IniValueInvalid, "true or false"),
+        (INI.replace("database = f", "sleep_maximum = long"), IniValueInvalid, "sleep_maximum"),
+    ],
+)
+def test_mistakes_in_the_ini(tmp_path: Path, text: str, kind: type[Exception], said: str) -> None:
+    """The file, the line or key, and what it must be."""
+    path = tmp_path / "consumer.ini"
+    path.write_text(text)
+    with pytest.raises(kind, match=said):
+        read_ini(path)
+
+
+def test_an_ini_that_is_not_there(tmp_path: Path) -> None:
+    """As the original says it."""
+    with pytest.raises(IniUnreadable, match="Could not read ini file"):
+        read_ini(tmp_path / "none.ini")
+
+
+def test_the_ini_of_these_tests_is_right(tmp_path: Path) -> None:
+    """Otherwise the mistakes above would not be what is refused."""
+    path = tmp_path / "consumer.ini"
+    path.write_text(INI)
+    assert read_ini(path).settings.database == "f"
+
+
+def test_a_pipeline_without_flexcdc(tmp_path: Path) -> None:
+    """The section is missing."""
+    file = tmp_path / "shop.toml"
+    file.write_text(
+        '[pipeline]\nname = "shop"\ndirectory = "."\n'
+        '[source]\nurl = "postgresql://u@localhost/d"\ntables = ["public.*"]\n'
+    )
+    with pytest.raises(FlexCdcMissing, match=r"no section \[flexcdc\]"):
+        open_flexcdc(file)
+
+
+def test_losses_wait_for_a_choice() -> None:
+    """The column, its type, and the line that chooses."""
+    shape = relation(("id", "integer", "int32"), ("f", "real", "float32"))
+    source = Server(engine=Engine.POSTGRESQL, version=(18,))
+    mapping = map_column(shape.columns[1], source, Server(engine=Engine.MYSQL, version=(8, 0, 35)))
+    refused = type_refused(shape, "f", mapping)
+    assert isinstance(refused, ChangelogTypeRefused)
+    assert "column f of public.t is real" in refused.message
+    assert "[flexcdc.types]" in refused.hint
+
+
+def test_old_names_have_a_limit() -> None:
+    """No server takes a longer one, and PostgreSQL would cut it."""
+    table = TableName("s" * 30, "t" * 33)
+    assert changelog_name(TableName("s" * 30, "t" * 32), ChangelogNames.PLAIN)
+    with pytest.raises(ChangelogNameTooLong, match="64 bytes"):
+        changelog_name(table, ChangelogNames.PLAIN)
+    assert len(changelog_name(table, ChangelogNames.MD5)) == 38
+
+
+def test_intervals() -> None:
+    """MySQL's units; what is none is refused."""
+    now = datetime.datetime(2026, 3, 31, 12)  # noqa: DTZ001
+    assert interval_before(now, "10 DAY") == now - datetime.timedelta(days=10)
+    assert interval_before(now, "1 month") == datetime.datetime(2026, 2, 28, 12)  # noqa: DTZ001
+    for bad in ("10", "DAY", "10 FORTNIGHT", ""):
+        with pytest.raises(IntervalInvalid, match="log_retention_interval"):
+            interval_before(now, bad)
+
+
+def test_a_pid_file_of_a_process_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process of ours holds it; a stale one is taken over, and said."""
+    path, said = tmp_path / "flexcdc.pid", list[str]()
+    with pid_file(path, said.append):
+        assert path.read_text() == f"{os.getpid()}\n"
+    assert not path.exists()
+    path.write_text(f"{os.getppid()}\n")
+    monkeypatch.setattr(flexcdc_daemon, "holder_of", lambda _: os.getppid())
+    with (
+        pytest.raises(FlexCdcRunning, match=f"Already running! process {os.getppid()}"),
+        pid_file(path, said.append),
+    ):
+        pass
+    monkeypatch.undo()
+    path.write_text("999999999\n")
+    with pid_file(path, said.append):
+        assert said[-1] == "Stale lockfile detected."

@@ -1,0 +1,192 @@
+"""The cache against a real Redis server: it has what the tables have."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from fix_plugins import FakeInstance, send
+from penstock.consume.plugins import RedisCache
+from penstock.consume.plugins.redis_cache import CacheFailed, CacheKeyMissing
+from penstock.consume.plugins.settings import PluginSettingInvalid
+
+START_S = 30.0
+
+
+class RedisServer:
+    """A server on a free port, without a configuration file."""
+
+    def __init__(self, folder: Path) -> None:
+        # One program: by its name it serves, or checks files. Debian's redis-tools has it, too.
+        program = shutil.which("redis-server") or shutil.which("redis-check-rdb")
+        assert program is not None, "install redis-tools, as .ci/system does"
+        (folder / "redis-server").symlink_to(program)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", "."]
+        self.process = subprocess.Popen(
+            [folder / "redis-server", *options], cwd=folder, stdout=subprocess.DEVNULL
+        )
+        self.client = redis.Redis.from_url(self.url, decode_responses=True)
+        deadline = time.monotonic() + START_S
+        while True:
+            try:
+                self.client.ping()
+                return
+            except redis.ConnectionError:
+                assert time.monotonic() < deadline
+                assert self.process.poll() is None
+                time.sleep(0.02)
+
+    def rows(self) -> dict[str, Any]:
+        """Everything in it."""
+        keys = self.client.keys()
+        return {key: json.loads(str(self.client.get(key))) for key in sorted(keys)}  # type: ignore[union-attr]
+
+    def stop(self) -> None:
+        """End it."""
+        self.client.close()
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server of the test's own."""
+    made = RedisServer(tmp_path)
+    yield made
+    made.stop()
+
+
+Open = Callable[..., tuple[RedisCache, FakeInstance]]
+
+
+@pytest.fixture
+def opened(server: RedisServer, tmp_path: Path) -> Iterator[Open]:
+    """Make the plugin."""
+    made: list[tuple[RedisCache, FakeInstance]] = []
+
+    def make(
+        key: tuple[str, ...] = ("id",), main: dict[str, str] | None = None, **keys: str
+    ) -> tuple[RedisCache, FakeInstance]:
+        settings = {"redis_cache": {"url": server.url, **keys}, "flexcdc": main or {}}
+        plugin, instance = RedisCache(), FakeInstance(tmp_path, settings, key)
+        made.append((plugin, instance))
+        plugin.plugin_init(instance)
+        return plugin, instance
+
+    yield make
+    for plugin, instance in made:
+        plugin.plugin_deinit(instance)
+
+
+@pytest.mark.promise
+def test_it_is_kept_in_step(server: RedisServer, opened: Open) -> None:
+    """Inserts, updates of rows and of keys, deletes; what is rolled back is not there."""
+    plugin, instance = opened()
+    send(plugin, instance, 2, 0, ("insert", {"id": 1, "v": "a"}), ("insert", {"id": 2, "v": "b"}))
+    send(plugin, instance, 3, 2, ("insert", {"id": 3, "v": "no"}), commit=False)
+    assert server.rows() == {"shop.item:1": {"id": 1, "v": "a"}, "shop.item:2": {"id": 2, "v": "b"}}
+    images = [
+        ("update_before", {"id": 1, "v": "a"}), ("update_after", {"id": 4, "v": "c"}),
+        ("delete", {"id": 2, "v": "b"}),
+    ]  # fmt: skip
+    for _ in range(2):  # and when it comes again
+        send(plugin, instance, 3, 2, *images)
+        assert server.rows() == {"shop.item:4": {"id": 4, "v": "c"}}
+
+
+@pytest.mark.promise
+def test_a_transaction_is_one_multi(server: RedisServer, opened: Open) -> None:
+    """Nobody sees half of it: one MULTI and EXEC around all of its commands."""
+    plugin, instance = opened()
+    with server.client.monitor() as monitor:
+        send(plugin, instance, 2, 0, *(("insert", {"id": n}) for n in range(50)))
+        server.client.echo("done")
+        commands: list[str] = []
+        while not commands or not commands[-1].startswith("ECHO"):
+            commands.append(str(monitor.next_command()["command"]))
+    names = [command.split()[0] for command in commands]
+    greetings = ("HELLO", "CLIENT", "ECHO")  # of connections
+    assert [n for n in names if n not in greetings] == ["MULTI", *["SET"] * 50, "EXEC"]
+
+
+def test_a_table_that_is_emptied(server: RedisServer, opened: Open) -> None:
+    """Its rows go, before those that follow; other tables and names that look alike stay."""
+    plugin, instance = opened(prefix="c[a]*:")
+    server.client.set("ca:shop.item:1", "1")
+    server.client.set("c[a]*:shop.item2:1", "1")
+    send(plugin, instance, 2, 0, *(("insert", {"id": n}) for n in range(2500)))
+    send(
+        plugin, instance, 3, 2500, ("insert", {"id": 9000}), ("truncate", {}), ("insert", {"id": 7})
+    )
+    assert [*server.rows()] == ["c[a]*:shop.item2:1", "c[a]*:shop.item:7", "ca:shop.item:1"]
+
+
+def test_keys_of_several_columns_do_not_meet(server: RedisServer, opened: Open) -> None:
+    """Values are escaped: `a:b` and `c` is not `a` and `b:c`."""
+    plugin, instance = opened(("x", "y"))
+    send(
+        plugin, instance, 2, 0,
+        ("insert", {"x": "a:b", "y": "c"}), ("insert", {"x": "a", "y": "b:c"}),
+        ("insert", {"x": Decimal("1.0"), "y": datetime.date(2026, 1, 2)}),
+    )  # fmt: skip
+    assert {*server.rows()} == {
+        "shop.item:a%3Ab:c", "shop.item:a:b%3Ac", "shop.item:1.0:2026-01-02"
+    }  # fmt: skip
+
+
+@pytest.mark.promise
+def test_a_server_that_is_gone_or_refuses(server: RedisServer, opened: Open) -> None:
+    """commit_trx raises, so that the position is not stored; nothing of it is in the cache."""
+    plugin, instance = opened()
+    server.client.config_set("maxmemory", "1")
+    with pytest.raises(CacheFailed, match="OutOfMemory") as caught:
+        send(plugin, instance, 2, 0, ("insert", {"id": 1}))
+    assert caught.value.hint
+    assert server.rows() == {}
+    server.stop()
+    with pytest.raises(CacheFailed, match=f"127.0.0.1:{server.port}"):
+        send(plugin, instance, 2, 0, ("insert", {"id": 1}))
+    with pytest.raises(CacheFailed):
+        opened()
+
+
+def test_a_table_without_a_key_is_refused(server: RedisServer, opened: Open) -> None:
+    """Its name is said, and how it is skipped."""
+    plugin, instance = opened(())
+    with pytest.raises(CacheKeyMissing, match=r"shop\.item has no key") as caught:
+        send(plugin, instance, 2, 0, ("insert", {"id": 1}))
+    assert "filter = shop.item" in str(caught.value.hint)
+    assert server.rows() == {}
+
+
+@pytest.mark.parametrize(
+    ("keys", "main", "said"),
+    [
+        ({"url": "http://host"}, {}, "url is no address"),
+        ({"url": ""}, {}, "url is missing"),
+        ({"timeout": "x"}, {}, "timeout is 'x'"),
+        ({}, {"skip_before_update": "true"}, "skip_before_update hides"),
+    ],
+)
+def test_bad_settings_are_refused(
+    opened: Open, keys: dict[str, str], main: dict[str, str], said: str
+) -> None:
+    """By the key, with what to write."""
+    with pytest.raises(PluginSettingInvalid, match=said) as caught:
+        opened(main=main, **keys)
+    assert caught.value.hint

@@ -1,0 +1,201 @@
+"""The webhook against a real HTTP server: what it sends, when it tries again, when it gives up."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_plugins import FakeInstance, send
+from penstock.consume.plugins import Webhook
+from penstock.consume.plugins.settings import PluginSettingInvalid
+from penstock.consume.plugins.webhook import SIGNATURE, WebhookFailed
+
+SECRET = "a secret of this test, long enough"
+Answer = tuple[int, dict[str, str], str]
+
+
+class Receiver:
+    """A web server on a free port that notes requests, and answers as planned, then 204."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[dict[str, str], bytes]] = []
+        self.times: list[float] = []
+        self.answers: list[Answer | None] = []  # None: hang up
+        self.connections: set[Any] = set()
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                """Note the request, and answer."""
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.requests.append((dict(self.headers), body))
+                receiver.times.append(time.monotonic())
+                receiver.connections.add(self.client_address)
+                answer = receiver.answers.pop(0) if receiver.answers else (204, {}, "")
+                if answer is None:
+                    self.close_connection = True
+                    return
+                status, headers, text = answer
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                if status != 204:
+                    self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, *_: Any) -> None:
+                """Say nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/hook?a=1"
+        threading.Thread(
+            target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        ).start()
+
+    def trx(self) -> list[int]:
+        """The transactions of all requests."""
+        return [json.loads(body)["trx"] for _, body in self.requests]
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """A receiver."""
+    made = Receiver()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+Open = Callable[..., tuple[Webhook, FakeInstance]]
+
+
+@pytest.fixture
+def opened(receiver: Receiver, tmp_path: Path) -> Iterator[Open]:
+    """Make the plugin, with short pauses."""
+    made: list[tuple[Webhook, FakeInstance]] = []
+
+    def make(**keys: str) -> tuple[Webhook, FakeInstance]:
+        settings = {"url": receiver.url, "secret": SECRET, "backoff": "0.02", **keys}
+        plugin, instance = Webhook(), FakeInstance(tmp_path, {"webhook": settings})
+        plugin.plugin_init(instance)
+        made.append((plugin, instance))
+        return plugin, instance
+
+    yield make
+    for plugin, instance in made:
+        plugin.plugin_deinit(instance)
+
+
+def test_a_transaction_is_one_signed_request(receiver: Receiver, opened: Open) -> None:
+    """All its images in order; nothing for one without any; the connection is kept."""
+    plugin, instance = opened()
+    last = send(
+        plugin, instance, 2, 5,
+        ("update_before", {"id": 1, "v": "ä"}), ("update_after", {"id": 1, "v": b"x"}),
+    )  # fmt: skip
+    last = send(plugin, instance, 3, last)
+    send(plugin, instance, 4, last, ("insert", {"id": 9}), commit=False)
+    send(plugin, instance, 4, last, ("truncate", {}))
+    assert receiver.trx() == [2, 4]
+    headers, body = receiver.requests[0]
+    place = {"schema": "shop", "table": "item", "key": ["id"]}
+    assert json.loads(body) == {
+        "trx": 2,
+        "gsn": 7,
+        "commit_time": "2026-03-04T05:06:07Z",
+        "position": "0/16B3748",
+        "changes": [
+            {"action": "UB", **place, "gsn": 6, "row": {"id": 1, "v": "ä"}},
+            {"action": "UA", **place, "gsn": 7, "row": {"id": 1, "v": "eA=="}},
+        ],
+    }
+    digest = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
+    assert headers[SIGNATURE] == f"sha256={digest}"
+    assert headers["Idempotency-Key"] == "2-7"
+    assert headers["Content-Type"] == "application/json"
+    assert len(receiver.connections) == 1
+
+
+@pytest.mark.promise
+def test_it_tries_again_with_growing_pauses(receiver: Receiver, opened: Open) -> None:
+    """After errors of the server and of the connection, with the same body and signature."""
+    plugin, instance = opened(backoff="0.1")
+    receiver.answers = [(500, {}, "broken"), None, (429, {}, ""), (503, {}, "x" * 2000)]
+    send(plugin, instance, 2, 0, ("insert", {"id": 1}))
+    assert receiver.trx() == [2] * 5
+    assert len({(headers[SIGNATURE], body) for headers, body in receiver.requests}) == 1
+    pauses = [b - a for a, b in zip(receiver.times, receiver.times[1:], strict=False)]
+    assert all(pause >= 0.1 * 2**n for n, pause in enumerate(pauses)), pauses
+    send(plugin, instance, 3, 1, ("insert", {"id": 1}))
+    assert receiver.trx() == [2, 2, 2, 2, 2, 3]
+
+
+def test_the_receiver_may_ask_for_a_longer_pause(receiver: Receiver, opened: Open) -> None:
+    """Retry-After, up to the maximum."""
+    plugin, instance = opened(backoff_maximum="0.4")
+    receiver.answers = [(503, {"Retry-After": "3600"}, "")]
+    send(plugin, instance, 2, 0, ("insert", {"id": 1}))
+    assert 0.4 <= receiver.times[1] - receiver.times[0] < 30
+
+
+@pytest.mark.promise
+@pytest.mark.parametrize(
+    ("answer", "attempts", "said"),
+    [
+        ((500, {}, "broken"), 3, "in 3 attempts: 500 Internal Server Error: broken"),
+        (None, 3, "in 3 attempts: RemoteDisconnected"),
+        ((401, {}, "who?"), 1, "in 1 attempts: 401 Unauthorized: who?"),
+        ((302, {"Location": "/other"}, ""), 1, "in 1 attempts: 302 Found"),
+    ],
+)
+def test_it_gives_up(
+    receiver: Receiver, opened: Open, answer: Answer | None, attempts: int, said: str
+) -> None:
+    """With an error from commit_trx, so that the position is not stored."""
+    plugin, instance = opened(retries="2")
+    receiver.answers = [answer] * 3
+    with pytest.raises(WebhookFailed, match="did not take transaction 2") as caught:
+        send(plugin, instance, 2, 0, ("insert", {"id": 1}))
+    assert said in caught.value.message
+    assert caught.value.hint
+    assert len(receiver.requests) == attempts
+
+
+def test_a_receiver_that_is_not_there(opened: Open, receiver: Receiver) -> None:
+    """Refused connections are tried again, then given up."""
+    receiver.server.shutdown()
+    receiver.server.server_close()
+    plugin, instance = opened(retries="1")
+    with pytest.raises(WebhookFailed, match="in 2 attempts: ConnectionRefusedError"):
+        send(plugin, instance, 2, 0, ("insert", {"id": 1}))
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"url": "ftp://host/"}, "url is no address"),
+        ({"url": "http://"}, "url is no address"),
+        ({"url": "http://host:port/"}, "url is no address"),
+        ({"secret": ""}, "secret is (missing|empty)"),
+        ({"timeout": "0"}, "timeout is '0'"),
+        ({"retries": "often"}, "retries is 'often'"),
+        ({"retrys": "2"}, "unknown key retrys"),
+    ],
+)
+def test_bad_settings_are_refused(opened: Open, keys: dict[str, str], said: str) -> None:
+    """By the key, with what to write."""
+    with pytest.raises(PluginSettingInvalid, match=said) as caught:
+        opened(**keys)
+    assert caught.value.hint

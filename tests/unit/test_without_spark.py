@@ -1,0 +1,81 @@
+"""What runs without a target needs neither Spark nor drivers that are not the source's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import importlib, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in absent:
+            raise ModuleNotFoundError(name, name=name)
+
+absent = set(sys.argv[1].split(","))
+sys.meta_path.insert(0, Absent())
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+"""
+DRIVERS = ("adbc_driver_postgresql", "psycopg", "pymysql")
+WEB = ("jinja2", "prometheus_client", "starlette", "uvicorn")
+
+
+def imported(absent: tuple[str, ...], *names: str) -> None:
+    """Import these modules in a process that lacks the absent ones."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, ",".join(absent), *names],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_core_alone_can_be_imported() -> None:
+    """With the dependencies that have no extra: the package, its commands, reading a log."""
+    names = ("penstock", "penstock.cli", "penstock.control.log_read", "penstock.log.writer")
+    imported(("pyspark", *DRIVERS, *WEB), *names)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["extract_process", "supervisor", "status", "doctor", "reset", "table_commands", "table_list"],
+)
+def test_commands_of_an_extraction_need_no_spark(command: str) -> None:
+    """`penstock load` and `copy` do; what runs, watches and steers an extraction does not."""
+    imported(("pyspark", *DRIVERS, *WEB), f"penstock.control.{command}")
+
+
+def test_the_web_interface_needs_no_spark() -> None:
+    """It shows what the files say."""
+    imported(("pyspark", *DRIVERS), "penstock.web.app")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "driver", "extra"),
+    [("postgresql", "psycopg", "postgres"), ("mysql", "pymysql", "mysql")],
+)
+def test_a_driver_that_is_not_installed_is_named(
+    tmp_path: Path, scheme: str, driver: str, extra: str
+) -> None:
+    """It is no defect of ours: one typed error, with the command that installs it."""
+    path = tmp_path / "shop.toml"
+    path.write_text(
+        '[pipeline]\nname = "shop"\ndirectory = "shop"\n'
+        f'[source]\nurl = "{scheme}://u@127.0.0.1:1/d"\ntables = ["*.*"]\n'
+    )
+    run = f"{PROGRAM}\nfrom penstock.cli.entry import guarded\n"
+    run += f"guarded(['extract', {str(path)!r}, '--json'])"
+    done = subprocess.run(
+        [sys.executable, "-c", run, ",".join(DRIVERS)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    error = json.loads(done.stderr.splitlines()[-1])
+    assert (error["code"], f"penstock[{extra}]" in error["hint"]) == ("HS34", True), error
+    assert driver in error["error"]
