@@ -147,8 +147,9 @@ def test_a_new_table_stops_the_pipeline_where_that_is_wanted(pair: Pair) -> None
     process = started(pair, "leave")
     pair.run(BORN.format(name="before"))
     process.until(lambda: left_out(pair, "public.before", "CT69"), "left out")
-    process = started(pair, "stop")
+    halted(pair, "stop")
     request(pair, "add", "public.before")  # a table left out before stops nobody once it is added
+    process = pair.start()
     reach(pair, "public.before", "following")
     pair.run(BORN.format(name="halt"))
     assert process.ended() == 1

@@ -297,7 +297,7 @@ class Extractor:
             if writer.at_commit:
                 self._make_durable(writer, source, quiet=run is None)
                 self._engine.tend(_AtEnd(self, writer, source))
-            if run is None and self._is_idle(writer, source):
+            if self._is_idle(writer, source):  # heartbeats may come more often than we wait
                 return self._finish(writer, source, Ended.IDLE)
             self._report(writer)
 
@@ -420,8 +420,9 @@ class Extractor:
         its log reached when the silence was first noticed.
         """
         pace = self._pace
-        quiet_s = self._clock.monotonic_s() - pace.data_s
-        if not self._options.exit_when_idle or quiet_s < self._options.idle_wait_s:
+        if not self._options.exit_when_idle:
+            return False
+        if self._clock.monotonic_s() - pace.data_s < self._options.idle_wait_s:
             return False
         if not writer.at_commit or self._engine.has_outstanding():
             return False
