@@ -25,7 +25,7 @@ from penstock.log import (
 from penstock.log.closing import SegmentPresent
 from penstock.log.frames import FrameReader
 from penstock.log.index import scan_frames
-from penstock.log.recovery import ChainBroken, LeftoverUnexpected, continues
+from penstock.log.recovery import ChainBroken, LeftoverUnexpected
 from penstock.model import FlushPoint
 
 LOG = Path("/log")
@@ -240,4 +240,4 @@ def test_a_flush_point_vouches_for_what_was_synced_before_it(buffer_bytes: int) 
 def test_what_continues_a_log(gsn: int, trx: int, position: int, expected: bool) -> None:
     """The same rows and transactions; an idle source moves the position on, never back."""
     end = FlushPoint(position=250, gsn=5, trx=2)
-    assert continues(end, FlushPoint(position=position, gsn=gsn, trx=trx)) is expected
+    assert FlushPoint(position=position, gsn=gsn, trx=trx).continues(end) is expected

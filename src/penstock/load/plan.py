@@ -16,7 +16,6 @@ from itertools import pairwise
 from pathlib import Path
 
 from penstock.codec.ckt import FrameEntry
-from penstock.log.recovery import continues
 from penstock.model import FlushPoint, Marker, MarkerKind, PenstockError, Relation, TableName
 from penstock.model.change import COLUMN_RENAMED
 from penstock.model.position import POSITION_MAX
@@ -235,7 +234,7 @@ def plan_batch(
 
 def _check_chain(segments: Sequence[SegmentView]) -> None:
     for before, segment in pairwise(segments):
-        if segment.number != before.number + 1 or not continues(before.end, segment.start):
+        if segment.number != before.number + 1 or not segment.start.continues(before.end):
             raise PlanImpossible(
                 f"segment {segment.path.name} does not follow {before.path.name}: it starts at "
                 f"gsn {segment.start.gsn}, expected {before.end.gsn}",

@@ -20,7 +20,7 @@ from penstock.log.durable import DURABLE_NAME
 from penstock.log.frames import FrameReader, corrupt
 from penstock.log.index import IndexBuilder, add_scanned, scan, scan_frames
 from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, SegmentMissing
-from penstock.log.recovery import ChainBroken, LogForeign, broken_chain, continues
+from penstock.log.recovery import ChainBroken, LogForeign, broken_chain
 from penstock.log.segment import ClosedSegment, Segment, open_segment
 from penstock.log.state import LogState, load_state
 from penstock.model import FlushPoint, PenstockError
@@ -100,9 +100,7 @@ def check_link(before: ClosedSegment | None, segment: Segment) -> None:
             segment.number,
             extension=segment.path.suffix.lstrip("."),
         )
-    if segment.header.previous_file_id != before.file_id or not continues(
-        before.end, segment.start
-    ):
+    if segment.header.previous_file_id != before.file_id or not segment.start.continues(before.end):
         raise broken_chain(segment.path, before.end, segment.start)
 
 

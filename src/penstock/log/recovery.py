@@ -200,7 +200,7 @@ def _compared_with_last(place: Place, state: LogState, last: SegmentFile) -> Log
         from_last = _state_of(segment)
     check_owner(last.path, header.log_id, header.source, state.log_id, state.source)
     if last.number == state.number_next - 1:
-        if header.file_id != state.last_file_id or not continues(end, state.end):
+        if header.file_id != state.last_file_id or not state.end.continues(end):
             raise broken_chain(last.path, state.end, end)
         return state
     if last.number >= state.number_next:
@@ -212,12 +212,6 @@ def _compared_with_last(place: Place, state: LogState, last: SegmentFile) -> Log
         number_next=state.number_next,
     )
     return state
-
-
-def continues(end: FlushPoint, start: FlushPoint) -> bool:
-    """Whether a start follows an end: only the position may have moved on, without changes."""
-    same = (end.gsn, end.trx) == (start.gsn, start.trx)
-    return same and end.position <= start.position
 
 
 def broken_chain(path: Path, expected: FlushPoint, actual: FlushPoint) -> ChainBroken:
@@ -274,7 +268,7 @@ def _checked_scan(reader: FrameReader, state: LogState) -> Scan:
     header = reader.header
     check_owner(reader.path, header.log_id, header.source, state.log_id, state.source)
     follows = header.number == state.number_next and header.previous_file_id == state.last_file_id
-    if not follows or not continues(state.end, header.start):
+    if not follows or not header.start.continues(state.end):
         raise broken_chain(reader.path, state.end, header.start)
     found = scan(reader)
     if found.torn is not None:

@@ -83,6 +83,10 @@ class FlushPoint:
     trx: int = 0
     commit_time_us: int = 0
 
+    def continues(self, end: FlushPoint) -> bool:
+        """Whether it follows that end: only the position may have moved on, without changes."""
+        return (end.gsn, end.trx) == (self.gsn, self.trx) and end.position <= self.position
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
