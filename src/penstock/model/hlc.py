@@ -22,7 +22,7 @@ class HlcInvalid(PenstockError):
     """A text is no time of a changefeed."""
 
     code = "ST01"
-    retry = "never"
+    retry = "operator"
 
 
 @dataclass(frozen=True, slots=True, order=True)
