@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,10 @@ from fix_bank import CONTENTS, Bank
 from fix_bank_engines import MYSQL, dialect_of
 from fix_flexcdc import Command, Flex, until
 from fix_kills import AnyServer, make_database, make_server
+from fix_kinds import Kinds
 from fix_pipeline import write_pipeline
+from penstock.host.process import holder_of
+from penstock.log.layout import LOCK_NAME
 
 TABLES = tuple(CONTENTS)
 POINTS = (
@@ -25,6 +30,7 @@ POINTS = (
     "flexcdc.commit.after",
 )
 CAUGHT_UP_S = 120.0
+SEED = int(os.environ.get("PENSTOCK_KILL_SEED", "16"))
 Pair = tuple[str, str]
 
 
@@ -35,23 +41,38 @@ def servers() -> Iterator[Callable[[str], AnyServer]]:
         yield lambda kind: stack.enter_context(make_server(kind))
 
 
-@pytest.fixture(params=["mysql", "mariadb", "postgres", "across"])
-def pair(request: pytest.FixtureRequest, servers: Callable[[str], AnyServer]) -> Pair:
-    """Source and destination: of one server, or from PostgreSQL to MySQL."""
-    kind = "postgres" if request.param == "across" else request.param
-    server = servers(kind)
+def made(servers: Callable[[str], AnyServer], kinds: str) -> Pair:
+    """Source and destination, as "mysql-mariadb" names them; of one server where it names one."""
+    from_kind, _, to_kind = kinds.partition("-")
+    server = servers(from_kind)
     source = make_database(server, MYSQL.namespace)
-    dest = make_database(servers("mysql"), "copy") if request.param == "across" else source
-    return source, dest
+    return source, make_database(servers(to_kind), "copy") if to_kind else source
+
+
+@pytest.fixture(params=["mysql", "mariadb", "postgres", "postgres-mysql"])
+def pair(request: pytest.FixtureRequest, servers: Callable[[str], AnyServer]) -> Pair:
+    """Source and destination."""
+    return made(servers, request.param)
+
+
+@pytest.fixture(params=["mysql-mariadb", "postgres-postgres"])
+def apart(request: pytest.FixtureRequest, servers: Callable[[str], AnyServer]) -> Pair:
+    """Source and destination on two servers."""
+    return made(servers, request.param)
 
 
 class BankFlex:
     """A bank under load, and FlexCDC over it as a process that is killed."""
 
-    def __init__(self, pair: Pair, folder: Path, seed: int, **settings: object) -> None:
+    def __init__(
+        self, pair: Pair, folder: Path, seed: int, *, kinds: bool = False, **settings: object
+    ) -> None:
+        """kinds: with a table for each type, also under load."""
         self.random = random.Random(seed)
         source, dest = pair
         self.bank = Bank(source, seed, xa=True)
+        self.kinds = Kinds(source, seed) if kinds else None
+        self.tables = TABLES + (self.kinds.tables if self.kinds is not None else ())
         namespace = dialect_of(source).namespace
         sections = {"flexcdc": {"dest": dest, **settings}}
         if source.startswith("postgres"):
@@ -62,29 +83,36 @@ class BankFlex:
         file = write_pipeline(
             folder, source, None, directory=".", tables=[f"{namespace}.*"], sections=sections
         )
+        self.lock = folder / "log" / LOCK_NAME
         self.command = Command(file)
         self.flex = Flex(source, dest, folder, **settings)
         self.flex.namespace = namespace
         if source.startswith("postgres"):
             self.flex.source_sql(*(f"alter table {t} replica identity full" for t in TABLES))
         self.command("setup")
-        for table in TABLES:
+        for table in self.tables:
             self.flex.add(table)
-        self.command.start()  # the log begins
-        until(lambda: (folder / "log" / "LOG.json").exists(), self.command)
-        assert self.command.stop() == 0
 
     def kill(self, number: int) -> None:
-        """Start it, and have it die at a point or at any moment."""
-        if number % 6 == 5:
-            self.command.start()
+        """Start it, and have it die at a point or at any moment; each third time with its child."""
+        fault = ""
+        if number % 6 != 5:
+            fault = f"{POINTS[number % 6]}:{self.random.randint(1, 9)}:kill"
+        self.command.start(fault=fault)
+        if number % 3 == 2:
+            time.sleep(self.random.uniform(1, 4))
+            self._kill_extraction()
+        if not fault:
             time.sleep(self.random.uniform(0.5, 5))
             self.command.process.kill()
-        else:
-            point = POINTS[number % 6]
-            self.command.start(fault=f"{point}:{self.random.randint(1, 9)}:kill")
         self.command.process.wait(60)
         assert self.command.process.returncode < 0, self.command.out.read_text()[-3000:]
+
+    def _kill_extraction(self) -> None:
+        """End the process that writes the log, if one does; what is not durable is cut off."""
+        with suppress(ProcessLookupError):
+            if child := holder_of(self.lock):
+                os.kill(child, signal.SIGKILL)
 
     def settle(self) -> None:
         """Let it catch up and stop; everything must add up."""
@@ -92,7 +120,7 @@ class BankFlex:
         deadline = time.monotonic() + CAUGHT_UP_S
         while True:
             try:
-                self.flex.check(*TABLES)
+                self.flex.check(*self.tables)
                 break
             except AssertionError:
                 assert self.command.process.poll() is None, self.command.out.read_text()[-3000:]
@@ -100,7 +128,7 @@ class BankFlex:
                     raise
                 time.sleep(0.5)
         assert self.command.stop() == 0, self.command.out.read_text()[-3000:]
-        images = [row for table in TABLES for row in self.flex.images(table) if row[0]]
+        images = [row for table in self.tables for row in self.flex.images(table) if row[0]]
         units = self.flex.state_rows("mview_uow", "uow_id")
         assert sorted(gsn for _, _, gsn in images) == [*range(2, len(images) + 2)]
         assert [u["uow_id"] for u in units] == [*range(1, len(units) + 1)]
@@ -110,7 +138,7 @@ class BankFlex:
     def run(self, count: int) -> None:
         """Kill it so often under load, then settle."""
         try:
-            with self.bank:
+            with self.bank, self.kinds or nullcontext():
                 for number in range(count):
                     self.kill(number)
             self.settle()
@@ -130,9 +158,9 @@ def test_changelogs_add_up_after_kills(pair: Pair, tmp_path: Path) -> None:
 @pytest.mark.faults
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("bulk", [True, False], ids=["bulk", "row"])
-def test_changelogs_add_up_after_fifty_kills(pair: Pair, bulk: bool, tmp_path: Path) -> None:
-    """Under load all the time, in both modes."""
-    BankFlex(pair, tmp_path, 16, bulk_insert=bulk).run(50)
+def test_changelogs_add_up_after_fifty_kills(apart: Pair, bulk: bool, tmp_path: Path) -> None:
+    """Under load all the time, the bank's and that of every type, in both modes."""
+    BankFlex(apart, tmp_path, SEED, kinds=True, bulk_insert=bulk).run(50)
 
 
 @pytest.mark.faults

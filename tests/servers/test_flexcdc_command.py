@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_extract import set_up
-from fix_flexcdc import Command, Flex, until
+from fix_flexcdc import Command, Flex, is_postgres, until
 from fix_mysql import MySQLServer, database_of
+from fix_pipeline import write_pipeline
 
 
 @pytest.fixture
@@ -129,34 +129,61 @@ def test_bad_input_is_named(ini: Command, flex: Flex, tmp_path: Path) -> None:
     )
 
 
+SLOT = {"replicationSlot": "flex_slot", "publication": "flex_publication"}
+
+
+def piped(source: str, dest: str, folder: Path, **settings: object) -> tuple[Flex, Command]:
+    """FlexCDC over a pipeline file without [target], set up, with table t (id, v) captured."""
+    sections: dict[str, dict[str, object]] = {"flexcdc": {"dest": dest, **settings}}
+    flex = Flex(source, dest, folder, **settings)
+    flex.source_sql("create table t (id int primary key, v varchar(20))")
+    if is_postgres(source):
+        flex.source_sql("alter table t replica identity full")
+        sections["changeExtractor"] = dict(SLOT)
+    file = write_pipeline(
+        folder, source, None, directory=".", tables=[f"{flex.namespace}.*"], sections=sections
+    )
+    command = Command(file)
+    assert "setup complete" in command("setup")
+    flex.add("t")
+    return flex, command
+
+
 @pytest.mark.promise
 @pytest.mark.each_server
 def test_a_pipeline_file_with_flexcdc(source_url: str, target_url: str, tmp_path: Path) -> None:
     """[flexcdc] in a pipeline of PostgreSQL, without [target]."""
-    set_up(
-        source_url,
-        "create table t (id int primary key, v text); alter table t replica identity full",
-    )
-    file = tmp_path / "shop.toml"
-    file.write_text(
-        f'[pipeline]\nname = "shop"\ndirectory = "."\n[source]\nurl = "{source_url}"\n'
-        f'tables = ["public.*"]\n[flexcdc]\ndest = "{target_url}"\nmark_updates = true\n'
-        '[changeExtractor]\nreplicationSlot = "flex_slot"\npublication = "flex_publication"\n'
-    )
-    flex = Flex(source_url, target_url, tmp_path, mark_updates=True)
-    command = Command(file)
-    command("setup")
-    command("add-table", "--schema", "public", "--table", "t")
+    flex, command = piped(source_url, target_url, tmp_path, mark_updates=True)
     said = command("add-table", "--schema", "x", "--table", "t", code=1)
     assert "error FX54" in said
     assert "penstock table add" in said
+    check_from_setup_on(flex, command)
+    assert [row[0] for row in flex.images("t")][:6] == [1, 1, 1, 1, -2, 2]
+
+
+@pytest.mark.each_server
+def test_a_pipeline_file_of_mysql(mysql: MySQLServer, mysql_url: str, tmp_path: Path) -> None:
+    """[flexcdc] in a pipeline of MySQL, without [target]."""
+    url = mysql.make_database("flex")
+    try:
+        check_from_setup_on(*piped(mysql_url, mysql.url(), tmp_path, database=database_of(url)))
+    finally:
+        mysql.drop_database(url)
+
+
+def check_from_setup_on(flex: Flex, command: Command) -> None:
+    """What is committed between `setup` and `run`, and while it starts, is in the changelog."""
+    flex.source_sql("insert into t values (1, 'a')", "insert into t values (2, 'a'), (3, 'a')")
     try:
         command.start()
-        until(lambda: (tmp_path / "log").exists(), command)
-        time.sleep(2)
-        flex.source_sql("insert into t values (1, 'a')", "update t set v = 'b'")
-        until(lambda: len(flex.images("t")) == 3, command)
-        assert [row[0] for row in flex.images("t")] == [1, -2, 2]
-        assert command.stop() == 0
+        for number in range(4, 40):  # about until it is at work
+            flex.source_sql(f"insert into t values ({number}, 'a')")
+            if number == 4:
+                flex.source_sql("update t set v = 'b' where id = 1")
+            time.sleep(0.1)
+        until(lambda: len(flex.images("t")) >= 39 + 2, command)
+        assert len(flex.images("t")) == 39 + 2
+        flex.check("t")
+        assert command.stop() == 0, command.out.read_text()
     finally:
         command.close()

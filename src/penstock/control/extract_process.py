@@ -69,11 +69,14 @@ def forced_rotations_s(config: Config) -> list[float]:
     return [math.inf, *(timeout / 1000 for timeout in wanted if timeout > 0)]
 
 
-def extract_changes(config: Config, *, verbose: bool = False, checked: bool = False) -> Outcome:
+def extract_changes(
+    config: Config, *, verbose: bool = False, checked: bool = False, begins_only: bool = False
+) -> Outcome:
     """Extract until idle (exitWhenIdle), or until a signal or the action stops it.
 
-    checked: `penstock run` has done the preflight. Raises PreflightFailed or AlreadyRunning with
-    nothing changed, NewTable, and what ends an extraction.
+    checked: `penstock run` has done the preflight. begins_only: end once the log has a position,
+    from which on the next extraction gets every change. Raises PreflightFailed or AlreadyRunning
+    with nothing changed, NewTable, and what ends an extraction.
     """
     if not config.pipeline.mode.has_change:
         raise NothingToExtract(
@@ -111,7 +114,12 @@ def extract_changes(config: Config, *, verbose: bool = False, checked: bool = Fa
         stack.callback(gate.close)
         watch = stack.enter_context(NewTableWatch(config, stop.ask))
         outcome = Extractor(
-            engine, config.directory, options=options, recorder=recorder, gate=gate, stop=stop
+            engine,
+            config.directory,
+            options=options,
+            recorder=recorder,
+            gate=gate,
+            stop=lambda: begins_only or stop(),
         ).run()
         if watch.error is not None:
             raise watch.error

@@ -24,6 +24,8 @@ from penstock.consume.flexcdc.ini import Ini, read_ini
 from penstock.consume.flexcdc.state import Place, State
 from penstock.consume.plugins import load_plugins
 from penstock.control.config import load_config
+from penstock.control.extract_process import extract_changes
+from penstock.control.pipeline import pipeline_of
 from penstock.control.running import check_not_running, processes
 from penstock.control.table_requests import put_request
 from penstock.host.files import REAL_FILES
@@ -38,6 +40,7 @@ from penstock.model.patterns import Selection, as_pattern
 from penstock.model.table_requests import Capture, TableRequest
 from penstock.ports.changelog import changelog_source
 from penstock.ports.config import Config
+from penstock.ports.extraction import extraction_of
 from penstock.ports.flexcdc_settings import FlexCdcSettings
 from penstock.ports.positions import positions_of
 from penstock.ports.registry import part
@@ -187,19 +190,21 @@ def _connected(opened: Opened) -> Iterator[tuple[State, Changelogs]]:
 def setup(file: Path, *, force: bool) -> str:
     """Make the state tables; changes are captured from here on. Returns the position.
 
-    It is empty for a pipeline file whose change log has not begun: then they are from its begin on.
-
-    force: begin anew where there are some already; with consumer.ini the change log, too. Raises
-    StateExists, AlreadyRunning.
+    It is empty for a pipeline file whose change log begins with its bulk load: then they are from
+    there on. force: begin anew where there are some already; with consumer.ini the change log, too.
+    Raises StateExists, AlreadyRunning, and what beginning the change log does.
     """
     opened = open_flexcdc(file)
     facts = changelog_source(opened.source)
     if opened.ini is not None and opened.pipeline.exists():
         check_not_running(opened.config, "extract")
     with flexcdc_of(opened).connected() as (state, _):
-        state.create(force=force)
+        state.check_new(force=force)
         if opened.ini is None:
             enable(links_of(opened.directory))  # first: what is closed from now on gets a link
+            _begin_log(opened.config)
+        state.create(force=force)
+        if opened.ini is None:
             place = _end_of_log(opened)
             position = place.position
         else:
@@ -217,6 +222,13 @@ def setup(file: Path, *, force: bool) -> str:
             state.put_position(server_id, *facts.place(position), in_files=bool(files))
         session.commit()
     return position
+
+
+def _begin_log(config: Config) -> None:
+    """Have the log begin now, so that it gets what is committed before the first `run`."""
+    has_begun = extraction_of(config).has_begun(pipeline_of(config))
+    if not config.pipeline.mode.has_data and not has_begun and not is_extracting(config):
+        extract_changes(config, begins_only=True)
 
 
 def _end_of_log(opened: Opened) -> Place:

@@ -96,8 +96,8 @@ class State:
                 hint="Run `penstock flexcdc --ini FILE setup` first.",
             )
 
-    def create(self, *, force: bool) -> None:
-        """Make the tables. force: drop those that are there first. Raises StateExists."""
+    def check_new(self, *, force: bool) -> list[str]:
+        """The tables that are there; without force there must be none. Raises StateExists."""
         there = self.existing()
         if there and not force:
             raise StateExists(
@@ -107,7 +107,11 @@ class State:
                 "tables are captured again after add-table.",
                 table=there[0],
             )
-        for name in there:
+        return there
+
+    def create(self, *, force: bool) -> None:
+        """Make the tables. force: drop those that are there first. Raises StateExists."""
+        for name in self.check_new(force=force):
             self.session.drop(self.names.table(name))
         self.session.create_state(self.names)
 
