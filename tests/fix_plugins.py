@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.consume.plugins import Plugin, Transaction
+from penstock.model import TableName
 
 COMMIT_TIME = datetime.datetime(2026, 3, 4, 5, 6, 7)  # noqa: DTZ001 - as in mview_uow
 Image = tuple[str, dict[str, Any]]
@@ -41,6 +42,12 @@ class FakeInstance:
     def columns(self, db: str, table: str) -> Mapping[str, str]:
         """No server."""
         raise NotImplementedError
+
+    def origin(
+        self, table: TableName, /, *, unit: int, where: tuple[str, int], row: int
+    ) -> Mapping[str, Any]:
+        """No server's."""
+        return {"connector": "none", "db": table.schema, "at": [unit, *where, row]}
 
     def key(self, db: str, table: str) -> Sequence[str]:
         """See Instance."""

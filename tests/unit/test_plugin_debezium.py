@@ -54,8 +54,11 @@ def test_the_envelope(tmp_path: Path) -> None:
     source = values[0]["source"]
     assert source["ts_ms"] == committed_ms
     assert (source["name"], source["db"], source["table"]) == ("shop1", "shop", "item")
-    assert (source["txId"], source["sequence"], source["snapshot"]) == (7, "11", "false")
-    assert (source["file"], source["pos"]) == ("0/16B3748", 23803720)
+    assert (source["ts_us"], source["ts_ns"]) == (committed_ms * 1000, committed_ms * 10**6)
+    assert source["snapshot"] == "false"
+    assert [value["source"]["at"] for value in values if value] == [
+        [7, "0/16B3748", 23803720, row] for row in range(4)
+    ]
     assert values[0]["ts_ms"] > committed_ms
     assert values[1]["transaction"] == {"id": "7", "total_order": 2, "data_collection_order": 2}
 

@@ -221,6 +221,20 @@ class ChangelogSession(Protocol):
         ...
 
 
+class Origin(Protocol):
+    """What Debezium's connector for a source says in `source` of where a change is from."""
+
+    def __call__(
+        self, table: TableName, /, *, unit: int, where: tuple[str, int], row: int
+    ) -> AbstractMapping[str, Any]:
+        """The connector's name, and the fields that this connector alone has, with db and schema.
+
+        unit: number of the transaction. where: `ChangelogSource.place` of its end. row: the
+        change's place in the transaction, from 0. What is not known is None.
+        """
+        ...
+
+
 class ChangelogSource(Protocol):
     """What is in the state tables of a source; see `penstock.codec` for positions.
 
@@ -235,6 +249,10 @@ class ChangelogSource(Protocol):
 
     def connect(self, url: str) -> Any:
         """A connection of the driver's, for plugins."""
+        ...
+
+    def origin(self, url: str) -> Origin:
+        """What events say of their origin; asks the server once."""
         ...
 
     def server_id(self, url: str) -> int:

@@ -34,6 +34,7 @@ from penstock.model import PenstockError, TableName
 from penstock.ports.changelog import (
     ChangelogSession,
     ChangelogSource,
+    Origin,
     changelog_source,
     open_changelogs,
 )
@@ -104,6 +105,7 @@ class FlexCdc:
         self._source: Any = None
         self._changelogs: Changelogs | None = None
         self._caller: PluginCaller | None = None
+        self._origin: Origin | None = None
         self._refresh_at_s = self._files_at_s = 0.0
 
     # -- what plugins may ask --------------------------------------------------------------------
@@ -142,6 +144,13 @@ class FlexCdc:
     def key(self, db: str, table: str) -> Sequence[str]:
         """See Instance."""
         return self._caller.key(db, table) if self._caller is not None else ()
+
+    @property
+    def origin(self) -> Origin:
+        """See Instance."""
+        if self._origin is None:
+            self._origin = self._facts.origin(self.pipeline.source)
+        return self._origin
 
     @property
     def transaction(self) -> Transaction:

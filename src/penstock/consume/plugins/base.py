@@ -12,6 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
+from penstock.ports.changelog import Origin
+
 Row = Mapping[str, Any]
 
 CALLBACKS = (
@@ -83,6 +85,11 @@ class Instance(Protocol):
 
     def key(self, db: str, table: str) -> Sequence[str]:
         """The key columns that the row at hand was written with; none: the table has no key."""
+        ...
+
+    @property
+    def origin(self) -> Origin:
+        """What events in Debezium's form say of where they are from; asks the source once."""
         ...
 
     @property

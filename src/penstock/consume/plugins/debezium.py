@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from penstock import __version__
-from penstock.consume.plugins.base import Instance, Row, RowValues, Transaction
+from penstock.consume.plugins.base import Instance, Row, RowValues
 from penstock.consume.plugins.collecting import Action, Change, CollectingPlugin
 from penstock.consume.plugins.json_text import json_text, json_value
 from penstock.consume.plugins.line_file import LineFile
 from penstock.consume.plugins.settings import PluginSection
+from penstock.model import TableName
 
 _EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - timestamps without a zone
 _MICROSECOND = datetime.timedelta(microseconds=1)
@@ -58,7 +59,7 @@ class DebeziumFile(CollectingPlugin):
     ) -> None:
         """See CollectingPlugin."""
         assert self._file is not None, "configured"
-        lines = [*self._lines(changes, uow_id, instance.transaction)]
+        lines = [*self._lines(changes, uow_id, instance)]
         self._file.append(uow_id, lines, same=_without_time)
 
     def close(self) -> None:
@@ -66,20 +67,18 @@ class DebeziumFile(CollectingPlugin):
         if self._file is not None:
             self._file.close()
 
-    def _lines(
-        self, changes: Sequence[Change], uow_id: int, transaction: Transaction
-    ) -> Iterator[bytes]:
+    def _lines(self, changes: Sequence[Change], uow_id: int, instance: Instance) -> Iterator[bytes]:
         orders: dict[str, int] = {}
-        now_ms = time.time_ns() // 1_000_000
+        now_ns = time.time_ns()
         for total, (change, op, before, after) in enumerate(_events(changes), 1):
             orders[change.name] = orders.get(change.name, 0) + 1
             key = _key(change, before if after is None else after)
             value = {
                 "before": None if before is None else _row(before),
                 "after": None if after is None else _row(after),
-                "source": self._source(change, uow_id, transaction),
+                "source": self._source(change, uow_id, total - 1, instance),
                 "op": op,
-                "ts_ms": now_ms,
+                **_times(now_ns),
                 "transaction": {
                     "id": str(uow_id),
                     "total_order": total,
@@ -94,21 +93,21 @@ class DebeziumFile(CollectingPlugin):
         destination = f"{self._prefix}.{change.name}"
         return json_text({"destination": destination, "key": key, "value": value}).encode()
 
-    def _source(self, change: Change, uow_id: int, transaction: Transaction) -> dict[str, Any]:
+    def _source(self, change: Change, uow_id: int, row: int, instance: Instance) -> dict[str, Any]:
+        transaction = instance.transaction
         committed = transaction.commit_time
         return {
             "version": __version__,
-            "connector": "penstock",
             "name": self._prefix,
-            "ts_ms": None if committed is None else _microseconds(committed) // 1000,
+            **_times(None if committed is None else _microseconds(committed) * 1000),
             "snapshot": "false",
-            "db": change.db,
-            "sequence": str(change.gsn),
-            "schema": change.db,
             "table": change.table,
-            "txId": uow_id,
-            "file": transaction.file,
-            "pos": transaction.offset,
+            **instance.origin(
+                TableName(change.db, change.table),
+                unit=uow_id,
+                where=(transaction.file, transaction.offset),
+                row=row,
+            ),
         }
 
 
@@ -160,6 +159,12 @@ def _value(value: Any) -> Any:
     return json_value(value)
 
 
+def _times(moment_ns: int | None) -> dict[str, int | None]:
+    """A moment in Debezium's three fields."""
+    units = {"ts_ms": 1_000_000, "ts_us": 1000, "ts_ns": 1}
+    return {name: None if moment_ns is None else moment_ns // unit for name, unit in units.items()}
+
+
 def _microseconds(moment: datetime.datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND
 
@@ -167,12 +172,13 @@ def _microseconds(moment: datetime.datetime) -> int:
 def _unit_of(line: bytes) -> int | None:
     """The transaction of a line; that of a tombstone is its delete's, in front of it."""
     value = json.loads(line)["value"]
-    return None if value is None else int(value["source"]["txId"])
+    return None if value is None else int(value["transaction"]["id"])
 
 
 def _without_time(line: bytes) -> Any:
     """A line without the time at which it was written."""
     event = json.loads(line)
     if event["value"] is not None:
-        del event["value"]["ts_ms"]
+        for name in _times(None):
+            del event["value"][name]
     return event

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from penstock.engines.mysql.connect import Connection
 from penstock.engines.mysql.connect import connect as connect_to
@@ -10,16 +11,56 @@ from penstock.engines.mysql.source.catalog import open_catalog, survey
 from penstock.engines.mysql.source.status import binlog_files, read_identity, read_status
 from penstock.model import TableDefinition, TableName
 from penstock.model.patterns import as_pattern
+from penstock.ports.changelog import Origin
 
 APPLICATION_NAME = "penstock flexcdc"
 KNOWS_RENAMES = True
 
-__all__ = ["KNOWS_RENAMES", "connect", "definition", "end", "files", "place", "server_id"]
+__all__ = [
+    "KNOWS_RENAMES",
+    "connect",
+    "definition",
+    "end",
+    "files",
+    "origin",
+    "place",
+    "server_id",
+]
 
 
 def connect(url: str) -> Connection:
     """See ChangelogSource."""
     return connect_to(url, application_name=APPLICATION_NAME)
+
+
+def origin(url: str) -> Origin:
+    """See ChangelogSource: the fields of Debezium's connectors for MySQL and MariaDB."""
+    with open_catalog(url, application_name=APPLICATION_NAME) as connection:
+        server = read_identity(connection)
+
+    def fields(
+        table: TableName,
+        /,
+        *,
+        unit: int,  # noqa: ARG001 - the port's
+        where: tuple[str, int],
+        row: int,
+    ) -> Mapping[str, Any]:
+        file, offset = where
+        return {
+            "connector": "mariadb" if server.version.is_mariadb else "mysql",
+            "db": table.schema,
+            "sequence": None,
+            "server_id": server.server_id,
+            "gtid": None,
+            "file": file,
+            "pos": offset,
+            "row": row,
+            "thread": None,
+            "query": None,
+        }
+
+    return fields
 
 
 def server_id(url: str) -> int:

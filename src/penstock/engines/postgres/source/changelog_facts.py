@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import psycopg
 
@@ -12,16 +14,54 @@ from penstock.engines.postgres.connect import connect as connect_to
 from penstock.engines.postgres.source.catalog import open_catalog, survey
 from penstock.model import TableDefinition, TableName
 from penstock.model.patterns import as_pattern
+from penstock.ports.changelog import Origin
 
 APPLICATION_NAME = "penstock flexcdc"
 KNOWS_RENAMES = False
 
-__all__ = ["KNOWS_RENAMES", "connect", "definition", "end", "files", "place", "server_id"]
+__all__ = [
+    "KNOWS_RENAMES",
+    "connect",
+    "definition",
+    "end",
+    "files",
+    "origin",
+    "place",
+    "server_id",
+]
 
 
 def connect(url: str) -> psycopg.Connection:
     """See ChangelogSource."""
     return connect_to(url, application_name=APPLICATION_NAME, options=EXACT_TEXT_SETTINGS)
+
+
+def origin(url: str) -> Origin:
+    """See ChangelogSource: the fields of Debezium's connector for PostgreSQL."""
+    with connect(url) as connection:
+        database = connection.info.dbname
+
+    def fields(
+        table: TableName,
+        /,
+        *,
+        unit: int,
+        where: tuple[str, int],
+        row: int,  # noqa: ARG001 - the port's
+    ) -> Mapping[str, Any]:
+        lsn = where[1]
+        return {
+            "connector": "postgresql",
+            "db": database,
+            # The last LSN committed before, and this one, as texts.
+            "sequence": json.dumps([None, str(lsn)], separators=(",", ":")),
+            "schema": table.schema,
+            "txId": unit,
+            "lsn": lsn,
+            "xmin": None,
+        }
+
+    return fields
 
 
 def server_id(url: str) -> int:  # noqa: ARG001 - the port's
