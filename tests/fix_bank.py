@@ -46,8 +46,12 @@ CONTENTS = {
 class Bank:
     """The workload: transactions of a few rows until told to stop. Survives a server's crash."""
 
-    def __init__(self, url: str, seed: int, *, xa: bool = False) -> None:
-        """Make the tables; seed decides all that follows. xa: some transactions are prepared."""
+    def __init__(self, url: str, seed: int, *, xa: bool = False, pause_s: float = 0.002) -> None:
+        """Make the tables; seed decides all that follows.
+
+        xa: some transactions are prepared. pause_s: between two transactions.
+        """
+        self._pause_s = pause_s
         self._url = url
         self._dialect = dialect_of(url)
         self._random = random.Random(seed)
@@ -83,7 +87,7 @@ class Bank:
                         while not self._stop.is_set():
                             self._transact(connection)
                             self.transaction_count += 1
-                            time.sleep(0.002)
+                            time.sleep(self._pause_s)
                 except ServerGone:
                     time.sleep(0.1)  # the server was killed: that is part of the test
         except BaseException as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from fix_extract import set_up
 from fix_flexcdc import Flex
 from fix_mysql import MySQLServer
 from fix_types import EXTENSION_VALUES, SETUP, has_xml, values_for
+from penstock.consume.flexcdc.captured import Changelogs
 from penstock.consume.flexcdc.images import ImageIncomplete
+from penstock.consume.flexcdc.state import Place, UnitOfWork
 from penstock.engines.postgres.connect import literal
 from penstock.model import PenstockError
 
@@ -156,6 +159,58 @@ def test_every_type_adds_up(flex: Make, source_url: str, postgres_version: int) 
     one.source_sql(*later)
     one.step()
     one.check(*tables)
+
+
+@pytest.mark.each_server
+def test_a_table_met_when_a_transaction_empties_it(
+    flex: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its changelog is made before the transaction's first row: nothing of it is committed then."""
+    one = flex(
+        "create table a (id int primary key); create table b (id int primary key);"
+        "alter table a replica identity full; insert into b values (1)",
+        auto_changelog=True,
+    )
+    one.begin()
+    one.source_sql("insert into a values (1)")
+    one.step()
+    meet, seen = Changelogs.meet, []
+
+    def watched(self: Changelogs, *arguments: Any) -> None:
+        meet(self, *arguments)
+        seen.append(len(one.images("a")))
+
+    monkeypatch.setattr(Changelogs, "meet", watched)
+    one.source_sql(
+        "insert into a values (2)",
+        "begin", "insert into a values (3)", "truncate table b", "insert into a values (4)",
+        "commit", "insert into b values (5)",
+    )  # fmt: skip
+    one.step()
+    assert seen == [2]
+    assert [row[:2] for row in one.images("a")] == [(1, 2), (1, 3), (1, 4), (1, 4)]
+    assert [row[0] for row in one.images("b")] == [0, 1]
+
+
+def test_the_first_transaction_of_a_killed_run_is_waited_for(flex: Make) -> None:
+    """Its server may still be at it when the next run looks where to begin."""
+    one = flex("create table t (id int primary key); alter table t replica identity full")
+    with one.state_made():
+        pass
+    behind = Place(log_id="a", segment=0, trx=1, position="0/1")
+    with one.flexcdc().connected() as (first, _):
+        first.session.begin()
+        first.check_place(Place())
+        first.put_units([UnitOfWork(uow_id=2, commit_time=None, gsn_hwm=7)])
+        first.move(behind)
+        following = one.flexcdc()
+        with following.connected() as (second, _), ThreadPoolExecutor(1) as pool:
+            settled = pool.submit(following._settled, second)
+            with pytest.raises(TimeoutError):
+                settled.result(0.5)
+            first.session.commit()
+            assert settled.result(30).place == behind
+            assert settled.result().unit.gsn_hwm == 7
 
 
 SIMPLE = (

@@ -155,7 +155,10 @@ class ChangelogSession(Protocol):
     # -- tables: not inside a transaction, since some servers commit at such statements ----------
 
     def create_state(self, names: StateNames) -> None:
-        """Make the namespace if it is missing, and the state tables with their first rows."""
+        """Make the namespace if it is missing, and the state tables with their first rows.
+
+        That of `place` says nothing yet: it is there to be locked.
+        """
         ...
 
     def drop(self, table: TableName) -> None:

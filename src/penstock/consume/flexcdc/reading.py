@@ -66,10 +66,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class _Shaping:
-    """Relations whose rows begin with a transaction, in order."""
+    """What a transaction needs before its first row: relations whose rows begin with it, in order.
+
+    met: tables without a changelog that it empties.
+    """
 
     trx: int
     relations: list[Relation]
+    met: list[TableName]
 
 
 class SegmentWalk:
@@ -143,7 +147,16 @@ class SegmentWalk:
             relation = self._segment.relation(relation_id)
             if self._changelogs.is_captured(TableName(relation.schema, relation.name)):
                 found.setdefault(trx, []).append(relation)
-        return [_Shaping(trx, relations) for trx, relations in sorted(found.items())]
+        met: dict[int, list[TableName]] = {}
+        for marker in self._markers:
+            for table in (TableName(*name) for name in marker.tables):
+                is_met = any(table in tables for tables in met.values())
+                if self._changelogs.is_captured(table) and not is_met:
+                    met.setdefault(marker.trx, []).append(table)
+        return [
+            _Shaping(trx, found.get(trx, []), met.get(trx, []))
+            for trx in sorted(found.keys() | met.keys())
+        ]
 
     # -- rows ------------------------------------------------------------------------------------
 
@@ -209,9 +222,6 @@ class SegmentWalk:
             table = TableName(*name)
             if not self._changelogs.is_captured(table):
                 continue
-            if table not in self._changelogs.known:
-                self._commit_each(marker.trx - 1)
-                self._changelogs.meet(table, self._relation_of(table))
             self._open_for(marker.trx)
             self._sink.emptied(table, self._units.number(marker.trx), self._last)
             self._ends[marker.trx] = self._last
@@ -225,9 +235,12 @@ class SegmentWalk:
         """Bring changelogs to the shapes that rows have from this transaction on."""
         latest = {(one.schema, one.name): one for one in shaping.relations}
         new = [one for one in shaping.relations if self._changelogs.is_new(one)]
-        if not new:
+        met = [table for table in shaping.met if table not in self._changelogs.known]
+        if not new and not met:
             return
         self._commit_each(shaping.trx - 1)
+        for table in met:
+            self._changelogs.meet(table, self._relation_of(table))
         for relation in new:
             last = latest[relation.schema, relation.name]
             self._changelogs.ensure(renamed_to(relation, last), drops=False)
@@ -242,7 +255,10 @@ class SegmentWalk:
 
     def _settle_through(self, trx: int) -> None:
         while self._markers and self._markers[0].trx <= trx:
-            self._empty(self._markers.popleft())
+            if self._shapings and self._shapings[0].trx <= self._markers[0].trx:
+                self._shape(self._shapings.popleft())
+            else:
+                self._empty(self._markers.popleft())
 
     # -- commits ---------------------------------------------------------------------------------
 

@@ -213,6 +213,7 @@ class MySQLChangelogs:
         for statement in STATE_TABLES:
             self.run(statement.format(**tables), doing=doing)
         self.run(f"insert into {tables['mview_uow']} values (1, null, 1)", doing=doing)
+        self.run(f"insert into {tables['place']} values ('', -1, 0, '')", doing=doing)
 
     def drop(self, table: TableName) -> None:
         """See ChangelogSession."""

@@ -169,6 +169,7 @@ class PostgresChangelogs:
         for text in STATE_TABLES:
             self.run(text.format(**tables), doing=doing)
         self.run(f"insert into {tables['mview_uow']} values (1, null, 1)", doing=doing)
+        self.run(f"insert into {tables['place']} values ('', -1, 0, '')", doing=doing)
         self.run(f"alter table {tables['mview_uow']} alter uow_id restart with 2", doing=doing)
 
     def drop(self, table: TableName) -> None:
