@@ -3,64 +3,17 @@
 from __future__ import annotations
 
 import datetime
-import json
-import shutil
-import socket
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
-import redis
 
 from fix_plugins import FakeInstance, send
+from fix_receivers import RedisServer
 from penstock.consume.plugins import RedisCache
 from penstock.consume.plugins.redis_cache import CacheFailed, CacheKeyMissing
 from penstock.consume.plugins.settings import PluginSettingInvalid
-
-START_S = 30.0
-
-
-class RedisServer:
-    """A server on a free port, without a configuration file."""
-
-    def __init__(self, folder: Path) -> None:
-        # One program: by its name it serves, or checks files. Debian's redis-tools has it, too.
-        program = shutil.which("redis-server") or shutil.which("redis-check-rdb")
-        assert program is not None, "install redis-tools, as .ci/system does"
-        (folder / "redis-server").symlink_to(program)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.url = f"redis://127.0.0.1:{self.port}/0"
-        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", "."]
-        self.process = subprocess.Popen(
-            [folder / "redis-server", *options], cwd=folder, stdout=subprocess.DEVNULL
-        )
-        self.client = redis.Redis.from_url(self.url, decode_responses=True)
-        deadline = time.monotonic() + START_S
-        while True:
-            try:
-                self.client.ping()
-                return
-            except redis.ConnectionError:
-                assert time.monotonic() < deadline
-                assert self.process.poll() is None
-                time.sleep(0.02)
-
-    def rows(self) -> dict[str, Any]:
-        """Everything in it."""
-        keys = self.client.keys()
-        return {key: json.loads(str(self.client.get(key))) for key in sorted(keys)}  # type: ignore[union-attr]
-
-    def stop(self) -> None:
-        """End it."""
-        self.client.close()
-        self.process.kill()
-        self.process.wait()
 
 
 @pytest.fixture

@@ -5,68 +5,18 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import threading
-import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fix_plugins import FakeInstance, send
+from fix_receivers import Answer, Receiver
 from penstock.consume.plugins import Webhook
 from penstock.consume.plugins.settings import PluginSettingInvalid
 from penstock.consume.plugins.webhook import SIGNATURE, WebhookFailed
 
 SECRET = "a secret of this test, long enough"
-Answer = tuple[int, dict[str, str], str]
-
-
-class Receiver:
-    """A web server on a free port that notes requests, and answers as planned, then 204."""
-
-    def __init__(self) -> None:
-        self.requests: list[tuple[dict[str, str], bytes]] = []
-        self.times: list[float] = []
-        self.answers: list[Answer | None] = []  # None: hang up
-        self.connections: set[Any] = set()
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                """Note the request, and answer."""
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                receiver.requests.append((dict(self.headers), body))
-                receiver.times.append(time.monotonic())
-                receiver.connections.add(self.client_address)
-                answer = receiver.answers.pop(0) if receiver.answers else (204, {}, "")
-                if answer is None:
-                    self.close_connection = True
-                    return
-                status, headers, text = answer
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                if status != 204:
-                    self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text.encode())
-
-            def log_message(self, *_: Any) -> None:
-                """Say nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/hook?a=1"
-        threading.Thread(
-            target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
-        ).start()
-
-    def trx(self) -> list[int]:
-        """The transactions of all requests."""
-        return [json.loads(body)["trx"] for _, body in self.requests]
 
 
 @pytest.fixture
@@ -74,8 +24,7 @@ def receiver() -> Iterator[Receiver]:
     """A receiver."""
     made = Receiver()
     yield made
-    made.server.shutdown()
-    made.server.server_close()
+    made.close()
 
 
 Open = Callable[..., tuple[Webhook, FakeInstance]]

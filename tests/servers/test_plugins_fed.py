@@ -1,0 +1,429 @@
+"""The shipped plugins, fed from a database by a `penstock flexcdc run` that is killed and killed.
+
+Whatever a plugin delivered adds up to the table; a kill repeats at most one transaction and loses
+none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import itertools
+import json
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_bank_engines import POSTGRES, Session, dialect_of, session, transaction
+from fix_flexcdc import WAIT_S, Command, Flex, session_at
+from fix_kills import make_database, make_server
+from fix_pipeline import penstock, write_pipeline
+from fix_receivers import Receiver, RedisServer
+from penstock.consume.plugins.webhook import SIGNATURE
+from penstock.control.flexcdc import open_flexcdc
+
+SECRET = "a secret of this test, long enough"
+KILLS = 4
+TABLE = (
+    "create table item (id int primary key, name varchar(20) not null, price decimal(9,2),"
+    " stored date)"
+)
+Row = dict[str, Any]
+
+
+class Shop:
+    """Small transactions over one table until told to stop."""
+
+    def __init__(self, url: str, namespace: str) -> None:
+        self._url, self._namespace = url, namespace
+        self._random = random.Random(15)
+        self._ids = itertools.count(1)
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def __enter__(self) -> Shop:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        try:
+            with session(self._url, self._namespace) as connection:
+                for number in itertools.count():
+                    if self._stop.wait(0.01):
+                        return
+                    if number == 150:
+                        connection.execute("truncate table item")
+                    self._transact(connection)
+        except BaseException as error:
+            self._error = error
+
+    def _transact(self, connection: Session) -> None:
+        with transaction(connection):
+            for _ in range(self._random.randint(1, 4)):
+                some = f"mod(id, 9) = {self._random.randrange(9)}"
+                match self._random.randrange(6):
+                    case 0:
+                        connection.execute(f"update item set price = price + 0.10 where {some}")
+                    case 1:
+                        connection.execute(f"delete from item where {some}")
+                    case 2:
+                        connection.execute(f"update item set id = -id where {some} and id > 0")
+                    case _:
+                        connection.execute(
+                            "insert into item values (%s, 'Größe', %s, '2024-02-29')",
+                            (next(self._ids), self._random.choice([None, "9.99", "-1.50"])),
+                        )
+
+
+class Fed:
+    """One source with the table, and FlexCDC over it with a plugin."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url, self.folder = url, folder
+        self.namespace = dialect_of(url).namespace
+        self.connector = "postgresql" if dialect_of(url) is POSTGRES else "mariadb"
+        self.database = "postgres" if dialect_of(url) is POSTGRES else self.namespace
+        self._flex = Flex(url, url, folder)
+        self._flex.namespace = self.namespace
+        self._flex.source_sql(TABLE)
+        if dialect_of(url) is POSTGRES:
+            self._flex.source_sql("alter table item replica identity full")
+        self.command: Command | None = None
+
+    @property
+    def out(self) -> str:
+        """What the processes have printed."""
+        assert self.command is not None
+        return self.command.out.read_text()
+
+    def run(
+        self, plugin: str, section: str, keys: Row, *, adds_up: Callable[[], bool]
+    ) -> list[Row]:
+        """Feed the plugin under load and kills, until it adds up; the table's rows then."""
+        sections: dict[str, Row] = {
+            "flexcdc": {"dest": self.url, "plugin": f"penstock.consume.plugins:{plugin}"},
+            f"flexcdc.{section}": keys,
+        }
+        if dialect_of(self.url) is POSTGRES:
+            sections["changeExtractor"] = {"replicationSlot": "fed", "publication": "fed"}
+        file = write_pipeline(
+            self.folder, self.url, None, directory=".",
+            tables=[f"{self.namespace}.*"], sections=sections,
+        )  # fmt: skip
+        self.command = Command(file)
+        self.command("setup")
+        self.command("add-table", "--schema", self.namespace, "--table", "item")
+        moments = random.Random(plugin)
+        with Shop(self.url, self.namespace):
+            for _ in range(KILLS):
+                self.command.start()
+                time.sleep(moments.uniform(2, 4))
+                assert self.command.process.poll() is None, self.out
+                self.command.process.kill()
+                self.command.process.wait()
+        self.command.start()
+        deadline = time.monotonic() + WAIT_S
+        while not adds_up():
+            assert self.command.process.poll() is None, self.out
+            assert time.monotonic() < deadline, self.out
+            time.sleep(0.2)
+        assert self.command.stop() == 0, self.out
+        return self.rows()
+
+    def rows(self) -> list[Row]:
+        """The table's rows, values as JSON has them."""
+        with session_at(self.url) as reader:
+            found = reader.rows(
+                f"select * from {reader.quoted(self.namespace, 'item')} order by id",
+                doing="testing",
+            )
+        return [
+            {
+                "id": row["id"],
+                "name": row["name"],
+                "price": None if row["price"] is None else f"{row['price']:f}",
+                "stored": str(row["stored"]),
+            }
+            for row in found
+        ]
+
+    def units(self) -> list[int]:
+        """The transactions that had rows, by number."""
+        units = self._flex.state_rows("mview_uow", "uow_id")
+        return [
+            one["uow_id"]
+            for before, one in itertools.pairwise(units)
+            if one["gsn_hwm"] > before["gsn_hwm"]
+        ]
+
+    def close(self) -> None:
+        """End what runs."""
+        if self.command is not None:
+            self.command.close()
+
+
+@pytest.fixture(params=["mariadb", "postgres"])
+def fed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fed]:
+    """A server of the test's own."""
+    with make_server(request.param) as server:
+        name = dialect_of(server.url("x")).namespace
+        made = Fed(make_database(server, name), tmp_path)
+        yield made
+        made.close()
+
+
+class Replica:
+    """What a consumer makes of row images in order."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, Row] = {}
+
+    def apply(self, action: str, row: Row) -> None:
+        """One image; old rows must be there as they are told."""
+        if action == "T":
+            self._rows.clear()
+        elif action in ("D", "UB"):
+            assert self._rows.pop(row["id"]) == row
+        else:
+            assert row["id"] not in self._rows
+            self._rows[row["id"]] = row
+
+    def rows(self) -> list[Row]:
+        """By id."""
+        return [self._rows[number] for number in sorted(self._rows)]
+
+
+def json_lines(path: Path) -> list[Row]:
+    """The whole lines of a file that may be written to at this moment."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+
+
+def adding_up(replayed: Callable[[], list[Row]], fed: Fed) -> Callable[[], bool]:
+    """Whether what was delivered comes to the table's rows."""
+    return lambda: replayed() == fed.rows()
+
+
+@pytest.mark.promise
+@pytest.mark.timeout(240)
+def test_json_lines(fed: Fed) -> None:
+    """Every image once, in the order of its numbers."""
+    path = fed.folder / "changes.json"
+
+    def replayed() -> list[Row]:
+        replica = Replica()
+        for line in json_lines(path):
+            row = {name: value for name, value in line.items() if not name.startswith("MYSQL_")}
+            replica.apply(line["MYSQL_ACTION"], row)
+        return replica.rows()
+
+    rows = fed.run(
+        "JsonFile", "json_file", {"path": "changes.json"}, adds_up=adding_up(replayed, fed)
+    )
+    assert replayed() == rows
+    lines = [line for line in json_lines(path) if line["MYSQL_ACTION"] != "T"]
+    assert [line["MYSQL_SEQ"] for line in lines] == [*range(2, len(lines) + 2)]
+    assert sorted({line["MYSQL_TRX"] for line in lines}) == fed.units()
+
+
+@pytest.mark.promise
+@pytest.mark.timeout(240)
+def test_debezium(fed: Fed) -> None:
+    """Every event once, with the source block of the connector, and a tombstone per delete."""
+    path = fed.folder / "events.json"
+    dates = {"2024-02-29": 19782}  # days since 1970
+
+    def replayed() -> list[Row]:
+        replica = Replica()
+        for event in json_lines(path):
+            value = event["value"]
+            if value is None:
+                continue
+            if value["op"] == "t":
+                replica.apply("T", {})
+            for action, row in (("D", value["before"]), ("I", value["after"])):
+                if row is not None:
+                    assert event["key"] == {"id": row["id"]}
+                    replica.apply(action, row)
+        return replica.rows()
+
+    def expected() -> list[Row]:
+        return [{**row, "stored": dates[row["stored"]]} for row in fed.rows()]
+
+    keys = {"path": "events.json", "topic_prefix": "shop1"}
+    fed.run("DebeziumFile", "debezium_file", keys, adds_up=lambda: replayed() == expected())
+    events = json_lines(path)
+    orders = []
+    for event, following in itertools.pairwise([*events, {"value": {}}]):
+        value = event["value"]
+        if value is None:
+            continue
+        assert event["destination"] == f"shop1.{fed.namespace}.item"
+        assert (following["value"] is None) == (value["op"] == "d")
+        source = value["source"]
+        assert (source["connector"], source["name"]) == (fed.connector, "shop1")
+        assert (source["db"], source["table"]) == (fed.database, "item")
+        assert source["ts_us"] == source["ts_ms"] * 1000
+        assert source.keys() == SOURCE | OF_CONNECTOR[fed.connector]
+        own = value["transaction"]
+        place = (
+            (source["lsn"], own["total_order"])
+            if fed.connector == "postgresql"
+            else (source["file"], source["pos"], source["row"])
+        )
+        orders.append((place, int(own["id"]), own["total_order"]))
+    assert orders == sorted(set(orders))
+    assert {unit for _, unit, _ in orders} >= {*fed.units()}
+
+
+SOURCE = {"version", "connector", "name", "ts_ms", "ts_us", "ts_ns", "snapshot", "db", "sequence"}
+SOURCE |= {"table"}
+OF_CONNECTOR = {
+    "postgresql": {"schema", "txId", "lsn", "xmin"},
+    "mariadb": {"server_id", "gtid", "file", "pos", "row", "thread", "query"},
+}
+
+
+@pytest.mark.promise
+@pytest.mark.timeout(240)
+def test_webhook(fed: Fed) -> None:
+    """A receiver that fails now and then: every transaction, in order; one that comes again, alike.
+
+    Only what it answered with 2xx counts as delivered.
+    """
+    receiver = Receiver()
+    refusals = [(503, {}, "later"), None, (429, {"Retry-After": "0"}, "")]
+    receiver.answers = [
+        refusals[place // 7 % 3] if place % 7 == 3 else (204, {}, "") for place in range(10_000)
+    ]
+    planned = list(receiver.answers)
+
+    def taken() -> list[Row]:
+        """The transactions that it has, in order; each once."""
+        found: dict[int, Row] = {}
+        for (headers, body), answer in zip(list(receiver.requests), planned, strict=False):
+            digest = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
+            assert headers[SIGNATURE] == f"sha256={digest}"
+            sent = json.loads(body)
+            assert headers["Idempotency-Key"] == f"{sent['trx']}-{sent['gsn']}"
+            if answer is not None and answer[0] == 204:
+                last = max(found, default=0)
+                assert sent["trx"] >= last, "in order"
+                assert found.get(sent["trx"], sent) == sent
+                found[sent["trx"]] = sent
+        return [*found.values()]
+
+    def replayed() -> list[Row]:
+        replica = Replica()
+        for sent in taken():
+            for change in sent["changes"]:
+                replica.apply(change["action"], change["row"])
+        return replica.rows()
+
+    keys = {"url": receiver.url, "secret": SECRET, "backoff": 0.02}
+    try:
+        rows = fed.run("Webhook", "webhook", keys, adds_up=adding_up(replayed, fed))
+    finally:
+        receiver.close()
+    assert replayed() == rows
+    assert {sent["trx"] for sent in taken()} >= {*fed.units()}
+    again = [trx for trx, more in itertools.pairwise(receiver.trx()) if trx == more]
+    assert again, "some were refused"
+    assert SECRET not in everything_shown(fed)
+
+
+@pytest.mark.promise
+@pytest.mark.timeout(240)
+def test_redis(fed: Fed) -> None:
+    """At the end the cache has the table's rows, and nothing else."""
+    folder = fed.folder / "redis"
+    folder.mkdir()
+    server = RedisServer(folder, password="a-password")
+
+    def cached() -> list[Row]:
+        found = server.rows()
+        assert all(key == f"c:{fed.namespace}.item:{row['id']}" for key, row in found.items())
+        return sorted(found.values(), key=lambda row: int(row["id"]))
+
+    try:
+        rows = fed.run(
+            "RedisCache", "redis_cache", {"url": server.url, "prefix": "c:"},
+            adds_up=adding_up(cached, fed),
+        )  # fmt: skip
+        assert cached() == rows
+    finally:
+        server.stop()
+    # It ends by name when the cache is gone.
+    assert fed.command is not None
+    fed.command.start()
+    with session(fed.url, fed.namespace) as connection:
+        connection.execute("insert into item values (100000, 'x', null, null)")
+    assert fed.command.process.wait(WAIT_S) == 1
+    assert "error FX18" in fed.out
+    assert "a-password" not in everything_shown(fed)
+
+
+@pytest.mark.timeout(240)
+def test_the_example(fed: Fed) -> None:
+    """Every transaction printed, in order; one that a kill cut short is printed again."""
+
+    def committed() -> list[int]:
+        if fed.command is None or not fed.command.out.exists():
+            return []
+        return [int(text) for text in re.findall(r"COMMIT: trx_id: (\d+), Last", fed.out)]
+
+    def replayed() -> list[int]:
+        rows: set[int] = set()
+        units: dict[str, list[tuple[str, int]]] = {}
+        for unit, dml, number in re.findall(
+            r"TRX_ID: (\d+), Schema:\w+, Table: item, DML: ([A-Z ()]+), A(?:T|FTER): \d+"
+            r"(?:\nArray\n\(\n    \[id\] => (-?\d+))?",
+            fed.out,
+        ):
+            units.setdefault(unit, []).append((dml, int(number or 0)))
+        for unit in sorted(units, key=int):
+            # Of one that was printed again, the last time.
+            for dml, number in units[unit]:
+                if dml == "TRUNCATE":
+                    rows.clear()
+                elif dml in ("DELETE", "UPDATE (OLD)"):
+                    rows.discard(number)
+                else:
+                    rows.add(number)
+        return sorted(rows)
+
+    def adds_up() -> bool:
+        return bool(committed()) and replayed() == [row["id"] for row in fed.rows()]
+
+    fed.run("Example", "example", {}, adds_up=adds_up)
+    found = committed()
+    assert found == sorted(found)
+    assert {*found} >= {*fed.units()}
+    assert len(found) - len({*found}) <= KILLS
+
+
+def everything_shown(fed: Fed) -> str:
+    """What the process printed and wrote, and what commands show of the pipeline."""
+    assert fed.command is not None
+    shown = [fed.out, repr(open_flexcdc(fed.command.file))]
+    for folder in ("run", "state"):
+        shown += [path.read_bytes().decode("latin-1") for path in (fed.folder / folder).iterdir()]
+    shown.append((fed.folder / "flexcdc.err").read_text())
+    for words in (("doctor",), ("doctor", "--json"), ("status",), ("status", "--json")):
+        done = penstock(words[0], fed.command.file, *words[1:])
+        shown += [done.out, done.err]
+    return "\n".join(shown)
