@@ -100,9 +100,10 @@ class RedisServer:
                 time.sleep(0.02)
 
     def rows(self) -> dict[str, Any]:
-        """Everything in it."""
-        keys = self.client.keys()
-        return {key: json.loads(str(self.client.get(key))) for key in sorted(keys)}  # type: ignore[union-attr]
+        """Everything in it; what goes while it is looked at is left out."""
+        keys: Any = self.client.keys()
+        texts: dict[str, Any] = {key: self.client.get(key) for key in keys}
+        return {key: json.loads(text) for key, text in sorted(texts.items()) if text is not None}
 
     def stop(self) -> None:
         """End it."""

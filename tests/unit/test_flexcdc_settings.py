@@ -14,7 +14,7 @@ from penstock.consume.flexcdc.cleanup import IntervalInvalid, interval_before
 from penstock.consume.flexcdc.ini import IniKeyUnknown, IniUnreadable, IniValueInvalid, read_ini
 from penstock.consume.flexcdc.names import ChangelogNameTooLong, changelog_name
 from penstock.control import flexcdc_daemon
-from penstock.control.flexcdc import FlexCdcMissing, open_flexcdc
+from penstock.control.flexcdc import FlexCdcMissing, flexcdc_of, open_flexcdc
 from penstock.control.flexcdc_daemon import FlexCdcRunning, pid_file
 from penstock.model import TableName
 from penstock.ports.changelog import ChangelogTypeRefused, type_refused
@@ -64,6 +64,29 @@ def test_a_pipeline_without_flexcdc(tmp_path: Path) -> None:
     )
     with pytest.raises(FlexCdcMissing, match=r"no section \[flexcdc\]"):
         open_flexcdc(file)
+
+
+def test_secrets_of_plugins_are_not_shown(tmp_path: Path) -> None:
+    """By nothing that holds the settings; nor by the message about a mistake beside them."""
+    keys = 'plugin = "penstock.consume.plugins:Webhook"\n[{}webhook]\nsecret = "hush-1"\n'
+    keys += '[{}redis_cache]\nurl = "redis://:hush-2@h/0"\n'
+    ini, pipeline = tmp_path / "consumer.ini", tmp_path / "shop.toml"
+    ini.write_text(INI.replace("[source]", keys.format("", "") + "[source]"))
+    pipeline.write_text(
+        '[pipeline]\nname = "shop"\ndirectory = "."\n'
+        '[source]\nurl = "postgresql://u:hush-3@localhost/d"\ntables = ["public.*"]\n'
+        '[flexcdc]\ndest = "mysql://u:hush-4@localhost/"\n' + keys.format("flexcdc.", "flexcdc.")
+    )
+    for file in (ini, pipeline):
+        opened = open_flexcdc(file)
+        assert opened.sections["webhook"]["secret"] == "hush-1"
+        held = [opened, opened.settings, opened.ini, flexcdc_of(opened).pipeline]
+        held += [opened.config] if opened.ini is None else []
+        assert "hush" not in repr(held)
+    ini.write_text(ini.read_text().replace('secret = "hush-1"', 'secret "hush-1"'))
+    with pytest.raises(IniKeyUnknown) as caught:
+        read_ini(ini)
+    assert "hush" not in f"{caught.value} {caught.value.hint} {caught.value.fields}"
 
 
 def test_losses_wait_for_a_choice() -> None:

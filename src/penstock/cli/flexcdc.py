@@ -49,7 +49,8 @@ def setup(ini: Path, force: bool, as_json: bool, verbose: bool) -> None:
 
     \b
     What it changes:  dest: database `flexviews` with its state tables
-                      disk: with consumer.ini a folder beside it, for the change log
+                      disk: the change log begins; with consumer.ini in a folder beside it
+                      source: with a pipeline file what `penstock extract` makes (a slot)
     Example:          penstock flexcdc --ini consumer.ini setup
     Exit codes:       0 done, 1 an error (state tables are there already, without --force)
     """  # noqa: D301 - click wants the character
