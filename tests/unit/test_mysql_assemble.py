@@ -27,7 +27,8 @@ from fix_stream import changes_of
 from penstock.codec.mysql.binlog_events import EventKind
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.gtids import GtidSet
-from penstock.engines.mysql.source.assemble import Assembler, Limits, StreamMark
+from penstock.engines.mysql.source.assemble import Assembler
+from penstock.engines.mysql.source.assembly import Limits, StreamMark
 from penstock.engines.mysql.source.definitions import source_id_of
 from penstock.engines.mysql.source.prepared import PreparedFiles
 from penstock.engines.mysql.source.schema_history import SchemaHistory

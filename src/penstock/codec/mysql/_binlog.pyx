@@ -470,6 +470,13 @@ cdef class Decoder(_Groups):
         self._count()
         return self.gsn, self.trx
 
+    def skip(self, int64_t row_count, int64_t trx_count):
+        self._idle()
+        if self.in_transaction or self.row_count:
+            raise ValueError("rows are not given out")
+        self.gsn += row_count
+        self.trx += trx_count
+
     # --- rows
 
     cdef int _table_map(

@@ -165,6 +165,16 @@ class Groups(Walker):
         self._count()
         return self.gsn, self.trx
 
+    def skip(self, row_count: int, trx_count: int) -> None:
+        """Let numbers pass, of rows and transactions that come from elsewhere.
+
+        Between transactions, when all rows were taken.
+        """
+        if self.in_transaction or self.row_count:
+            raise ValueError("rows are not given out")
+        self.gsn += row_count
+        self.trx += trx_count
+
     def _count(self) -> None:
         if not self._counted:
             self._counted = True

@@ -9,7 +9,7 @@ here: the socket and the threads (`stream.py`), what statements do to tables (`s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -28,12 +28,18 @@ from penstock.codec.mysql.binlog_outcome import OFFSET_BITS
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.binlog_query import Query, query
 from penstock.codec.mysql.binlog_tables import table_map
-from penstock.codec.mysql.gtids import GtidSet, MariaGtids
+from penstock.codec.mysql.mysqlwire import packet_at
+from penstock.engines.mysql.source.assembly import (
+    Counted,
+    Limits,
+    StreamMark,
+    check_between,
+    note_gtids,
+)
 from penstock.engines.mysql.source.client import Gtids
 from penstock.engines.mysql.source.ddl_text import effects_of
 from penstock.engines.mysql.source.heartbeat import sent_us_in
 from penstock.engines.mysql.source.prepared import (
-    Prepared,
     PreparedFiles,
     Xid,
     savepoint_in,
@@ -43,57 +49,25 @@ from penstock.engines.mysql.source.schema_history import SchemaHistory, StreamPl
 from penstock.engines.mysql.source.shifting import shifted_transactions
 from penstock.engines.mysql.source.unsupported import (
     LOAD_AGAIN,
-    ChangesMissing,
     PreparedUnseen,
     StreamUnexpected,
     TransactionUndone,
+    changes_missing,
+    loaded_by_statement,
 )
 from penstock.engines.mysql.version import ServerVersion
-from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Run, TableName
+from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Rows, Run, TableName
+from penstock.ports.visits import Visit, Visits
 
 logger = structlog.get_logger()
 READ_BYTES = 4 * 1024 * 1024
 PARK_BYTES = 4 * 1024 * 1024
-_STATEMENT_EVENTS = frozenset(
-    (EventKind.BEGIN_LOAD_QUERY, EventKind.EXECUTE_LOAD_QUERY, EventKind.APPEND_BLOCK)
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """When a run is cut. row_count: rows, also inside a transaction. byte_count: their bytes."""
-
-    row_count: int = 20_000
-    byte_count: int = 32 * 1024 * 1024
-
-
-@dataclass(slots=True, kw_only=True)
-class Counted:
-    """What has gone through, for display."""
-
-    row_count: int = 0
-    transaction_count: int = 0
-    byte_count: int = 0
-    ignored_row_count: int = 0
-    skipped_transaction_count: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamMark:
-    """What holds at an end that was given out. position: the log's; base and shift: of its file.
-
-    gtids: all transactions before it, as text. prepared: what is prepared there.
-    """
-
-    position: int
-    base: str
-    shift: int
-    gtids: str
-    prepared: tuple[Prepared, ...]
 
 
 class Assembler:
     """Turns blocks into runs. One thread; `counted` may be read from others.
+
+    decoder: numbers rows, those of visits too. is_unfinished: a part of a transaction is given out.
 
     emit is given each run in order, with its bytes, and the mark of its end. on_idle is given the
     flush point that holds when nothing is pending. on_other is given a packet that is no event.
@@ -122,7 +96,7 @@ class Assembler:
         gtids: the transactions that the stream begins behind; taken over.
         """
         self.counted = Counted()
-        self._decoder = decoder
+        self.decoder = decoder
         self._server = server
         self._book = book
         self._prepared = prepared
@@ -138,28 +112,30 @@ class Assembler:
         self._markers: list[Marker] = []
         self._relations: list[Relation] = []
         self._position = start.position
-        self._unfinished = False
+        self.is_unfinished = False
         # Another server's positions say nothing about ours: it sends what we lack, and only that.
         self._known_below = start.position if shift is not None else 0
         self._cut_at_end = False
         self._parks = False
         self._passes_statement = False
+        self._visits: Visits[Assembler] = Visits()
 
     # -- places ------------------------------------------------------------------------------
 
     def _logical(self, position: int) -> int:
+        """A position of the server as the log counts."""
         return position + ((self._shift or 0) << OFFSET_BITS)
 
     @property
     def _at(self) -> int:
         """Where the stream is, as the log counts."""
-        decoder = self._decoder
+        decoder = self.decoder
         if not decoder.file_name:
             return 0
         return self._logical(decoder.file_number << OFFSET_BITS | decoder.offset)
 
     def _place(self) -> StreamPlace:
-        decoder = self._decoder
+        decoder = self.decoder
         return StreamPlace(
             since=self._logical(decoder.commit_position),
             behind=BinlogPosition.at(decoder.file_name, decoder.offset),
@@ -174,22 +150,33 @@ class Assembler:
         does.
         """
         at = start
-        decoder = self._decoder
+        decoder = self.decoder
         while True:
+            self._go_on_with_visits()
+            until = end
             if self._parks:
                 at = decoder.park(block, at, end, PARK_BYTES)
                 self._prepared.append(decoder.take_parked())
             else:
-                stops_always = bool(self._known_below) or self._cut_at_end or self._book.is_asked
-                limit = 0 if stops_always else None
-                at = decoder.feed(block, at, end, self._limits.row_count, limit)
-            if not self._handle(decoder.stop):
+                waits = self._book.is_asked or bool(self._visits)
+                limit = 0 if waits or self._known_below or self._cut_at_end else None
+                until = self._until(block, at, end)
+                at = decoder.feed(block, at, until, self._limits.row_count, limit)
+            is_starved = until == end or decoder.stop is Stop.OTHER_FRAME
+            if not self._handle(decoder.stop) and is_starved:
                 self.counted.byte_count += at - start
                 return at
 
+    def _until(self, block: memoryview, at: int, end: int) -> int:
+        """How far to decode: packet by packet where a transaction may begin at an awaited place."""
+        if not self._visits.waits_for or self.decoder.in_transaction:
+            return end
+        packet = packet_at(block, at, end)
+        return end if packet is None else packet.end
+
     def _handle(self, stop: Stop) -> bool:
         """One stop; False when more bytes are needed."""
-        decoder = self._decoder
+        decoder = self.decoder
         if stop is Stop.MORE:
             if self._known_below and not decoder.in_transaction and self._at >= self._known_below:
                 self._pass_known()
@@ -218,38 +205,85 @@ class Assembler:
 
     def take_asked(self) -> None:
         """Begin and end the capture of tables, unless a transaction is open."""
-        is_between = not self._decoder.in_transaction and not self._parks
-        if self._book.is_asked and is_between and self._book.take_asked():
-            self._decoder.unbind_all()
+        if self._book.is_asked and self._is_between and self._book.take_asked():
+            self.decoder.unbind_all()
+
+    @property
+    def _is_between(self) -> bool:
+        """Whether no transaction is open."""
+        return not self.decoder.in_transaction and not self._parks
 
     @property
     def _is_known(self) -> bool:
         """Whether the log has the open transaction already."""
-        return self._logical(self._decoder.commit_position) < self._known_below
+        return self._logical(self.decoder.commit_position) < self._known_below
 
     def _pass_known(self) -> None:
         """Between transactions, in front of the log's end: past it, rows count again."""
-        decoder = self._decoder
+        decoder = self.decoder
         if self._at >= self._known_below:
-            self._check_end()
+            self._check_whole(self._known_below, "the change log ends")
             self._known_below = 0
         else:
             self.counted.skipped_transaction_count += 1
         # What was bound was passed over; behind the end it must be bound anew.
         decoder.unbind_all()
 
-    def _check_end(self) -> None:
-        """Check that the log ends where a transaction ends; if not, it is not of this binlog."""
-        decoder = self._decoder
-        begin, end = self._logical(decoder.commit_position), self._logical(decoder.end_position)
-        if decoder.end_position and begin < self._known_below < end:
-            place = BinlogPosition(self._known_below)
-            raise StreamUnexpected(
-                f"the change log ends inside a transaction of the server, at offset "
-                f"{place.offset} of file {place.number}",
-                hint="The server's binlog is not the one that the log was filled from: "
-                + LOAD_AGAIN,
-            )
+    def _check_whole(self, position: int, what: str) -> None:
+        decoder = self.decoder
+        if decoder.end_position:
+            begin, end = map(self._logical, (decoder.commit_position, decoder.end_position))
+            check_between(position, begin, end, what)
+
+    # -- visits ------------------------------------------------------------------------------
+
+    def visit(self, visit: Visit[Assembler]) -> None:
+        """Let work be done between transactions, as soon as it may; from any thread."""
+        self._visits.add(visit)
+
+    def between(self) -> None:
+        """Nothing came: do what is asked for, unless a transaction is open."""
+        self.take_asked()
+        self._go_on_with_visits()
+
+    def close(self) -> None:
+        """The stream is over: let go of what visits hold."""
+        self._visits.close()
+
+    def _go_on_with_visits(self) -> None:
+        """Begin the visit in line, or resume it when the stream is where it waits for."""
+        visits = self._visits
+        if not visits or not self._is_between or self._known_below or self._shift is None:
+            return
+        if not self.decoder.file_name or self._at < visits.waits_for:
+            return
+        self._check_whole(visits.waits_for, "a snapshot was taken")
+        self.cut()
+        visits.go_on(self, lambda: self.decoder.trx)
+
+    @property
+    def place(self) -> StreamPlace:
+        """The same, as what is noted on tables there: in front of the next transaction."""
+        return replace(self._place(), since=self.end.position - 1)
+
+    def awaited(self, position: BinlogPosition) -> int | None:
+        """A place of the server as the log counts; None where the stream is past it already."""
+        found = self._logical(position.ordinal)
+        last = self.decoder.end_position
+        return None if found < (self._logical(last) if last else self._start.position) else found
+
+    def give(self, run: Run, byte_count: int = 0) -> None:
+        """Give out a run that a visit has made, of a transaction of its own.
+
+        Its rows and markers have numbers that the decoder lets pass (`Decoder.skip`).
+        """
+        self.is_unfinished = run.end is None
+        mark = self._noted(run.end) if run.end is not None else None
+        self._emit(run, byte_count, mark)
+        if run.end is not None:
+            self._position = run.end.position
+            # Relations may have other versions now.
+            self.decoder.unbind_all()
 
     # -- messages ----------------------------------------------------------------------------
 
@@ -270,45 +304,33 @@ class Assembler:
         elif kind == EventKind.XID:
             self._parked_commits()
         elif kind == EventKind.INCIDENT:
-            said = incident(event)
-            raise ChangesMissing(
-                f"the server says that changes are missing in its binlog: {said.text}",
-                hint=LOAD_AGAIN,
-            )
-        elif kind in _STATEMENT_EVENTS:
-            self._loaded_by_statement(kind)
-
-    def _loaded_by_statement(self, kind: int) -> None:
-        if kind != EventKind.EXECUTE_LOAD_QUERY:
-            return
-        raise StreamUnexpected(
-            "rows were loaded by a LOAD DATA statement that is logged as text, not as rows",
-            hint="Set binlog_format = 'ROW' for all sessions. " + LOAD_AGAIN,
-        )
+            raise changes_missing(incident(event).text)
+        elif kind == EventKind.EXECUTE_LOAD_QUERY:
+            raise loaded_by_statement()
 
     def _rotated(self) -> None:
         if self._shift is None:
             # The first place of another server: behind all that the log has.
             number = self._start.position >> OFFSET_BITS
-            self._shift = number + 1 - self._decoder.file_number
+            self._shift = number + 1 - self.decoder.file_number
 
     def _file_began(self) -> None:
         """A file begins; a transaction that is open then was never finished: the server died."""
-        if self._decoder.in_transaction:
+        if self.decoder.in_transaction:
             self._undo()
 
     def _undo(self) -> None:
         self._prepared.drop()
         self._parks = False
-        if not self._decoder.abandon():
+        if not self.decoder.abandon():
             raise TransactionUndone(
                 "a transaction was undone in the binlog after rows of it had been read",
                 hint=LOAD_AGAIN,
             )
-        self._markers = [one for one in self._markers if one.trx <= self._decoder.trx]
+        self._markers = [one for one in self._markers if one.trx <= self.decoder.trx]
 
     def _table_map(self, event: bytes) -> None:
-        decoder = self._decoder
+        decoder = self.decoder
         table = table_map(
             event[HEAD_BYTES:],
             is_mariadb=decoder.is_mariadb,
@@ -322,7 +344,7 @@ class Assembler:
 
     def _widen(self) -> None:
         """A value does not fit its column's neutral type: the column is text from this row on."""
-        decoder = self._decoder
+        decoder = self.decoder
         table_id, column = decoder.widen
         relation = decoder.bindings()[table_id]
         assert relation is not None
@@ -365,7 +387,7 @@ class Assembler:
         place = replace(place, since=place.since + 1)  # behind what was shown, in one transaction
         emptied = self._book.apply(effects, said, place)
         # Earlier table ids may mean something else now.
-        self._decoder.unbind_all()
+        self.decoder.unbind_all()
         if self._is_known:
             return
         if emptied:
@@ -382,14 +404,14 @@ class Assembler:
         self, kind: MarkerKind, tables: Sequence[TableName] = (), *, data: dict[str, Any]
     ) -> None:
         """Place a marker behind the last row of the open transaction."""
-        gsn, trx = self._decoder.note_marker()
+        gsn, trx = self.decoder.note_marker()
         self._markers.append(
             Marker(
                 kind=kind,
                 gsn=gsn,
                 trx=trx,
-                position=self._logical(self._decoder.commit_position),
-                commit_time_us=self._decoder.commit_time_us,
+                position=self._logical(self.decoder.commit_position),
+                commit_time_us=self.decoder.commit_time_us,
                 tables=tuple((name.schema, name.name) for name in tables),
                 data=data,
             )
@@ -433,7 +455,7 @@ class Assembler:
 
     def _park(self) -> None:
         if not self._parks:
-            self._prepared.begin(self._logical(self._decoder.commit_position))
+            self._prepared.begin(self._logical(self.decoder.commit_position))
             self._parks = True
 
     def _xa_statement(self, text: bytes) -> None:
@@ -447,16 +469,16 @@ class Assembler:
 
     def _xa_prepared(self, event: bytes) -> None:
         said = xa_prepare(event)
-        self._prepared.append(self._decoder.take_parked())
+        self._prepared.append(self.decoder.take_parked())
         self._parks = False
         if not said.one_phase:
-            self._prepared.keep(said.xid, self._logical(self._decoder.commit_position))
+            self._prepared.keep(said.xid, self._logical(self.decoder.commit_position))
             return
         self._parked_commits()
         self._cut_at_end = True
 
     def _decided(self, xid: Xid, *, commits: bool) -> None:
-        found = self._prepared.take(xid, self._logical(self._decoder.commit_position))
+        found = self._prepared.take(xid, self._logical(self.decoder.commit_position))
         if self._is_known or (found is None and not commits):
             return
         if found is None:
@@ -482,7 +504,7 @@ class Assembler:
             file.close()
 
     def _replay_piece(self, piece: memoryview) -> int:
-        decoder, at = self._decoder, 0
+        decoder, at = self.decoder, 0
         while True:
             at = decoder.replay(piece, at, len(piece), self._limits.row_count)
             stop = decoder.stop
@@ -501,30 +523,24 @@ class Assembler:
 
     def cut_when_whole(self) -> bool:
         """Give out what is there unless a transaction is open; True when it is."""
-        if not self._decoder.in_transaction and not self._known_below:
+        if not self.decoder.in_transaction and not self._known_below:
             self.cut()
-        return self._decoder.in_transaction
+        return self.decoder.in_transaction
 
     def cut(self) -> None:
         """Give out what is there as a run; it ends a transaction when none is open."""
-        decoder = self._decoder
+        decoder = self.decoder
         byte_count = decoder.byte_count
         rows = tuple(decoder.take())
-        end = None if decoder.in_transaction else self._flush_point()
+        end = None if decoder.in_transaction else self.end
         mark = self._noted(end) if end is not None else None
         self._cut_at_end = self._cut_at_end and end is None
-        if rows or self._markers or self._relations or (self._unfinished and end is not None):
+        if rows or self._markers or self._relations or (self.is_unfinished and end is not None):
             self.counted.row_count = decoder.gsn - self._start.gsn
             self.counted.transaction_count = decoder.trx - self._start.trx
-            run = Run(
-                rows=rows,
-                markers=tuple(self._markers),
-                relations=tuple(self._relations),
-                transactions=shifted_transactions(decoder.take_transactions(), self._shift),
-                end=end,
-            )
+            run = self._run(rows, self._markers, end)
             self._markers, self._relations = [], []
-            self._unfinished = end is None
+            self.is_unfinished = end is None
             self._emit(run, byte_count, mark)
         elif end is not None and mark is not None and end.position > self._position:
             self._on_idle(end, mark)
@@ -533,8 +549,8 @@ class Assembler:
 
     def give_up(self) -> None:
         """After an error: give out the whole transactions in front of the one that it is in."""
-        decoder = self._decoder
-        if self._unfinished or self._known_below or self._parks:
+        decoder = self.decoder
+        if self.is_unfinished or self._known_below or self._parks:
             return
         if decoder.in_transaction and not decoder.abandon():
             return
@@ -548,17 +564,23 @@ class Assembler:
             trx=decoder.trx,
             commit_time_us=self._start.commit_time_us,
         )
-        run = Run(
+        self._emit(self._run(rows, markers, end), 0, self._noted(end))
+
+    def _run(
+        self, rows: tuple[Rows, ...], markers: Sequence[Marker], end: FlushPoint | None
+    ) -> Run:
+        return Run(
             rows=rows,
-            markers=markers,
+            markers=tuple(markers),
             relations=tuple(self._relations),
-            transactions=shifted_transactions(decoder.take_transactions(), self._shift),
+            transactions=shifted_transactions(self.decoder.take_transactions(), self._shift),
             end=end,
         )
-        self._emit(run, 0, self._noted(end))
 
-    def _flush_point(self) -> FlushPoint:
-        decoder = self._decoder
+    @property
+    def end(self) -> FlushPoint:
+        """Where the stream is, between transactions."""
+        decoder = self.decoder
         return FlushPoint(
             position=max(self._position, self._at),
             gsn=decoder.gsn,
@@ -567,12 +589,8 @@ class Assembler:
         )
 
     def _noted(self, end: FlushPoint) -> StreamMark:
-        for piece in self._decoder.take_gtids():
-            if isinstance(self._gtids, MariaGtids):
-                self._gtids.update(MariaGtids.parse(piece))
-            else:
-                self._gtids.update(GtidSet.parse(piece))
-        file = self._decoder.file_name
+        note_gtids(self._gtids, self.decoder.take_gtids())
+        file = self.decoder.file_name
         return StreamMark(
             position=end.position,
             base=file.rpartition(".")[0] or "binlog",

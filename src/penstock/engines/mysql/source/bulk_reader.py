@@ -33,7 +33,7 @@ class MySQLBulkReader:
 
     def tells_rewritten(self, error: PenstockError) -> bool:
         """See BulkReader."""
-        return error.fields.get("errno") == _DEFINITION_CHANGED
+        return tells_rewritten(error)
 
     def lines(self, task: ChunkTask, dialect: LineDialect) -> RowsOfChunk:
         """See BulkReader."""
@@ -48,6 +48,11 @@ class MySQLBulkReader:
     def close(self) -> None:
         """See BulkReader."""
         self._session.close()
+
+
+def tells_rewritten(error: PenstockError) -> bool:
+    """Whether a SELECT failed because the table is not the one of the snapshot any more."""
+    return error.fields.get("errno") == _DEFINITION_CHANGED
 
 
 def open_reader(url: str, snapshot_id: str, snapshot_text: str) -> MySQLBulkReader | None:

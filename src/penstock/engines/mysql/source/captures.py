@@ -18,10 +18,26 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import as_pattern
 from penstock.model.table_requests import Capture, TableRequest
-from penstock.ports.request_files import RequestFiles, ResendRefused
+from penstock.ports.request_files import RequestFiles
 from penstock.ports.source import StateFiles
 
 LOOK_INTERVAL_S = 0.5
+
+
+class Reached:
+    """Whether the stream is where the binlog ended when a request was first seen."""
+
+    def __init__(self, end: Callable[[], int], has_given: Callable[[int], bool]) -> None:
+        """end: where the binlog ends. has_given: whether all before a position was given out."""
+        self._end = end
+        self._has_given = has_given
+        self._ends: dict[int, int] = {}
+
+    def __call__(self, number: int) -> bool:
+        """number: of the request."""
+        if number not in self._ends:
+            self._ends[number] = self._end()
+        return self._has_given(self._ends[number])
 
 
 class Captures:
@@ -33,20 +49,17 @@ class Captures:
         state: StateFiles,
         *,
         takes: Callable[[TableName], bool],
-        end: Callable[[], int],
-        has_given: Callable[[int], bool],
+        is_reached: Callable[[int], bool],
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """takes: what the configuration said when this process began. end: where the binlog ends.
+        """takes: what the configuration said when this process began.
 
-        has_given: whether everything before a position was given out by the stream.
+        is_reached: whether the stream is where the binlog ended when a request was first seen.
         """
         self._url = url
         self._files = RequestFiles(state)
         self._given = takes
-        self._end = end
-        self._has_given = has_given
-        self._behind: dict[int, int] = {}
+        self._is_reached = is_reached
         self._clock = clock
         self._added: set[TableName] = set()
         self._removed: set[TableName] = set()
@@ -83,24 +96,16 @@ class Captures:
             return
         self._next_look_s = now_s + LOOK_INTERVAL_S
         requests, answers = self._files.read()
-        for request in answers.open_resends(requests.tables):
-            self._files.answer_resend(request, _not_sent_again(request))
         for request in answers.open(requests.tables):
             if request.capture is Capture.ADDED:
                 error = self._look(request)
                 if error is not None:
                     self._files.answer(request, error)
                     continue
-                if not self._is_reached(request):
+                if not self._is_reached(request.capture_id):
                     continue
             self._ask(book, request)
             self._under_way.append(request)
-
-    def _is_reached(self, request: TableRequest) -> bool:
-        """Whether the stream is where the binlog ended when we first saw this request."""
-        if request.capture_id not in self._behind:
-            self._behind[request.capture_id] = self._end()
-        return self._has_given(self._behind[request.capture_id])
 
     def _ask(self, book: SchemaHistory, request: TableRequest) -> None:
         is_added = request.capture is Capture.ADDED
@@ -118,14 +123,3 @@ class Captures:
                 raise
             return error
         return None
-
-
-def _not_sent_again(request: TableRequest) -> ResendRefused:
-    """The binlog can bring rows again only where they are written again."""
-    return ResendRefused(
-        f"rows of {request.table} cannot be put into the log again: a source of MySQL or MariaDB "
-        "does not do that",
-        hint="Where rows are missed, write them at the source: its binlog brings them to every "
-        "consumer.",
-        table=str(request.table),
-    )

@@ -258,6 +258,21 @@ class SchemaHistory:
             columns.append(column)
         return replace(relation, columns=tuple(columns))
 
+    def version_of(self, name: TableName) -> int | None:
+        """The version that a captured table's rows have; None: the table is not captured."""
+        notes = self._notes.get(name)
+        return notes.version if notes is not None and notes.is_captured else None
+
+    def read_again(self, definition: TableDefinition, place: StreamPlace) -> Relation:
+        """The relation of a captured table whose definition holds at a place.
+
+        Raises RowsChangedUnseen.
+        """
+        notes = self._notes[definition.name]
+        notes.definitions[place.since] = definition
+        self.changed = True
+        return self._settled(notes, relation_of_definition(definition), place)
+
     # -- statements --------------------------------------------------------------------------
 
     def concerns(self, effects: Iterable[Effect]) -> bool:

@@ -15,9 +15,10 @@ from penstock.codec.mysql.binlog_position import (
 )
 from penstock.codec.mysql.gtids import GtidSet, MariaGtids
 from penstock.engines.mysql.connect import Connection, value
-from penstock.engines.mysql.source.assemble import Assembler, Limits, StreamMark
+from penstock.engines.mysql.source.assemble import Assembler
+from penstock.engines.mysql.source.assembly import Limits, StreamMark
 from penstock.engines.mysql.source.beginning import Beginning
-from penstock.engines.mysql.source.captures import Captures
+from penstock.engines.mysql.source.captures import Captures, Reached
 from penstock.engines.mysql.source.catalog import open_catalog
 from penstock.engines.mysql.source.client import BinlogConnection, DumpOptions, Gtids, open_binlog
 from penstock.engines.mysql.source.dump_errors import (
@@ -31,6 +32,7 @@ from penstock.engines.mysql.source.heartbeat import Heartbeats
 from penstock.engines.mysql.source.live_tables import LiveTables
 from penstock.engines.mysql.source.login import replica_uuid_for, server_id_for
 from penstock.engines.mysql.source.prepared import PreparedFiles
+from penstock.engines.mysql.source.resends import Resends
 from penstock.engines.mysql.source.resume_state import ResumeStates, physical
 from penstock.engines.mysql.source.schema_history import SchemaHistory
 from penstock.engines.mysql.source.status import (
@@ -99,6 +101,7 @@ class MySQLEngine:
         self._stream: BinlogSource | None = None
         self._last_mark: StreamMark | None = None
         self._captures: Captures | None = None
+        self._resends: Resends | None = None
         self._sizes: dict[int, int] = {}
         self._fold = False
 
@@ -111,12 +114,12 @@ class MySQLEngine:
         """Ask the server for its identity; store where the log begins before it begins."""
         self._place = place
         place.files.make_directory(place.run)
+        reached = Reached(lambda: self.server_end().position, self._has_given)
         self._captures = Captures(
             self._url,
             place.state,
             takes=self._takes,
-            end=lambda: self.server_end().position,
-            has_given=self._has_given,
+            is_reached=reached,
             clock=place.clock,
         )
         self._resume_states = ResumeStates(place.state, place.run, place.files, place.clock)
@@ -141,6 +144,17 @@ class MySQLEngine:
         else:
             # Without notes what the catalogue says now is no more than a hint.
             self._make_book(notes or AllNotes(), last.mark.position if last is not None else 0)
+        assert self._book is not None
+        assert self._live is not None
+        self._resends = Resends(
+            self._url,
+            place.state,
+            book=self._book,
+            live=self._live,
+            is_reached=reached,
+            reader=self.name,
+            clock=place.clock,
+        )
         last = self._resume_states.last
         resend_from = None
         if last is not None and last.server == self._identity.name:
@@ -250,6 +264,8 @@ class MySQLEngine:
                 hint="Let penstock reach the old server once more, if only for a moment.",
             )
         self._book.rewind(durable.position)
+        if self._resends is not None:
+            self._resends.connected(identity.name, durable)
         prepared = PreparedFiles(self._place.spill, self._place.files, mark.prepared)
         source = BinlogSource(
             lambda: self._open(mark, seen if not is_same else None),
@@ -371,14 +387,15 @@ class MySQLEngine:
             self._resume_states.before_flush(mark)
 
     def has_outstanding(self) -> bool:
-        """Nothing is outstanding: see `saw`."""
-        return False
+        """Whether rows are being read again; else nothing is outstanding: see `saw`."""
+        return self._resends is not None and self._resends.is_at_work
 
     def tend(self, log_access: LogAccess) -> None:
-        """Begin to capture tables that were added, and stop for those that were removed."""
-        del log_access
+        """Carry out requests: capture tables or no longer, send their rows again."""
         if self._captures is not None:
             self._captures.tend(self._taken_book())
+        if self._resends is not None and self._stream is not None:
+            self._resends.tend(self._stream, log_access.durable)
 
     def is_loss(self, error: PenstockError) -> bool:
         """Whether the server no longer has what the log does not hold."""

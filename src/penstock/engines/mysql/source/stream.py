@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
 import structlog
 
-from penstock.engines.mysql.source.assemble import Assembler, Counted, StreamMark
+from penstock.engines.mysql.source.assemble import Assembler
+from penstock.engines.mysql.source.assembly import Counted, StreamMark
 from penstock.engines.mysql.source.client import BinlogConnection
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
 from penstock.model import FlushPoint, Run
 from penstock.ports.runs import RunQueue
+from penstock.ports.visits import Visit
 
 logger = structlog.get_logger()
 BUFFER_BYTES = 8 * 1024 * 1024
@@ -100,6 +102,8 @@ class BinlogSource:
                 self._assembler.give_up()
             finally:
                 self._queue.fail(error)
+        finally:
+            self._assembler.close()
 
     # -- the receiver ------------------------------------------------------------------------
 
@@ -115,7 +119,7 @@ class BinlogSource:
                 if self._clock.monotonic_s() >= overdue_s and not self._assembler.cut_when_whole():
                     overdue_s = self._clock.monotonic_s() + RUN_AGE_S
             else:
-                self._assembler.take_asked()
+                self._assembler.between()
             buffer, start, end = make_room(buffer, start, end)
             wait_s = WAIT_S
             if untidy:
@@ -173,6 +177,20 @@ class BinlogSource:
     def has_given(self, position: int) -> bool:
         """See SourceStream."""
         return self._queue.has_given(position)
+
+    def visit(self, steps: Callable[[Assembler], Iterator[int]]) -> Visit[Assembler]:
+        """Have work done between transactions by the thread that decodes; see Visit.
+
+        What steps raises ends the stream, and is raised by next_run.
+        """
+        visit = Visit(steps=steps)
+        self._assembler.visit(visit)
+        return visit
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the stream is being ended: work that waits should give up."""
+        return self._queue.closing.is_set()
 
     def ask_for_position(self) -> None:
         """Nothing to ask: the server sends its end as it comes."""

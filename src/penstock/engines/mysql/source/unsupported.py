@@ -75,3 +75,18 @@ class StartUnfit(PenstockError):
 
     code = "MY88"
     retry: ClassVar[Retry] = "operator"
+
+
+def changes_missing(said: str) -> ChangesMissing:
+    """The error for an INCIDENT event. said: its text."""
+    return ChangesMissing(
+        f"the server says that changes are missing in its binlog: {said}", hint=LOAD_AGAIN
+    )
+
+
+def loaded_by_statement() -> StreamUnexpected:
+    """The error for the event of a LOAD DATA that holds no rows."""
+    return StreamUnexpected(
+        "rows were loaded by a LOAD DATA statement that is logged as text, not as rows",
+        hint="Set binlog_format = 'ROW' for all sessions. " + LOAD_AGAIN,
+    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -36,13 +35,13 @@ from penstock.engines.postgres.source.assembly import (
     PublicationLost,
     Shapes,
     StreamUnexpected,
-    Visit,
 )
 from penstock.engines.postgres.source.client import server_error
 from penstock.engines.postgres.source.heartbeat import sent_us_in
 from penstock.engines.postgres.source.spill import Spill, SpillBroken, Streamed
 from penstock.host.errors import ConnectionLost
 from penstock.model import LOAD_AGAIN, FlushPoint, Marker, MarkerKind, Relation, Run
+from penstock.ports.visits import Visit, Visits
 
 logger = structlog.get_logger()
 INTERNAL_PREFIX = "penstock."  # logical messages of our own: never rows; markers: heartbeats alone
@@ -101,8 +100,7 @@ class Assembler:
         self._slot = slot
         self._limits = limits or Limits()
         self._bound: dict[int, _Bound] = {}
-        self._visits: deque[Visit] = deque()
-        self._waits_for = 0
+        self._visits: Visits[Assembler] = Visits()
         self._starved = False
         self._widened: dict[Relation, Relation] = {}
         self._arrival = 0
@@ -126,7 +124,7 @@ class Assembler:
             self._go_on_with_visits()
             self._starved = False
             # Blocks of transactions in progress hold no begin or commit to look at.
-            if (self._known_below or self._waits_for) and not self._spill.in_block:
+            if (self._known_below or self._visits.waits_for) and not self._spill.in_block:
                 at = self._feed_checked(block, at, end)
             else:
                 at = self._feed_some(block, at, end)
@@ -211,7 +209,7 @@ class Assembler:
                 if position < self._known_below:
                     return self._drop_known(block, body, letter, frame.end)
                 self._known_below = 0
-                if self._waits_for and position >= self._waits_for:
+                if 0 < self._visits.waits_for <= position:
                     self._resume_visit()
                     return at
         if self._in_known and letter not in (0, ord("R")):
@@ -264,9 +262,9 @@ class Assembler:
         """Whether somebody waits for the end of a transaction or for a position."""
         return bool(self._visits)
 
-    def visit(self, visit: Visit) -> None:
+    def visit(self, visit: Visit[Assembler]) -> None:
         """Let work be done between transactions, as soon as it may; from any thread."""
-        self._visits.append(visit)
+        self._visits.add(visit)
 
     def _go_on_with_visits(self) -> None:
         """Begin the visit in line, or resume it when the server is past what it waits for."""
@@ -275,23 +273,14 @@ class Assembler:
             or self._decoder.in_transaction
             or self._spill.in_block
             or self._in_known
-            or self.counted.received_position < self._waits_for
+            or self.counted.received_position < self._visits.waits_for
         ):
             return
         self._resume_visit()
 
     def _resume_visit(self) -> None:
-        visit = self._visits[0]
         self.cut()
-        if visit.running is None:
-            visit.running = visit.steps(self)
-        try:
-            self._waits_for = next(visit.running)
-        except StopIteration:
-            self._waits_for = 0
-            self._visits.popleft()
-            visit.trx = self._decoder.trx
-            visit.finished = True
+        self._visits.go_on(self, lambda: self._decoder.trx)
 
     @property
     def decoder(self) -> Decoder:

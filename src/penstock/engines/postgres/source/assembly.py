@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from penstock.codec.postgres.pgoutput_messages import RelationMessage
 from penstock.model import PenstockError, Relation
-
-if TYPE_CHECKING:
-    from penstock.engines.postgres.source.assemble import Assembler
 
 
 class StreamUnexpected(PenstockError):
@@ -66,19 +62,3 @@ class Counted:
     skipped_transaction_count: int = 0
     received_position: int = 0
     server_time_us: int = 0
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Visit:
-    """Work between transactions, in the thread that decodes.
-
-    steps is called at the end of a transaction. Each position that it yields is waited for: it
-    goes on when all transactions that commit before it were decoded and none behind it. trx: the
-    last transaction's number when it was finished.
-    """
-
-    steps: Callable[[Assembler], Iterator[int]]
-    waits_for: int = 0
-    finished: bool = False
-    trx: int = 0
-    running: Iterator[int] | None = None

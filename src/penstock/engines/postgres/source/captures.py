@@ -29,7 +29,6 @@ from penstock.engines.postgres.connect import (
     server_errors,
 )
 from penstock.engines.postgres.source.assemble import Assembler
-from penstock.engines.postgres.source.assembly import Visit
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.relations import RelationResolver
 from penstock.engines.postgres.source.slot import PUBLISHED, published
@@ -43,6 +42,7 @@ from penstock.model.patterns import as_pattern
 from penstock.model.table_requests import Capture, TableRequest
 from penstock.ports.request_files import RequestFiles
 from penstock.ports.source import StateFiles
+from penstock.ports.visits import Visit
 
 logger = structlog.get_logger()
 faults.declare("extract.capture.before", "extract.capture.bound", "extract.capture.after")
@@ -80,7 +80,7 @@ class _Work:
     """A request under way. definition: of a table that is taken in."""
 
     request: TableRequest
-    visit: Visit
+    visit: Visit[Assembler]
     definition: TableDefinition | None = None
 
 

@@ -28,7 +28,7 @@ from penstock.codec.postgres.pgoutput import make_decoder
 from penstock.codec.postgres.pgoutput_messages import LogicalMessage, RelationMessage
 from penstock.engines.postgres.source import slot
 from penstock.engines.postgres.source.assemble import Assembler
-from penstock.engines.postgres.source.assembly import Counted, Limits, Shapes, Visit
+from penstock.engines.postgres.source.assembly import Counted, Limits, Shapes
 from penstock.engines.postgres.source.client import ReplicationConnection, open_replication
 from penstock.engines.postgres.source.source_identity import ServerIdentity, checked_server
 from penstock.engines.postgres.source.spill import Spill
@@ -38,6 +38,7 @@ from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
 from penstock.model import FlushPoint, PenstockError, Run
 from penstock.ports.runs import BYTE_COUNT_MAX, RUN_COUNT_MAX, RunQueue
+from penstock.ports.visits import Visit
 
 logger = structlog.get_logger()
 BUFFER_BYTES = 8 * 1024 * 1024
@@ -359,7 +360,7 @@ class PostgresSource:
         """
         return self._queue.next(timeout_s)
 
-    def visit(self, steps: Callable[[Assembler], Iterator[int]]) -> Visit:
+    def visit(self, steps: Callable[[Assembler], Iterator[int]]) -> Visit[Assembler]:
         """Have work done between transactions by the thread that decodes; see Visit.
 
         What steps raises ends the stream, and is raised by next_run.

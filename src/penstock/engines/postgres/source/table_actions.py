@@ -12,7 +12,6 @@ import psycopg
 import structlog
 
 from penstock.engines.postgres.source.assemble import Assembler
-from penstock.engines.postgres.source.assembly import Visit
 from penstock.engines.postgres.source.ddl_watch import (
     Action,
     DdlWatch,
@@ -40,6 +39,7 @@ from penstock.model import (
 )
 from penstock.ports.extract_options import TABLE_INTERVAL_S
 from penstock.ports.request_files import cache_unknown, resend_cancelled
+from penstock.ports.visits import Visit
 
 logger = structlog.get_logger()
 LOOK_PAUSE_S_MIN = 1.0
@@ -71,7 +71,7 @@ class TableActions:
         self._interval_s = interval_s
         self._clock = clock
         self._next_look_s = float("-inf")
-        self._visit: Visit | None = None
+        self._visit: Visit[Assembler] | None = None
         # Of tables whose rows were asked for again: why they are not in the log.
         self.cancelled: dict[TableName, PenstockError] = {}
 

@@ -1,0 +1,236 @@
+"""Reading one table again, into the log, at one exact position.
+
+The table is seen by one session in a snapshot whose position P in the binlog is known, and which
+keeps statements that alter the table waiting. A marker RELOAD is written, then all of its rows as
+they were at P: one transaction of the log, behind every transaction that ends at P or before it and
+in front of all others. Rows become what they are in a consumer's snapshot: by a SELECT of the texts
+that the binlog's rows print to.
+
+The stream's thread drives it, because it alone hands out gsns: between two transactions it calls
+`open_reload`, goes on to P, and then calls `feed`. A crash in between leaves nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import structlog
+
+from penstock.codec.columns import transactions_batch
+from penstock.codec.copy_rows import cells_of, inserts
+from penstock.codec.lines import LineDialect
+from penstock.codec.mysql.binlog_position import BinlogPosition
+from penstock.engines.mysql.connect import Connection, quoted, rows, run
+from penstock.engines.mysql.source.assemble import Assembler
+from penstock.engines.mysql.source.bulk_reader import RowsOfChunk, tells_rewritten
+from penstock.engines.mysql.source.catalog import open_catalog
+from penstock.engines.mysql.source.live_tables import LiveTables
+from penstock.engines.mysql.source.proxied_session import ProxiedSession, open_proxied
+from penstock.engines.mysql.source.read_plan import log_plan
+from penstock.engines.mysql.source.schema_history import SchemaHistory
+from penstock.engines.mysql.source.session_proxy import SessionProxy
+from penstock.engines.mysql.source.snapshot import LOCK_TIMEOUT_S, open_snapshots, read_choices
+from penstock.engines.mysql.source.status import read_identity
+from penstock.engines.mysql.source.strategies import Choice, NoConsistentPoint, Strategy
+from penstock.engines.mysql.url import MySQLUrl
+from penstock.host.errors import ConnectionLost, StatementFailed
+from penstock.model import (
+    FlushPoint,
+    Marker,
+    MarkerKind,
+    PenstockError,
+    Relation,
+    Rows,
+    Run,
+    TableDefinition,
+    TableName,
+)
+from penstock.ports.planner import PointUnfit
+from penstock.ports.request_files import cache_unknown
+
+logger = structlog.get_logger()
+REASON = "it was asked for"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReloadJob:
+    """A table held at a consistent point, ready to be read once.
+
+    position: P. definition: the table as it is at P; its shape cannot change meanwhile.
+    """
+
+    position: BinlogPosition
+    definition: TableDefinition
+    session: ProxiedSession
+
+    def feed(
+        self, assembler: Assembler, book: SchemaHistory, *, gives_up: Callable[[], bool]
+    ) -> int:
+        """Write the marker and all rows as one transaction; returns the number of rows.
+
+        assembler: at P. gives_up: asked again and again; True raises ConnectionLost. Raises
+        PointUnfit, when nothing was given out yet, where the table was rewritten behind P.
+        """
+        relation = book.read_again(self.definition, assembler.place)
+        blocks = self._blocks(relation)
+        try:
+            first = next(blocks, b"")
+        except PenstockError as error:
+            if tells_rewritten(error):
+                raise rewritten(self.definition.name) from error
+            raise
+        writing = _Transaction(assembler, book, relation)
+        for block in chain([first] if first else [], blocks):
+            if gives_up():
+                raise ConnectionLost("reload given up: the stream is being closed")
+            writing.write(block)
+        writing.end()
+        logger.info(
+            "table read again",
+            table=str(self.definition.name),
+            row_count=writing.row_count,
+            position=str(self.position),
+        )
+        return writing.row_count
+
+    def _blocks(self, relation: Relation) -> Iterator[bytes]:
+        """Whole lines of all the table's rows."""
+        there = {column.name: column for column in self.definition.columns}
+        plan = log_plan([there[column.name] for column in relation.columns])
+        select = f"select {', '.join(plan.expressions)} from {quoted(*self.definition.name)}"
+        yield from RowsOfChunk(self.session, select, plan.cells, LineDialect.LOAD_DATA)
+
+
+class _Transaction:
+    """A transaction of the log's own, in runs of a block each."""
+
+    def __init__(self, assembler: Assembler, book: SchemaHistory, relation: Relation) -> None:
+        self.row_count = 0
+        self._assembler = assembler
+        self._book = book
+        self._relation = relation
+        self._place = assembler.place
+        self._time_us = time.time_ns() // 1000
+        # In front of what begins at the position, and behind all that ends there.
+        self._end = assembler.end.position
+        self._position = self._end - 1
+        assembler.decoder.skip(0, 1)
+        self._markers: tuple[Marker, ...] = (
+            Marker(
+                kind=MarkerKind.RELOAD,
+                gsn=assembler.decoder.gsn,
+                trx=assembler.decoder.trx,
+                position=self._position,
+                commit_time_us=self._time_us,
+                tables=((relation.schema, relation.name),),
+                data={"reason": REASON},
+            ),
+        )
+
+    def write(self, block: bytes) -> None:
+        """Whole lines, at least one."""
+        decoder = self._assembler.decoder
+        columns = cells_of(block, len(self._relation.columns))
+        count = len(columns[0])
+        found = inserts(
+            self._relation,
+            columns,
+            count,
+            gsn=decoder.gsn + 1,
+            trx=decoder.trx,
+            dialect=LineDialect.LOAD_DATA,
+        )
+        self._widen(found.relation)
+        decoder.skip(count, 0)
+        self.row_count += count
+        self._give((replace(found, relation=self._relation),), len(block))
+
+    def _widen(self, now: Relation) -> None:
+        """Columns that became text are so from here on, in versions that the book gives."""
+        for place, column in enumerate(now.columns):
+            if column.neutral != self._relation.columns[place].neutral:
+                self._relation = self._book.widen(self._relation, place, self._place)
+
+    def _give(self, found: tuple[Rows, ...], byte_count: int) -> None:
+        self._assembler.give(Run(rows=found, markers=self._markers), byte_count)
+        self._markers = ()
+
+    def end(self) -> None:
+        """All rows are written."""
+        decoder = self._assembler.decoder
+        told = transactions_batch([(self._position, self._end, self._time_us, 0)])
+        end = FlushPoint(
+            position=self._end, gsn=decoder.gsn, trx=decoder.trx, commit_time_us=self._time_us
+        )
+        self._assembler.give(Run(markers=self._markers, transactions=told, end=end))
+
+
+@contextmanager
+def open_reload(
+    url: str, table: TableDefinition, *, live: LiveTables, server: str
+) -> Iterator[ReloadJob]:
+    """Take a consistent point for one table and hold its shape, for a with block.
+
+    To be called while the stream is paused: what is decoded meanwhile could be behind the point.
+    server: name of the one that the stream comes from. Raises ConnectionLost where another one
+    answers, NoConsistentPoint, ResendRefused for a table that is gone, and what snapshots raise.
+    """
+    with ExitStack() as stack:
+        taken = stack.enter_context(
+            open_snapshots(url, [table], count=1, among=_exact_choices(url, table))
+        )
+        (reader,) = taken.connections
+        if (found := read_identity(reader).name) != server:
+            raise ConnectionLost(
+                f"the rows would come from another server ({found}) than the stream ({server})"
+            )
+        definition = _held(reader, table.name, live)
+        text = f"{taken.status.position}/{secrets.token_hex(8)}"
+        proxy = stack.enter_context(
+            SessionProxy(taken.connections, place=MySQLUrl.parse(url).place, snapshot_text=text)
+        )
+        session = stack.enter_context(open_proxied(proxy.snapshot_id, text))
+        yield ReloadJob(position=taken.status.position, definition=definition, session=session)
+
+
+def _exact_choices(url: str, table: TableDefinition) -> Sequence[Choice]:
+    """Without a lock a snapshot has no exact position: its rows could not be put in order."""
+    with open_catalog(url) as connection:
+        found = read_choices(connection, [table])
+    exact = [choice for choice in found if choice.strategy is not Strategy.LOCK_FREE]
+    if not exact:
+        raise NoConsistentPoint(
+            f"{table.name} cannot be read at an exact position: {'; '.join(found[0].lacking)}",
+            hint=f"Run at the server: grant lock tables on {quoted(table.name.schema)}.* to "
+            "'USER'@'HOST';",
+        )
+    return exact
+
+
+def _held(reader: Connection, name: TableName, live: LiveTables) -> TableDefinition:
+    """Have statements that alter the table wait; its definition, which holds from here on."""
+    doing = f"holding {name}"
+    run(reader, f"set session lock_wait_timeout = {LOCK_TIMEOUT_S}", doing=doing)
+    try:
+        rows(reader, f"select 1 from {quoted(*name)} limit 0", doing=doing)
+    except StatementFailed as error:
+        if live.read(name) is None:
+            raise cache_unknown(name) from error
+        raise
+    definition = live.read(name)
+    if definition is None:
+        raise cache_unknown(name)
+    return definition
+
+
+def rewritten(name: TableName) -> PointUnfit:
+    """The error for a table whose rows at the point are gone."""
+    return PointUnfit(
+        f"{name} cannot be read at the point: it was rewritten",
+        hint="Nothing to do: a later point is taken.",
+    )

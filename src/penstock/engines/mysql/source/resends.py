@@ -1,0 +1,190 @@
+"""Puts the rows of tables into the log again, as they are asked for (`penstock resend`).
+
+The requests are in a state file (`model.table_requests`), each is answered in another. One table
+after the other is read at one position of the binlog and put in front of every change behind it
+(`reload.py`). A request is answered once its rows are durable; one that a crash left unanswered is
+carried out again. What prevents it is answered, and the stream goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from penstock.engines.mysql.source.assemble import Assembler
+from penstock.engines.mysql.source.captures import LOOK_INTERVAL_S
+from penstock.engines.mysql.source.live_tables import LiveTables
+from penstock.engines.mysql.source.reload import open_reload
+from penstock.engines.mysql.source.schema_history import SchemaHistory
+from penstock.engines.mysql.source.strategies import WITH_SNAPSHOTS
+from penstock.engines.mysql.source.stream import BinlogSource
+from penstock.host import faults
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.errors import ConnectFailed, ConnectionLost
+from penstock.model import FlushPoint, PenstockError, TableDefinition, TableName
+from penstock.model.table_requests import TableRequest
+from penstock.ports.planner import PointUnfit
+from penstock.ports.request_files import (
+    RequestFiles,
+    ResendRefused,
+    cache_not_captured,
+    cache_unknown,
+    resend_cancelled,
+)
+from penstock.ports.source import StateFiles
+from penstock.ports.visits import Visit
+
+faults.declare("extract.resend.before", "extract.resend.after")
+
+ATTEMPTS_MAX = 20
+PAUSE_S = 0.1
+
+
+@dataclass(slots=True, kw_only=True)
+class _Work:
+    """A request under way."""
+
+    request: TableRequest
+    visit: Visit[Assembler]
+
+
+class Resends:
+    """The requests to send rows again. Used by the extractor's thread."""
+
+    def __init__(
+        self,
+        url: str,
+        state: StateFiles,
+        *,
+        book: SchemaHistory,
+        live: LiveTables,
+        is_reached: Callable[[int], bool],
+        reader: str,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """is_reached: whether the stream is where the binlog ended when a request was first seen.
+
+        reader: what reads the binlog, as the server knows it.
+        """
+        self._url = url
+        self._files = RequestFiles(state)
+        self._book = book
+        self._live = live
+        self._is_reached = is_reached
+        self._reader = reader
+        self._clock = clock
+        self._server = ""
+        self._work: _Work | None = None
+        self._failed: dict[TableRequest, PenstockError] = {}
+        self._next_look_s = float("-inf")
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a request is under way."""
+        return self._work is not None
+
+    def connected(self, server: str, durable: FlushPoint) -> None:
+        """Another stream, from a server of this name: what is not in the log begins again."""
+        self._server = server
+        if self._work is not None and not _is_done(self._work, durable):
+            self._work = None
+
+    def tend(self, stream: BinlogSource, durable: FlushPoint) -> None:
+        """Answer what is done, and begin what is asked for; cheap when there is nothing."""
+        if self._work is not None:
+            if _is_done(self._work, durable):
+                self._answer(self._work.request)
+                self._work = None
+            return
+        now_s = self._clock.monotonic_s()
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + LOOK_INTERVAL_S
+        requests, answers = self._files.read()
+        for request in answers.open_resends(requests.tables):
+            if request in self._failed:
+                self._answer(request)
+            elif self._is_reached(request.resend_id):
+                self._begin(request, stream)
+                return
+
+    def _answer(self, request: TableRequest) -> None:
+        faults.point("extract.resend.before")
+        self._files.answer_resend(request, self._failed.pop(request, None))
+        faults.point("extract.resend.after")
+
+    def _begin(self, request: TableRequest, stream: BinlogSource) -> None:
+        visit = stream.visit(lambda assembler: self._steps(request, stream, assembler))
+        self._work = _Work(request=request, visit=visit)
+
+    # -- in the thread that decodes ----------------------------------------------------------
+
+    def _steps(
+        self, request: TableRequest, stream: BinlogSource, assembler: Assembler
+    ) -> Iterator[int]:
+        try:
+            yield from self._reload(self._book.folded(*request.table), stream, assembler)
+        except (ConnectionLost, ConnectFailed):
+            raise  # the request is carried out by the next stream
+        except PenstockError as error:
+            self._failed[request] = error
+            if assembler.is_unfinished:
+                raise ConnectionLost(
+                    f"rows of {request.table} are taken out of the log again: {error.message}",
+                    hint="Nothing to do: the stream goes on without them.",
+                ) from error
+
+    def _reload(
+        self, table: TableName, stream: BinlogSource, assembler: Assembler
+    ) -> Iterator[int]:
+        then, version = self._present(table)
+        for attempt in range(ATTEMPTS_MAX):
+            with open_reload(self._url, then, live=self._live, server=self._server) as job:
+                if _differs(job.definition, then):
+                    raise resend_cancelled(table, version, version + 1)
+                position = assembler.awaited(job.position)
+                if position is not None:
+                    yield position
+                    try:
+                        job.feed(assembler, self._book, gives_up=lambda: stream.is_closing)
+                    except PointUnfit:
+                        if attempt == ATTEMPTS_MAX - 1:
+                            raise
+                    else:
+                        return
+            # A server may send a transaction before its rows can be seen.
+            self._clock.sleep(PAUSE_S)
+            if stream.is_closing:
+                raise ConnectionLost("reload given up: the stream is being closed")
+        raise PointUnfit(
+            f"{ATTEMPTS_MAX} times the stream was ahead of what can be read of {table}",
+            hint="Give the same command again.",
+        )
+
+    def _present(self, table: TableName) -> tuple[TableDefinition, int]:
+        """A captured table as it is now, and the version that its rows have in the log."""
+        version = self._book.version_of(table)
+        if version is None:
+            raise cache_not_captured(table, self._reader)
+        definition = self._live.read(table)
+        if definition is None:
+            raise cache_unknown(table)
+        if definition.engine.upper() not in WITH_SNAPSHOTS:
+            raise ResendRefused(
+                f"rows of {table} cannot be put into the log again: its storage engine "
+                f"({definition.engine}) has no snapshots, so they cannot be read at one moment",
+                hint=f"Give it another engine: alter table {table} engine = InnoDB; or write the "
+                "rows that are missed at the source, whose binlog brings them.",
+                table=str(table),
+            )
+        return definition, version
+
+
+def _is_done(work: _Work, durable: FlushPoint) -> bool:
+    """Whether what the visit gave out is in the log."""
+    return work.visit.finished and durable.trx >= work.visit.trx
+
+
+def _differs(now: TableDefinition, then: TableDefinition) -> bool:
+    """Whether a table has other columns, or another key."""
+    return (now.columns, now.identity_columns) != (then.columns, then.identity_columns)
