@@ -19,6 +19,7 @@ cdef struct Table:
     int64_t absents  # rows with absent columns
     bint ignored  # rows are passed over
     bint dirty  # a row was begun and neither finished nor taken back
+    bint moved  # the row begun is an update that changed its key: it has two numbers
     int64_t* gsn
     int64_t* trx
     uint8_t* op
@@ -28,6 +29,7 @@ cdef struct Table:
     Column* after
     Column* before
     int32_t* before_of  # per column: where in before, -1 for nowhere
+    uint8_t* in_key  # per column: whether a change of it changes the row's key
     OldCell* old
 
 
@@ -102,6 +104,7 @@ cdef bint table_begin_row(Table* table) noexcept nogil:
                 column_restore(&table.before[i], table.rows)
         column_restore(&table.absent, table.rows)
     table.dirty = True
+    table.moved = False
     return True
 
 
@@ -149,11 +152,13 @@ cdef class _Slot:
         table.after = <Column*>calloc(columns + 1, sizeof(Column))
         table.before = <Column*>calloc(before + 1, sizeof(Column))
         table.before_of = <int32_t*>calloc(columns + 1, sizeof(int32_t))
+        table.in_key = <uint8_t*>calloc(columns + 1, 1)
         table.old = <OldCell*>calloc(columns + 1, sizeof(OldCell))
         if (
             table.after == NULL
             or table.before == NULL
             or table.before_of == NULL
+            or table.in_key == NULL
             or table.old == NULL
         ):
             raise MemoryError
@@ -165,6 +170,8 @@ cdef class _Slot:
         for i in range(table.before_count):
             table.before[i] = table.after[<int>relation.before[i]]
             table.before_of[<int>relation.before[i]] = i
+        for i in relation.identifying:
+            table.in_key[i] = True
 
     def __dealloc__(self):
         if self.table.after != NULL and self.table.before != NULL:
@@ -172,6 +179,7 @@ cdef class _Slot:
         free(self.table.after)
         free(self.table.before)
         free(self.table.before_of)
+        free(self.table.in_key)
         free(self.table.old)
 
     cdef object take(self):

@@ -35,6 +35,7 @@ class RowStore:
             raise ValueError("a before image names a column twice")
         self.relation = relation
         self.before = frozenset(relation.before)
+        self.key = frozenset(relation.identifying)
         self.clear()
 
     def clear(self) -> None:

@@ -41,8 +41,9 @@ else:
 class CdcEvent(EventCore):
     """One change of one row, as a consumer gets it.
 
-    An update that changes the key is two events: first `D` of the old key, with value None, then
-    `I` of the new one. Both have the gsn of the change and its before image.
+    An update that changes the key is two events, each with a gsn of its own: first `D` of the old
+    key, with value None, then `I` of the new one. Both have the change's before image. (Of an
+    earlier penstock's log both have one gsn.)
     """
 
     __slots__ = ()
@@ -86,8 +87,8 @@ class CdcEvent(EventCore):
 
     @property
     def gsn(self) -> int:
-        """The number of the row change in the log; negative for a row of a snapshot."""
-        return int(self.frame.gsns[self.row]) - self.frame.gsn_shift
+        """The number of the change in the log; negative for a row of a snapshot."""
+        return self.frame.number(self.row, is_first_of_two=self.half == GONE)
 
     @property
     def version(self) -> int:
@@ -126,7 +127,10 @@ class CdcEvent(EventCore):
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Events of frames that interleave, in order: of each its gsn, frame, row and half."""
+    """Events of frames that interleave, in order: of each its gsn, frame, row and half.
+
+    Gsns as in the segment.
+    """
 
     gsns: npt.NDArray[np.int64]
     frames: list[RowsFrame]
@@ -176,6 +180,7 @@ class EventReader:
                     keep_binary=self._keep_binary,
                     reloaded=again,
                     gsn_shift=gsn_shift(self._segment),
+                    keys_have_two=not self._segment.is_dense,
                 )
             )
         return _ordered(frames)
@@ -198,6 +203,8 @@ def _ordered(frames: list[RowsFrame]) -> _Group:
         gsns, which, rows, moved = (np.repeat(each, times) for each in (gsns, which, rows, moved))
         second = np.append(False, moved[1:] & (gsns[1:] == gsns[:-1]))
         halves = np.where(moved, np.where(second, COME, GONE), WHOLE).tolist()
+        if frames[0].keys_have_two:
+            gsns = gsns - (moved & ~second)
     return _Group(gsns, [frames[at] for at in which.tolist()], rows.tolist(), halves)
 
 
@@ -223,13 +230,16 @@ class EventIterator(Cursor):
 
     @property
     def place_read(self) -> tuple[int, int]:
-        """gsn_read, and how many events of the next row change were given out: 0 or 1."""
+        """gsn_read, and how many events of the next row change were given out.
+
+        That is 1 between two events with one gsn; else 0.
+        """
         if self._is_drained:
             return self._through, 0
         if self._group is None or not self.at:
             return self._before
         gsn = int(self._group.gsns[self.at - 1])
-        if self._group.halves[self.at - 1] == GONE:
+        if self._group.halves[self.at - 1] == GONE and self._group.gsns[self.at] == gsn:
             return gsn - 1, 1
         return max(gsn, self._before[0]), 0
 
@@ -254,8 +264,8 @@ class EventIterator(Cursor):
         after, skip = self._before
         at = int(np.searchsorted(group.gsns, after, "right"))
         end = int(np.searchsorted(group.gsns, self._through, "right"))
-        if skip and at < end and group.gsns[at] == after + 1:
-            at += group.halves[at] == GONE
+        if skip and at + 1 < end and group.gsns[at] == group.gsns[at + 1] == after + 1:
+            at += 1  # of two events with one gsn the first was read
         self._group = group
         self.begin(group.frames, group.rows, group.halves, at, end)
 

@@ -114,12 +114,15 @@ class RowsFrame:
         keep_binary: bool,
         reloaded: Mapping[int, int],
         gsn_shift: int = 0,
+        keys_have_two: bool = False,
     ) -> None:
         """transactions: of its segment, those of these rows read already.
 
         reloaded: for each transaction that has this table anew, the gsn behind which its rows are.
-        gsn_shift: by how much numbers are lower than they stand in the segment.
+        gsn_shift: by how much numbers are lower than they stand in the segment. keys_have_two: an
+        update that changed its key has two numbers, of which the second is the row's.
         """
+        self.keys_have_two = keys_have_two
         self.gsn_shift = gsn_shift
         batch, relation = rows.batch, rows.relation
         self.table = relation.full_name
@@ -137,7 +140,7 @@ class RowsFrame:
         self.before = Image(before, sent, None, keep_binary=keep_binary)
         self._not_before = frozenset(names) - {column.name for column in sent}
         self._key = [names[at] for at in relation.key] or names
-        self._has_old_keys = all(name in self.before for name in self._key)
+        self._has_old_keys = bool(relation.identifying)
         self.ops: bytes = batch.column("op").to_numpy().tobytes()
         self.has_before: npt.NDArray[np.bool_] = np.asarray(before.is_valid())
         self.old_keys: list[tuple[Any, ...] | None] | None = None
@@ -147,6 +150,10 @@ class RowsFrame:
     def trx(self, row: int) -> int:
         """The number of a row's transaction."""
         return int(self._batch.column("trx")[row].as_py())
+
+    def number(self, row: int, *, is_first_of_two: bool) -> int:
+        """A row's number; is_first_of_two: that of the old key's row, which goes."""
+        return int(self.gsns[row]) - self.gsn_shift - (is_first_of_two and self.keys_have_two)
 
     def moved(self) -> npt.NDArray[np.bool_]:
         """Which rows are updates that changed the key."""

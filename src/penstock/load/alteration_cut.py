@@ -9,12 +9,13 @@ altered before it. Not here: what is altered (`SqlTarget.reshape`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from penstock.codec.ckt import FrameEntry
 from penstock.load.plan import BatchPlan, Window
 from penstock.log.segment import Segment
 from penstock.model.position import POSITION_MAX, to_ordinal
@@ -39,10 +40,10 @@ def cut_at_alteration(
     segments: open. plan: the batch's, of several phases. applied: where it begins.
     """
     for barrier in [phase.gsn_upto for phase in plan.phases[:-1]]:
-        last, following = _row_at(segments, barrier), _row_at(segments, barrier + 1)
+        last, following = _last_upto(segments, barrier), _first_behind(segments, barrier)
         if following is not None and last is not None and following.trx == last.trx:
-            following = _row_at(segments, _first_of(segments, last))
-            last = None if following is None else _row_at(segments, following.gsn - 1)
+            following = _first_behind(segments, _first_of(segments, last) - 1)
+            last = None if following is None else _last_upto(segments, following.gsn - 1)
         if last is None or last.gsn <= window.gsn_after:
             continue  # the batch's first transaction is applied whole
         if following is not None and following.gsn > window.gsn_upto:
@@ -83,7 +84,10 @@ def _has_news(segment: Segment, gsn: int) -> bool:
 def _first_of(segments: Sequence[Segment], row: _Row) -> int:
     """The number of the first row of a row's transaction, as far as the segments hold it."""
     first = row.gsn
-    for _, batch in _batches(segments, upto=row.gsn):
+    for segment, entry in _frames(segments):
+        if entry.gsn_first > row.gsn:
+            continue
+        batch = segment.read_rows(entry).batch
         trx = batch.column("trx").to_numpy()
         low = int(np.searchsorted(trx, row.trx, side="left"))
         if low < len(trx) and trx[low] == row.trx:
@@ -91,25 +95,54 @@ def _first_of(segments: Sequence[Segment], row: _Row) -> int:
     return first
 
 
-def _row_at(segments: Sequence[Segment], gsn: int) -> _Row | None:
-    """The row of this number, or None when the segments do not hold it."""
-    for segment, batch in _batches(segments, upto=gsn, since=gsn):
-        numbers = batch.column("gsn").to_numpy()
-        at = int(np.searchsorted(numbers, gsn))
-        if at < len(numbers) and numbers[at] == gsn:
-            row = segment.dated(batch.slice(at, 1))
-            return _Row(
-                gsn=gsn,
-                trx=int(row.column("trx")[0].as_py()),
-                position=to_ordinal(row.column("position")[0].as_py()),
-                commit_time_us=int(row.column("commit_time")[0].value),
-            )
-    return None
+def _last_upto(segments: Sequence[Segment], gsn: int) -> _Row | None:
+    """The last row up to this number; None when the segments hold none."""
+    before = [
+        (min(entry.gsn_last, gsn), segment, entry)
+        for segment, entry in _frames(segments)
+        if entry.gsn_first <= gsn
+    ]
+    found: _Row | None = None
+    for highest, segment, entry in sorted(before, key=lambda one: one[0], reverse=True):
+        if found is not None and found.gsn >= highest:
+            break
+        batch = segment.read_rows(entry).batch
+        at = int(np.searchsorted(batch.column("gsn").to_numpy(), gsn, "right")) - 1
+        found = max((one for one in (found, _row(segment, batch, at)) if one), key=_number)
+    return found
 
 
-def _batches(segments: Sequence[Segment], *, upto: int, since: int | None = None) -> Any:
-    """The frames that may hold rows of these numbers; of all tables."""
-    for segment in segments:
-        for entry in segment.row_frames():
-            if entry.gsn_first <= upto and (since is None or entry.gsn_last >= since):
-                yield segment, segment.read_rows(entry).batch
+def _first_behind(segments: Sequence[Segment], gsn: int) -> _Row | None:
+    """The first row behind this number; None when the segments hold none."""
+    behind = [
+        (max(entry.gsn_first, gsn + 1), segment, entry)
+        for segment, entry in _frames(segments)
+        if entry.gsn_last > gsn
+    ]
+    found: _Row | None = None
+    for lowest, segment, entry in sorted(behind, key=lambda one: one[0]):
+        if found is not None and found.gsn <= lowest:
+            break
+        batch = segment.read_rows(entry).batch
+        at = int(np.searchsorted(batch.column("gsn").to_numpy(), gsn, "right"))
+        found = min((one for one in (found, _row(segment, batch, at)) if one), key=_number)
+    return found
+
+
+def _number(row: _Row) -> int:
+    return row.gsn
+
+
+def _row(segment: Segment, batch: Any, at: int) -> _Row:
+    row = segment.dated(batch.slice(at, 1))
+    return _Row(
+        gsn=int(row.column("gsn")[0].as_py()),
+        trx=int(row.column("trx")[0].as_py()),
+        position=to_ordinal(row.column("position")[0].as_py()),
+        commit_time_us=int(row.column("commit_time")[0].value),
+    )
+
+
+def _frames(segments: Sequence[Segment]) -> Iterator[tuple[Segment, FrameEntry]]:
+    """The frames with rows, of all tables."""
+    return ((segment, entry) for segment in segments for entry in segment.row_frames())

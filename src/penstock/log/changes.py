@@ -225,11 +225,11 @@ class ChangeLog:
                 else None
                 for rows in group.batches
             ]
-            for at, (which, index) in enumerate(
-                zip(group.batch_index, group.row_index, strict=True), group.gsn_first
+            for gsn, which, index in zip(
+                group.gsns, group.batch_index, group.row_index, strict=True
             ):
                 reader = readers[which]
-                if reader is None or at <= low or (high is not None and at > high):
+                if reader is None or gsn <= low or (high is not None and gsn > high):
                     continue
                 time_us = reader.times_us[index]
                 since, until = self._wanted.since_us, self._wanted.until_us

@@ -6,6 +6,7 @@ group of frames whose gsn ranges overlap is merged at a time, and memory is boun
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,15 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """Rows of consecutive numbers, from gsn_first on, without a marker between them.
+    """Rows in order, without a marker between them.
 
-    batches: one or more, of any relations. batch_index, row_index: int lists of equal length; the
-    row gsn_first + i is row row_index[i] of batches[batch_index[i]]. before: markers before
-    gsn_first, in order; in the last group, which may have no rows, all that are left.
+    batches: one or more, of any relations. gsns, batch_index, row_index: int lists of equal length;
+    the row of number gsns[i] is row row_index[i] of batches[batch_index[i]]. before: markers before
+    them, in order; in the last group, which may have no rows, all that are left.
     """
 
-    gsn_first: int
     batches: tuple[Rows, ...]
+    gsns: list[int]
     batch_index: list[int]
     row_index: list[int]
     before: tuple[Marker, ...] = ()
@@ -43,12 +44,11 @@ def merged(segment: Segment) -> Iterator[Merged]:
     markers = deque(sorted(segment.markers(), key=lambda marker: marker.gsn))
     for entries in _groups(segment):
         batches = tuple(segment.read_rows(entry) for entry in entries)
-        group = _merge(batches, min(entry.gsn_first for entry in entries))
-        yield from _split_at_markers(group, markers)
+        yield from _split_at_markers(_merge(batches), markers)
     if markers:
         yield Merged(
-            gsn_first=segment.end.gsn + 1,
             batches=(),
+            gsns=[],
             batch_index=[],
             row_index=[],
             before=tuple(markers),
@@ -79,12 +79,12 @@ def _groups(segment: Segment) -> Iterator[list[FrameEntry]]:
         yield group
 
 
-def _merge(batches: tuple[Rows, ...], gsn_first: int) -> Merged:
+def _merge(batches: tuple[Rows, ...]) -> Merged:
     if len(batches) == 1:
         count = batches[0].batch.num_rows
         return Merged(
-            gsn_first=gsn_first,
             batches=batches,
+            gsns=batches[0].batch.column(0).to_pylist(),
             batch_index=[0] * count,
             row_index=list(range(count)),
         )
@@ -92,10 +92,11 @@ def _merge(batches: tuple[Rows, ...], gsn_first: int) -> Merged:
     for which, rows in enumerate(batches):
         places += [(which, index) for index in range(rows.batch.num_rows)]
     numbers = pa.concat_arrays([rows.batch.column(0) for rows in batches])
-    order = [places[at] for at in _integers(pc.array_sort_indices(numbers))]
+    sorting = pc.array_sort_indices(numbers)
+    order = [places[at] for at in _integers(sorting)]
     return Merged(
-        gsn_first=gsn_first,
         batches=batches,
+        gsns=numbers.take(sorting).to_pylist(),
         batch_index=[which for which, _ in order],
         row_index=[index for _, index in order],
     )
@@ -108,17 +109,15 @@ def _integers(indices: Any) -> memoryview:
 
 
 def _split_at_markers(group: Merged, markers: deque[Marker]) -> Iterator[Merged]:
-    start, count = 0, len(group.row_index)
+    start, count = 0, len(group.gsns)
     while start < count:
         before = []
-        while markers and markers[0].gsn < group.gsn_first + start:
+        while markers and markers[0].gsn < group.gsns[start]:
             before.append(markers.popleft())
-        end = count
-        if markers:
-            end = min(count, markers[0].gsn - group.gsn_first + 1)
+        end = bisect_right(group.gsns, markers[0].gsn, start) if markers else count
         yield Merged(
-            gsn_first=group.gsn_first + start,
             batches=group.batches,
+            gsns=group.gsns[start:end],
             batch_index=group.batch_index[start:end],
             row_index=group.row_index[start:end],
             before=tuple(before),

@@ -39,7 +39,7 @@ class ClosedSegment:
     """The facts about a closed segment.
 
     start: where it begins (the end of the one before); end: its last flush point. gsn_first,
-    gsn_last: of its rows; gsn_last is gsn_first - 1 when it has none.
+    gsn_last: the numbers given in it; gsn_last is gsn_first - 1 when it has no rows.
     """
 
     number: int
@@ -58,7 +58,7 @@ class ClosedSegment:
 
     @property
     def gsn_first(self) -> int:
-        """The first row's number, were there one."""
+        """The first number given in it, were there one."""
         return self.start.gsn + 1
 
     @property
@@ -119,6 +119,11 @@ class Segment:
     def size_bytes(self) -> int:
         """Of the file."""
         return self.frame_reader.file.size_bytes
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether every row has one number: no update of a key has one for the row that goes."""
+        return self.totals.rows == self.end.gsn - self.start.gsn
 
     @property
     def tables(self) -> tuple[TableTotals, ...]:

@@ -1,8 +1,8 @@
 """The order every run must keep, checked before anything is written: pure.
 
-GSNs dense and rising, transactions dense and each announced, flush points never going back. A run
-that breaks this would be loaded wrongly much later; here it still stops the source at the place
-where it happened.
+GSNs rising, without a gap but where an update that changed its key has two of them, transactions
+dense and each announced, flush points never going back. A run that breaks this would be loaded
+wrongly much later; here it still stops the source at the place where it happened.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.log.transactions import never_fall
-from penstock.model import FlushPoint, PenstockError, Rows, Run
+from penstock.model import FlushPoint, Op, PenstockError, Rows, Run
 from penstock.model.position import to_ordinal
 
 
@@ -48,7 +50,7 @@ def start_of(point: FlushPoint) -> Sequence:
 
 def advance(last: Sequence, run: Run) -> Sequence:
     """The sequence behind a run. Raises RunInvalid when the run does not follow `last`."""
-    gsn = last.gsn + _dense_count(last.gsn, run.rows)
+    gsn = _last_number(last.gsn, run.rows)
     trx = last.trx
     for rows in run.rows:
         low, high = _bounds(rows)
@@ -89,8 +91,12 @@ def _announced(last: Sequence, run: Run) -> tuple[int, int]:
     return last.announced + len(positions), final
 
 
-def _dense_count(last: int, batches: tuple[Rows, ...]) -> int:
-    """How many rows there are, being exactly last + 1, last + 2, ... over all batches."""
+def _last_number(last: int, batches: tuple[Rows, ...]) -> int:
+    """The number of the last row, being exactly last + 1, last + 2, ... over all batches.
+
+    Only an update with a before image may leave one number out in front of its own: that of the old
+    key's row.
+    """
     columns = [rows.batch.column(0) for rows in batches]
     count = sum(len(column) for column in columns)
     if not all(len(column) for column in columns):
@@ -100,15 +106,32 @@ def _dense_count(last: int, batches: tuple[Rows, ...]) -> int:
         if column.null_count or (steps is not None and steps < 1):
             raise RunInvalid(f"rows of {rows.relation.full_name} are not in order", hint=_HINT)
     if not count:
-        return 0
+        return last
     numbers = columns[0] if len(columns) == 1 else _merged(columns)
     low, high = numbers[0].as_py(), numbers[count - 1].as_py()
     dense = len(columns) == 1 or count == 1 or pc.min(pc.pairwise_diff(numbers)).as_py() == 1
-    if low != last + 1 or high != last + count or not dense:
+    dense = dense and low == last + 1 and high == last + count
+    if not dense and not _only_keys_lack(last, batches):
         raise RunInvalid(
             f"{count} rows numbered {low} to {high} do not follow row {last}", hint=_HINT
         )
-    return count
+    return int(high)
+
+
+def _only_keys_lack(last: int, batches: tuple[Rows, ...]) -> bool:
+    """Whether each number follows the one before, or is the second of an update."""
+    numbers = np.concatenate([rows.batch.column("gsn").to_numpy() for rows in batches])
+    order = np.argsort(numbers, kind="stable")
+    steps = np.diff(numbers[order], prepend=last)
+    two = np.concatenate([_with_before(rows) for rows in batches])[order]
+    return bool(((steps == 1) | (two & (steps == 2))).all())
+
+
+def _with_before(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Which rows are updates with a before image."""
+    updates = rows.batch.column("op").to_numpy() == Op.UPDATE
+    found: npt.NDArray[np.bool_] = updates & np.asarray(rows.batch.column("before").is_valid())
+    return found
 
 
 def _merged(columns: list[Any]) -> Any:

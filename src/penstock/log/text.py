@@ -87,8 +87,7 @@ def _items(
     """
     for marker in group.before:
         yield marker.trx, 0, _marker_lines(marker)
-    for at, (which, index) in enumerate(zip(group.batch_index, group.row_index, strict=True)):
-        gsn = group.gsn_first + at
+    for gsn, which, index in zip(group.gsns, group.batch_index, group.row_index, strict=True):
         while relations and relations[0][0] < gsn:
             yield 0, 0, [_relation_line(*relations.pop(0))]
         yield texts[which].trx[index], gsn, [f"{gsn}\t{texts[which].line(index)}"]

@@ -77,6 +77,15 @@ class Relation:
                 raise ValueError(f"column index {index} outside {self.schema}.{self.name}")
 
     @property
+    def identifying(self) -> tuple[int, ...]:
+        """Indexes of the columns that identify a row: the key, all of them where there is none.
+
+        Empty where a before image lacks some: then no update is known to have changed them.
+        """
+        found = self.key or tuple(range(len(self.columns)))
+        return found if set(found) <= set(self.before) else ()
+
+    @property
     def full_name(self) -> str:
         """`schema.name`, for messages only: not quoted, not parsable."""
         return f"{self.schema}.{self.name}"

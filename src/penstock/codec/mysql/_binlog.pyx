@@ -441,7 +441,7 @@ cdef class Decoder(_Groups):
 
     def abandon(self):
         cdef _Slot slot
-        cdef int64_t count = self.gsn - self._gsn_before, held = 0
+        cdef int64_t count = self._rows_open, held = 0
         self._idle()
         if not self.in_transaction:
             raise ValueError("no transaction is open")
@@ -557,7 +557,7 @@ cdef class Decoder(_Groups):
         if table.absent.valid != NULL and not has_absent:
             put_null(&table.absent, row)
         self._count()
-        self.gsn += 1
+        self.gsn += 1 + table.moved
         table.gsn[row] = self.gsn
         table.trx[row] = self.trx
         table.op[row] = op
@@ -565,6 +565,7 @@ cdef class Decoder(_Groups):
         table.dirty = False
         table.rows = row + 1
         self.row_count += 1
+        self._rows_open += 1
         self.byte_count += text
         return GO_ON
 

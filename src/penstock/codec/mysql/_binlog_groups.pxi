@@ -53,6 +53,7 @@ cdef class _Groups(_Walker):
     cdef readonly uint64_t xid
     cdef bint _counted, _begun, _single
     cdef int64_t _gsn_before, _bytes_before, _byte_limit, _commit_limit
+    cdef int64_t _rows_open  # of the open transaction
     cdef _Scope _again
     cdef int64_t _park_limit  # 0: rows are decoded, not put aside
     cdef Ended _ended
@@ -165,6 +166,7 @@ cdef class _Groups(_Walker):
         self._counted = False
         self._gsn_before = self.gsn
         self._bytes_before = self.byte_count
+        self._rows_open = 0
 
     cdef int _query_event(
         self, const uint8_t* block, int64_t start, int64_t end

@@ -353,17 +353,15 @@ cdef int scan_image(
     return GO_ON
 
 
-cdef bint identifies_anew(Bound* bound) noexcept nogil:
-    """Whether an update needs its before image: always without a key, else if the key changed."""
+cdef bint has_other_key(Bound* bound) noexcept nogil:
+    """Whether an update changed the key; of all columns where the table has none."""
     cdef int i
     cdef Span* old
     cdef Span* new
-    if bound.is_full:
-        return True
-    for i in range(bound.key_count):
-        old = &bound.old[bound.key[i]]
-        new = &bound.new[bound.key[i]]
-        if not new.sent:
+    for i in range(bound.count):
+        old = &bound.old[i]
+        new = &bound.new[i]
+        if not bound.table.in_key[i] or not new.sent:
             continue
         if old.is_null != new.is_null or old.length != new.length:
             return True
@@ -406,7 +404,9 @@ cdef int put_row(
         )
         if status != GO_ON:
             return status
-    has_old = op == c'D' or (op == c'U' and identifies_anew(bound))
+    if op == c'U':
+        table.moved = has_other_key(bound)
+    has_old = op == c'D' or (op == c'U' and (bound.is_full or table.moved))
     if has_old:
         if table.before_valid == NULL and not table_start_before(table):
             return OUT_OF_MEMORY

@@ -129,6 +129,7 @@ class Decoder(Groups):
         self._parked = bytearray()
         self._park_limit = 0  # 0: rows are decoded
         self._counted, self._gsn_before, self._bytes_before = False, gsn, 0
+        self._rows_open = 0
         self.in_transaction = False
         self._forget()
 
@@ -433,10 +434,11 @@ class Decoder(Groups):
     def _keep(self, binding: Binding, op: int, row: Images) -> None:
         assert binding.store is not None
         self._count()
-        self.gsn += 1
+        self.gsn += 1 + row.moved
         head = (self.gsn, self.trx, op)
         binding.store.add(head, row.after, row.before, row.absent)
         self.row_count += 1
+        self._rows_open += 1
         self.byte_count += row.size
 
     # --- results

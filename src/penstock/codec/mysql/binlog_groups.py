@@ -47,6 +47,7 @@ class Groups(Walker):
     _begun: bool
     _single: bool
     _gsn_before: int
+    _rows_open: int  # of the open transaction
     _bytes_before: int
     _byte_limit: int
     _commit_limit: int
@@ -89,6 +90,7 @@ class Groups(Walker):
         self.gtid, self.xid = gtid, 0
         self.in_transaction, self._begun, self._single = True, False, False
         self._counted, self._gsn_before, self._bytes_before = False, self.gsn, self.byte_count
+        self._rows_open = 0
 
     def _query_event(self, block: memoryview, start: int, end: int) -> Stop | None:
         event = bytes(block[start:end])
@@ -145,7 +147,7 @@ class Groups(Walker):
         """
         if not self.in_transaction:
             raise ValueError("no transaction is open")
-        count = self.gsn - self._gsn_before
+        count = self._rows_open
         held = sum(store.count_of(self.trx) for store in self._stores) if self._counted else 0
         if held != count:
             return False

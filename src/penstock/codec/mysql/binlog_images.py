@@ -170,13 +170,17 @@ def check_head(binding: Binding, head: RowsHead, op: int, start: int, defaults: 
 
 
 class Images(NamedTuple):
-    """A decoded row. size: bytes it counts for; behind: where the next one starts."""
+    """A decoded row. size: bytes it counts for; behind: where the next one starts.
+
+    moved: whether it is an update that changed the key.
+    """
 
     after: list[Any] | None
     before: list[Any] | None
     absent: list[int]
     size: int
     behind: int
+    moved: bool
 
 
 def row_images(
@@ -203,14 +207,15 @@ def row_images(
                 absent.append(index)
             after.append(_value(binding, index, block, span))
     before: list[Any] | None = None
-    if op == DELETE or (op == UPDATE and _identifies_anew(relation, block, old, new)):
+    moved = op == UPDATE and _has_other_key(relation, block, old, new)
+    if op == DELETE or moved or (op == UPDATE and relation.identity is Identity.FULL):
         before = [None] * len(old)
         for index in relation.before:
             before[index] = _value(binding, index, block, old[index])
     size = _text_bytes(relation, after, before)
     if size > TEXT_LENGTH_MAX_BYTES:
         raise binlog_error(Reason.TOO_LONG, at, relation=relation)
-    return Images(after, before, absent, size + behind - at, behind)
+    return Images(after, before, absent, size + behind - at, behind, moved)
 
 
 def scan_image(
@@ -242,13 +247,9 @@ def scan_image(
     return spans, at
 
 
-def _identifies_anew(
-    relation: Relation, block: memoryview, old: list[Span], new: list[Span]
-) -> bool:
-    """Whether an update needs its before image: always without a key, else when the key changed."""
-    if relation.identity is Identity.FULL:
-        return True
-    for index in relation.before:
+def _has_other_key(relation: Relation, block: memoryview, old: list[Span], new: list[Span]) -> bool:
+    """Whether an update changed the key; of all columns where the table has none."""
+    for index in relation.identifying:
         one, other = old[index], new[index]
         if not other.sent:
             continue

@@ -15,7 +15,7 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from libc.limits cimport INT_MAX
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memchr, memcpy, memset
+from libc.string cimport memchr, memcmp, memcpy, memset
 
 from penstock.codec._cells cimport (
     ASK_TWIN, FINE, MALFORMED, NO_MEMORY, NOT_HEX, NOT_UTF8, POWER_MAX, POWER_MIN, UNFIT, be16,
@@ -460,7 +460,7 @@ cdef class Decoder:
         if table.absent.valid != NULL and not has_absent:
             put_null(&table.absent, row)
         self._count()
-        self.gsn += 1
+        self.gsn += 1 + table.moved
         table.gsn[row] = self.gsn
         table.trx[row] = self.trx
         table.op[row] = op

@@ -191,8 +191,17 @@ cdef int put_new_image(
             status = put(&table.after[column], row, text, length)
             if status != FINE:
                 return refused(table, trouble, column, status, text - block)
+        if has_old and kind != c'u' and table.in_key[column]:
+            table.moved |= differs(&table.old[column], text, length)
     at[0] = i
     return GO_ON
+
+
+cdef inline bint differs(OldCell* old, const uint8_t* text, int64_t length) noexcept nogil:
+    """Whether a value is another one than before the change; text: NULL for SQL's NULL."""
+    if old.text == NULL or text == NULL:
+        return old.text != text
+    return old.length != length or memcmp(old.text, text, length) != 0
 
 
 cdef bint put_absent(Table* table, int column, bint* has_absent) noexcept nogil:

@@ -20,7 +20,14 @@ import pyarrow as pa
 
 from penstock.codec.columns import transactions_batch
 from penstock.codec.errors import DecodeError
-from penstock.codec.postgres.pgoutput_images import Widen, copy_values, find, need, row_images
+from penstock.codec.postgres.pgoutput_images import (
+    Images,
+    Widen,
+    copy_values,
+    find,
+    need,
+    row_images,
+)
 from penstock.codec.postgres.pgoutput_messages import MESSAGE_KINDS
 from penstock.codec.postgres.pgoutput_outcome import (
     BYTE_LIMIT_DEFAULT,
@@ -35,7 +42,6 @@ from penstock.codec.postgres.pgtext_store import TextStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-    from typing import Any
 
     from penstock.model import Relation, Rows
 
@@ -350,26 +356,24 @@ class Decoder:
         if store is None:
             raise decode_error(Reason.UNBOUND, at, source_id=source_id)
         try:
-            after, before, absent = row_images(store, block, block[start], at + 4, end)
+            images = row_images(store, block, block[start], at + 4, end)
         except Widen as widen:
             self.widen = (source_id, widen.column)
             return Stop.WIDEN
-        self._keep(store, block[start], after, before, absent, end - start)
+        self._keep(store, block[start], images, end - start)
         return None
 
     def _keep(
         self,
         store: TextStore,
         op: int,
-        after: list[Any] | None,
-        before: list[Any] | None,
-        absent: list[int],
+        images: Images,
         byte_count: int,
     ) -> None:
         self._count()
-        self.gsn += 1
+        self.gsn += 1 + images.moved
         head = (self.gsn, self.trx, op)
-        store.add(head, after, before, absent)
+        store.add(head, images.after, images.before, images.absent)
         self.row_count += 1
         self.byte_count += byte_count
 
@@ -404,7 +408,7 @@ class Decoder:
             except Widen as widen:
                 self.widen, self.stop = (source_id, widen.column), Stop.WIDEN
                 return at
-            self._keep(store, _INSERT, values, None, [], line_end - at)
+            self._keep(store, _INSERT, Images(values, None, [], False), line_end - at)
             at = line_end + 1
         return at
 

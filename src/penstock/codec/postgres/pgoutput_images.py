@@ -47,11 +47,15 @@ class _Cell(NamedTuple):
 
 
 class Images(NamedTuple):
-    """Both images of a row, a value per column; absent: indexes of columns not sent."""
+    """Both images of a row, a value per column; absent: indexes of columns not sent.
+
+    moved: whether it is an update that changed the key.
+    """
 
     after: list[Any] | None
     before: list[Any] | None
     absent: list[int]
+    moved: bool
 
 
 def need(length: int, at: int, end: int) -> None:
@@ -77,6 +81,7 @@ def row_images(store: TextStore, block: memoryview, op: int, at: int, end: int) 
     before: list[Any] | None = None
     absent: list[int] = []
     old: list[_Cell] = []
+    changed: list[int] = []
     behind = at
     if op != _INSERT and kind in (_OLD, _KEY):
         old, before, behind = _old_image(store, block, at + 1, end)
@@ -91,10 +96,10 @@ def row_images(store: TextStore, block: memoryview, op: int, at: int, end: int) 
     if op != _DELETE:
         if kind != _NEW:
             raise decode_error(Reason.TUPLE_KIND, at, relation=store.relation)
-        after, behind = _new_image(store, block, at + 1, end, op, old, absent)
+        after, behind = _new_image(store, block, at + 1, end, op, old, absent, changed)
     if behind != end:
         raise decode_error(Reason.TRAILING, behind, relation=store.relation)
-    return Images(after, before, absent)
+    return Images(after, before, absent, not store.key.isdisjoint(changed))
 
 
 def _old_image(
@@ -122,6 +127,7 @@ def _new_image(
     op: int,
     old: list[_Cell],
     absent: list[int],
+    changed: list[int],
 ) -> tuple[list[Any], int]:
     at = _column_count(store, block, at, end)
     values: list[Any] = []
@@ -135,6 +141,8 @@ def _new_image(
                 cell = old[index]  # an unchanged value that the old image has
             if cell.kind == _UNCHANGED:
                 absent.append(index)
+        elif old and _text(block, cell) != _text(block, old[index]):
+            changed.append(index)
         values.append(_value(store, index, block, cell) if cell.kind == _TEXT else None)
     return values, at
 
@@ -157,6 +165,11 @@ def _cell(store: TextStore, index: int, block: memoryview, at: int, end: int) ->
     length = int.from_bytes(block[at + 1 : at + 5])
     need(length, at + 5, end)
     return _Cell(kind, at + 5, at + 5 + length)
+
+
+def _text(block: memoryview, cell: _Cell) -> bytes | None:
+    """A value's text; None where it is NULL, or was not sent."""
+    return bytes(block[cell.start : cell.end]) if cell.kind == _TEXT else None
 
 
 def _value(store: TextStore, index: int, block: memoryview, cell: _Cell) -> Any:

@@ -279,6 +279,7 @@ class Assembler:
         """
         self.is_unfinished = run.end is None
         mark = self._noted(run.end) if run.end is not None else None
+        self.counted.row_count += sum(one.batch.num_rows for one in run.rows)
         self._emit(run, byte_count, mark)
         if run.end is not None:
             self._position = run.end.position
@@ -536,7 +537,7 @@ class Assembler:
         mark = self._noted(end) if end is not None else None
         self._cut_at_end = self._cut_at_end and end is None
         if rows or self._markers or self._relations or (self.is_unfinished and end is not None):
-            self.counted.row_count = decoder.gsn - self._start.gsn
+            self.counted.row_count += sum(one.batch.num_rows for one in rows)
             self.counted.transaction_count = decoder.trx - self._start.trx
             run = self._run(rows, self._markers, end)
             self._markers, self._relations = [], []

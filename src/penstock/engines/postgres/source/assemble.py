@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ from penstock.engines.postgres.source.client import server_error
 from penstock.engines.postgres.source.heartbeat import sent_us_in
 from penstock.engines.postgres.source.spill import Spill, SpillBroken, Streamed
 from penstock.host.errors import ConnectionLost
-from penstock.model import LOAD_AGAIN, FlushPoint, Marker, MarkerKind, Relation, Run
+from penstock.model import LOAD_AGAIN, FlushPoint, Marker, MarkerKind, Relation, Rows, Run
 from penstock.ports.visits import Visit, Visits
 
 logger = structlog.get_logger()
@@ -307,7 +307,7 @@ class Assembler:
         rows = tuple(decoder.take())
         end = None if decoder.in_transaction else self._flush_point()
         if rows or self._markers or self._relations or (self._unfinished and end is not None):
-            self._count(decoder.gsn)
+            self._count(rows)
             run = Run(
                 rows=rows,
                 markers=tuple(self._markers),
@@ -333,8 +333,8 @@ class Assembler:
             commit_time_us=decoder.commit_time_us or self._start.commit_time_us,
         )
 
-    def _count(self, gsn: int) -> None:
-        self.counted.row_count = gsn - self._start.gsn
+    def _count(self, rows: Sequence[Rows]) -> None:
+        self.counted.row_count += sum(one.batch.num_rows for one in rows)
         self.counted.ignored_row_count = self._decoder.ignored_count
         self.counted.transaction_count = self._decoder.trx - self._start.trx
 
