@@ -1,14 +1,17 @@
-"""A consumer's view of a table from the log's events, and requests to send rows again."""
+"""A consumer's view of a table from the log's events, exact texts, and requests to resend."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from fix_extract import segments_of
+from penstock.codec.exact_text import exact_texts
 from penstock.consume import events_of
 from penstock.host import checkpoint
-from penstock.model import MarkerKind, TableName
+from penstock.log import Segment
+from penstock.model import MarkerKind, Op, TableName
 from penstock.model.table_requests import (
     CAPTURED_FILE,
     REQUESTS_FILE,
@@ -17,6 +20,43 @@ from penstock.model.table_requests import (
     TableRequest,
     TableRequests,
 )
+
+Texts = dict[str, dict[Any, dict[str, Any]]]
+
+
+def texts_of(segments: Iterable[Segment]) -> Texts:
+    """By table and id: the last row's columns as exact texts."""
+    found: Texts = {}
+    for segment in segments:
+        for rows in segment.rows():
+            table = found.setdefault(rows.relation.name, {})
+            columns = {
+                column.name: exact_texts(rows.batch.column("after").field(at), column.neutral)
+                for at, column in enumerate(rows.relation.columns)
+            }
+            before = rows.batch.column("before").to_pylist()
+            for row, op in enumerate(rows.batch.column("op").to_pylist()):
+                if before[row] is not None:
+                    table.pop(str(before[row]["id"]), None)
+                if op != Op.DELETE:
+                    table[columns["id"][row]] = {
+                        name: texts[row] for name, texts in columns.items()
+                    }
+    return found
+
+
+def unequal(changed: Texts, read: Texts, names: dict[tuple[str, str], str]) -> dict[str, Any]:
+    """What differs, by the column's definition."""
+    assert {name: rows.keys() for name, rows in changed.items()} == {
+        name: rows.keys() for name, rows in read.items()
+    }
+    return {
+        names[table, column]: (value, read[table][key][column])
+        for table, rows in changed.items()
+        for key, row in rows.items()
+        for column, value in row.items()
+        if column != "id" and value != read[table][key][column]
+    }
 
 
 class View:

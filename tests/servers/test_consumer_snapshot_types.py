@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,37 +10,13 @@ from fix_mysql import MySQLServer
 from fix_mysql_columns import ManyColumns, columns_for
 from fix_mysql_extract import extractor_of as mysql_extractor_of
 from fix_pipeline import pipeline
+from fix_resend import Texts, texts_of, unequal
 from fix_types import EXTENSION_VALUES, SETUP, has_xml, values_for
 from penstock.consume.snapshot import Snapshot
 from penstock.control.consumer_snapshot import _read
 from penstock.engines.postgres.connect import connect, literal
 from penstock.host.clock import REAL_CLOCK
-from penstock.log import Segment, list_segments, load_state, open_segment
-from penstock.log.text import exact_texts
-from penstock.model import Op
-
-Texts = dict[str, dict[Any, dict[str, Any]]]
-
-
-def texts_of(segments: Iterable[Segment]) -> Texts:
-    """By table and id: the last row's columns as exact texts."""
-    found: Texts = {}
-    for segment in segments:
-        for rows in segment.rows():
-            table = found.setdefault(rows.relation.name, {})
-            columns = {
-                column.name: exact_texts(rows.batch.column("after").field(at), column.neutral)
-                for at, column in enumerate(rows.relation.columns)
-            }
-            before = rows.batch.column("before").to_pylist()
-            for row, op in enumerate(rows.batch.column("op").to_pylist()):
-                if before[row] is not None:
-                    table.pop(str(before[row]["id"]), None)
-                if op != Op.DELETE:
-                    table[columns["id"][row]] = {
-                        name: texts[row] for name, texts in columns.items()
-                    }
-    return found
+from penstock.log import list_segments, load_state, open_segment
 
 
 def snapshot_texts(directory: Path, config: Any) -> Texts:
@@ -58,20 +33,6 @@ def snapshot_texts(directory: Path, config: Any) -> Texts:
             for name, rows in texts_of([segment]).items():
                 found.setdefault(name, {}).update(rows)
     return found
-
-
-def unequal(changed: Texts, read: Texts, names: dict[tuple[str, str], str]) -> dict[str, Any]:
-    """What differs, by the column's definition."""
-    assert {name: rows.keys() for name, rows in changed.items()} == {
-        name: rows.keys() for name, rows in read.items()
-    }
-    return {
-        names[table, column]: (value, read[table][key][column])
-        for table, rows in changed.items()
-        for key, row in rows.items()
-        for column, value in row.items()
-        if column != "id" and value != read[table][key][column]
-    }
 
 
 def test_every_type_of_postgres(source_url: str, postgres: Any, tmp_path: Path) -> None:

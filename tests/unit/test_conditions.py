@@ -292,7 +292,7 @@ def test_a_schema_that_may_not_be_made() -> None:
 def test_a_transaction_that_is_undone_after_it_was_given_out() -> None:
     """Its rows may be on the disk already."""
     late = Mock()
-    late._decoder.abandon.return_value = False
+    late.decoder.abandon.return_value = False
     with pytest.raises(TransactionUndone):
         Assembler._undo(late)
 

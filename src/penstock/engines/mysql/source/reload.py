@@ -39,6 +39,7 @@ from penstock.engines.mysql.source.status import read_identity
 from penstock.engines.mysql.source.strategies import Choice, NoConsistentPoint, Strategy
 from penstock.engines.mysql.url import MySQLUrl
 from penstock.host.errors import ConnectionLost, StatementFailed
+from penstock.host.faults import declare, point
 from penstock.model import (
     FlushPoint,
     Marker,
@@ -54,6 +55,7 @@ from penstock.ports.planner import PointUnfit
 from penstock.ports.request_files import cache_unknown
 
 logger = structlog.get_logger()
+declare("extract.resend.rows")
 REASON = "it was asked for"
 
 
@@ -148,6 +150,7 @@ class _Transaction:
         self._widen(found.relation)
         decoder.skip(count, 0)
         self.row_count += count
+        point("extract.resend.rows")
         self._give((replace(found, relation=self._relation),), len(block))
 
     def _widen(self, now: Relation) -> None:

@@ -1,0 +1,485 @@
+"""Rows of MySQL and MariaDB that are asked for again: at one exact place, consumers end equal."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_end_to_end import LIVELY, Process
+from fix_extract import Stop, running, segments_of, until
+from fix_mysql import MySQLServer, database_of
+from fix_mysql_columns import ManyColumns, columns_for
+from fix_mysql_extract import OPTIONS, extractor_of, sql
+from fix_pipeline import penstock, write_pipeline
+from fix_resend import View, answers, ask, texts_of, unequal
+from penstock.codec.mysql.binlog_position import BinlogPosition
+from penstock.control.config import load_config
+from penstock.control.running import processes
+from penstock.engines.mysql.source import reload, resends
+from penstock.engines.mysql.source.assemble import Assembler
+from penstock.engines.mysql.source.live_tables import LiveTables
+from penstock.host import faults
+from penstock.host.errors import ConnectionLost, StatementFailed
+from penstock.model import PenstockError, TableName
+
+LIVE = replace(OPTIONS, exit_when_idle=False)
+T = "create table t (id int primary key, n int, note varchar(40));; create table u (id int)"
+
+
+@pytest.fixture
+def table(mysql: MySQLServer, mysql_url: str) -> str:
+    """The name of a table with 2000 rows, which the log never had; beside it the empty table u."""
+    sql(mysql, mysql_url, T)
+    values = ", ".join(f"({number}, {number}, 'row {number}')" for number in range(1, 2001))
+    sql(mysql, mysql_url, f"insert into t values {values}")
+    return f"{database_of(mysql_url)}.t"
+
+
+def source_rows(mysql: MySQLServer, url: str) -> dict[Any, dict[str, Any]]:
+    """The table as the source has it."""
+    rows = mysql.execute("select id, n, note from t", database_of(url))
+    return {(row[0],): dict(zip(("id", "n", "note"), row, strict=True)) for row in rows}
+
+
+def asked(directory: Path, table: str) -> int:
+    """The number of the last request that was answered."""
+    answer = answers(directory).get(table)
+    return answer.resend_id if answer is not None else 0
+
+
+def came(directory: Path, other: str) -> bool:
+    """Whether a row of a table is in the log: all in front of it is, too."""
+    return bool(View(other).read(directory).rows)
+
+
+class Writer:
+    """Changes rows of all kinds on a thread, for a with block."""
+
+    def __init__(self, mysql: MySQLServer, url: str) -> None:
+        self._mysql, self._url = mysql, url
+        self._ended = threading.Event()
+        self._errors: list[BaseException] = []
+        self._thread = threading.Thread(target=self._work)
+
+    def __enter__(self) -> Writer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(60)
+        assert self._errors == []
+
+    def _work(self) -> None:
+        try:
+            with self._mysql.connect(database_of(self._url)) as it, it.cursor() as cursor:
+                number = 0
+                while not self._ended.is_set():
+                    number += 1
+                    cursor.execute(f"update t set n = n + 1 where id = {number % 1900 + 1}")
+                    cursor.execute(f"insert into t values ({10_000 + number}, 0, 'new')")
+                    cursor.execute(f"delete from t where id = {10_000 + number - 40}")
+                    cursor.execute(f"update t set id = -id where id = {1900 + number % 100}")
+        except BaseException as error:
+            self._errors.append(error)
+
+
+@contextmanager
+def extracting(url: str, directory: Path, **more: Any) -> Iterator[Any]:
+    """An extractor that runs until the end of the with block."""
+    stop = Stop()
+    extractor = extractor_of(url, directory, options=LIVE, stop=stop, **more)
+    with running(extractor):
+        try:
+            yield extractor
+        finally:
+            stop.asked.set()
+
+
+def resent(directory: Path, table: str, number: int = 1) -> Any:
+    """The answer to a request that is made now."""
+    ask(directory, table, number=number)
+    until(lambda: asked(directory, table) == number)
+    return answers(directory)[table]
+
+
+def is_at(extractor: Any, mysql: MySQLServer) -> bool:
+    """Whether the stream is where the binlog ends."""
+    stream = extractor._engine._stream
+    file, offset = mysql.status()
+    return stream is not None and stream.known_end >= BinlogPosition.at(file, offset).ordinal
+
+
+@pytest.mark.promise
+def test_after_resend_with_updates_meanwhile_the_view_equals_the_source(
+    mysql: MySQLServer, mysql_url: str, table: str, tmp_path: Path
+) -> None:
+    """Rows that the log never had are there, and each later change wins."""
+    with extracting(mysql_url, tmp_path) as extractor:
+        with Writer(mysql, mysql_url):
+            until(lambda: extractor.progress.row_count > 200)
+            for number in (1, 2, 3):
+                if number == 2:
+                    mysql.execute("flush binary logs")
+                assert not resent(tmp_path, table, number).error
+            behind = extractor.progress.row_count
+            until(lambda: extractor.progress.row_count > behind + 200)
+        expected = source_rows(mysql, mysql_url)
+        sql(mysql, mysql_url, "insert into u values (1)")
+        until(lambda: came(tmp_path, table[:-1] + "u"), 30)
+    view = View(table).read(tmp_path)
+    assert view.reloads == 3
+    assert len(view.resent) > 5500
+    assert view.rows == expected
+    assert len(expected) > 1900
+
+
+def test_a_snapshot_that_the_stream_has_overtaken_is_taken_again(
+    mysql: MySQLServer,
+    mysql_url: str,
+    table: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its rows would come behind changes that they do not have, and win."""
+    original = resends.open_reload
+    given: list[int] = []
+    with extracting(mysql_url, tmp_path) as extractor, ExitStack() as stack:
+        live = LiveTables(mysql_url, fold=False)
+        stack.callback(live.close)
+        definition = live.read(TableName(*table.split(".")))
+        assert definition is not None
+        server = extractor._engine._identity.name
+        old = stack.enter_context(original(mysql_url, definition, live=live, server=server))
+
+        @contextmanager
+        def overtaken(*words: Any, **more: Any) -> Iterator[Any]:
+            given.append(len(given))
+            if len(given) == 1:
+                yield old
+                return
+            with original(*words, **more) as job:
+                yield job
+
+        monkeypatch.setattr(resends, "open_reload", overtaken)
+        sql(mysql, mysql_url, "update t set n = -1 where id = 7;; delete from t where id = 8")
+        until(lambda: extractor.progress.row_count == 2)
+        assert not resent(tmp_path, table).error
+    view = View(table).read(tmp_path)
+    assert len(given) == 2
+    assert view.rows == source_rows(mysql, mysql_url)
+    assert view.rows[(7,)]["n"] == -1
+
+
+def test_an_idle_server_whose_binlog_was_rotated(
+    mysql: MySQLServer, mysql_url: str, table: str, tmp_path: Path
+) -> None:
+    """No transaction comes any more: by the stream that saw the new file, and by the next one."""
+    sql(mysql, mysql_url, "insert into u values (1)")
+    for number in (1, 2):
+        with extracting(mysql_url, tmp_path) as extractor:
+            mysql.execute("flush binary logs")
+            until(lambda it=extractor: is_at(it, mysql))
+            assert not resent(tmp_path, table, number).error
+    view = View(table).read(tmp_path)
+    assert (view.reloads, len(view.resent)) == (2, 4000)
+    assert view.rows == source_rows(mysql, mysql_url)
+
+
+@pytest.mark.parametrize("place", ["extract.resend.before", "extract.flush.before"])
+def test_a_failure_meanwhile_leaves_a_request_that_is_carried_out(
+    mysql: MySQLServer, mysql_url: str, table: str, tmp_path: Path, place: str
+) -> None:
+    """By the next attempt: sent twice at worst, and never answered before."""
+    extractor_of(mysql_url, tmp_path).run()
+    ask(tmp_path, table)
+    with faults.armed(f"{place}:1:error"), extracting(mysql_url, tmp_path):
+        until(lambda: asked(tmp_path, table))
+    view = View(table).read(tmp_path)
+    assert view.rows == source_rows(mysql, mysql_url)
+    assert 1 <= view.reloads <= 2
+
+
+def test_rows_that_break_off_are_taken_out_again(
+    mysql: MySQLServer,
+    mysql_url: str,
+    table: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A connection lost in the middle: carried out again. An error of the server: answered."""
+    original = reload.ReloadJob._blocks
+    breaks: list[PenstockError] = [
+        ConnectionLost("cut", hint="again"),
+        StatementFailed("refused", hint="look"),
+    ]
+
+    def broken(self: Any, relation: Any) -> Iterator[bytes]:
+        lines = b"".join(original(self, relation)).splitlines(keepends=True)
+        yield b"".join(lines[:500])
+        if breaks:
+            raise breaks.pop(0)
+        yield b"".join(lines[500:])
+
+    with extracting(mysql_url, tmp_path):
+        monkeypatch.setattr(reload.ReloadJob, "_blocks", broken)
+        sql(mysql, mysql_url, "insert into u values (1)")
+        answer = resent(tmp_path, table)
+        assert (answer.error, answer.hint) == ("refused", "look")
+        sql(mysql, mysql_url, "insert into u values (2)")
+        assert not resent(tmp_path, table, 2).error
+    view = View(table).read(tmp_path)
+    assert (view.reloads, len(view.resent)) == (1, 2000)
+    assert view.rows == source_rows(mysql, mysql_url)
+
+
+def test_what_cannot_be_sent_is_answered_in_the_published_words(
+    mysql: MySQLServer,
+    mysql_url: str,
+    table: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not captured, gone, another shape just then, no snapshots; the log goes on."""
+    database = database_of(mysql_url)
+    original = resends.open_reload
+
+    def after(statement: str) -> Any:
+        @contextmanager
+        def altered(*words: Any, **more: Any) -> Iterator[Any]:
+            monkeypatch.setattr(resends, "open_reload", original)
+            sql(mysql, mysql_url, statement)
+            with original(*words, **more) as job:
+                yield job
+
+        return altered
+
+    sql(mysql, mysql_url, "create table plain (id int primary key) engine = MyISAM")
+    with extracting(mysql_url, tmp_path):
+        said = resent(tmp_path, f"{database}.nothing").error
+        assert said.startswith(
+            f"CDC is not enabled for given cache [cacheName={database}.nothing, dataRegionName="
+        )
+        said = resent(tmp_path, f"{database}.plain", 2)
+        assert "MyISAM) has no snapshots" in said.error
+        assert "engine = InnoDB" in said.hint
+        monkeypatch.setattr(resends, "open_reload", after("alter table t add more int"))
+        said = resent(tmp_path, table, 3)
+        assert said.error == (
+            "CDC cache data resend cancelled. Topology changed during resend "
+            f"[startTopVer={said.error.rpartition('startTopVer=')[2][0]}, currentTopVer="
+            f"{int(said.error.rpartition('startTopVer=')[2][0]) + 1}]"
+        )
+        sql(mysql, mysql_url, "update t set more = 5 where id = 7")
+        assert not resent(tmp_path, table, 4).error
+        monkeypatch.setattr(resends, "open_reload", after("drop table u"))
+        said = resent(tmp_path, f"{database}.u", 5)
+        assert said.error == f"Cache does not exist [cacheName={database}.u]"
+        expected = source_rows(mysql, mysql_url)
+    view = View(table).read(tmp_path)
+    assert view.reloads == 1
+    assert view.rows[(7,)].pop("more") == 5
+    assert {
+        key: {name: row[name] for name in ("id", "n", "note")} for key, row in view.rows.items()
+    } == expected
+
+
+def test_a_table_that_is_rewritten_behind_the_point_is_read_at_a_later_one(
+    mysql: MySQLServer,
+    mysql_url: str,
+    table: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between snapshot and hold it was emptied: its rows at the point are gone."""
+    original, statements = reload._held, ["truncate table t", "insert into t values (1, 2, 'x')"]
+
+    def emptied(*words: Any) -> Any:
+        while statements:
+            sql(mysql, mysql_url, statements.pop(0))
+        return original(*words)
+
+    monkeypatch.setattr(reload, "_held", emptied)
+    with extracting(mysql_url, tmp_path):
+        assert not resent(tmp_path, table).error
+    view = View(table).read(tmp_path)
+    assert view.reloads == 1
+    assert view.rows == {(1,): {"id": 1, "n": 2, "note": "x"}}
+
+
+def test_an_account_that_gets_no_exact_position_is_told_what_to_grant(
+    mysql: MySQLServer, mysql_url: str, table: str, tmp_path: Path
+) -> None:
+    """MySQL gives rows and position together only under a lock; MariaDB without one."""
+    database = database_of(mysql_url)
+    grants = ["replication client on *.*", "replication slave on *.*", f"select on {database}.*"]
+    with mysql.role(*grants) as account:
+        url = f"{account.rstrip('/')}/{database}"
+        with extracting(url, tmp_path):
+            answer = resent(tmp_path, table)
+    if mysql.is_mariadb:
+        assert not answer.error
+    else:
+        assert "cannot be read at an exact position" in answer.error
+        assert "grant lock tables" in answer.hint
+
+
+def test_values_of_every_type_are_those_of_the_stream(
+    mysql: MySQLServer, mysql_url: str, tmp_path: Path
+) -> None:
+    """Every column of SHOW CREATE TABLE, also where a value makes its column text."""
+    made = ManyColumns(mysql, mysql_url, columns_for(is_mariadb=mysql.is_mariadb))
+    extractor_of(mysql_url, tmp_path).run()
+    made.fill()
+    extractor_of(mysql_url, tmp_path).run()
+    with segments_of(tmp_path) as segments:
+        count = len(segments)
+    tables = sorted({table for table, _ in made.names})
+    with extracting(mysql_url, tmp_path):
+        for number, table in enumerate(tables, 1):
+            assert not resent(tmp_path, f"{made.database}.{table}", number).error
+    with segments_of(tmp_path) as segments:
+        changed, read = texts_of(segments[:count]), texts_of(segments[count:])
+    assert unequal(changed, read, made.names) == {}
+
+
+def test_tables_without_a_key_and_in_partitions(
+    mysql: MySQLServer, mysql_url: str, tmp_path: Path
+) -> None:
+    """Copies of a row come as often as they are there; partitions come as one table."""
+    ddl = """
+        create table bare (a int, b varchar(9));;
+        create table parts (id int primary key, v int) partition by hash (id) partitions 3
+    """
+    sql(mysql, mysql_url, ddl)
+    sql(mysql, mysql_url, "insert into bare values (1, 'x'), (1, 'x'), (2, null)")
+    sql(mysql, mysql_url, "insert into parts values (1, 1), (2, 2), (3, 3), (4, 4)")
+    database = database_of(mysql_url)
+    with extracting(mysql_url, tmp_path):
+        assert not resent(tmp_path, f"{database}.bare").error
+        assert not resent(tmp_path, f"{database}.parts", 2).error
+        sql(
+            mysql,
+            mysql_url,
+            "update parts set v = 9 where id = 4;; insert into bare values (3, '')",
+        )
+        until(lambda: View(f"{database}.parts").read(tmp_path).rows.get((4,), {}).get("v") == 9)
+    with segments_of(tmp_path) as segments:
+        rows = [
+            tuple(row["after"].values())
+            for segment in segments
+            for found in segment.rows()
+            if found.relation.name == "bare"
+            for row in found.batch.to_pylist()
+        ]
+    assert sorted(map(str, rows)) == sorted(map(str, [(1, "x"), (1, "x"), (2, None), (3, "")]))
+    view = View(f"{database}.parts").read(tmp_path)
+    assert {key[0]: row["v"] for key, row in view.rows.items()} == {1: 1, 2: 2, 3: 3, 4: 9}
+
+
+def test_rows_come_in_runs_of_bounded_size(
+    mysql: MySQLServer, mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table is never whole in memory, and its rows are one transaction all the same."""
+    sql(mysql, mysql_url, "create table t (id int primary key, note text)")
+    for thousand in range(12):
+        values = ", ".join(f"({thousand * 1000 + n}, repeat('x', 1000))" for n in range(1000))
+        sql(mysql, mysql_url, f"insert into t values {values}")
+    sizes: list[int] = []
+    original = Assembler.give
+
+    def noted(self: Any, run: Any, byte_count: int = 0) -> None:
+        sizes.append(sum(rows.batch.num_rows for rows in run.rows))
+        original(self, run, byte_count)
+
+    monkeypatch.setattr(Assembler, "give", noted)
+    table = f"{database_of(mysql_url)}.t"
+    with extracting(mysql_url, tmp_path):
+        assert not resent(tmp_path, table).error
+    assert sum(sizes) == 12_000
+    assert max(sizes) < 4_000
+    with segments_of(tmp_path) as segments:
+        trxs = {
+            trx
+            for segment in segments
+            for rows in segment.rows()
+            for trx in rows.batch.column("trx").to_pylist()
+        }
+    assert trxs == {1}
+
+
+def _pid(path: Path) -> int:
+    return next(one.pid for one in processes(load_config(path)) if one.name == "extract")
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["extract.resend.rows:4:kill", "extract.flush.before:1:kill", "extract.resend.before:1:kill"],
+)
+def test_killed_in_the_middle_and_started_again(
+    mysql: MySQLServer,
+    mysql_url: str,
+    table: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+) -> None:
+    """The log holds the rows whole, and the view equals the source."""
+    sql(mysql, mysql_url, "alter table t modify note text;; update t set note = repeat('x', 3000)")
+    path = write_pipeline(
+        tmp_path, mysql_url, None, tables=[table], sections={"changeExtractor": LIVELY}
+    )
+    directory = tmp_path / "shop"
+    with Process(path, "extract") as extract:
+        extract.until(lambda: _pid(path), "it extracts")
+        extract.stop()
+    ask(directory, table)
+    with monkeypatch.context() as faulty:
+        faulty.setenv("PENSTOCK_FAULT", place)
+        with Process(path, "extract") as extract:
+            assert extract.ended() == -signal.SIGKILL
+    assert not asked(directory, table)
+    with Process(path, "extract") as extract:
+        extract.until(lambda: asked(directory, table), "the rows are sent")
+        extract.stop()
+    view = View(table).read(directory)
+    assert view.reloads == (2 if place.startswith("extract.resend.before") else 1)
+    assert view.rows == source_rows(mysql, mysql_url)
+    assert len(view.resent) == 2000 * view.reloads
+
+
+def test_the_command_returns_when_the_rows_are_in_the_log(
+    mysql: MySQLServer, mysql_url: str, table: str, tmp_path: Path
+) -> None:
+    """Beside a running extractor; refused in the published words, each with the next command."""
+    path = write_pipeline(
+        tmp_path, mysql_url, None, tables=[table], sections={"changeExtractor": LIVELY}
+    )
+    other = f"{table[:-1]}u"
+
+    def refused(*options: str) -> str:
+        ran = penstock("resend", path, *options, "--json")
+        assert ran.code == 1
+        assert ran.error["hint"]
+        return f"{ran.error['code']} {ran.error['error']}"
+
+    with Process(path, "extract") as extract:
+        extract.until(lambda: _pid(path), "it extracts")
+        assert refused("--tables", f"{table},{table}t") == (
+            f"PS20 Cache does not exist [cacheName={table}t]"
+        )
+        assert refused("--tables", other).startswith(
+            f"PS20 CDC is not enabled for given cache [cacheName={other}, dataRegionName="
+        )
+        ran = penstock("resend", path, "--tables", table)
+        assert (ran.code, ran.out) == (0, "Successfully resent all cache data to CDC.\n")
+        extract.stop()
+    view = View(table).read(tmp_path / "shop")
+    assert (view.reloads, len(view.rows), len(view.resent)) == (1, 2000, 2000)
