@@ -32,7 +32,12 @@ def write(folder: Path, *runs: Run) -> Segment:
     return open_segment(folder / "log" / "0.ckt")
 
 
-def written(folder: Path, groups: Sequence[Sequence[Change]], *markers: Marker) -> Segment:
-    """Transactions as one run each, the markers in the first."""
-    first, *rest = numbered(groups)
+def written(
+    folder: Path,
+    groups: Sequence[Sequence[Change]],
+    *markers: Marker,
+    keys_have_two: bool = False,
+) -> Segment:
+    """Transactions as one run each, the markers in the first. keys_have_two: see `numbered`."""
+    first, *rest = numbered(groups, keys_have_two=keys_have_two)
     return write(folder, run_of(first, markers=markers), *(run_of(group) for group in rest))

@@ -23,7 +23,7 @@ from fix_fake_source import (
     fake_at,
     now_us,
 )
-from fix_log import Row, rows_of
+from fix_log import Row, moves, rows_of
 from penstock.codec.columns import transactions_batch
 from penstock.model import (
     FlushPoint,
@@ -280,7 +280,7 @@ class FakeStream:
                 )
                 markers.append(marker)
                 continue
-            self._gsn += 1
+            self._gsn += 1 + moves(item.change)
             row = Row(gsn=self._gsn, trx=self._trx, position=commit.position, change=item.change)
             rows.append(row)
         return rows, markers

@@ -147,14 +147,31 @@ def end_point(trx: int, gsn: int) -> FlushPoint:
     )
 
 
-def numbered(committed: Sequence[Sequence[Change]]) -> list[list[Row]]:
-    """Give rows and transactions their numbers, from 1."""
+def moves(change: Change) -> bool:
+    """Whether it is an update that changed its key, byte by byte."""
+    if change.op is not Op.UPDATE or change.after is None or change.before is None:
+        return False
+    absent = int.from_bytes(change.absent or b"", "little")
+    old = dict(zip(change.relation.before, change.before, strict=True))
+    return any(
+        not absent >> index & 1 and repr(change.after[index]) != repr(old[index])
+        for index in change.relation.identifying
+    )
+
+
+def numbered(
+    committed: Sequence[Sequence[Change]], *, keys_have_two: bool = False
+) -> list[list[Row]]:
+    """Give rows and transactions their numbers, from 1.
+
+    keys_have_two: as extractors do; False: as they did, each row has one.
+    """
     result: list[list[Row]] = []
     gsn = 0
     for trx, group in enumerate(committed, 1):
         result.append([])
         for change in group:
-            gsn += 1
+            gsn += 1 + (keys_have_two and moves(change))
             row = Row(gsn=gsn, trx=trx, position=commit_position(trx), change=change)
             result[-1].append(row)
     return result

@@ -47,6 +47,18 @@ class Counting(LocalSession):
         return super().run(partitions, work)
 
 
+def loaded(path: Path) -> None:
+    """Apply what is in the log, in this process and without Spark."""
+    config, stop, keeper = load_config(path), StopRequest(), Keeper()
+    config.layout.run.mkdir(exist_ok=True)
+    actions = ActionWatch(config.target.url, name="test")
+    try:
+        loading: Any = keeper
+        _Load(config, loading, actions, stop).follow(BulkResult())
+    finally:
+        actions.close()
+
+
 class Pipe:
     """A pipeline between two databases of one server, by its file."""
 

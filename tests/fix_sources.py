@@ -26,6 +26,7 @@ from penstock.control.servers import source_tables
 from penstock.extract.extractor import Extractor, Outcome
 from penstock.log import list_segments, open_chain
 from penstock.log.change_tables import bits
+from penstock.log.order import merged
 from penstock.log.state import load_state
 from penstock.model import Marker, MarkerKind, Op, Relation, Run, TableName
 from penstock.ports.config import Config
@@ -485,6 +486,14 @@ class Follower:
                         assert told is not None, f"transaction {trx} has no place"
                         found.setdefault(trx, (told.position, []))[1].append(seen)
         return [(trx, position, seen) for trx, (position, seen) in found.items()]
+
+    def gsns(self) -> list[int]:
+        """The numbers of the log's rows, in order."""
+        found: list[int] = []
+        for segment in open_chain(list_segments(self.config.layout.log)):
+            with segment:
+                found += [gsn for group in merged(segment) for gsn in group.gsns]
+        return found
 
     def heartbeats(self) -> list[int]:
         """When those in the log were sent."""

@@ -167,13 +167,14 @@ def test_a_transaction_of_several_tables_is_one(side: Side, tmp_path: Path) -> N
 
 
 def test_a_changed_key_tells_the_old_one(side: Side, tmp_path: Path) -> None:
-    """Also where rows change places."""
+    """Also where rows change places. Its row in the log has the second of two numbers."""
     follower = begun(side, tmp_path)
     side.commit(Insert(U, {"id": 1, "n": 1}), Insert(U, {"id": 2, "n": 2}))
     side.commit(Update(U, 1, {"id": 9}), Update(U, 2, {"id": 1}), Update(U, 9, {"id": 2, "n": 5}))
-    side.commit(Delete(U, 2))
+    side.commit(Update(U, 1, {"n": 7}), Delete(U, 2))
     follower.follow()
     assert follower.seen() == side.expected
+    assert follower.gsns() == [1, 2, 4, 6, 8, 9, 10]
 
 
 def test_a_truncate_is_reported_in_its_place(side: Side, tmp_path: Path) -> None:

@@ -19,17 +19,13 @@ import pytest
 from fix_end_to_end import LIVELY, Process
 from fix_engines import ENGINES, Place, new_place
 from fix_extract import log_changes
-from fix_mysql_pipe import Keeper
+from fix_mysql_pipe import loaded
 from fix_pipeline import penstock, write_pipeline
 from fix_published import CE_QUERY, CL_QUERY
 from fix_shared import SharedServers
-from penstock.control.actions import ActionWatch
 from penstock.control.config import load_config
 from penstock.control.doctor import examine
-from penstock.control.load_process import _Load
 from penstock.control.running import processes
-from penstock.control.stopping import StopRequest
-from penstock.load.bulk import BulkResult
 from penstock.load.stage import LogGap
 from penstock.log.layout import SegmentMissing, list_segments
 from penstock.log.segment import open_segment
@@ -403,18 +399,6 @@ def test_segments_end_where_they_end_with_a_target(shop: Shop) -> None:
             " where slot_name = 'wirekite_replication_slot'"
         )
         assert confirmed >= end.position
-
-
-def loaded(path: Path) -> None:
-    """Apply what is in the log, in this process and without Spark."""
-    config, stop, keeper = load_config(path), StopRequest(), Keeper()
-    config.layout.run.mkdir(exist_ok=True)
-    actions = ActionWatch(config.target.url, name="test")
-    try:
-        loading: Any = keeper
-        _Load(config, loading, actions, stop).follow(BulkResult())
-    finally:
-        actions.close()
 
 
 @pytest.mark.promise

@@ -291,7 +291,10 @@ class ToyStream:
             table = (line.table.schema, line.table.name)
             markers.append(self._marker(line, MarkerKind.TRUNCATE, tables=(table,)))
         else:
-            self.gsn += 1
+            old, new = line.before or {}, line.after or {}
+            names = [relation.columns[at].name for at in relation.key]
+            moved = line.op == "update" and any(old[name] != new[name] for name in names)
+            self.gsn += 1 + moved  # an update of the key has two numbers
             rows.setdefault(relation, []).append((self.gsn, self.trx, line))
 
     def _marker(self, line: Logged, kind: MarkerKind, **told: Any) -> Marker:

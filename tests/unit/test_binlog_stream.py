@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -26,6 +27,7 @@ from fix_binlog_events import (
     rows_body,
 )
 from fix_binlog_feed import (
+    KEYLESS,
     TWO,
     after,
     bind,
@@ -41,7 +43,9 @@ from penstock.codec.mysql import binlog
 from penstock.codec.mysql.binary_json import encode_json
 from penstock.codec.mysql.binlog_events import EventKind
 from penstock.codec.mysql.binlog_outcome import OFFSET_BITS
+from penstock.codec.mysql.binlog_tables import relation_of, table_map
 from penstock.codec.mysql.gtids import GtidSet
+from penstock.model import Identity
 
 Decoder, BinlogBroken, Stop = binlog.Decoder, binlog.BinlogBroken, binlog.Stop
 
@@ -332,6 +336,40 @@ def test_abandon_takes_the_open_transaction_back(decoder: Decoder) -> None:
     assert str(seen).endswith(":1-3")
     with pytest.raises(ValueError, match="no transaction"):
         decoder.abandon()
+
+
+def test_an_update_of_the_key_takes_two_numbers(decoder: Decoder) -> None:
+    """Its row has the second; without a key any change of a value is one of the key."""
+    log = Log().begin().table(TWO).table(KEYLESS)
+    for table, old, new in [
+        (TWO, (1, "a"), (2, "a")),
+        (TWO, (2, "a"), (2, "b")),
+        (KEYLESS, (1, "a"), (1, "b")),
+        (KEYLESS, (1, "b"), (1, "b")),
+        (KEYLESS, (1, None), (1, "b")),
+    ]:
+        log.add(UPDATE, rows_body(table, UPDATE, row(table, *old) + row(table, *new)))
+    feed(decoder, log.add(*inserts(TWO, row(TWO, 9, "c"))).packets())
+    assert (decoder.gsn, decoder.row_count) == (9, 6)
+    assert sorted(one["gsn"] for one in rows_of(decoder)) == [2, 3, 5, 6, 8, 9]
+    assert not decoder.abandon()
+
+
+def test_with_whole_old_rows_only_the_key_makes_two_numbers(decoder: Decoder) -> None:
+    """The before image is there either way."""
+    log = Log().begin().table(TWO)
+    at = decoder.feed(log.packets(), 0, len(log.packets()), MANY)
+    while decoder.stop is Stop.MESSAGE and decoder.message[4] != EventKind.TABLE_MAP:
+        at = decoder.feed(log.packets(), at, len(log.packets()), MANY)
+    table = table_map(decoder.message[19:], is_mariadb=False)
+    shape = relation_of(table, is_mariadb=False)
+    decoder.bind(table, replace(shape, before=(0, 1), identity=Identity.FULL))
+    for old, new in [((1, "a"), (1, "b")), ((1, "b"), (2, "b"))]:
+        log.add(UPDATE, rows_body(TWO, UPDATE, row(TWO, *old) + row(TWO, *new)))
+    block = log.packets()
+    decoder.feed(block, at, len(block), MANY)
+    found = [(one["gsn"], one["before"]["c0"]) for one in rows_of(decoder)]
+    assert found == [(1, 1), (3, 1)]
 
 
 def test_abandon_in_the_middle_makes_it_as_if_it_had_not_begun(decoder: Decoder) -> None:

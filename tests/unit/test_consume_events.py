@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from fix_consume import FULL, anything, is_full, written
 from fix_log import (
@@ -155,6 +156,49 @@ def test_a_key_that_changes_is_a_row_that_goes_and_one_that_comes(tmp_path: Path
         ("I", 3, (3,), {"id": 3}, {"id": 2, "note": "y"}, frozenset({"note"})),
         ("U", 4, (3,), {"note": "y"}, {"id": 3, "note": "y"}, frozenset({"id"})),
     ]
+
+
+def test_a_changed_key_has_two_numbers(tmp_path: Path) -> None:
+    """That of the row which goes is the one before the row's own; the others have one."""
+    groups = [
+        [Change(relation=ITEM, op=Op.UPDATE, after=(2, "x"), before=(1,)), *inserts(1, FULL)],
+        [Change(relation=FULL, op=Op.UPDATE, after=(2, "y"), before=(2, "x"))],
+        [Change(relation=FULL, op=Op.UPDATE, after=(3, None), before=(2, "y"), absent=b"\x02")],
+    ]
+    with written(tmp_path, groups, keys_have_two=True) as segment:
+        found = [told(event) for event in events(segment)]
+        taken = [event.gsn for event in events(segment, takes=is_full)]
+        (last, _) = pieces(segment)[-1]
+    assert found == [
+        ("D", 1, (1,), None, {"id": 1}, frozenset({"note"})),
+        ("I", 2, (2,), {"id": 2, "note": "x"}, {"id": 1}, frozenset()),
+        ("I", 3, (0,), {"id": 0, "note": "note 0"}, None, frozenset()),
+        ("U", 4, (2,), {"id": 2, "note": "y"}, {"id": 2, "note": "x"}, frozenset()),
+        ("D", 5, (2,), None, {"id": 2, "note": "y"}, frozenset()),
+        ("I", 6, (3,), {"id": 3}, {"id": 2, "note": "y"}, frozenset({"note"})),
+    ]
+    assert (taken, last.gsn_end) == ([3, 4, 5, 6], 6)
+    assert [(change.gsn, change.op) for change in read_log(tmp_path)] == [
+        (2, "update"),
+        (3, "insert"),
+        (4, "update"),
+        (6, "update"),
+    ]
+
+
+def test_a_table_is_emptied_in_front_of_both_rows_of_a_changed_key(tmp_path: Path) -> None:
+    """The marker's gsn is that of the row before: neither of the two."""
+    changed = Change(relation=ITEM, op=Op.UPDATE, after=(2, "x"), before=(1,))
+    markers = [truncate(1, 1, "full"), truncate(3, 1, "item")]
+    groups = [[*inserts(1), changed, *inserts(1)]]
+    with written(tmp_path, groups, *markers, keys_have_two=True) as segment:
+        found = [
+            (len(piece.markers_before), [event.gsn for event in events], piece.gsn_end)
+            for piece, events in pieces(segment)
+        ]
+        assert list(segment.in_order())[1] == markers[0]
+        assert list(segment.in_order())[3] == markers[1]
+    assert found == [(0, [1], 1), (1, [2, 3], 3), (1, [4], 4)]
 
 
 def test_without_a_key_all_columns_are_the_key(tmp_path: Path) -> None:
@@ -315,18 +359,27 @@ def test_an_iterator_that_is_left_says_where(tmp_path: Path) -> None:
         assert piece.events.is_drained
         ((_, rest),) = pieces(segment, gsn_after=2, entries_after=1)
         assert [(event.op, event.key) for event in rest] == [("I", (9,))]
+    with written(tmp_path / "two", groups, keys_have_two=True) as segment:
+        (piece,) = events_of(segment, takes=anything, gsn_after=0, keep_binary=False)
+        places = [(event.gsn, piece.events.place_read) for event in piece.events]
+        assert places == [(n, (n, 0)) for n in (1, 2, 3, 4)]
+        ((_, rest),) = pieces(segment, gsn_after=3)
+        assert [(event.op, event.key) for event in rest] == [("I", (9,))]
 
 
-@given(transactions())
-def test_events_are_the_changes_of_the_log(tmp_path_factory: Any, groups: Any) -> None:
+@given(transactions(), st.booleans())
+def test_events_are_the_changes_of_the_log(tmp_path_factory: Any, groups: Any, two: bool) -> None:
     """Whatever is in it: each event says what `read_log` says of its change."""
     folder = tmp_path_factory.mktemp("log")
-    with written(folder, groups) as segment:
+    with written(folder, groups, keys_have_two=two) as segment:
         found = events(segment)
+        own = [int(event.frame.gsns[event.row]) for event in found]
     changes = {change.gsn: change for change in read_log(folder)}
-    assert list(dict.fromkeys(event.gsn for event in found)) == list(changes)
-    for event in found:
-        change = changes[event.gsn]
+    assert list(dict.fromkeys(own)) == list(changes)
+    if two:
+        assert sorted({event.gsn for event in found}) == [event.gsn for event in found]
+    for event, gsn in zip(found, own, strict=True):
+        change = changes[gsn]
         row = {n: v for n, v in (change.row or {}).items() if v is not ABSENT}
         before = {n: v for n, v in (change.before or {}).items() if v is not ABSENT}
         assert event.table == change.table
@@ -338,20 +391,22 @@ def test_events_are_the_changes_of_the_log(tmp_path_factory: Any, groups: Any) -
         assert event.value in (None, row)
         assert (event.value is None) == (event.op == "D")
         assert (event.before or {}) == before
-    for gsn, same in itertools.groupby(found, lambda event: event.gsn):
-        ops = [event.op for event in same]
-        is_update = changes[gsn].op == "update"
-        assert ops in ([["U"], ["D", "I"]] if is_update else [[changes[gsn].op[0].upper()]])
+    for gsn, same in itertools.groupby(zip(own, found, strict=True), lambda pair: pair[0]):
+        said = [(event.op, event.gsn) for _, event in same]
+        letter = changes[gsn].op[0].upper()
+        halves = [("D", gsn - two), ("I", gsn)]
+        assert said in ([[("U", gsn)], halves] if letter == "U" else [[(letter, gsn)]])
 
 
-@given(transactions(max_size=4))
-def test_reading_goes_on_behind_any_event(tmp_path_factory: Any, groups: Any) -> None:
+@given(transactions(max_size=4), st.booleans())
+def test_reading_goes_on_behind_any_event(tmp_path_factory: Any, groups: Any, two: bool) -> None:
     """Left after any number of events and begun again there, none is missing and none twice."""
-    with written(tmp_path_factory.mktemp("log"), groups) as segment:
+    with written(tmp_path_factory.mktemp("log"), groups, keys_have_two=two) as segment:
         whole = [(event.op, event.gsn) for event in events(segment)]
         for count in range(len(whole) + 1):
             (piece,) = events_of(segment, takes=anything, gsn_after=0, keep_binary=False)
             front = [(event.op, event.gsn) for event in itertools.islice(piece.events, count)]
             gsn, entries = piece.events.place_read
+            assert not (two and entries)
             rest = events(segment, gsn_after=gsn, entries_after=entries)
             assert [*front, *((event.op, event.gsn) for event in rest)] == whole

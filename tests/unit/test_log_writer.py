@@ -16,8 +16,10 @@ from fix_disk import Disk
 from fix_log import (
     EVENT,
     ITEM,
+    ITEM_2,
     SOURCE,
     Change,
+    Row,
     announced_batch,
     batch_of,
     end_point,
@@ -309,6 +311,34 @@ def test_runs_that_do_not_continue_the_log_are_refused_before_anything_is_writte
         with pytest.raises(RunInvalid, match="position"):
             log.write(Run(end=FlushPoint(position=10, gsn=3, trx=1)))
         log.flush()
+
+
+def test_only_an_update_with_its_old_key_may_leave_one_number_out() -> None:
+    """A hole of two, or in front of another row, is one: rows are missing."""
+    change = Change(relation=ITEM, op=Op.UPDATE, after=(2, "x"), before=(1,))
+    bare = replace(change, before=None)
+    two = replace(change, relation=ITEM_2, after=(2, "x", None))
+
+    def rows(*numbers: tuple[int, Change]) -> Run:
+        found = [Row(gsn=gsn, trx=1, position=100, change=one) for gsn, one in numbers]
+        return run_of(found)
+
+    plain = inserts(1)[0]
+    wrong = [
+        rows((2, plain)),
+        rows((2, bare)),
+        rows((3, change)),
+        rows((1, plain), (3, plain)),
+        rows((1, plain), (3, bare), (5, change)),
+        rows((2, change), (2, two)),
+        rows((2, change), (4, plain)),
+    ]
+    with opened(Disk()) as log:
+        for run in wrong:
+            with pytest.raises(RunInvalid):
+                log.write(run)
+        log.write(rows((2, change), (3, plain), (5, two), (7, change), (8, two)))
+        log.rotate()
 
 
 def announced(**more: Any) -> Run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -86,6 +87,31 @@ class TestTransactions:
         ]
         assert decoder.row_count == decoder.byte_count == 0
         assert decoder.take() == []
+
+    def test_an_update_of_the_key_takes_two_numbers(self, decoder: Decoder) -> None:
+        """Its row has the second. Old values that are the same ones do not make it two."""
+        whole = relation(*TWO.columns, name="w", before=(0, 1), identity=Identity.FULL)
+        decoder.bind(T + 1, replace(whole, key=(0,)))
+        decoder.bind(T + 2, replace(whole, name="keyless", key=()))
+        block = begin() + update(T, ["2", "a"], key=["1", None]) + update(T, ["2", "b"])
+        block += update(T, ["2", "b"], key=["2", None])  # a server that sends what it need not
+        block += update(T + 1, ["2", "b"], old=["2", "a"]) + update(
+            T + 1, ["3", "b"], old=["2", "b"]
+        )
+        block += update(T + 1, [UNCHANGED, "b"], old=["3", "b"])
+        block += update(T + 2, ["2", "b"], old=["2", "a"]) + update(
+            T + 2, ["2", "b"], old=["2", "b"]
+        )
+        block += update(T + 2, ["2", None], old=["2", "b"]) + update(
+            T + 2, ["2", None], old=["2", None]
+        )
+        block += update(T + 2, ["2", UNCHANGED], old=["2", "b"]) + update(
+            T + 2, ["2", ""], old=["2", None]
+        )
+        feed(decoder, block + delete(T, key=["2", None]) + insert(T, ["2", "a"]) + commit())
+        numbers = sorted(row["gsn"] for row in rows_of(decoder))
+        assert numbers == [2, 3, 4, 5, 7, 8, 10, 11, 13, 14, 15, 17, 18, 19]
+        assert (decoder.gsn, decoder.trx, decoder.row_count) == (19, 1, 0)
 
     def test_numbering_goes_on_from_where_it_was(self, kind: type[Decoder]) -> None:
         """After a restart numbers go on behind the log's last ones."""

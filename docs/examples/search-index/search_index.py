@@ -23,24 +23,23 @@ class SearchIndex(CdcConsumer):
     def on_events(self, events: Iterator[CdcEvent]) -> bool:
         """Put rows into the index, and take them out."""
         (done,) = self.db.execute("select gsn from place").fetchone()
-        gsn, moved = done, ("", "")
+        gsn, moved = done, None
         with self.db:
             for event in events:
                 if event.gsn <= done:
                     continue  # it came again after a crash
-                if event.gsn != gsn:
-                    moved = ("", "")  # a changed key is D and I with one gsn
                 gsn = event.gsn
                 (number,) = event.key
                 now = self.db.execute(
                     "select title, body from article where rowid = ?", (number,)
                 ).fetchone()
                 if event.value is None:
-                    moved = now or moved
+                    moved = now
                     self.db.execute("delete from article where rowid = ?", (number,))
                     continue
-                # PostgreSQL does not send long values that an update left as they are.
-                title, body = now or moved
+                # PostgreSQL does not send long values that an update left as they are. Where the
+                # key changed, they are those of the row that went.
+                title, body = now or moved or ("", "")
                 row = (number, event.value.get("title", title), event.value.get("body", body))
                 self.db.execute(
                     "insert or replace into article (rowid, title, body) values (?, ?, ?)", row

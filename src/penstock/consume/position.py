@@ -47,10 +47,10 @@ class Position:
     """A place in a log: behind row `gsn` of `segment`, and behind what else is read there.
 
     markers: how many of the segment's TRUNCATE and RELOAD markers at this gsn are done: several
-    may stand between two rows. entries: how much of what follows is read: 1 between the two events
-    of an update that changes the key; with batches, so many of a run. unit: which of them, as the
-    callback's name; empty without any. log_id: of the log; empty
-    while it has none.
+    may stand between two rows. entries: how much of what follows is read: with batches, so many of
+    a run; 1 between two events with one gsn, as earlier logs have them for an update that changes
+    the key. unit: which of them, as the callback's name; empty without any. log_id: of the log;
+    empty while it has none.
     """
 
     segment: int

@@ -42,7 +42,7 @@ COLUMN_RENAMED = "a column was renamed"
 class Marker:
     """Something that is not a row change, placed between row changes.
 
-    It comes after row `gsn` and before row `gsn + 1`; markers with the same gsn keep their order in
+    It comes after row `gsn` and before the next one; markers with the same gsn keep their order in
     the log.
     tables: `(schema, name)` of what it concerns. data: JSON-able details, keys as in
     `docs/ckt-format.md`.

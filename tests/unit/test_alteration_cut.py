@@ -1,0 +1,45 @@
+"""Where a batch is divided: among rows of which one left a number out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fix_consume import write
+from fix_log import ITEM, ITEM_2, Change, inserts, numbered, run_of
+from penstock.load.alteration_cut import cut_at_alteration
+from penstock.load.plan import Window, plan_batch
+from penstock.load.stage import view
+from penstock.model import Op
+from penstock.ports.target import Applied
+
+MOVED = Change(relation=ITEM_2, op=Op.UPDATE, after=(9, "x", None), before=(0,))
+PLAIN = Change(relation=ITEM_2, op=Op.INSERT, after=(7, "x", None))
+
+
+@pytest.mark.parametrize("first", [[MOVED], [PLAIN]], ids=["changed key", "insert"])
+def test_the_batch_ends_in_front_of_the_new_shape(tmp_path: Path, first: list[Change]) -> None:
+    """Also where its first row has two numbers: no row has the one behind the last of before."""
+    groups = numbered([inserts(2), [*first, PLAIN]], keys_have_two=True)
+    with write(tmp_path, *(run_of(group) for group in groups)) as segment:
+        window = Window(gsn_after=0, gsn_upto=segment.end.gsn)
+        plan = plan_batch([view(segment)], window)
+        assert len(plan.phases) == 2
+        found = cut_at_alteration([segment], window, plan, applied=Applied(segment=-1))
+    assert found is not None
+    part, after = found
+    assert (part.gsn_upto, after.gsn, after.trx, after.position) == (2, 2, 1, 100)
+    assert (part.markers_before, after.segment) == (200, -1)
+
+
+def test_a_transaction_with_both_shapes_goes_into_the_next_batch_whole(tmp_path: Path) -> None:
+    """With its first row, which has two numbers."""
+    old = Change(relation=ITEM, op=Op.UPDATE, after=(9, "x"), before=(0,))
+    groups = numbered([inserts(2), [old, PLAIN]], keys_have_two=True)
+    with write(tmp_path, *(run_of(group) for group in groups)) as segment:
+        window = Window(gsn_after=0, gsn_upto=segment.end.gsn)
+        plan = plan_batch([view(segment)], window)
+        found = cut_at_alteration([segment], window, plan, applied=Applied(segment=-1))
+    assert found is not None
+    assert (found[1].gsn, found[1].trx, found[0].markers_before) == (2, 1, 200)
