@@ -98,6 +98,7 @@ def extracting(url: str, directory: Path, **more: Any) -> Iterator[Any]:
     extractor = extractor_of(url, directory, options=LIVE, stop=stop, **more)
     with running(extractor):
         try:
+            until(lambda: extractor.progress.state == "streaming")
             yield extractor
         finally:
             stop.asked.set()

@@ -520,3 +520,19 @@ def test_partial_updates_need_the_document_before(decoder: Decoder) -> None:
     body = rows_body(table, kind, image(table, [number(1), None], [0]) + new, before=[0])
     block = Log().begin().table(table).add(kind, body).packets()
     assert refused(lambda: feed(type(decoder)(), block)) == "before"
+
+
+def test_numbers_pass_for_rows_from_elsewhere(decoder: Decoder) -> None:
+    """Between transactions, with nothing left to take."""
+    log = Log().begin(1).table(TWO).add(*inserts(TWO, row(TWO, 1, "a"))).commit().begin(2)
+    block = log.packets()
+    at = feed(decoder, block, commit_limit=0)
+    with pytest.raises(ValueError, match="given out"):
+        decoder.skip(5, 1)
+    decoder.take()
+    decoder.skip(5, 1)
+    assert (decoder.gsn, decoder.trx) == (6, 2)
+    decoder.feed(block, at, len(block), MANY)
+    assert decoder.in_transaction
+    with pytest.raises(ValueError, match="given out"):
+        decoder.skip(1, 0)

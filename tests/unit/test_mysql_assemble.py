@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ from penstock.model import (
     TableName,
 )
 from penstock.model.position import to_ordinal
+from penstock.ports.visits import Visit
 
 T = Table(kinds=("int", "varchar(60)"))
 WIDER = Table(kinds=("int", "varchar(60)", "int"), table_id=101)
@@ -126,6 +127,7 @@ class Following:
         self.folder = folder
         self.kind = kind
         self.catalogue = catalogue or Catalogue()
+        self.visit: Visit[Assembler] | None = None
 
     def follow(
         self,
@@ -137,9 +139,11 @@ class Following:
         shift: int | None = 0,
         block_bytes: int = 1 << 20,
         limits: Limits | None = None,
+        visit: Visit[Assembler] | None = None,
     ) -> Followed:
         """Feed what the server sends from the mark's position on."""
         found = Followed()
+        self.visit = visit
         self._follow(found, stream, mark, durable, notes, shift, block_bytes, limits)
         return found
 
@@ -184,6 +188,8 @@ class Following:
             on_other=lambda payload: pytest.fail(repr(payload)),
             limits=limits,
         )
+        if self.visit is not None:
+            assembler.visit(self.visit)
         data = stream(mark.position - ((mark.shift) << 40))
         at, end = 0, min(block_bytes, len(data))
         while True:
@@ -547,3 +553,107 @@ def test_what_is_whole_in_front_of_an_error_is_given_out(following: Following) -
     assert found.rows == [(1, 1, "I", (1, "a"))]
     assert found.runs[-1].end == FlushPoint(position=end, gsn=1, trx=1)
     assert found.marks[-1].gtids.endswith(":1")
+
+
+@pytest.mark.parametrize("block_bytes", [1 << 20, 37])
+def test_a_visit_stands_in_front_of_the_transaction_at_its_position(
+    following: Following, block_bytes: int
+) -> None:
+    """Also where the position lies behind what no transaction wrote, at the head of a file."""
+    logs, ends = whole_log()
+    heads = [2 << 40 | 4, 2 << 40 | len(logs[1].events[0]) + 4]
+    for position in sorted({*ends[1:], *heads}):  # a visit begins at the end of a transaction
+        seen: list[tuple[int, int]] = []
+
+        def steps(assembler: Assembler, at: int = position, found: Any = seen) -> Iterator[int]:
+            yield at
+            found.append((assembler.end.position, assembler.decoder.gsn))
+            assembler.decoder.skip(10, 1)
+
+        visit = Visit(steps=steps)
+        followed = following.follow(
+            lambda begin: sent(logs, begin),
+            mark=mark_at(ends[0]),
+            durable=FlushPoint(position=ends[0]),
+            block_bytes=block_bytes,
+            visit=visit,
+        )
+        ((place, gsn),) = seen
+        before = [row for row in followed.rows if row[0] <= gsn]
+        behind = [row for row in followed.rows if row[0] > gsn]
+        assert before == ROWS[:gsn]
+        assert [(one[0] - 10, one[1] - 1, *one[2:]) for one in behind] == ROWS[gsn:]
+        told = [
+            (to_ordinal(one["position"]), to_ordinal(one["end_position"]))
+            for run in followed.runs
+            if run.transactions is not None
+            for one in run.transactions.to_pylist()
+        ]
+        assert place == position
+        count = visit.trx - 1  # without its own
+        assert all(end <= position for _, end in told[:count])
+        assert all(begin >= position for begin, _ in told[count:])
+
+
+def test_a_visit_stands_behind_events_that_are_passed_over(following: Following) -> None:
+    """A server's position may lie behind them, and the next transaction begins there."""
+    log = Log()
+    begin = 1 << 40 | log.offset
+    log.begin(1).table(T).add(*inserts(T, row(T, 1, "a"))).commit()
+    log.add(EventKind.BINLOG_CHECKPOINT, bytes(4) + b"binlog.000001")
+    position = 1 << 40 | log.offset
+    log.begin(2).table(T).add(*inserts(T, row(T, 2, "b"))).commit()
+    seen: list[tuple[int, int]] = []
+
+    def steps(assembler: Assembler) -> Iterator[int]:
+        yield position
+        seen.append((assembler.end.position, assembler.decoder.gsn))
+
+    following.follow(
+        lambda begin: sent([log], begin),
+        mark=mark_at(begin),
+        durable=FlushPoint(position=begin),
+        visit=Visit(steps=steps),
+    )
+    assert seen == [(position, 1)]
+
+
+def test_a_snapshot_in_front_of_what_was_given_out_is_not_waited_for(following: Following) -> None:
+    """Its rows would come behind changes that it does not have."""
+    logs, ends = whole_log()
+    seen: list[list[int | None]] = []
+
+    def steps(assembler: Assembler) -> Iterator[int]:
+        yield ends[2]
+        wanted = [BinlogPosition(position) for position in (ends[1], ends[2], ends[3])]
+        seen.append([assembler.awaited(position) for position in wanted])
+
+    following.follow(
+        lambda begin: sent(logs, begin),
+        mark=mark_at(ends[0]),
+        durable=FlushPoint(position=ends[0]),
+        visit=Visit(steps=steps),
+    )
+    assert seen == [[None, ends[2], ends[3]]]
+
+
+def test_a_visit_that_was_left_lets_go_of_what_it_holds(following: Following) -> None:
+    """The stream is over before its position has come."""
+    logs, ends = whole_log()
+    seen: list[str] = []
+
+    def steps(_: Assembler) -> Iterator[int]:
+        try:
+            yield 9 << 40
+        finally:
+            seen.append("let go")
+
+    following.follow(
+        lambda begin: sent(logs, begin),
+        mark=mark_at(ends[0]),
+        durable=FlushPoint(position=ends[0]),
+        visit=Visit(steps=steps),
+    )
+    assert seen == []
+    following.assembler.close()
+    assert seen == ["let go"]

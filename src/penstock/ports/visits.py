@@ -26,37 +26,37 @@ class Visit(Generic[A]):
 
 
 class Visits(Generic[A]):
-    """Visits in line. `add` may be called from any thread, the rest by the one that decodes."""
+    """Visits in line. `add` may be called from any thread, the rest by the one that decodes.
+
+    queue: whoever waits for the end of a transaction or for a position. waits_for: that position, 0
+    for none.
+    """
 
     def __init__(self) -> None:
         """Nobody waits."""
         self.waits_for = 0
-        self._queue: deque[Visit[A]] = deque()
-
-    def __bool__(self) -> bool:
-        """Whether somebody waits for the end of a transaction or for a position."""
-        return bool(self._queue)
+        self.queue: deque[Visit[A]] = deque()
 
     def add(self, visit: Visit[A]) -> None:
         """Let it be done as soon as it may."""
-        self._queue.append(visit)
+        self.queue.append(visit)
 
     def go_on(self, assembler: A, trx: Callable[[], int]) -> None:
         """Begin the visit in line, or resume it: what it waits for is reached."""
-        visit = self._queue[0]
+        visit = self.queue[0]
         if visit.running is None:
             visit.running = visit.steps(assembler)
         try:
             self.waits_for = next(visit.running)
         except StopIteration:
             self.waits_for = 0
-            self._queue.popleft()
+            self.queue.popleft()
             visit.trx = trx()
             visit.finished = True
 
     def close(self) -> None:
         """The stream is over: what a visit holds is let go."""
-        while self._queue:
-            running = self._queue.popleft().running
+        while self.queue:
+            running = self.queue.popleft().running
             if isinstance(running, Generator):
                 running.close()

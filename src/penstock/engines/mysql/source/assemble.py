@@ -158,7 +158,7 @@ class Assembler:
                 at = decoder.park(block, at, end, PARK_BYTES)
                 self._prepared.append(decoder.take_parked())
             else:
-                waits = self._book.is_asked or bool(self._visits)
+                waits = self._book.is_asked or bool(self._visits.queue)
                 limit = 0 if waits or self._known_below or self._cut_at_end else None
                 until = self._until(block, at, end)
                 at = decoder.feed(block, at, until, self._limits.row_count, limit)
@@ -251,15 +251,14 @@ class Assembler:
         self._visits.close()
 
     def _go_on_with_visits(self) -> None:
-        """Begin the visit in line, or resume it when the stream is where it waits for."""
+        """Begin the visit in line, and resume it when the stream is where it waits for."""
         visits = self._visits
-        if not visits or not self._is_between or self._known_below or self._shift is None:
-            return
-        if not self.decoder.file_name or self._at < visits.waits_for:
-            return
-        self._check_whole(visits.waits_for, "a snapshot was taken")
-        self.cut()
-        visits.go_on(self, lambda: self.decoder.trx)
+        while visits.queue and self._is_between and self.decoder.file_name:
+            if self._known_below or self._shift is None or self._at < visits.waits_for:
+                return
+            self._check_whole(visits.waits_for, "a snapshot was taken")
+            self.cut()
+            visits.go_on(self, lambda: self.decoder.trx)
 
     @property
     def place(self) -> StreamPlace:

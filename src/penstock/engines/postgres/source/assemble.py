@@ -139,7 +139,7 @@ class Assembler:
         if self._spill.in_block:
             return self._feed_block(block, at, end)
         # Somebody waits for the end of a transaction: stop at the next.
-        commit_limit = 0 if self._visits else None
+        commit_limit = 0 if self._visits.queue else None
         at = decoder.feed(block, at, end, self._limits.row_count, commit_limit)
         stop = decoder.stop
         if stop is Stop.MORE:
@@ -260,7 +260,7 @@ class Assembler:
     @property
     def has_visits(self) -> bool:
         """Whether somebody waits for the end of a transaction or for a position."""
-        return bool(self._visits)
+        return bool(self._visits.queue)
 
     def visit(self, visit: Visit[Assembler]) -> None:
         """Let work be done between transactions, as soon as it may; from any thread."""
@@ -269,7 +269,7 @@ class Assembler:
     def _go_on_with_visits(self) -> None:
         """Begin the visit in line, or resume it when the server is past what it waits for."""
         if (
-            not self._visits
+            not self._visits.queue
             or self._decoder.in_transaction
             or self._spill.in_block
             or self._in_known
