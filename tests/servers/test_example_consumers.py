@@ -133,7 +133,9 @@ def test_search_index(example: Callable[[str, str], Example]) -> None:
     with shop.running("extract"):
         run_sql(
             f"insert into article values (9, 'other', '{BIG} shark')",
-            "delete from article where id = 2; update article set id = 2 where id = 9",
+            "update article set id = 8 where id = 2",  # they change places without their bodies:
+            "update article set id = 2 where id = 9",  # taken again, they would change back
+            "update article set id = 9 where id = 8",
         )
         shop.crash(equal)
         run_sql("insert into article values (30, 'c', 'd')")  # else nothing has to come again
@@ -269,15 +271,15 @@ def test_audit_log(example: Callable[[str, str], Example]) -> None:
             (1, "I", "public.item", "[1]", None, '{"id": 1, "n": 10}'),
             (2, "U", "public.item", "[1]", '{"id": 1, "n": 10}', old),
             (3, "D", "public.item", "[1]", old, None),
-            (3, "I", "public.item", "[2]", old, new),
-            (3, "T", "public.item", None, None, None),
+            (4, "I", "public.item", "[2]", old, new),
+            (4, "T", "public.item", None, None, None),
         ]
         process.until(lambda: audit() == expected, "all changes came")
     with shop.running("extract"):
         for number in range(4, 9):
             run_sql(f"insert into item values ({number}, 0)")
             row = f'{{"id": {number}, "n": 0}}'
-            expected.append((number, "I", "public.item", f"[{number}]", None, row))
+            expected.append((number + 1, "I", "public.item", f"[{number}]", None, row))
             shop.crash(lambda: audit() == expected)
         shop.go_on(lambda: audit() == expected)
     facts = "select distinct commit_time like '20%', source_xid <> '' from audit where op <> 'T'"
