@@ -283,3 +283,25 @@ def test_a_commit_holds_whole_transactions_alone(
     assert len(seen) > 5
     assert set(seen) == {0}
     one.check("a", "b")
+
+
+@pytest.mark.parametrize("bulk", [True, False])
+def test_row_mode_commits_in_time(
+    flex: Callable[..., Flex], monkeypatch: pytest.MonkeyPatch, bulk: bool
+) -> None:
+    """A thousand transactions: one commit where they are written at once, else one per 200 rows."""
+    one = flex(bulk_insert=bulk)
+    one.source_sql("create table t (id int primary key)")
+    one.begin("t")
+    one.source_sql(*(f"insert into t values ({n})" for n in range(1000)))
+    commit, commits = ChangelogWriter.commit, []
+
+    def watched(self: ChangelogWriter, *arguments: Any) -> None:
+        commit(self, *arguments)
+        commits.append(len(one.images("t")))
+
+    monkeypatch.setattr(ChangelogWriter, "commit", watched)
+    one.step()
+    written = [count for count in dict.fromkeys(commits) if count]
+    assert written == ([1000] if bulk else [200, 400, 600, 800, 1000])
+    one.check("t")

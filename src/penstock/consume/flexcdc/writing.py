@@ -28,6 +28,9 @@ faults.declare(
 )
 
 IMAGES_MAX = 10_000  # of one write, and about of one transaction where the source's are smaller
+# In row mode each image is a statement. A transaction takes about as long as in bulk mode, so that
+# a writer that is killed again and again gets on.
+SINGLE_IMAGES_MAX = 200
 TRUNCATED = 0  # dml_type of the row that says that a table was emptied
 
 
@@ -51,6 +54,8 @@ class ChangelogWriter:
         self._state = state
         self._changelogs = changelogs
         self._is_bulk = settings.bulk_insert
+        if not self._is_bulk:
+            self.images_max = min(self.images_max, SINGLE_IMAGES_MAX)
         self._server = server
         self._place: Place | None = None
 
