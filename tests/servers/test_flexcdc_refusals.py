@@ -14,7 +14,7 @@ from penstock.consume.flexcdc.calling import PluginFailed, TruncateNotTaken
 from penstock.consume.flexcdc.captured import ChangelogMissing, ColumnNameTaken, TableUnknown
 from penstock.consume.flexcdc.following import LogBegins, LogOther
 from penstock.consume.flexcdc.state import StateExists, StateMissing, StateMoved
-from penstock.consume.plugins import Plugin
+from penstock.consume.plugins import CALLBACKS, Plugin
 from penstock.log import list_segments
 from penstock.log.layout import SegmentMissing
 from penstock.ports.changelog import RowImagesLost
@@ -159,6 +159,26 @@ class Failing(Plugin):
         raise ZeroDivisionError("on purpose")
 
 
+class FailingAtEnds(Plugin):
+    """Raises at the start, or in a row and at every end behind it."""
+
+    def __init__(self, *callbacks: str) -> None:
+        self.callbacks = callbacks
+        self.seen: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        """Each callback notes its name."""
+        if name not in CALLBACKS:
+            return object.__getattribute__(self, name)
+
+        def call(*_: Any) -> None:
+            self.seen.append(name)
+            if name in self.callbacks:
+                raise ZeroDivisionError("on purpose")
+
+        return call
+
+
 class Deaf(Plugin):
     """Has no method for TRUNCATE."""
 
@@ -176,4 +196,24 @@ def test_plugins_that_fail(flex: Make) -> None:
     one.source_sql("truncate t")
     one.extract()
     with pytest.raises(TruncateNotTaken, match="Deaf has no method truncate"):
+        one.follow()
+
+
+def test_plugins_that_fail_at_the_start_or_at_the_end(flex: Make) -> None:
+    """One error by the plugin's name; every plugin that was begun is told of the end."""
+    starts, good = FailingAtEnds("plugin_init"), FailingAtEnds()
+    one = flex(plugins=[good, starts])
+    one.begin("t")
+    one.source_sql("insert into t values (2, 'b')")
+    one.extract()
+    with pytest.raises(PluginFailed, match="failed in plugin_init: ZeroDivisionError"):
+        one.follow()
+    assert good.seen == ["plugin_init", "plugin_deinit"]
+    ends, good = FailingAtEnds("insert", "rollback_trx", "plugin_deinit"), FailingAtEnds()
+    one.plugins = [("Ends", ends), ("Good", good)]
+    with pytest.raises(PluginFailed, match="Ends failed in insert"):
+        one.follow()
+    assert good.seen[-2:] == ["rollback_trx", "plugin_deinit"]
+    one.plugins = [("Late", FailingAtEnds("plugin_deinit"))]
+    with pytest.raises(PluginFailed, match="Late failed in plugin_deinit"):
         one.follow()

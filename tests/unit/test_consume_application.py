@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -133,6 +134,20 @@ def test_an_exception_saves_nothing_and_stops_once(feed: Feed, at: int) -> None:
     assert again.gsns == list(range(first, 7))
 
 
+def test_a_consumer_that_exits_has_failed(feed: Feed) -> None:
+    """sys.exit(0) in a callback would be an exit code of 0 with nothing saved."""
+    feed.write(2)
+
+    class Exiting(Noting):
+        def on_events(self, events: Iterator[CdcEvent]) -> bool:
+            sys.exit(0)
+
+    exiting = Exiting()
+    with pytest.raises(ConsumerFailed, match=r"Exiting\.on_events raised SystemExit"):
+        feed.run(exiting)
+    assert exiting.seen == ["start", "stop"]
+
+
 def test_the_consumer_is_called_at_least_once_per_segment(feed: Feed) -> None:
     """Also for a segment without anything for it: it may have something to finish."""
     feed.write(2)
@@ -222,6 +237,7 @@ def test_a_truncate_is_never_passed_over_silently(feed: Feed) -> None:
     with pytest.raises(TruncateNotHandled, match=r"public\.item was emptied") as caught:
         feed.run(plain)
     assert "on_truncate" in caught.value.hint
+    assert "penstock consume FILE NAME" in caught.value.hint
     assert plain.gsns == [1, 2]
     again = Noting()
     feed.run(again)

@@ -80,11 +80,14 @@ def test_a_failure_leaves_the_state_and_says_what_to_do(feed: Feed) -> None:
     assert error["code"] == "CN05"
     assert "told to fail" in error["error"]
     assert "Nothing was saved" in error["hint"]
+    assert f"penstock consume {path} {NAME}" in error["hint"]
     assert "Traceback" in (feed.root / "run" / f"consume-{NAME}.log").read_text()
     state = ConsumerState(feed.directory).load()
     assert state is not None
     assert state.gsn == 0
-    assert json.loads((feed.root / "run" / f"consume-{NAME}.json").read_text())["state"] == "failed"
+    told = json.loads((feed.root / "run" / f"consume-{NAME}.json").read_text())
+    assert told["state"] == "failed"
+    assert f"penstock consume {path} {NAME}" in told["error"]["hint"], "for ls and the web page"
 
 
 def test_a_second_process_is_refused_and_a_stand_by_takes_over(feed: Feed) -> None:
@@ -121,7 +124,7 @@ def test_a_class_that_is_not_there_ends_before_anything_is_made(feed: Feed) -> N
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "error CN10" in err
-    assert str(path) in err, "the hint has this pipeline's file"
+    assert f"penstock consume {path} {NAME}" in err, "the hint has this file and this name"
     assert not feed.directory.exists()
 
 

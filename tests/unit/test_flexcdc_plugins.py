@@ -88,6 +88,18 @@ def test_each_of_the_nine_callbacks_is_required(tmp_path: Path, callback: str) -
         load_plugins(["short.py"], [], tmp_path)
 
 
+@pytest.mark.parametrize("callback", [*CALLBACKS, "truncate"])
+def test_callbacks_take_the_published_arguments(tmp_path: Path, callback: str) -> None:
+    """A wrong signature is found before anything begins, not at the first row."""
+    (tmp_path / "odd.py").write_text(
+        "from penstock.consume.plugins import PluginBase\n"
+        f"class FlexCDC_Plugin(PluginBase):\n    def {callback}(self): pass\n"
+    )
+    with pytest.raises(PluginIncomplete, match=f"has a {callback} that does not take") as caught:
+        load_plugins(["odd.py"], [], tmp_path)
+    assert "penstock flexcdc --ini FILE run" in caught.value.hint
+
+
 def test_unknown_row_values_are_refused(tmp_path: Path) -> None:
     """It is python or sql, nothing else."""
     (tmp_path / "odd.py").write_text(

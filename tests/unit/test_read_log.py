@@ -36,7 +36,7 @@ from penstock.control.config_text import ConfigUnreadable
 from penstock.control.log_read import LogTimeInvalid
 from penstock.control.log_view import LogNotFound
 from penstock.log import SegmentMissing, Writer
-from penstock.log.changes import ChangeLog, PandasMissing, TableNotInLog
+from penstock.log.changes import ChangeLog, TableNotInLog
 from penstock.model import Marker, MarkerKind, Op, Run
 
 TOKEN = uuid.UUID("00010203-0405-0607-0809-0a0b0c0d0e0f")
@@ -292,14 +292,36 @@ def test_tables_and_changes_tell_the_same(tmp_path_factory: Any, groups: Any) ->
                 ]
 
 
-def test_a_frame_without_pandas_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pandas is nobody's requirement."""
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(PandasMissing) as error:
-        read_log(story(tmp_path)).to_pandas("public.item")
-    assert "pip install pandas" in error.value.hint
+WITHOUT_PANDAS = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Absent(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "pandas":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from penstock import read_log
+from penstock.log.changes import PandasMissing
+try:
+    read_log(sys.argv[1]).to_pandas("public.item")
+except PandasMissing as error:
+    print(error.hint)
+"""
+
+
+def test_a_frame_without_pandas_says_what_to_do(tmp_path: Path) -> None:
+    """Pandas is nobody's requirement. In a process of its own: pyarrow asks for pandas once."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PANDAS, story(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
+    assert "pip install pandas" in done.stdout
 
 
 def test_a_frame_holds_absent_where_a_cell_was_not_sent(tmp_path: Path) -> None:

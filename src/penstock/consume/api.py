@@ -108,7 +108,8 @@ class CdcConsumer:
         raise TruncateNotHandled(
             f"{table} was emptied by TRUNCATE, and {type(self).__qualname__} has no on_truncate",
             hint="Write on_truncate(self, table) into the class: remove what it has of the table, "
-            "or `pass` where that is not wanted; then start the consumer again.",
+            "or `pass` where that is not wanted; then start the consumer again: penstock consume "
+            "FILE NAME.",
             table=table,
         )
 

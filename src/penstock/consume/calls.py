@@ -31,13 +31,15 @@ def called(consumer: Any, callback: str, *arguments: Any) -> Any:
         return getattr(consumer, callback)(*arguments)
     except PenstockError:
         raise  # of the log's reader inside the iterator, or of a table that was emptied
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        # sys.exit() in a callback too: a consumer does not end its process, least of all with 0.
         name = f"{type(consumer).__qualname__}.{callback}"
         logger.exception("Cdc error", callback=name)
         raise ConsumerFailed(
             f"{name} raised {type(error).__name__}: {error}",
             hint="Nothing was saved: the same events come again at the next start. The log file "
-            "has the traceback; mend the class, then start the consumer again.",
+            "has the traceback; mend the class, then start the consumer again: penstock consume "
+            "FILE NAME.",
             callback=callback,
             exception=type(error).__name__,
         ) from error
@@ -50,6 +52,7 @@ def answered(consumer: Any, callback: str, *arguments: Any) -> bool:
         raise ConsumerAnswerInvalid(
             f"{type(consumer).__qualname__}.{callback} returned {type(answer).__name__}, "
             "not True or False",
-            hint="Return True to save the state behind the last event read, False to save nothing.",
+            hint="Return True to save the state behind the last event read, False to save nothing; "
+            "then start the consumer again: penstock consume FILE NAME.",
         )
     return answer

@@ -99,7 +99,8 @@ class Metadata:
             raise MetadataNotDrained(
                 _NOT_DRAINED[callback],
                 hint=f"Read the iterator of {type(self._consumer).__qualname__}.{callback} to its "
-                f"end, also what is not needed of the {what}; then start the consumer again.",
+                f"end, also what is not needed of the {what}; then start the consumer again: "
+                "penstock consume FILE NAME.",
                 callback=callback,
             )
         self._state.save_known(file, Known(told=dict(told)))

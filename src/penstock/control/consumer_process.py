@@ -5,6 +5,7 @@ Wires the configuration and the class to the application.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -92,10 +93,13 @@ def _run(
             "this pipeline is of mode data: there are no changes to consume",
             hint='Set mode = "data+change" or "change" in the pipeline file.',
         )
-    if consumer is None:
-        consumer = make_consumer(section.class_, section.options, beside=config.path.parent)
-    else:
-        check_consumer(consumer)
+    try:
+        if consumer is None:
+            consumer = make_consumer(section.class_, section.options, beside=config.path.parent)
+        else:
+            check_consumer(consumer)
+    except PenstockError as error:
+        raise _named(error, name) from error.__cause__
     register_configured(config)
     options = options_of(config, name, section, standby=standby)
     ensure_snapshot(
@@ -119,7 +123,9 @@ def _run(
     try:
         application.run()
     except BaseException as error:
-        report.ended(_shown(error))
+        if isinstance(error, PenstockError):
+            _named(error, name)
+        report.ended(_shown(error, config.path))
         raise
     report.ended()
 
@@ -152,7 +158,14 @@ def options_of(
     )
 
 
-def _shown(error: BaseException) -> dict[str, Any]:
+def _named(error: PenstockError, name: str) -> PenstockError:
+    """The error, its hint for this consumer."""
+    error.hint = error.hint.replace("FILE NAME", f"FILE {name}")
+    return error
+
+
+def _shown(error: BaseException, path: Path) -> dict[str, Any]:
+    """As the status file has it: whoever shows it has another command line than ours."""
     if isinstance(error, PenstockError):
-        return error.as_dict()
+        return {**error.as_dict(), "hint": re.sub(r"\bFILE\b", lambda _: str(path), error.hint)}
     return {"code": "PS99", "error": f"unexpected {type(error).__name__}: {error}", "hint": ""}

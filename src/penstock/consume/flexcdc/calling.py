@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import structlog
+
 from penstock.codec.literals import literals
 from penstock.consume.flexcdc.captured import Changelogs
 from penstock.consume.flexcdc.images import ImageGroup
@@ -19,6 +21,7 @@ from penstock.model import Column, PenstockError, Relation, TableName
 from penstock.ports.changelog import GSN, RowImages
 from penstock.ports.flexcdc_settings import FlexCdcSettings
 
+logger = structlog.get_logger()
 faults.declare("flexcdc.plugin.row", "flexcdc.plugin.before_commit", "flexcdc.plugin.committed")
 
 
@@ -81,7 +84,7 @@ class PluginCaller:
         if self._begun is None:
             self._begun = uow_id
             for name, plugin in self._plugins:
-                with _failures(name, "begin_trx"):
+                with failures_of(name, "begin_trx"):
                     plugin.begin_trx(uow_id, hwm, self._instance)
 
     def write(self, group: ImageGroup, start: int, end: int, units: Units) -> None:
@@ -95,7 +98,7 @@ class PluginCaller:
             )
             for name, plugin in self._plugins:
                 row = rows[row_values_of(plugin, self._default)][at]
-                with _failures(name, callback):
+                with failures_of(name, callback):
                     getattr(plugin, callback)(
                         row, relation.schema, relation.name, uow_id, number, self._instance
                     )
@@ -122,11 +125,11 @@ class PluginCaller:
                 raise TruncateNotTaken(
                     f"{table} was emptied by TRUNCATE, and plugin {name} has no method truncate",
                     hint="Give the plugin one: def truncate(self, db, table, trx_id, gsn, "
-                    "instance); then start again.",
+                    "instance); then start again: penstock flexcdc --ini FILE run.",
                     plugin=name,
                     table=str(table),
                 )
-            with _failures(name, "truncate"):
+            with failures_of(name, "truncate"):
                 truncate(table.schema, table.name, uow_id, gsn, self._instance)
 
     def commit(self, place: Place, units: Sequence[UnitOfWork], where: tuple[str, int]) -> None:
@@ -141,7 +144,7 @@ class PluginCaller:
                 offset=where[1],
             )
             for name, plugin in self._plugins:
-                with _failures(name, "commit_trx"):
+                with failures_of(name, "commit_trx"):
                     plugin.commit_trx(unit.uow_id, unit.gsn_hwm, self._instance)
             self._begun, self._hwm = None, unit.gsn_hwm
         faults.point("flexcdc.plugin.committed")
@@ -153,8 +156,11 @@ class PluginCaller:
         begun, self._begun = self._begun, None
         if begun is not None:
             for name, plugin in self._plugins:
-                with _failures(name, "rollback_trx"):
-                    plugin.rollback_trx(begun, self._instance)
+                try:
+                    with failures_of(name, "rollback_trx"):
+                        plugin.rollback_trx(begun, self._instance)
+                except PenstockError as error:  # the error that is told is the first one
+                    logger.warning("plugin failed", plugin=name, error=error.message)
 
 
 def _rows_of(images: RowImages, kind: RowValues) -> list[dict[str, Any]]:
@@ -176,17 +182,17 @@ def _values(values: Any, column: Column, kind: RowValues) -> Sequence[Any]:
 
 
 @contextmanager
-def _failures(name: str, callback: str) -> Iterator[None]:
+def failures_of(name: str, callback: str) -> Iterator[None]:
     """Whatever a plugin raises ends the run, by the plugin's name."""
     try:
         yield
     except PenstockError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginFailed(
             f"plugin {name} failed in {callback}: {type(error).__name__}: {error}",
-            hint="Mend the plugin and start again: the open transaction comes again, with the same "
-            "numbers.",
+            hint="Mend the plugin and start again: penstock flexcdc --ini FILE run; the open "
+            "transaction comes again, with the same numbers.",
             plugin=name,
             callback=callback,
         ) from error

@@ -15,7 +15,7 @@ import structlog
 
 from penstock.codec.types import NO_CHOICES, Choices, Engine, parse_choices
 from penstock.codec.types.losses import ERROR
-from penstock.consume.flexcdc.calling import PluginCaller
+from penstock.consume.flexcdc.calling import PluginCaller, failures_of
 from penstock.consume.flexcdc.captured import Changelogs
 from penstock.consume.flexcdc.images import ImageOptions
 from penstock.consume.flexcdc.reading import Progress, SegmentWalk, Sink
@@ -213,15 +213,32 @@ class FlexCdc:
 
         Plugins are told of the start before anything is connected, and of the end however it comes.
         """
-        for _, plugin in self._plugins:
-            plugin.plugin_init(self)
+        begun: list[tuple[str, Plugin]] = []
         try:
+            for name, plugin in self._plugins:
+                begun.append((name, plugin))
+                with failures_of(name, "plugin_init"):
+                    plugin.plugin_init(self)
             with self.connected() as (state, changelogs):
                 state.require()
                 self._follow(state, changelogs, stop, on_place)
-        finally:
-            for _, plugin in self._plugins:
-                plugin.plugin_deinit(self)
+        except BaseException:
+            self._end(begun)  # the error that is told is the first one
+            raise
+        for error in self._end(begun):
+            raise error
+
+    def _end(self, plugins: Sequence[tuple[str, Plugin]]) -> list[PenstockError]:
+        """Tell every one of these of the end; the errors of those that fail then."""
+        errors = []
+        for name, plugin in plugins:
+            try:
+                with failures_of(name, "plugin_deinit"):
+                    plugin.plugin_deinit(self)
+            except PenstockError as error:
+                logger.warning("plugin failed at the end", plugin=name, error=error.message)
+                errors.append(error)
+        return errors
 
     def _follow(
         self,

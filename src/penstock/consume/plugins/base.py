@@ -16,17 +16,19 @@ from penstock.ports.changelog import Origin
 
 Row = Mapping[str, Any]
 
-CALLBACKS = (
-    "plugin_init",
-    "plugin_deinit",
-    "begin_trx",
-    "insert",
-    "delete",
-    "update_before",
-    "update_after",
-    "commit_trx",
-    "rollback_trx",
-)
+# All nine, each with how many arguments it is called with.
+CALLBACKS = {
+    "plugin_init": 1,
+    "plugin_deinit": 1,
+    "begin_trx": 3,
+    "insert": 6,
+    "delete": 6,
+    "update_before": 6,
+    "update_after": 6,
+    "commit_trx": 3,
+    "rollback_trx": 2,
+}
+TRUNCATE, TRUNCATE_ARGUMENTS = "truncate", 5  # ours, and not required
 
 
 class RowValues(StrEnum):

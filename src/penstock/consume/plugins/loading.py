@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -10,7 +11,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from penstock.consume.plugins.base import CALLBACKS, Plugin, RowValues
+from penstock.consume.plugins.base import (
+    CALLBACKS,
+    TRUNCATE,
+    TRUNCATE_ARGUMENTS,
+    Plugin,
+    RowValues,
+)
 from penstock.model import PenstockError
 
 CLASS_DEFAULT = "FlexCDC_Plugin"
@@ -23,7 +30,7 @@ class PluginNotFound(PenstockError):
 
 
 class PluginIncomplete(PenstockError):
-    """A plugin lacks one of the nine callbacks, or has something else under its name."""
+    """A plugin lacks one of the nine callbacks, or has one that takes other arguments."""
 
     code = "FX11"
 
@@ -130,6 +137,8 @@ def _plugin(name: str, found: Any) -> Plugin:
             plugin=name,
             missing=missing,
         )
+    for callback, count in (CALLBACKS | {TRUNCATE: TRUNCATE_ARGUMENTS}).items():
+        _check_arguments(name, found, callback, count)
     try:
         row_values_of(found, RowValues.PYTHON)
     except ValueError as error:
@@ -140,3 +149,22 @@ def _plugin(name: str, found: Any) -> Plugin:
         ) from error
     plugin: Plugin = found
     return plugin
+
+
+def _check_arguments(name: str, plugin: Any, callback: str, count: int) -> None:
+    """Whether a callback can be called, before the first row is. Raises PluginIncomplete."""
+    function = getattr(plugin, callback, None)
+    if function is None:
+        return
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except ValueError:
+        return  # of no Python function: not known before
+    except TypeError as error:
+        raise PluginIncomplete(
+            f"plugin {name} has a {callback} that does not take {count} arguments: {error}",
+            hint="docs/flexcdc.md has the callbacks with their arguments; correct the plugin, then "
+            "start again: penstock flexcdc --ini FILE run.",
+            plugin=name,
+            callback=callback,
+        ) from error
