@@ -49,7 +49,7 @@ def test_setup_add_run_stop(flex: Flex, ini: Command) -> None:
     )
     assert "setup complete" in ini("setup")
     said = ini("setup", code=1)
-    assert "Table already exists:binlog_consumer_status. Setup aborted!" in said
+    assert "Table already exists:mvlogs. Setup aborted! (use --force to ignore this error)" in said
     name = database_of(flex.source)
     assert "success" in ini("add-table", "--schema", name, "--table", "t")
     flex.source_sql("insert into t values (2, 'after')")

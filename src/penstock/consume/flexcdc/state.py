@@ -82,7 +82,7 @@ class State:
     def existing(self) -> list[str]:
         """Those of the state tables that there are, by name."""
         names = self.names
-        wanted = (names.binlog_consumer_status, names.mvlogs, names.mview_uow, names.place)
+        wanted = (names.mvlogs, names.binlog_consumer_status, names.mview_uow, names.place)
         return [name for name in wanted if self.session.shape(names.table(name)) is not None]
 
     def require(self) -> None:
@@ -103,8 +103,8 @@ class State:
             raise StateExists(
                 f"Table already exists:{there[0]}. Setup aborted! (use --force to ignore this "
                 "error)",
-                hint="With --force state and position begin anew; changelogs stay, and their "
-                "tables are captured again after add-table.",
+                hint="To begin anew: penstock flexcdc --ini FILE setup --force. Changelogs stay, "
+                "and their tables are captured again after add-table.",
                 table=there[0],
             )
         return there
