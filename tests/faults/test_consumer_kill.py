@@ -161,11 +161,23 @@ def run_once(
     if fault == "end":
         end_when_read(root, process, feed.writer.end.gsn)
         return
+    started = len(runs_of(root)) + 1
     with growth:
         if fault is None:
-            time.sleep(chance.uniform(0.3, 1.2))
+            if chance.random() < 0.8:  # else perhaps before it has started
+                until_started(root, process, started)
+            time.sleep(chance.uniform(0.0, 0.8))
             process.kill()
         assert process.wait(60) == -9, (root / "err").read_text()
+
+
+def until_started(root: Path, process: subprocess.Popen[bytes], count: int) -> None:
+    """Until this is the consumer's count-th start that came so far."""
+    deadline = time.monotonic() + 60
+    while len(runs_of(root)) < count:
+        assert time.monotonic() < deadline, "it does not start"
+        assert process.poll() is None, (root / "err").read_text()
+        time.sleep(0.01)
 
 
 def end_when_read(root: Path, process: subprocess.Popen[bytes], last: int) -> None:
