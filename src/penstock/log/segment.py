@@ -122,7 +122,7 @@ class Segment:
 
     @property
     def is_dense(self) -> bool:
-        """Whether every row has one number: no update of a key has one for the row that goes."""
+        """Whether every row has one number: no update of a key has a second for the old key."""
         return self.totals.rows == self.end.gsn - self.start.gsn
 
     @property

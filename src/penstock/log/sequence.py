@@ -1,8 +1,8 @@
 """The order every run must keep, checked before anything is written: pure.
 
-GSNs rising, without a gap but where an update that changed its key has two of them, transactions
-dense and each announced, flush points never going back. A run that breaks this would be loaded
-wrongly much later; here it still stops the source at the place where it happened.
+GSNs one higher each, or two higher where an update with a before image takes one for its old key,
+transactions dense and each announced, flush points never going back. A run that breaks this would
+be loaded wrongly much later; here it still stops the source at the place where it happened.
 """
 
 from __future__ import annotations

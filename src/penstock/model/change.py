@@ -62,7 +62,8 @@ class Rows:
     """Row changes of one relation version, in commit order.
 
     batch has the schema of `penstock.codec.columns.batch_schema(relation)`: gsn, trx, op, absent,
-    after, before.
+    after, before. Over all rows of a log each gsn is one higher than the one before, that of an
+    update that changed its key two: the one left out is the old key's.
     """
 
     relation: Relation

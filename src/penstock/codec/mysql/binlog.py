@@ -85,11 +85,12 @@ __all__ = ["COMPILED", "BinlogBroken", "Decoder", "Stop", "make_decoder"]
 class Decoder(Groups):
     """Decodes whole blocks of packets into Arrow batches per relation version.
 
-    gsn, trx: the last numbers assigned; gsn also counts the rows of the open transaction, trx
-    counts a transaction from its first row or marker on. byte_count: bytes of the rows buffered
-    and of the text they became. commit_position: where the open or last transaction starts;
-    end_position: behind the last finished one; commit_time_us, xid, gtid: of the open or last one
-    (xid is known at its end). file_name, file_number, offset: where the stream is.
+    gsn, trx: the last numbers assigned. gsn: also to rows of the open transaction, two to an update
+    that changed its key; trx: to a transaction from its first row or marker on. byte_count: bytes
+    of the rows buffered and of the text they became. commit_position: where the open or last
+    transaction starts; end_position: behind the last finished one; commit_time_us, xid, gtid: of
+    the open or last one (xid is known at its end). file_name, file_number, offset: where the stream
+    is.
     stop, message, widen: about the last call; `widen` is (table id, column index).
 
     After an error all rows before the broken one are still there to take; the stream cannot go

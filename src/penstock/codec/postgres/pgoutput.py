@@ -81,11 +81,12 @@ def _u64(block: memoryview, at: int) -> int:
 class Decoder:
     """Decodes whole blocks of wire frames into Arrow batches per relation version.
 
-    gsn, trx: the last numbers assigned; gsn also counts the rows of the open transaction, trx
-    counts a transaction from its first row or marker on. byte_count: bytes of the row messages
-    buffered. commit_position, end_position, commit_time_us, xid: of the open or last transaction;
-    end_position is that of the last committed one. stop, message, widen: about the last call.
-    `widen` is (relation oid, column index). ignored_count: rows passed over of ignored relations.
+    gsn, trx: the last numbers assigned. gsn: also to rows of the open transaction, two to an update
+    that changed its key; trx: to a transaction from its first row or marker on. byte_count: bytes
+    of the row messages buffered. commit_position, end_position, commit_time_us, xid: of the open or
+    last transaction; end_position is that of the last committed one. stop, message, widen: about
+    the last call. `widen` is (relation oid, column index). ignored_count: rows passed over of
+    ignored relations.
 
     After an error all rows before the broken one are still there to take. One thread at a time.
     """
