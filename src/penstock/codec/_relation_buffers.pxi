@@ -30,6 +30,7 @@ cdef struct Table:
     Column* before
     int32_t* before_of  # per column: where in before, -1 for nowhere
     uint8_t* in_key  # per column: whether a change of it changes the row's key
+    int key_end  # behind the last of these; 0 for none
     OldCell* old
 
 
@@ -172,6 +173,7 @@ cdef class _Slot:
             table.before_of[<int>relation.before[i]] = i
         for i in relation.identifying:
             table.in_key[i] = True
+            table.key_end = max(table.key_end, i + 1)
 
     def __dealloc__(self):
         if self.table.after != NULL and self.table.before != NULL:

@@ -63,7 +63,7 @@ cdef int put_images(
     bint* has_absent,
 ) except RAISED nogil:
     """Store both images of a row; counts them only when all of it is right."""
-    cdef int64_t row = table.rows
+    cdef int64_t row = table.rows, after
     cdef int status, i
     cdef bint has_old = False
     cdef uint8_t kind
@@ -87,9 +87,12 @@ cdef int put_images(
     else:
         if kind != c'N':
             return fail_in(trouble, table, -1, BAD_TUPLE_KIND, at)
+        after = at
         status = put_new_image(table, trouble, block, op, has_old, &at, end, has_absent)
         if status != GO_ON:
             return status
+        if has_old:
+            table.moved = has_other_key(table, block, after)
     if at != end:
         return fail_in(trouble, table, -1, BAD_TRAILING, at)
     put_bit(table.after_valid, row, op != c'D')
@@ -191,10 +194,31 @@ cdef int put_new_image(
             status = put(&table.after[column], row, text, length)
             if status != FINE:
                 return refused(table, trouble, column, status, text - block)
-        if has_old and kind != c'u' and table.in_key[column]:
-            table.moved |= differs(&table.old[column], text, length)
     at[0] = i
     return GO_ON
+
+
+cdef bint has_other_key(Table* table, const uint8_t* block, int64_t at) noexcept nogil:
+    """Whether an update changed the key; of all columns where the table has none.
+
+    at: on the letter of the after image, which has been read without trouble. A walk of its own, of
+    few columns mostly, costs less than a question for each cell of every row.
+    """
+    cdef int64_t i = at + 3, length
+    cdef int column
+    cdef uint8_t kind
+    cdef const uint8_t* text
+    for column in range(table.key_end):
+        kind = block[i]
+        text, length = NULL, 0
+        i += 1
+        if kind == c't':
+            length = be32(block + i)
+            text = block + i + 4
+            i += 4 + length
+        if table.in_key[column] and kind != c'u' and differs(&table.old[column], text, length):
+            return True
+    return False
 
 
 cdef inline bint differs(OldCell* old, const uint8_t* text, int64_t length) noexcept nogil:

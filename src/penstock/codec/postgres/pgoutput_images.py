@@ -81,7 +81,7 @@ def row_images(store: TextStore, block: memoryview, op: int, at: int, end: int) 
     before: list[Any] | None = None
     absent: list[int] = []
     old: list[_Cell] = []
-    changed: list[int] = []
+    changed: list[int] = []  # columns of the key
     behind = at
     if op != _INSERT and kind in (_OLD, _KEY):
         old, before, behind = _old_image(store, block, at + 1, end)
@@ -99,7 +99,7 @@ def row_images(store: TextStore, block: memoryview, op: int, at: int, end: int) 
         after, behind = _new_image(store, block, at + 1, end, op, old, absent, changed)
     if behind != end:
         raise decode_error(Reason.TRAILING, behind, relation=store.relation)
-    return Images(after, before, absent, not store.key.isdisjoint(changed))
+    return Images(after, before, absent, bool(changed))
 
 
 def _old_image(
@@ -141,7 +141,7 @@ def _new_image(
                 cell = old[index]  # an unchanged value that the old image has
             if cell.kind == _UNCHANGED:
                 absent.append(index)
-        elif old and _text(block, cell) != _text(block, old[index]):
+        elif old and index in store.key and _text(block, cell) != _text(block, old[index]):
             changed.append(index)
         values.append(_value(store, index, block, cell) if cell.kind == _TEXT else None)
     return values, at
