@@ -18,6 +18,7 @@ AREAS = {
     "CT": "Control: running and stopping",
     "DC": "Decoding what the server sends",
     "FX": "FlexCDC: changelog tables and plugins",
+    "ST": "Staging in a database",
     "HS": "This machine and its connections",
     "LD": "Loading",
     "LG": "The change log",

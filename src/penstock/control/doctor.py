@@ -196,6 +196,7 @@ _NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
         "WB": "of the web interface",
         "CN": "of consumers: `penstock consume`",
         "FX": "of FlexCDC: `penstock flexcdc`",
+        "ST": "of `penstock stage`",
         "CT78 PS21": "of `penstock resend`",
         "LG": "of the change log: `penstock log check`",
         "DC": "of bytes that were received",

@@ -1,0 +1,274 @@
+"""What the stage room asks of a staging database: document 001's tables, behind one Protocol.
+
+An engine's part `staging` makes a `StagingDatabase`. Sessions belong to one thread at a time; every
+error comes out typed. Mutations travel as Arrow columns (`MUTATIONS`), because a feed has tens of
+thousands of them a second; `Mutation` is one of them as an object, for what looks at single rows.
+Not here: HTTP, the order of application (`penstock.stage`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+import pyarrow as pa
+
+from penstock.model.hlc import Hlc
+from penstock.model.table import TableName
+from penstock.ports.checks import Finding
+from penstock.ports.registry import part
+
+MUTATIONS = pa.schema(
+    [
+        pa.field("nanos", pa.int64(), nullable=False),
+        pa.field("logical", pa.int64(), nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("after", pa.binary()),
+        pa.field("before", pa.binary()),
+    ]
+)
+"""Columns of a batch of mutations of one table.
+
+nanos, logical: the time (`Hlc`). key: the raw JSON text of the key's array, as it was sent. after:
+the raw JSON of the row, null for a removal. before: the raw JSON of the row before, null where it
+was not sent or there was none. Never compressed: that is between the session and its tables.
+"""
+
+Group = tuple[str, ...]
+"""A target schema, unquoted: database and schema, or the database alone where it has no schemas.
+
+`group_name` in the table checkpoints is its parts with dots between them (`group_name`).
+"""
+
+
+def group_name(group: Group) -> str:
+    """The raw name of a target schema: as in checkpoints, and the partition of an HTTP feed."""
+    return ".".join(group)
+
+
+class StagedTable(NamedTuple):
+    """A table of the target whose mutations are staged: its schema and its name, unquoted."""
+
+    group: Group
+    name: str
+
+    def __str__(self) -> str:
+        """With dots, for messages; not quoted."""
+        return ".".join((*self.group, self.name))
+
+    @property
+    def target(self) -> TableName:
+        """As the target's other parts name it: without the database, where that has schemas."""
+        return TableName(self.group[-1], self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutation:
+    """One row's change as a changefeed sends it: the fields of `MUTATIONS`."""
+
+    time: Hlc
+    key: str
+    after: bytes | None
+    before: bytes | None = None
+
+
+def batch_of(mutations: Iterable[Mutation]) -> pa.RecordBatch:
+    """The columns of mutations."""
+    rows = [(one.time.nanos, one.time.logical, one.key, one.after, one.before) for one in mutations]
+    columns = zip(*rows, strict=True) if rows else [[] for _ in MUTATIONS]
+    return pa.record_batch(
+        [pa.array(column, field.type) for column, field in zip(columns, MUTATIONS, strict=True)],
+        schema=MUTATIONS,
+    )
+
+
+def mutations_of(batch: pa.RecordBatch) -> Iterator[Mutation]:
+    """Each mutation of a batch."""
+    columns = [column.to_pylist() for column in batch.columns]
+    for nanos, logical, key, after, before in zip(*columns, strict=True):
+        yield Mutation(time=Hlc(nanos, logical), key=key, after=after, before=before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """What became of proposed mutations. duplicates: staged before, or repeated in the call."""
+
+    added: int
+    duplicates: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What may be applied of a group. Equal where nothing waits.
+
+    committed: everything at or before it is applied. proposed: everything at or before it is here.
+    """
+
+    committed: Hlc
+    proposed: Hlc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """Names that this holder alone works under until expires (UTC)."""
+
+    names: tuple[str, ...]
+    nonce: UUID
+    expires: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """Public keys (PEM) that sign tokens, and the `jti` of tokens that are revoked."""
+
+    public: tuple[str, ...]
+    revoked: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Unapplied mutations of whole times: a time is never split over two slices.
+
+    through: the last time that it may have. rows: per table those it has, in order of time and key.
+    """
+
+    through: Hlc
+    rows: Mapping[StagedTable, pa.RecordBatch]
+
+
+class StagingSession(Protocol):
+    """One connection to a staging database. Each method is one transaction, but for `read`.
+
+    Batches have the columns `MUTATIONS`. A table that was never prepared is made by the first call
+    that names it.
+    """
+
+    # -- mutations ---------------------------------------------------------------------------
+
+    def prepare(self, tables: Collection[StagedTable]) -> None:
+        """Make the mutation tables of these target tables, or upgrade them.
+
+        A second table of one lower-cased name gets a hash, which memo remembers.
+        """
+        ...
+
+    def stage(self, batches: Mapping[StagedTable, pa.RecordBatch]) -> dict[StagedTable, Staged]:
+        """Insert them all or none; redelivered ones change nothing. Raises KeyEmpty.
+
+        Of rows with one time and key in a batch the last one counts. When it returns, they are
+        durable.
+        """
+        ...
+
+    def stage_if_exists(self, table: StagedTable, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Stage those whose key has an unapplied row; returns the others, in their order."""
+        ...
+
+    def unapplied_of(self, table: StagedTable, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Those that are not marked applied, in their order."""
+        ...
+
+    def mark_applied(self, table: StagedTable, batch: pa.RecordBatch) -> None:
+        """Mark these applied now; what was never staged gets a stub."""
+        ...
+
+    def mark_applied_through(self, tables: Collection[StagedTable], time: Hlc) -> int:
+        """Mark every unapplied row at or before time applied now; returns how many."""
+        ...
+
+    def read(
+        self, tables: Collection[StagedTable], after: Hlc, through: Hlc, *, limit: int
+    ) -> Iterator[Slice]:
+        """Unapplied rows with after < time <= through, as slices in order of time.
+
+        The last slice has `through` as its end, also where it is empty. Streams: about `limit`
+        rows of a table are in memory, more only where one time has more.
+        """
+        ...
+
+    def retire(self, table: StagedTable, before: Hlc) -> int:
+        """Delete applied rows older than this, 10,000 per statement; returns how many."""
+        ...
+
+    def stale_count(self, table: StagedTable, before: Hlc) -> int:
+        """Unapplied rows older than this: should be 0."""
+        ...
+
+    def inconsistent_count(self, table: StagedTable) -> int:
+        """Keys whose rows were not applied in the order of their times: should be 0."""
+        ...
+
+    # -- checkpoints -------------------------------------------------------------------------
+
+    def advance(self, group: Group, partition: str, time: Hlc) -> None:
+        """A resolved timestamp has come. Equal is accepted. Raises CheckpointGoesBack."""
+        ...
+
+    def ensure_partitions(self, group: Group, partitions: Collection[str]) -> None:
+        """An applied checkpoint 1.0000000001 for each that has none."""
+        ...
+
+    def window(self, group: Group) -> Window:
+        """The window over all partitions: no partition may outrun another."""
+        ...
+
+    def commit(self, group: Group, through: Hlc) -> None:
+        """Everything at or before is in the target: set target_applied_at where it is null."""
+        ...
+
+    # -- leases ------------------------------------------------------------------------------
+
+    def acquire(self, names: Sequence[str], lifetime_s: float, hostname: str) -> Lease | datetime:
+        """All names or none; a time where another holds one of them until then."""
+        ...
+
+    def renew(self, lease: Lease, lifetime_s: float) -> Lease | None:
+        """Hold it longer; None where it was taken away: stop working at once."""
+        ...
+
+    def release(self, lease: Lease) -> None:
+        """Give it up, if it is still ours."""
+        ...
+
+    # -- memo and tokens -----------------------------------------------------------------------
+
+    def get_memo(self, key: str) -> bytes | None:
+        """What was put under a key."""
+        ...
+
+    def put_memo(self, key: str, value: bytes) -> None:
+        """Put it, replacing."""
+        ...
+
+    def read_keys(self) -> Keys:
+        """Active public keys and revoked tokens."""
+        ...
+
+
+class StagingDatabase(Protocol):
+    """An engine's part `staging`, for one URL."""
+
+    def create(self) -> None:
+        """Make database, schema and tables that are missing, or upgrade them.
+
+        Several instances may do so at once. Raises StagingUnusable.
+        """
+        ...
+
+    def opened(self) -> AbstractContextManager[StagingSession]:
+        """A session, for a with block. Raises StagingUnusable, StagingMissing (see `create`)."""
+        ...
+
+    def examine(self) -> list[Finding]:
+        """For doctor: what is wrong or recommended, each with the statement to run."""
+        ...
+
+
+def staging_at(url: str) -> StagingDatabase:
+    """The staging database that a URL names."""
+    found: StagingDatabase = part(url, "staging")(url)
+    return found

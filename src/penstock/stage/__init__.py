@@ -1,0 +1,1 @@
+"""Staging in a database: changefeeds in, consistent states out. Follows document 001."""
