@@ -28,7 +28,9 @@ PRINTS = {"src/penstock/cli/output.py"}
 CHANGE_KINDS = {"added", "changed", "fixed", "removed", "security"}
 ENTRY_POINTS = {"penstock.cli", "penstock.__main__"}
 # The packages that name no engine, and the files that do all the same.
-DRIVING = ("consume", "control", "extract", "load", "log", "model", "ports", "sql", "web")
+DRIVING = (
+    *("consume", "control", "extract", "load", "log", "model", "ports", "sql", "stage", "web"),
+)
 NAMING_ENGINES = {
     "consume/flexcdc/ini.py": "the servers of FlexCDC's own file are of one family",
     "ports/flexcdc_settings.py": "a key of FlexCDC's own file is a program's name",

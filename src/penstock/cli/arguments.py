@@ -56,10 +56,12 @@ def table_name(text: str, argument: str) -> TableName:
 
 
 def pipeline_config(file: Path) -> Config:
-    """Read a pipeline file."""
-    from penstock.control.config import load_config
+    """Read a pipeline file that has a source. Raises SourceMissing, and what reading it does."""
+    from penstock.control.config import load_config, need_source
 
-    return load_config(file)
+    config = load_config(file)
+    need_source(config)
+    return config
 
 
 def diagnostics(verbose: bool) -> None:

@@ -21,6 +21,7 @@ from penstock.cli.reports import doctor, lag, plan, status, verify
 from penstock.cli.resend import resend
 from penstock.cli.reset import reset
 from penstock.cli.run import demo, extract, load, run
+from penstock.cli.stage import stage
 from penstock.cli.table import table
 from penstock.cli.web import web
 from penstock.model import PenstockError
@@ -61,6 +62,7 @@ for command in (
         extract,
         load,
         consume,
+        stage,
         status,
         lag,
         verify,

@@ -27,9 +27,11 @@ from penstock.ports.config import (
     CONSUMERS,
     FLEXCDC,
     SECTIONS,
+    STAGING_SECTIONS,
     Config,
     EngineOptions,
     Mode,
+    SourceSection,
     TargetSection,
     camel,
     snake,
@@ -38,6 +40,7 @@ from penstock.ports.consumer_config import TARGET_NAME, ConsumerSection
 from penstock.ports.flexcdc_settings import LISTS, FlexCdcSettings
 from penstock.ports.progress import progress_beside
 from penstock.ports.registry import Descriptor, engine_at, engines, part, types_at
+from penstock.ports.stage_config import STAGE, STAGING, Authentication, StageSection, seconds
 
 
 class ConfigKeyUnknown(PenstockError):
@@ -88,9 +91,16 @@ class TargetMissing(PenstockError):
     code = "CF11"
 
 
+class SourceMissing(PenstockError):
+    """A command is about a source, and the file is for changefeeds."""
+
+    code = "CF12"
+
+
 # What a file without [target] may not say: these sections, and these keys of [changeLoader].
 LOADING_SECTIONS = ("dataLoader", "schemaChanges", "spark")
 KEYS_WITHOUT_LOADING = ("applyIntervalSeconds", "changeFileExtension", "readOpenSegment")
+STAGE_TOKEN_LENGTH_MIN = 16
 POSITIVE = (
     ("changeExtractor", "idleWaitSeconds"),
     ("changeExtractor", "flushIntervalSeconds"),
@@ -114,22 +124,33 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
     """
     text = read_config_text(path.absolute(), os.environ if environment is None else environment)
     for name in text.values:
-        if name not in SECTIONS and name not in (CONSUMERS, FLEXCDC):
-            raise _unknown(text, name, "", (*SECTIONS, CONSUMERS, FLEXCDC), what="section")
+        known = (*SECTIONS, CONSUMERS, FLEXCDC, *STAGING_SECTIONS)
+        if name not in known:
+            raise _unknown(text, name, "", known, what="section")
     _refuse_other_engines(text)
     has_target = "target" in text.values
-    if not has_target:
+    if STAGE in text.values:
+        _check_stage_file(text)
+    elif not has_target:
         _refuse_loading(text)
+    left_out = {name for name in ("target", "source") if name not in text.values}
+    if STAGE not in text.values:
+        left_out -= {"source"}
     parts = {
         snake(name): _section(text, name, kind, text.values.get(name, {}))
         for name, kind in SECTIONS.items()
-        if has_target or name != "target"
+        if name not in left_out
     }
     config = Config(
         path=text.path,
         has_target=has_target,
         consumers=_consumers(text),
-        **{"target": TargetSection(url=""), **parts},
+        **{
+            "target": TargetSection(url=""),
+            "source": SourceSection(url="", tables=()),
+            **parts,
+            **_staging_sections(text),
+        },
     )
     if not has_target:
         url = progress_beside(config.layout.state)
@@ -208,7 +229,7 @@ def _section(
             f"{text.place(name)}: {name} must be a section",
             hint=f"Write it as a line [{name}] with its keys below.",
         )
-    if name == "pipeline" and "target" not in text.values:
+    if name == "pipeline" and ("target" not in text.values or STAGE in text.values):
         given = {"mode": Mode.CHANGE.value, **given}
     known = {spelled(item.name): item for item in fields(kind)}
     for key in given:
@@ -342,11 +363,7 @@ def _engine_of(url: object) -> Descriptor | None:
 
 
 def _check_values(text: ConfigText, config: Config) -> None:
-    _check_url(text, "source", config.source.url)
-    if config.has_target:
-        _check_url(text, "target", config.target.url)
-    _check_patterns(text, config.source.tables)
-    _check_types(text, config)
+    _check_ends(text, config)
     for section, key in POSITIVE:
         value = getattr(getattr(config, snake(section)), snake(key))
         if not 0 < value < 2**31:
@@ -370,6 +387,83 @@ def _check_values(text: ConfigText, config: Config) -> None:
         raise _invalid(text, "changeLoader", "doneDirectory", reason)
 
 
+def _check_ends(text: ConfigText, config: Config) -> None:
+    """Where changes come from and go to."""
+    if config.has_target:
+        _check_url(text, "target", config.target.url)
+    if config.staging is not None:
+        _check_url(text, STAGING, config.staging.url)
+    if config.stage is not None:
+        _check_stage(text, config.stage)
+    else:
+        _check_url(text, "source", config.source.url)
+        _check_patterns(text, config.source.tables)
+        _check_types(text, config)
+
+
+def _staging_sections(text: ConfigText) -> dict[str, Any]:
+    """[staging] and [stage], those of them that are there."""
+    return {
+        name: _section(text, name, kind, text.values[name])
+        for name, kind in STAGING_SECTIONS.items()
+        if name in text.values
+    }
+
+
+def _check_stage_file(text: ConfigText) -> None:
+    """Which sections a file with [stage] needs, and which it cannot have."""
+    if "source" in text.values:
+        raise ConfigValueInvalid(
+            f"{text.place('source')}: a file with [stage] has no [source]: changefeeds are posted",
+            hint="Take [source] out; or take [stage] out to follow a source's log.",
+        )
+    for name, key in ((STAGING, "url"), ("target", "url")):
+        if name not in text.values:
+            raise ConfigKeyMissing(
+                f"{text.path.name}: there is [stage], and no [{name}]",
+                hint=f'Add a line [{name}] with {key} = "..." below it.',
+                key=f"{name}.{key}",
+            )
+    pipeline = text.values.get("pipeline")
+    mode = _plain(pipeline.get("mode")) if isinstance(pipeline, dict) else None
+    if mode in (Mode.DATA, Mode.DATA_CHANGE):
+        raise ConfigValueInvalid(
+            f"{text.place('pipeline', 'mode')}: with [stage] nothing is loaded in bulk",
+            hint="Take mode out; the changefeed itself sends the rows that there are.",
+            key="pipeline.mode",
+        )
+
+
+def _check_stage(text: ConfigText, stage: StageSection) -> None:
+    try:
+        _ = stage.address
+    except ValueError:
+        raise _invalid(text, STAGE, "listen", "must be host:port") from None
+    for key in ("bestEffortWindow", "jwtRefresh", "httpResponseTimeout", "fetchDelay"):
+        try:
+            seconds(getattr(stage, snake(key)))
+        except ValueError:
+            reason = 'must be a duration such as "1h", "90s" or "100ms"'
+            raise _invalid(text, STAGE, key, reason) from None
+    for key in ("leaseSeconds", "requestBytesMax", "ndjsonBufferSize"):
+        value = getattr(stage, snake(key))
+        if not 0 < value < 2**31:
+            raise _invalid(text, STAGE, key, f"must be more than 0, not {value}")
+    for key in ("httpResponseTimeout", "fetchDelay"):
+        if not seconds(getattr(stage, snake(key))):
+            raise _invalid(text, STAGE, key, "must be more than 0")
+    needs_token = stage.authentication is Authentication.TOKEN
+    if needs_token and len(stage.token) < STAGE_TOKEN_LENGTH_MIN:
+        reason = f"must have {STAGE_TOKEN_LENGTH_MIN} characters at least"
+        raise _invalid(text, STAGE, "token", reason)
+    if stage.token and not needs_token:
+        raise _invalid(text, STAGE, "token", 'goes with authentication = "token"')
+    if bool(stage.tls_certificate) != bool(stage.tls_private_key):
+        raise _invalid(text, STAGE, "tlsCertificate", "and tlsPrivateKey go together")
+    if bool(stage.storage_url) != bool(stage.target_schema):
+        raise _invalid(text, STAGE, "storageUrl", "and targetSchema go together")
+
+
 def _check_consumer(text: ConfigText, section: str, consumer: ConsumerSection) -> None:
     if not consumer.class_.strip():
         raise _invalid(text, section, "class", "must name a class: module:attribute")
@@ -386,6 +480,15 @@ def _check_consumer(text: ConfigText, section: str, consumer: ConsumerSection) -
         raise _invalid(text, section, "cdcWalDirectoryMaxSize", "must be 0 (no limit) or more")
     if consumer.wal_force_archive_timeout != -1 and consumer.wal_force_archive_timeout < 1:
         raise _invalid(text, section, "walForceArchiveTimeout", "must be -1 (off) or more than 0")
+
+
+def need_source(config: Config) -> None:
+    """Refuse a command that is about the source where there is none. Raises SourceMissing."""
+    if config.stage is not None:
+        raise SourceMissing(
+            f"{config.path.name} has [stage] and no [source]: changefeeds are posted to it",
+            hint="Run: penstock stage FILE",
+        )
 
 
 def need_target(config: Config, what: str, *, instead: str) -> None:

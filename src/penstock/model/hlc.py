@@ -18,6 +18,18 @@ NANOS_MAX = 2**63 - 1
 _TEXT = re.compile(r"(\d{1,19})\.(\d+)", re.ASCII)
 
 
+def parse_time(text: str) -> tuple[int, int] | None:
+    """Nanos and logical of a text, None where it is no time; see `Hlc.parse`."""
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        return None
+    nanos, digits = int(match[1]), match[2]
+    is_zero = not digits.strip("0")  # however long: int() has a limit
+    if nanos > NANOS_MAX or (not is_zero and len(digits) != LOGICAL_DIGITS):
+        return None
+    return nanos, 0 if is_zero else int(digits)
+
+
 class HlcInvalid(PenstockError):
     """A text is no time of a changefeed."""
 
@@ -35,11 +47,9 @@ class Hlc:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read it: ten digits behind the dot, or any spelling of zero. Raises HlcInvalid."""
-        match = _TEXT.fullmatch(text)
-        if match is not None:
-            nanos, logical = int(match[1]), int(match[2])
-            if nanos <= NANOS_MAX and (not logical or len(match[2]) == LOGICAL_DIGITS):
-                return cls(nanos, logical)
+        found = parse_time(text)
+        if found is not None:
+            return cls(*found)
         raise HlcInvalid(
             f"can't parse timestamp {text!r}",
             hint="A changefeed's time is nanoseconds, a dot and ten digits. Make the feed WITH "

@@ -19,6 +19,7 @@ from penstock.ports.consumer_config import ConsumerSection
 from penstock.ports.flexcdc_settings import FlexCdcSettings
 from penstock.ports.policies import ChangeKind, Policies, Policy
 from penstock.ports.registry import Descriptor, engine_at
+from penstock.ports.stage_config import STAGE, STAGING, StageSection, StagingSection
 
 
 class Mode(StrEnum):
@@ -201,7 +202,9 @@ class Config:
     path: the file, absolute. consumers: by name. file_tables: [source] tables as written there;
     those of `source` include the requests since. has_target: whether there is a [target]; else the
     URL of `target` is that of the file in the pipeline's directory that keeps progress and action.
-    flexcdc: [flexcdc], if there is one; then before images are whole.
+    flexcdc: [flexcdc], if there is one; then before images are whole. stage: [stage], if there is
+    one: then changefeeds are posted, and the URL of `source` is empty. staging: the database that
+    keeps what is not applied yet.
     """
 
     path: Path
@@ -217,6 +220,8 @@ class Config:
     file_tables: tuple[str, ...] = ()
     has_target: bool = True
     flexcdc: FlexCdcSettings | None = None
+    staging: StagingSection | None = None
+    stage: StageSection | None = None
 
     @property
     def directory(self) -> Path:
@@ -234,10 +239,12 @@ class Config:
         for section in SECTIONS:
             if section == "target" and not self.has_target:
                 continue
-            part = getattr(self, snake(section))
-            shown[section] = {
-                camel(item.name): _shown(getattr(part, item.name)) for item in fields(part)
-            }
+            if section == "source" and self.stage is not None:
+                continue
+            shown[section] = _shown_section(getattr(self, snake(section)))
+        for section in STAGING_SECTIONS:
+            if (part := getattr(self, section)) is not None:
+                shown[section] = _shown_section(part)
         if self.consumers:
             shown[CONSUMERS] = {
                 name: {camel(item.name): _shown(getattr(one, item.name)) for item in fields(one)}
@@ -266,6 +273,10 @@ SECTIONS: dict[str, type[Any]] = {
 }
 
 
+# Of a file for changefeeds: the second one stands in place of [source].
+STAGING_SECTIONS: dict[str, type[Any]] = {STAGING: StagingSection, STAGE: StageSection}
+
+
 def camel(name: str) -> str:
     """`exit_when_idle` as the file spells it: `exitWhenIdle`."""
     head, *rest = name.split("_")
@@ -283,6 +294,16 @@ def _shown(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _shown_property(key, item) for key, item in value.items()}
     return list(value) if isinstance(value, tuple) else value
+
+
+def _shown_section(section: Any) -> dict[str, Any]:
+    """Fields that are not in the repr are secret where they are no URL."""
+    shown = {}
+    for item in fields(section):
+        value = getattr(section, item.name)
+        is_url = item.name.endswith("url")
+        shown[camel(item.name)] = "***" if value and not item.repr and not is_url else _shown(value)
+    return shown
 
 
 def _shown_property(key: str, value: str) -> str:

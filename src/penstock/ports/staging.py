@@ -17,6 +17,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from penstock.model import PenstockError
 from penstock.model.hlc import Hlc
 from penstock.model.table import TableName
 from penstock.ports.checks import Finding
@@ -138,6 +139,41 @@ class Slice:
 
     through: Hlc
     rows: Mapping[StagedTable, pa.RecordBatch]
+
+
+class KeyEmpty(PenstockError):
+    """A mutation without a key: no row could be found by it."""
+
+    code = "ST07"
+
+
+def key_empty(table: StagedTable) -> KeyEmpty:
+    """The error for a line without key."""
+    return KeyEmpty(
+        f"empty key: a line for {table} has none",
+        hint="Give the table a primary key; make a feed with a query WITH diff.",
+        table=str(table),
+    )
+
+
+class TargetCatalog(Protocol):
+    """What the receiver asks of the target."""
+
+    @property
+    def group_parts(self) -> int:
+        """How many names a target schema has: 2, database and schema, or 1, the database."""
+        ...
+
+    def keys(self, group: Group, /) -> Mapping[str, tuple[str, ...]]:
+        """The tables of a schema, each with the columns of its primary key, in their order.
+
+        Empty where there is no such schema. Asks the server each time; raises what that does.
+        """
+        ...
+
+    def check(self) -> None:
+        """Ask the server anything; raises what that does."""
+        ...
 
 
 class StagingSession(Protocol):

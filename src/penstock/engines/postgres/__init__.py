@@ -16,6 +16,7 @@ DESCRIPTOR = Descriptor(
     ),
     example="postgresql://user:${PASSWORD}@host:5432/database",
     has_same_types=True,
+    has_schemas=True,
     worker_modules=(f"{_HERE}.target.send", f"{_HERE}.target.chunk"),
     parts={
         "changelog": f"{_HERE}.target.changelog:PostgresChangelogs",

@@ -1,0 +1,187 @@
+"""`penstock stage`: receives changefeeds into the staging database until it is stopped."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import structlog
+
+from penstock.control.stage_target import TargetSchemas
+from penstock.control.stopping import StopRequest, stop_on_signals
+from penstock.host.clock import REAL_CLOCK
+from penstock.host.files import REAL_FILES
+from penstock.model import PenstockError
+from penstock.ports.config import Config
+from penstock.ports.stage_config import Authentication, StageSection, seconds
+from penstock.ports.staging import StagingDatabase, staging_at
+
+if TYPE_CHECKING:
+    from penstock.stage.metrics import Metrics
+    from penstock.stage.receiver.access import Access, SignedTokens
+    from penstock.stage.receiver.server import Certificate
+
+logger = structlog.get_logger()
+LIBRARIES = ("cryptography", "prometheus_client", "starlette", "uvicorn")
+_LOOK_S = 0.5
+
+
+class StageSectionMissing(PenstockError):
+    """The pipeline file is not for changefeeds."""
+
+    code = "ST16"
+
+
+class StageNotInstalled(PenstockError):
+    """The libraries that changefeeds are received with are not installed."""
+
+    code = "ST17"
+
+
+def stage(config: Config, *, create: bool, on_served: Callable[[str], None]) -> None:
+    """Receive changefeeds until a signal comes.
+
+    create: make the staging database and its tables where they are missing. on_served: is given the
+    address, once it answers. Raises StageSectionMissing, StageNotInstalled, and what the staging
+    database, the target and the socket raise.
+    """
+    section, database = _checked(config)
+    if create:
+        database.create()
+    stop = StopRequest()
+    with ExitStack() as stack:
+        stack.enter_context(stop_on_signals(stop))
+        url, reload = stack.enter_context(receiving(config, section, database))
+        on_served(url)
+        while not stop.wait(_LOOK_S):
+            reload()
+
+
+def _checked(config: Config) -> tuple[StageSection, StagingDatabase]:
+    if config.stage is None or config.staging is None:
+        raise StageSectionMissing(
+            f"{config.path.name} has no [stage]",
+            hint="Add [stage] and [staging] with its url, and take [source] out; docs/stage.md "
+            "shows a whole file.",
+        )
+    missing = [name for name in LIBRARIES if find_spec(name) is None]
+    if missing:
+        raise StageNotInstalled(
+            f"receiving changefeeds needs {', '.join(missing)}, which is not installed",
+            hint="Run: pip install 'penstock[stage]'",
+        )
+    return config.stage, staging_at(config.staging.url)
+
+
+@contextmanager
+def receiving(
+    config: Config, section: StageSection, database: StagingDatabase
+) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Receive while the block runs; gives the address, and what is to be called now and then."""
+    from penstock.stage.metrics import Metrics
+    from penstock.stage.receiver.app import THREADS, Receiver, ReceiverOptions
+    from penstock.stage.receiver.server import serving
+    from penstock.stage.receiver.sessions import Sessions
+    from penstock.stage.receiver.targets import TargetTables
+
+    metrics = Metrics()
+    tables = TargetTables(TargetSchemas(config))
+    tables.catalog.check()
+    host, port = section.address
+    options = ReceiverOptions(
+        response_timeout_s=seconds(section.http_response_timeout),
+        request_bytes_max=section.request_bytes_max,
+        ndjson_buffer_bytes=section.ndjson_buffer_size,
+    )
+    with ExitStack() as stack:
+        sessions = stack.enter_context(Sessions(database, THREADS))
+        keys = None
+        if section.authentication is Authentication.JWT:
+            keys = stack.enter_context(_keys(database, metrics, section))
+        receiver = Receiver(
+            sessions=sessions,
+            tables=tables,
+            access=_access(section, keys),
+            metrics=metrics,
+            options=options,
+        )
+        certificate = _certificate(config, section, host)
+        url = stack.enter_context(serving(receiver, host, port, certificate))
+        yield url, (lambda: None) if keys is None else keys.reload_if_due
+
+
+def _access(section: StageSection, keys: _Keys | None) -> Access:
+    from penstock.stage.receiver.access import Everybody, OneToken
+
+    if keys is not None:
+        return keys.tokens
+    if section.authentication is Authentication.TOKEN:
+        return OneToken(section.token)
+    return Everybody()
+
+
+def _certificate(config: Config, section: StageSection, host: str) -> Certificate | None:
+    from penstock.stage.receiver.server import Certificate, self_signed
+
+    if section.tls_certificate:
+        beside = config.path.parent
+        return Certificate(
+            certificate=beside / section.tls_certificate,
+            private_key=beside / section.tls_private_key,
+        )
+    if not section.tls_self_signed:
+        return None
+    REAL_FILES.make_directory(config.layout.state)
+    return self_signed(config.layout.state, host)
+
+
+class _Keys:
+    """Reads the keys of tokens again each minute, and soon after SIGHUP."""
+
+    def __init__(self, database: StagingDatabase, metrics: Metrics, every_s: float) -> None:
+        from penstock.stage.receiver.access import SignedTokens
+
+        self.tokens: SignedTokens = SignedTokens()
+        self._database, self._metrics, self._every_s = database, metrics, every_s
+        self._asked = threading.Event()
+        self._loaded_s = 0.0
+
+    def ask(self, _number: int, _frame: FrameType | None) -> None:
+        """On SIGHUP."""
+        self._asked.set()
+
+    def load(self) -> None:
+        """Read them now."""
+        self._asked.clear()
+        self._loaded_s = REAL_CLOCK.monotonic_s()
+        with self._database.opened() as session:
+            self.tokens.load(session.read_keys())
+        self._metrics.keys_loaded.set(self.tokens.loaded_us / 1e6)
+
+    def reload_if_due(self) -> None:
+        """Read them if it is time; those from before are kept where that fails."""
+        age_s = REAL_CLOCK.monotonic_s() - self._loaded_s
+        if self._asked.is_set() or (self._every_s and age_s >= self._every_s):
+            try:
+                self.load()
+            except PenstockError as error:
+                logger.warning("keys of tokens not read", code=error.code, error=error.message)
+
+
+@contextmanager
+def _keys(database: StagingDatabase, metrics: Metrics, section: StageSection) -> Iterator[_Keys]:
+    keys = _Keys(database, metrics, seconds(section.jwt_refresh))
+    keys.load()
+    if threading.current_thread() is not threading.main_thread():
+        yield keys
+        return
+    before = signal.signal(signal.SIGHUP, keys.ask)
+    try:
+        yield keys
+    finally:
+        signal.signal(signal.SIGHUP, before)

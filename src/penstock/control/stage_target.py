@@ -1,0 +1,47 @@
+"""The tables of a target that changefeeds are applied to; see `ports.staging.TargetCatalog`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from urllib.parse import unquote, urlsplit
+
+from penstock.model import TableName
+from penstock.model.patterns import as_pattern
+from penstock.ports.config import Config, SourceSection
+from penstock.ports.registry import engine_at, part
+from penstock.ports.staging import Group
+from penstock.ports.tables import Tables
+
+
+class TargetSchemas:
+    """The target's own catalogue, asked like that of a source."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._url = config.target.url
+        self._has_schemas = engine_at(self._url).has_schemas
+        self._tables: Tables = part(self._url, "tables")
+
+    @property
+    def group_parts(self) -> int:
+        """See TargetCatalog."""
+        return 2 if self._has_schemas else 1
+
+    @property
+    def database(self) -> str:
+        """The database of the target's URL."""
+        return unquote(urlsplit(self._url).path.strip("/"))
+
+    def keys(self, group: Group) -> Mapping[str, tuple[str, ...]]:
+        """See TargetCatalog."""
+        if self._has_schemas and group[0] != self.database:
+            return {}
+        pattern = as_pattern(TableName(group[-1], "x")).removesuffix("x") + "*"
+        source = SourceSection(url=self._url, tables=(pattern,))
+        found = self._tables.captured(replace(self._config, source=source), dropped=())
+        return {one.name.name: one.primary_key for one in found if one.name.schema == group[-1]}
+
+    def check(self) -> None:
+        """See TargetCatalog."""
+        self._tables.server_of(self._url)

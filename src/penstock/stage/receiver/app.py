@@ -1,0 +1,255 @@
+"""Requests of changefeeds, from the socket to the staging database, and the answers as published.
+
+A request is staged in one transaction, by a thread with a session of its own; its sender's end does
+not end it. Not here: the socket (`server.py`), what a body means (`decode.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route, request_response
+
+from penstock import __version__
+from penstock.codec.changefeed import COMPILED
+from penstock.host.clock import REAL_CLOCK
+from penstock.model import PenstockError
+from penstock.ports.staging import group_name
+from penstock.stage.metrics import CONTENT_TYPE, Metrics
+from penstock.stage.receiver.access import Access
+from penstock.stage.receiver.decode import NDJSON_BUFFER_BYTES, Decoder
+from penstock.stage.receiver.paths import PathUnknown, Place, place_of
+from penstock.stage.receiver.sessions import Sessions
+from penstock.stage.receiver.targets import TargetTables
+
+logger = structlog.get_logger()
+THREADS = 4
+BODIES_MAX = 32  # in memory at once
+FORBIDDEN = "missing or invalid access token"
+_HEALTH_WITHIN_S = 10.0
+
+
+class RequestTooLong(PenstockError):
+    """A request has more bytes than requestBytesMax."""
+
+    code = "ST11"
+
+
+class RequestTimedOut(PenstockError):
+    """A request was not staged within httpResponseTimeout; it may be yet."""
+
+    code = "ST12"
+    retry = "backoff"
+
+
+class RequestFailed(PenstockError):
+    """Something unforeseen has stopped a request; nothing of it was staged."""
+
+    code = "ST13"
+    retry = "backoff"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverOptions:
+    """Limits: see [stage]."""
+
+    response_timeout_s: float = 120.0
+    request_bytes_max: int = 256 * 2**20
+    ndjson_buffer_bytes: int = NDJSON_BUFFER_BYTES
+
+
+class Receiver:
+    """Receives changefeeds. `app` is its ASGI application."""
+
+    def __init__(
+        self,
+        *,
+        sessions: Sessions,
+        tables: TargetTables,
+        access: Access,
+        metrics: Metrics,
+        options: ReceiverOptions | None = None,
+        describe: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
+        """describe: more for the page of diagnostics."""
+        self._sessions, self._tables, self._access = sessions, tables, access
+        self._metrics, self._describe = metrics, describe
+        self._options = options or ReceiverOptions()
+        self._decoder = Decoder(tables, ndjson_buffer_bytes=self._options.ndjson_buffer_bytes)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="receive")
+        self._bodies = asyncio.Semaphore(BODIES_MAX)
+        self.app = Starlette(
+            routes=[
+                Route("/_/healthz", self.health),
+                Route("/_/varz", self.metrics),
+                Route("/_/diag", self.diagnostics),
+                # Not a Route for one method: any verb is taken.
+                Route("/{path:path}", _AnyMethod(self.receive)),
+            ]
+        )
+
+    def close(self) -> None:
+        """Wait for what is being staged."""
+        self._threads.shutdown()
+
+    # --- our own pages ----------------------------------------------------------------------------
+
+    async def health(self, _request: Request) -> Response:
+        """OK while staging database and target answer."""
+        for name, check in (
+            ("staging", self._check_staging),
+            ("target", self._tables.catalog.check),
+        ):
+            try:
+                await asyncio.wait_for(self._in_thread(check), _HEALTH_WITHIN_S)
+            except Exception as error:
+                logger.warning("health check failed", of=name, error=str(error))
+                text = f"health check failed for {name}"
+                return PlainTextResponse(text, HTTPStatus.INTERNAL_SERVER_ERROR)
+        return PlainTextResponse("OK")
+
+    def _check_staging(self) -> None:
+        with self._sessions.session() as session:
+            session.get_memo("version")
+
+    async def metrics(self, _request: Request) -> Response:
+        """For Prometheus."""
+        return Response(self._metrics.exposed(), media_type=CONTENT_TYPE)
+
+    async def diagnostics(self, request: Request) -> Response:
+        """What this process is and has, for people who help."""
+        if not self._access.allows(_token(request), None):
+            return PlainTextResponse(FORBIDDEN, HTTPStatus.UNAUTHORIZED)
+        access = self._access.describe()
+        about = {"version": __version__, "compiled_decoder": COMPILED}
+        return JSONResponse({"penstock": about, "access": access, **self._describe()})
+
+    # --- feeds ------------------------------------------------------------------------------------
+
+    async def receive(self, request: Request) -> Response:
+        """Any request of a feed."""
+        begun_s = REAL_CLOCK.monotonic_s()
+        try:
+            answer = await self._answer(request)
+        except ClientDisconnect:
+            answer = PlainTextResponse("the request ended early", HTTPStatus.BAD_REQUEST)
+        self._metrics.http_codes.labels(str(answer.status_code)).inc()
+        self._metrics.http_seconds.observe(REAL_CLOCK.monotonic_s() - begun_s)
+        return answer
+
+    async def _answer(self, request: Request) -> Response:
+        path = request.scope["raw_path"].partition(b"?")[0].decode("latin-1")
+        try:
+            place = place_of(path, group_parts=self._tables.catalog.group_parts)
+        except PathUnknown as error:
+            return PlainTextResponse(error.message, HTTPStatus.NOT_FOUND)
+        if not self._access.allows(_token(request), place.group):
+            return PlainTextResponse(FORBIDDEN, HTTPStatus.UNAUTHORIZED)
+        try:
+            async with self._bodies:
+                body = await self._body(request)
+                await self._worked(place, body)
+        except ClientDisconnect:
+            raise
+        except PenstockError as error:
+            return self._refused(place, error)
+        except Exception as error:
+            logger.error("request failed", schema=group_name(place.group), exc_info=error)
+            failed = RequestFailed(
+                f"unexpected {type(error).__name__}: {error}",
+                hint="The feed sends it again; run penstock stage with --verbose and report it.",
+            )
+            return self._refused(place, failed)
+        return PlainTextResponse("OK")
+
+    def _refused(self, place: Place, error: PenstockError) -> Response:
+        logger.warning(
+            "request refused",
+            schema=group_name(place.group),
+            kind=place.kind.value,
+            code=error.code,
+            error=error.message,
+        )
+        return PlainTextResponse(f"{error.message}\n{error.hint}", HTTPStatus.BAD_REQUEST)
+
+    async def _body(self, request: Request) -> bytes:
+        parts, size = [], 0
+        async for part in request.stream():
+            size += len(part)
+            if size > self._options.request_bytes_max:
+                raise RequestTooLong(
+                    f"request of more than {self._options.request_bytes_max} bytes",
+                    hint="Set requestBytesMax in [stage], or Flush in webhook_sink_config of the "
+                    "feed.",
+                )
+            parts.append(part)
+        self._metrics.http_bytes.inc(size)
+        return b"".join(parts)
+
+    async def _worked(self, place: Place, body: bytes) -> None:
+        limit_s = self._options.response_timeout_s
+        try:
+            work = functools.partial(self.work, place, body)
+            await asyncio.wait_for(self._in_thread(work), limit_s)
+        except TimeoutError as error:
+            raise RequestTimedOut(
+                f"not staged within {limit_s:g} s",
+                hint="The feed sends it again, which does no harm. Look at the staging database.",
+            ) from error
+
+    async def _in_thread(self, work: Callable[[], object]) -> None:
+        """Run it in a thread; it goes on when nobody waits for it any more."""
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._threads, work))
+
+    def work(self, place: Place, body: bytes) -> None:
+        """Decode a body and stage it, or note that everything up to a time is here.
+
+        For any thread. Raises what decoding and the staging database do.
+        """
+        request = self._decoder.decode(place, body)
+        name = group_name(place.group)
+        if request.resolved is not None:
+            with (
+                self._metrics.timed(self._metrics.advance_seconds.labels(name)),
+                self._sessions.session() as session,
+            ):
+                session.advance(place.group, name, request.resolved)
+        elif request.batches:
+            begun_s = REAL_CLOCK.monotonic_s()
+            staged: Mapping[Any, Any] = {}
+            try:
+                with self._sessions.session() as session:
+                    staged = session.stage(request.batches)
+            finally:
+                seconds = REAL_CLOCK.monotonic_s() - begun_s
+                self._metrics.note_staged(
+                    place.kind.value, place.group, request.batches, staged, seconds
+                )
+
+
+class _AnyMethod:
+    """An ASGI application: Starlette gives a plain function GET and HEAD alone."""
+
+    def __init__(self, function: Callable[[Request], Any]) -> None:
+        self._app = request_response(function)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._app(scope, receive, send)
+
+
+def _token(request: Request) -> str:
+    """The access token: of the header Authorization, or of the query."""
+    kind, _, given = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return given.strip()
+    return str(request.query_params.get("access_token", ""))

@@ -1,0 +1,195 @@
+"""The receiver as a running server: its socket, its thread, its certificate, its end."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import structlog
+import uvicorn
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+from cryptography.x509.oid import NameOID
+
+from penstock.host.clock import REAL_CLOCK
+from penstock.host.listen import listening_socket
+from penstock.model import PenstockError
+from penstock.stage.receiver.app import Receiver
+
+logger = structlog.get_logger()
+START_WITHIN_S = 10.0
+END_WITHIN_S = 30.0
+SELF_SIGNED_DAYS = 3650
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not listened at
+
+
+class EncryptionMissing(PenstockError):
+    """Feeds would be received from other machines without encryption."""
+
+    code = "ST14"
+
+
+class CertificateUnusable(PenstockError):
+    """The certificate or its key cannot be used."""
+
+    code = "ST15"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """Two PEM files."""
+
+    certificate: Path
+    private_key: Path
+
+
+class _Quiet(logging.Handler):
+    """Sends the web server's own log into the diagnostics, not between our lines."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logger.warning("receiver", said=record.getMessage(), exc_info=record.exc_info)
+
+
+@contextmanager
+def serving(
+    receiver: Receiver, host: str, port: int, certificate: Certificate | None
+) -> Iterator[str]:
+    """Receive while the block runs; gives the address. What has been begun is ended in order.
+
+    Raises EncryptionMissing beyond loopback without a certificate, CertificateUnusable, PortTaken,
+    ListenFailed.
+    """
+    if certificate is None and not is_loopback(host):
+        raise EncryptionMissing(
+            f"changefeeds would come to {host} without encryption",
+            hint="Set tlsCertificate and tlsPrivateKey in [stage], or tlsSelfSigned = true; or "
+            'listen = "127.0.0.1:26258".',
+        )
+    if certificate is not None:
+        _check(certificate)
+    listener = listening_socket(host, port)
+    library = logging.getLogger("uvicorn")
+    library.handlers, library.propagate = [_Quiet()], False
+    server = uvicorn.Server(
+        uvicorn.Config(
+            receiver.app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,  # paths may have tokens
+            server_header=False,
+            timeout_graceful_shutdown=int(END_WITHIN_S),
+            ssl_certfile=None if certificate is None else certificate.certificate,
+            ssl_keyfile=None if certificate is None else certificate.private_key,
+        )
+    )
+    # Not on the main thread: there the library would handle the signals, which we do.
+    thread = threading.Thread(
+        target=server.run, kwargs={"sockets": [listener]}, name="receiver", daemon=True
+    )
+    thread.start()
+    try:
+        _wait_started(server, thread)
+        yield _url(listener, is_encrypted=certificate is not None)
+    finally:
+        server.should_exit = True
+        thread.join(END_WITHIN_S + 1)
+        receiver.close()
+        listener.close()
+
+
+def _wait_started(server: uvicorn.Server, thread: threading.Thread) -> None:
+    deadline_s = REAL_CLOCK.monotonic_s() + START_WITHIN_S
+    while not server.started:
+        if not thread.is_alive() or REAL_CLOCK.monotonic_s() > deadline_s:
+            raise CertificateUnusable(
+                "the receiver did not start", hint="Run it again with --verbose."
+            )
+        REAL_CLOCK.sleep(0.01)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address; `localhost` counts, other names do not."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _check(certificate: Certificate) -> None:
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate.certificate, certificate.private_key, lambda: "")
+    except (OSError, ssl.SSLError) as error:
+        raise CertificateUnusable(
+            f"{certificate.certificate} with {certificate.private_key}: {error.strerror or error}",
+            hint="Set tlsCertificate and tlsPrivateKey in [stage] to files in PEM that belong "
+            "together, without a passphrase.",
+        ) from error
+
+
+def self_signed(directory: Path, host: str) -> Certificate:
+    """A certificate of our own in a directory: the one that is there, or a new one.
+
+    A feed takes it with insecure_tls_skip_verify=true, or with ca_cert.
+    """
+    found = Certificate(
+        certificate=directory / "stage-certificate.pem",
+        private_key=directory / "stage-private-key.pem",
+    )
+    if found.certificate.exists() and found.private_key.exists():
+        return found
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "penstock stage")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=SELF_SIGNED_DAYS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(_names(host)), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    found.private_key.unlink(missing_ok=True)
+    found.private_key.touch(mode=0o600)
+    found.private_key.write_bytes(secret)
+    found.certificate.write_bytes(made.public_bytes(Encoding.PEM))
+    return found
+
+
+def _names(host: str) -> list[x509.GeneralName]:
+    names: list[x509.GeneralName] = [
+        x509.DNSName(one) for one in sorted({"localhost", socket.gethostname()})
+    ]
+    try:
+        return [*names, x509.IPAddress(ipaddress.ip_address(host))]
+    except ValueError:
+        return [*names, x509.DNSName(host)]
+
+
+def _url(listener: socket.socket, *, is_encrypted: bool) -> str:
+    host, port = listener.getsockname()[:2]
+    shown = ANY_ADDRESS.get(host, host)
+    scheme = "https" if is_encrypted else "http"
+    return f"{scheme}://[{shown}]:{port}" if ":" in shown else f"{scheme}://{shown}:{port}"

@@ -1,0 +1,63 @@
+"""Sessions of the staging database for the threads that receive."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Self
+
+from penstock.model import PenstockError
+from penstock.ports.staging import StagingDatabase, StagingSession
+
+
+class Sessions:
+    """Some sessions, each opened when it is first needed and given to one thread at a time."""
+
+    def __init__(self, database: StagingDatabase, count: int) -> None:
+        """count: at most so many; who needs one more waits."""
+        self._database = database
+        self._free: queue.LifoQueue[tuple[ExitStack, StagingSession] | None] = queue.LifoQueue()
+        for _ in range(count):
+            self._free.put(None)
+        self._count = count
+        self._closing = threading.Lock()
+
+    def __enter__(self) -> Self:
+        """Nothing is opened yet."""
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        """Wait until nobody has a session, and close them."""
+        with self._closing, ExitStack() as stack:
+            for _ in range(self._count):
+                held = self._free.get()
+                if held is not None:
+                    stack.push(held[0])
+
+    @contextmanager
+    def session(self) -> Iterator[StagingSession]:
+        """One of them; it is closed when the block fails in a way that may be the connection's."""
+        held = self._free.get()
+        kept = held
+        try:
+            if held is None:
+                stack = ExitStack()
+                held = stack, stack.enter_context(self._database.opened())
+            kept = held
+            try:
+                yield held[1]
+            except BaseException as error:
+                if not isinstance(error, PenstockError) or error.retry == "backoff":
+                    kept = None
+                    held[0].close()
+                raise
+        finally:
+            self._free.put(kept)

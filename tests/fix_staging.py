@@ -1,0 +1,282 @@
+"""A staging database and a target's catalogue in memory: what tests of the receiver post into."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid4
+
+import pyarrow as pa
+
+from penstock.model import PenstockError
+from penstock.model.hlc import ZERO, Hlc
+from penstock.ports.checks import Finding
+from penstock.ports.staging import (
+    Group,
+    Keys,
+    Lease,
+    Mutation,
+    Slice,
+    Staged,
+    StagedTable,
+    Window,
+    batch_of,
+    group_name,
+    key_empty,
+    mutations_of,
+)
+
+RowKey = tuple[Hlc, str]
+
+
+class WentBack(PenstockError):
+    """Stands for the error that a session of an engine raises."""
+
+    code = "ST99"
+
+
+@dataclass
+class Row:
+    """A row of a mutation table."""
+
+    mutation: Mutation
+    applied: bool = False
+
+
+@dataclass
+class FakeStaging:
+    """Is the database and its one session. fail: raised by the next call of `stage`."""
+
+    tables: dict[StagedTable, dict[RowKey, Row]] = field(default_factory=dict)
+    checkpoints: dict[str, list[tuple[str, Hlc, bool]]] = field(default_factory=dict)
+    leases: dict[str, Lease] = field(default_factory=dict)
+    memo: dict[str, bytes] = field(default_factory=dict)
+    keys: Keys = field(default_factory=lambda: Keys(public=(), revoked=frozenset()))
+    fail: PenstockError | None = None
+    hold: threading.Event | None = None
+    calls: int = 0
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    # -- the database
+
+    def create(self) -> None:
+        """Nothing to do."""
+
+    @contextmanager
+    def opened(self) -> Iterator[FakeStaging]:
+        """Itself."""
+        yield self
+
+    def examine(self) -> list[Finding]:
+        """Nothing is wrong."""
+        return []
+
+    # -- mutations
+
+    def prepare(self, tables: Collection[StagedTable]) -> None:
+        for table in tables:
+            self.tables.setdefault(table, {})
+
+    def stage(self, batches: Mapping[StagedTable, pa.RecordBatch]) -> dict[StagedTable, Staged]:
+        with self.lock:
+            self.calls += 1
+            if self.hold is not None:
+                self.hold.wait(30)
+            if self.fail is not None:
+                error, self.fail = self.fail, None
+                raise error
+            rows = {table: list(mutations_of(batch)) for table, batch in batches.items()}
+            for table, found in rows.items():
+                if any(not one.key for one in found):
+                    raise key_empty(table)
+            return {table: self._insert(table, found) for table, found in rows.items()}
+
+    def _insert(self, table: StagedTable, rows: Sequence[Mutation]) -> Staged:
+        kept = self.tables.setdefault(table, {})
+        last = {(one.time, one.key): one for one in rows}
+        new = {place: one for place, one in last.items() if place not in kept}
+        kept.update((place, Row(one)) for place, one in new.items())
+        return Staged(added=len(new), duplicates=len(rows) - len(new))
+
+    def stage_if_exists(self, table: StagedTable, batch: pa.RecordBatch) -> pa.RecordBatch:
+        waiting = {one.mutation.key for one in self.tables[table].values() if not one.applied}
+        rows = list(mutations_of(batch))
+        self._insert(table, [one for one in rows if one.key in waiting])
+        return batch_of(one for one in rows if one.key not in waiting)
+
+    def unapplied_of(self, table: StagedTable, batch: pa.RecordBatch) -> pa.RecordBatch:
+        kept = self.tables.get(table, {})
+        return batch_of(
+            one
+            for one in mutations_of(batch)
+            if (one.time, one.key) not in kept or not kept[one.time, one.key].applied
+        )
+
+    def mark_applied(self, table: StagedTable, batch: pa.RecordBatch) -> None:
+        kept = self.tables.setdefault(table, {})
+        for one in mutations_of(batch):
+            stub = Row(Mutation(time=one.time, key=one.key, after=b'{"__stub__":true}'))
+            kept.setdefault((one.time, one.key), stub).applied = True
+
+    def mark_applied_through(self, tables: Collection[StagedTable], time: Hlc) -> int:
+        marked = 0
+        for table in tables:
+            for row in self.tables.get(table, {}).values():
+                if row.mutation.time <= time and not row.applied:
+                    row.applied, marked = True, marked + 1
+        return marked
+
+    def read(
+        self, tables: Collection[StagedTable], after: Hlc, through: Hlc, *, limit: int
+    ) -> Iterator[Slice]:
+        rows = {
+            table: batch_of(
+                row.mutation
+                for place, row in sorted(self.tables.get(table, {}).items())
+                if after < place[0] <= through and not row.applied
+            )
+            for table in tables
+        }
+        yield Slice(through=through, rows={table: one for table, one in rows.items() if len(one)})
+
+    def retire(self, table: StagedTable, before: Hlc) -> int:
+        kept = self.tables[table]
+        old = [place for place, row in kept.items() if row.applied and place[0] < before]
+        for place in old:
+            del kept[place]
+        return len(old)
+
+    def stale_count(self, table: StagedTable, before: Hlc) -> int:
+        rows = self.tables[table].items()
+        return sum(not row.applied and place[0] < before for place, row in rows)
+
+    def inconsistent_count(self, table: StagedTable) -> int:
+        return 0
+
+    # -- checkpoints
+
+    def advance(self, group: Group, partition: str, time: Hlc) -> None:
+        marks = self.checkpoints.setdefault(group_name(group), [])
+        last = max((one for name, one, _ in marks if name == partition), default=ZERO)
+        if time < last:
+            raise WentBack(
+                f"proposed checkpoint timestamp for group={group_name(group)}, "
+                f"partition={partition} is going backwards: {time}; verify changefeed cursor or "
+                "remove already-applied checkpoint timestamp entries",
+                hint="As it says.",
+            )
+        if time > last:
+            marks.append((partition, time, False))
+
+    def ensure_partitions(self, group: Group, partitions: Collection[str]) -> None:
+        marks = self.checkpoints.setdefault(group_name(group), [])
+        for partition in set(partitions) - {name for name, _, _ in marks}:
+            marks.append((partition, Hlc(1, 1), True))
+
+    def window(self, group: Group) -> Window:
+        marks = self.checkpoints.get(group_name(group), [])
+        committed = max((time for _, time, applied in marks if applied), default=ZERO)
+        proposed = max((time for _, time, _ in marks), default=ZERO)
+        return Window(committed=committed, proposed=proposed)
+
+    def commit(self, group: Group, through: Hlc) -> None:
+        marks = self.checkpoints.get(group_name(group), [])
+        marks[:] = [(name, time, applied or time <= through) for name, time, applied in marks]
+
+    # -- leases, memo, keys
+
+    def acquire(self, names: Sequence[str], lifetime_s: float, hostname: str) -> Lease | datetime:
+        now = datetime.now(UTC)
+        held = [self.leases[name].expires for name in names if name in self.leases]
+        if held and max(held) > now:
+            return max(held)
+        expires = now + timedelta(seconds=lifetime_s)
+        lease = Lease(names=tuple(names), nonce=uuid4(), expires=expires)
+        self.leases.update((name, lease) for name in names)
+        return lease
+
+    def renew(self, lease: Lease, lifetime_s: float) -> Lease | None:
+        if any(self._nonce(name) != lease.nonce for name in lease.names):
+            return None
+        expires = datetime.now(UTC) + timedelta(seconds=lifetime_s)
+        renewed = Lease(names=lease.names, nonce=lease.nonce, expires=expires)
+        self.leases.update((name, renewed) for name in lease.names)
+        return renewed
+
+    def release(self, lease: Lease) -> None:
+        for name in lease.names:
+            if self._nonce(name) == lease.nonce:
+                del self.leases[name]
+
+    def _nonce(self, name: str) -> UUID | None:
+        found = self.leases.get(name)
+        return None if found is None else found.nonce
+
+    def get_memo(self, key: str) -> bytes | None:
+        return self.memo.get(key)
+
+    def put_memo(self, key: str, value: bytes) -> None:
+        self.memo[key] = value
+
+    def read_keys(self) -> Keys:
+        return self.keys
+
+    # -- for tests
+
+    def applied_through(self, group: Group) -> int:
+        """Apply like the consistent mode: up to the last checkpoint; how many rows that were."""
+        through = self.window(group).proposed
+        of_group = [table for table in self.tables if table.group == group]
+        marked = self.mark_applied_through(of_group, through)
+        self.commit(group, through)
+        return marked
+
+    def present(self) -> dict[str, list[str]]:
+        """The keys that are in the target's tables, as far as applied."""
+        found: dict[str, list[str]] = {}
+        for table, rows in self.tables.items():
+            newest = {
+                place[1]: row.mutation.after is not None
+                for place, row in sorted(rows.items())
+                if row.applied
+            }
+            if keys := sorted(key for key, is_there in newest.items() if is_there):
+                found[table.name] = keys
+        return found
+
+
+SHOP = ("shop", "public")
+SHOP_TABLES = {
+    "customers": ("id",),
+    "orders": ("region", "order_no"),
+    "order_lines": ("region", "order_no", "line_no"),
+    "all_types": ("id",),
+    "blob_keys": ("k",),
+    "accounts": ("id",),
+    "audit-log": ("id",),
+    "keyless": (),
+}
+
+
+@dataclass
+class FakeCatalog:
+    """The tables of a target. asked: how often."""
+
+    schemas: dict[Group, dict[str, tuple[str, ...]]] = field(
+        default_factory=lambda: {SHOP: dict(SHOP_TABLES)}
+    )
+    group_parts: int = 2
+    asked: int = 0
+    fail: PenstockError | None = None
+
+    def keys(self, group: Group) -> Mapping[str, tuple[str, ...]]:
+        self.asked += 1
+        self.check()
+        return dict(self.schemas.get(group, {}))
+
+    def check(self) -> None:
+        if self.fail is not None:
+            raise self.fail

@@ -1,0 +1,338 @@
+"""The receiver over a staging database in memory: published samples, answers, limits, access."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from starlette.testclient import TestClient
+
+from fix_staging import SHOP, FakeCatalog, FakeStaging
+from fix_tokens import CURVES, GRANTED, RSA_KEY, pem, token
+from penstock.host.clock import REAL_CLOCK
+from penstock.model import PenstockError
+from penstock.model.hlc import Hlc
+from penstock.ports.staging import Keys, StagedTable
+from penstock.stage.metrics import Metrics
+from penstock.stage.receiver.access import (
+    CLAIMS,
+    Access,
+    Everybody,
+    OneToken,
+    PublicKeyBroken,
+    SignedTokens,
+)
+from penstock.stage.receiver.app import Receiver, ReceiverOptions
+from penstock.stage.receiver.sessions import Sessions
+from penstock.stage.receiver.targets import TargetTables
+
+SAMPLES = [
+    json.loads(line)
+    for line in (Path(__file__).parents[1] / "data/changefeed/samples.jsonl")
+    .read_text(encoding="utf-8")
+    .splitlines()
+]
+SCENARIOS = list(dict.fromkeys(one["scenario"] for one in SAMPLES if one["kind"] == "request"))
+NOT_APPLIED_HERE = {"apply_error", "cas_merge"}  # what they say of rows is up to who applies them
+LINE = '{"after":{"id":1},"key":[1],"topic":"accounts","updated":"7.0000000009"}'
+BODY = f'{{"payload":[{LINE}],"length":1}}'
+
+
+class Site:
+    """A receiver, and what a feed posts to it."""
+
+    def __init__(
+        self, access: Access | None = None, options: ReceiverOptions | None = None
+    ) -> None:
+        self.staging, self.catalog, self.metrics = FakeStaging(), FakeCatalog(), Metrics()
+        self.receiver = Receiver(
+            sessions=Sessions(self.staging, 4),
+            tables=TargetTables(self.catalog),
+            access=access or Everybody(),
+            metrics=self.metrics,
+            options=options,
+        )
+        self.client = TestClient(self.receiver.app)
+
+    def post(self, path: str, body: str | bytes, **more: Any) -> tuple[int, str]:
+        """The answer's status and text."""
+        found = self.client.post(path, content=body, **more)
+        return found.status_code, found.text
+
+    def staged(self) -> int:
+        """How many rows there are."""
+        return sum(map(len, self.staging.tables.values()))
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """One where everybody may post."""
+    made = Site()
+    yield made
+    made.receiver.close()
+
+
+def duplicates(site: Site) -> float:
+    """The counter's sum."""
+    (metric,) = site.metrics.duplicates.collect()
+    return sum(one.value for one in metric.samples if one.name.endswith("_total"))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_sample_has_its_answer(scenario: str) -> None:
+    """Status, text, and what it does to the staging tables."""
+    site, guarded = Site(), Site(SignedTokens())
+    for sample in (one for one in SAMPLES if one.get("scenario") == scenario):
+        expect = sample["expect"]
+        where = guarded if sample.get("auth") else site
+        before = where.staged(), duplicates(where), where.staging.window(SHOP).proposed
+        status, text = where.post(sample["path"], sample["body"], headers=sample.get("headers"))
+        told = (sample["n"], sample["note"], text)
+        assert status == expect["status"], told
+        assert expect.get("error_contains", "") in text, told
+        after = where.staged(), duplicates(where), where.staging.window(SHOP).proposed
+        if status == 200:
+            assert text == "OK", told
+        if expect["action"] in ("stage", "none"):
+            found = after[0] - before[0], after[1] - before[1]
+            assert found == (expect.get("staged", 0), expect.get("duplicates", 0)), told
+        elif expect["action"] == "reject":
+            assert after == before, told
+        elif scenario not in NOT_APPLIED_HERE:
+            assert where.staging.applied_through(SHOP) == expect["applied"], told
+            if expect.get("after_keys"):
+                assert where.staging.present() == expect["after_keys"], told
+
+
+def test_rows_are_staged_byte_for_byte(site: Site) -> None:
+    """Every line of the samples that is staged: the texts of key and images are in the body."""
+    for sample in SAMPLES[1:]:
+        if sample["expect"]["action"] != "stage":
+            continue
+        fresh = Site()
+        fresh.post(sample["path"], sample["body"])
+        for rows in fresh.staging.tables.values():
+            for row in (one.mutation for one in rows.values()):
+                for text in (row.after, row.before):
+                    assert text is None or text in sample["body"].encode()
+                is_made = "/accounts" in sample["path"]
+                assert is_made or row.key in sample["body"]
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "POST"])
+def test_any_method_is_taken(site: Site, method: str) -> None:
+    """As published."""
+    found = site.client.request(method, "/shop/public", content=BODY)
+    assert (found.status_code, found.text) == (200, "OK")
+    assert site.staged() == 1
+
+
+def test_a_request_is_one_transaction(site: Site) -> None:
+    """Over all its tables."""
+    lines = [LINE, LINE.replace("accounts", "orders")]
+    assert site.post("/shop/public", f'{{"payload":[{",".join(lines)}]}}')[0] == 200
+    assert (site.staging.calls, len(site.staging.tables)) == (1, 2)
+
+
+def test_errors_of_the_staging_database_are_answered(site: Site) -> None:
+    """Typed ones with their text and what to do; others are no end of the receiver."""
+
+    class Full(PenstockError):
+        code = "ST98"
+        retry = "backoff"
+
+    site.staging.fail = Full("the disk is full", hint="Make room.")
+    assert site.post("/shop/public", BODY) == (400, "the disk is full\nMake room.")
+    site.staging.fail = ZeroDivisionError("oh")  # type: ignore[assignment]
+    status, text = site.post("/shop/public", BODY)
+    assert (status, text.splitlines()[0]) == (400, "unexpected ZeroDivisionError: oh")  # ST13
+    assert site.post("/shop/public", BODY) == (200, "OK")
+    assert (
+        b'mutations_error_count{kind="webhook",schema="shop.public"} 2.0' in site.metrics.exposed()
+    )
+
+
+def test_a_body_has_a_limit() -> None:
+    """RequestTooLong, and nothing is kept."""
+    site = Site(options=ReceiverOptions(request_bytes_max=len(BODY)))
+    assert site.post("/shop/public", BODY)[0] == 200
+    status, text = site.post("/shop/public", BODY + " ")
+    assert status == 400
+    assert "requestBytesMax" in text
+
+
+def test_an_answer_does_not_wait_for_ever() -> None:
+    """RequestTimedOut; the work goes on, and the feed's next try does no harm."""
+    site = Site(options=ReceiverOptions(response_timeout_s=0.05))
+    site.staging.hold = threading.Event()
+    status, text = site.post("/shop/public", BODY)
+    assert (status, "not staged within 0.05 s" in text) == (400, True)
+    site.staging.hold.set()
+    site.receiver.close()
+    assert site.staged() == 1
+
+
+def test_the_health_of_both_databases(site: Site) -> None:
+    """With the published texts."""
+
+    def health() -> tuple[int, str]:
+        found = site.client.get("/_/healthz")
+        return found.status_code, found.text
+
+    assert health() == (200, "OK")
+    site.catalog.fail = PenstockError("away")
+    assert health() == (500, "health check failed for target")
+    site.staging.get_memo = lambda _key: 1 / 0  # type: ignore[assignment, method-assign, return-value]
+    assert health() == (500, "health check failed for staging")
+
+
+def test_metrics_have_the_published_names(site: Site) -> None:
+    """Those of receiving."""
+    site.post("/shop/public", BODY)
+    site.post("/shop/public", BODY)
+    site.post("/shop/public", '{"resolved":"8.0"}')
+    page = site.client.get("/_/varz").text
+    for line in (
+        'stage_mutations_total{schema="shop.public",table="accounts"} 1.0',
+        'stage_duplicate_mutations_total{schema="shop.public",table="accounts"} 1.0',
+        'stage_duration_seconds_count{schema="shop.public",table="accounts"} 2.0',
+        'mutations_received_count{kind="webhook",schema="shop.public"} 2.0',
+        'mutations_success_count{kind="webhook",schema="shop.public"} 2.0',
+        'checkpoint_advance_duration_seconds_count{schema="shop.public"} 1.0',
+        'http_status_codes_total{code="200"} 3.0',
+        "http_latency_seconds_count 3.0",
+        f"http_payload_in_bytes_total {2.0 * len(BODY) + 18}",
+        "source_lag_seconds{",
+        "jwt_last_refresh_time ",
+    ):
+        assert line in page, line
+
+
+# --- access ---------------------------------------------------------------------------------------
+
+
+def access(*keys: Any, revoked: tuple[str, ...] = ()) -> SignedTokens:
+    """Tokens of these keys."""
+    made = SignedTokens()
+    made.load(Keys(public=tuple(map(pem, keys)), revoked=frozenset(revoked)))
+    return made
+
+
+@pytest.mark.parametrize("algorithm", ["ES256", "ES384", "ES512", "RS256", "RS384", "RS512"])
+def test_each_algorithm_and_each_active_key(algorithm: str) -> None:
+    """As the header and as a parameter; the text for who has no token."""
+    key = RSA_KEY if algorithm[0] == "R" else ec.generate_private_key(CURVES[algorithm]())
+    site = Site(access(ec.generate_private_key(ec.SECP256R1()), key))
+    good = token(key, algorithm, GRANTED)
+    assert site.post("/shop/public", BODY) == (401, "missing or invalid access token")
+    for headers in ({"Authorization": f"Bearer {good}"}, {"Authorization": f"bearer  {good} "}):
+        assert site.post("/shop/public", BODY, headers=headers)[0] == 200
+    assert site.post(f"/shop/public?access_token={good}", BODY)[0] == 200
+    assert site.post("/nothing", BODY)[0] == 404
+
+
+KEY = ec.generate_private_key(ec.SECP256R1())
+NOW_S = REAL_CLOCK.now_us() / 1e6
+
+
+@pytest.mark.parametrize(
+    ("made", "allowed"),
+    [
+        (lambda: token(KEY, "ES256", GRANTED), True),
+        (lambda: token(KEY, "ES256", {"jti": "a", CLAIMS[1]: {"schemas": [["SHOP", "*"]]}}), True),
+        (lambda: token(KEY, "ES256", {"jti": "a", CLAIMS[0]: {"schemas": [["*", "*"]]}}), True),
+        (lambda: token(KEY, "ES256", {**GRANTED, "exp": NOW_S + 900, "nbf": NOW_S - 9}), True),
+        (lambda: token(KEY, "ES256", {"jti": "a", CLAIMS[0]: {"schemas": [["*"]]}}), False),
+        (lambda: token(KEY, "ES256", {"jti": "a", CLAIMS[0]: {"schemas": [["x", "*"]]}}), False),
+        (lambda: token(KEY, "ES256", {"jti": "a", CLAIMS[0]: {"schemas": [["*"] * 3]}}), False),
+        (lambda: token(KEY, "ES256", {"jti": "a", CLAIMS[0]: {"schemas": "*"}}), False),
+        (lambda: token(KEY, "ES256", {"jti": "a"}), False),
+        (lambda: token(KEY, "ES256", {CLAIMS[0]: GRANTED[CLAIMS[0]]}), False),
+        (lambda: token(KEY, "ES256", {**GRANTED, "jti": "gone"}), False),
+        (lambda: token(KEY, "ES256", {**GRANTED, "jti": 7}), False),
+        (lambda: token(KEY, "ES256", {**GRANTED, "exp": NOW_S - 1}), False),
+        (lambda: token(KEY, "ES256", {**GRANTED, "exp": "never"}), False),
+        (lambda: token(KEY, "ES256", {**GRANTED, "nbf": NOW_S + 900}), False),
+        (lambda: token(KEY, "ES256", {**GRANTED, "iat": NOW_S + 900}), False),
+        (lambda: token(KEY, "ES384", GRANTED), False),
+        (lambda: token(KEY, "RS256", GRANTED), False),
+        (lambda: token(KEY, "HS256", GRANTED), False),
+        (lambda: token(KEY, "none", GRANTED), False),
+        (lambda: token(KEY, "ES256", GRANTED, crit=["x"]), False),
+        (lambda: token(RSA_KEY, "ES256", GRANTED), False),
+        (lambda: token(RSA_KEY, "RS256", GRANTED), False),
+        (lambda: token(KEY, "ES256", GRANTED)[:-4] + "AAAA", False),
+        (lambda: token(KEY, "ES256", GRANTED).rpartition(".")[0] + ".", False),
+        (lambda: "a.b", False),
+        (lambda: "....", False),
+        (lambda: "é.é.é", False),
+        (lambda: "[.[.[", False),
+    ],
+)  # fmt: skip
+def test_who_is_let_in(made: Callable[[], str], allowed: bool) -> None:
+    """A signature of an active key, an id that is not revoked, the right schema, at the time."""
+    assert access(KEY, revoked=("gone",)).allows(made(), SHOP) is allowed
+
+
+def test_a_key_that_cannot_be_used_changes_nothing() -> None:
+    """PublicKeyBroken; the keys from before are kept."""
+    tokens = access(KEY)
+    other = ed25519.Ed25519PrivateKey.generate()
+    for text in ("", "x", pem(other), pem(ec.generate_private_key(ec.SECP256K1()))):
+        with pytest.raises(PublicKeyBroken):
+            tokens.load(Keys(public=(text,), revoked=frozenset({"one"})))
+    assert tokens.allows(token(KEY, "ES256", GRANTED), SHOP)
+
+
+def test_one_token_opens_every_schema() -> None:
+    """As authentication = "token" says."""
+    site = Site(OneToken("a token that nobody guesses"))
+    assert site.post("/shop/public?access_token=wrong", BODY)[0] == 401
+    headers = {"Authorization": "Bearer a token that nobody guesses"}
+    assert site.post("/shop/public", BODY, headers=headers)[0] == 200
+
+
+def test_diagnostics_need_a_token() -> None:
+    """Of any schema; they hold no key and no token."""
+    site = Site(access(KEY, revoked=("gone",)))
+    assert site.client.get("/_/diag").status_code == 401
+    good = token(KEY, "ES256", {"jti": "a", CLAIMS[0]: {"schemas": [["x"]]}})
+    found = site.client.get("/_/diag", headers={"Authorization": f"Bearer {good}"}).json()
+    assert found["access"] == {"authentication": "jwt", "public_keys": 1, "revoked": ["gone"]}
+    assert site.client.get("/_/other").status_code == 404
+
+
+def test_a_lost_session_is_replaced() -> None:
+    """One that failed as a connection does is closed; one that only said no is kept."""
+    opened, closed = [], []
+
+    class Counting(FakeStaging):
+        def opened(self) -> Any:  # type: ignore[override]
+            from contextlib import contextmanager
+
+            @contextmanager
+            def session() -> Iterator[FakeStaging]:
+                opened.append(1)
+                yield self
+                closed.append(1)
+
+            return session()
+
+    database = Counting()
+    with Sessions(database, 1) as sessions:
+        with sessions.session() as session:
+            session.advance(SHOP, "p", Hlc(5))
+        with pytest.raises(PenstockError), sessions.session() as session:
+            session.advance(SHOP, "p", Hlc(4))
+        assert (len(opened), len(closed)) == (1, 0)
+        with pytest.raises(OSError, match="away"), sessions.session():
+            raise OSError("away")
+        assert (len(opened), len(closed)) == (1, 1)
+        with sessions.session() as session:
+            session.prepare([StagedTable(SHOP, "accounts")])
+    assert (len(opened), len(closed)) == (2, 2)
