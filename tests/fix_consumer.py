@@ -30,6 +30,7 @@ class Noting(CdcConsumer):
         self.answer = answer or (lambda _: True)
         self.gsns: list[int] = []
         self.seen: list[Any] = []
+        self.markers: list[int] = []  # gsns of on_truncate and on_reload
         self.calls = 0
 
     def start(self, metrics: Any) -> None:
@@ -48,10 +49,12 @@ class Noting(CdcConsumer):
             self.seen.append(event.gsn)
         return self.answer(self.calls)
 
-    def on_truncate(self, table: str) -> None:
+    def on_truncate(self, table: str, gsn: int) -> None:
+        self.markers.append(gsn)
         self.seen.append(("truncate", table))
 
-    def on_reload(self, table: str) -> None:
+    def on_reload(self, table: str, gsn: int) -> None:
+        self.markers.append(gsn)
         self.seen.append(("reload", table))
 
     def stop(self) -> None:

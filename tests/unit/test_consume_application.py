@@ -249,10 +249,10 @@ def test_each_of_several_markers_at_one_place_is_told_once(feed: Feed) -> None:
     feed.write(1, markers=(truncate(1, 1, "a"), truncate(1, 1, "b"), truncate(1, 1, "c")))
 
     class Second(Noting):
-        def on_truncate(self, table: str) -> None:
+        def on_truncate(self, table: str, gsn: int) -> None:
             if table == "public.b":
                 raise RuntimeError("not now")
-            super().on_truncate(table)
+            super().on_truncate(table, gsn)
 
     with pytest.raises(ConsumerFailed, match="not now"):
         feed.run(Second())

@@ -46,8 +46,8 @@ class NoArgument(Search):
     def on_events(self):
         return True
 
-class Two(Search):
-    def on_truncate(self, table, why):
+class Three(Search):
+    def on_truncate(self, table, gsn, why):
         pass
 
 class Generating(Search):
@@ -145,7 +145,7 @@ def test_a_class_that_is_not_there(folder: Path, text: str, why: str) -> None:
         ("Both", {}, "has both on_events and on_batches"),
         ("Neither", {}, "has neither on_events nor on_batches"),
         ("NoArgument", {"index": 1}, "has a on_events that does not take one argument"),
-        ("Two", {"index": 1}, "has a on_truncate that does not take one argument"),
+        ("Three", {"index": 1}, "has a on_truncate that does not take one or two arguments"),
         ("Generating", {"index": 1}, "async or a generator"),
         ("Field", {"index": 1}, "has a stop that is no method"),
     ],

@@ -42,20 +42,20 @@ class AuditLog(CdcConsumer):
             self.db.execute("update place set gsn = ?", (gsn,))
         return True
 
-    def on_truncate(self, table: str) -> None:
+    def on_truncate(self, table: str, gsn: int) -> None:
         """Write a row, with the gsn of the change before it."""
-        self.note("T", table)
+        self.note(gsn, "T", table)
 
-    def on_reload(self, table: str) -> None:
+    def on_reload(self, table: str, gsn: int) -> None:
         """The table is read again: changes before it may be missing, and the log says so."""
-        self.note("R", table)
+        self.note(gsn, "R", table)
 
-    def note(self, op: str, table: str) -> None:
+    def note(self, gsn: int, op: str, table: str) -> None:
         """Write what happened to a whole table; once, if it comes again after a crash."""
         with self.db:
             self.db.execute(
-                "insert or ignore into audit (gsn, op, table_name) select gsn, ?, ? from place",
-                (op, table),
+                "insert or ignore into audit (gsn, op, table_name) values (?, ?, ?)",
+                (gsn, op, table),
             )
 
     def stop(self) -> None:

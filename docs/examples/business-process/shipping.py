@@ -37,7 +37,7 @@ class Shipping(CdcConsumer):
         with urllib.request.urlopen(request, timeout=TIMEOUT_S):
             pass  # an answer of 2xx; others are raised
 
-    def on_truncate(self, table: str) -> None:
+    def on_truncate(self, table: str, gsn: int) -> None:
         """What was sent stays sent."""
 
 

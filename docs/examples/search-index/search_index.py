@@ -47,14 +47,14 @@ class SearchIndex(CdcConsumer):
             self.db.execute("update place set gsn = ?", (gsn,))
         return True
 
-    def on_truncate(self, table: str) -> None:
-        """The table is empty."""
+    def on_truncate(self, table: str, gsn: int) -> None:
+        """The table is empty; not again after a crash, when later rows are in the index."""
         with self.db:
-            self.db.execute("delete from article")
+            self.db.execute("delete from article where (select gsn from place) <= ?", (gsn,))
 
-    def on_reload(self, table: str) -> None:
+    def on_reload(self, table: str, gsn: int) -> None:
         """All rows come again: forget those that do not."""
-        self.on_truncate(table)
+        self.on_truncate(table, gsn)
 
     def stop(self) -> None:
         """Close the file."""

@@ -49,15 +49,17 @@ class LiveCounts(CdcConsumer):
         self.orders[row["status"]] += times
         self.worth[row["status"]] += times * row["amount"]
 
-    def on_truncate(self, table: str) -> None:
+    def on_truncate(self, table: str, gsn: int) -> None:
         """There are no orders."""
+        if gsn < self.gsn:
+            return  # it came again after a crash
         self.orders.clear()
         self.worth.clear()
         self.save()
 
-    def on_reload(self, table: str) -> None:
+    def on_reload(self, table: str, gsn: int) -> None:
         """All rows come again: count them anew."""
-        self.on_truncate(table)
+        self.on_truncate(table, gsn)
 
     def save(self) -> None:
         """Replace the file, so that a crash leaves the old or the new one."""

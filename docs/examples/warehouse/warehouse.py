@@ -53,7 +53,7 @@ class Warehouse(CdcConsumer):
             output.finish()
         return True
 
-    def on_truncate(self, table: str) -> None:
+    def on_truncate(self, table: str, gsn: int) -> None:
         """Leave a note that the files up to the newest do not count any more."""
         folder = self.table_folder(table)
         newest = max(folder.glob("*.parquet"), key=lambda path: int(path.stem), default=None)
@@ -61,9 +61,9 @@ class Warehouse(CdcConsumer):
             newest.with_suffix(".end").touch()
             synced(folder)
 
-    def on_reload(self, table: str) -> None:
+    def on_reload(self, table: str, gsn: int) -> None:
         """All rows come again: what was written so far does not count any more."""
-        self.on_truncate(table)
+        self.on_truncate(table, gsn)
 
     def table_folder(self, table: str) -> Path:
         """Where the files of a table are."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TruncateNotHandled(PenstockError):
-    """A table was emptied, and the consumer does not say what it does then. fields: table."""
+    """A table was emptied, and the consumer does not say what it does then. fields: table, gsn."""
 
     code = "CN01"
     retry = "operator"
@@ -100,21 +100,28 @@ class CdcConsumer:
         """Ids of tables that are not captured any more. The iterator must be read to its end."""
         _drain(caches)
 
-    def on_truncate(self, table: str) -> None:
+    def on_truncate(self, table: str, gsn: int) -> None:
         """A table was emptied, at this place between the events (ours).
 
-        Raises TruncateNotHandled, so that no row stays by mistake: override it.
+        gsn: of the last change before it, of any table. It may come again after a crash: who keeps
+        `event.gsn` with the data passes over it where that is greater. A class may leave the
+        argument out: `on_truncate(self, table)`. Raises TruncateNotHandled, so that no row stays
+        by mistake: override it.
         """
         raise TruncateNotHandled(
             f"{table} was emptied by TRUNCATE, and {type(self).__qualname__} has no on_truncate",
-            hint="Write on_truncate(self, table) into the class: remove what it has of the table, "
-            "or `pass` where that is not wanted; then start the consumer again: penstock consume "
-            "FILE NAME.",
+            hint="Write on_truncate(self, table, gsn) into the class: remove what it has of the "
+            "table, or `pass` where that is not wanted; then start the consumer again: penstock "
+            "consume FILE NAME.",
             table=table,
+            gsn=gsn,
         )
 
-    def on_reload(self, table: str) -> None:
-        """The events of this table that follow, `resent`, are all of its rows, read anew (ours)."""
+    def on_reload(self, table: str, gsn: int) -> None:
+        """The events of this table that follow, `resent`, are all of its rows, read anew (ours).
+
+        gsn: as in `on_truncate`, and may be left out as there.
+        """
 
     def stop(self) -> None:
         """Called once at the end, however it ends."""

@@ -19,6 +19,7 @@ import structlog
 
 from penstock.consume.api import CdcConsumer
 from penstock.consume.calls import answered, called
+from penstock.consume.classes import takes
 from penstock.consume.listing import Listing
 from penstock.consume.lock import take_lock
 from penstock.consume.metadata import Metadata, Takes
@@ -317,7 +318,10 @@ class Application:
         callback = "on_truncate" if marker.kind is MarkerKind.TRUNCATE else "on_reload"
         for table in marker.tables:
             if self._options.takes(TableName(*table)):
-                called(self._consumer, callback, ".".join(table))
+                # A class may leave the second argument out.
+                arguments = (".".join(table), marker.gsn)
+                count = 2 if takes(getattr(self._consumer, callback), 2) else 1
+                called(self._consumer, callback, *arguments[:count])
         self._read = place
         if not self._has_unsaved:
             self._save(place)

@@ -14,20 +14,22 @@ from penstock.consume.api import CdcConsumer
 from penstock.model import PenstockError
 
 ENTRY_POINTS = "penstock.consumers"
-# How many arguments each callback is called with.
+# How many arguments each callback is called with. Where there are several numbers, a class may
+# take any of them: it is given the most that it takes.
 CALLBACKS = {
-    "start": 1,
-    "on_events": 1,
-    "on_batches": 1,
-    "on_mappings": 1,
-    "on_types": 1,
-    "on_cache_change": 1,
-    "on_cache_destroy": 1,
-    "on_truncate": 1,
-    "on_reload": 1,
-    "stop": 0,
-    "alive": 0,
+    "start": (1,),
+    "on_events": (1,),
+    "on_batches": (1,),
+    "on_mappings": (1,),
+    "on_types": (1,),
+    "on_cache_change": (1,),
+    "on_cache_destroy": (1,),
+    "on_truncate": (2, 1),
+    "on_reload": (2, 1),
+    "stop": (0,),
+    "alive": (0,),
 }
+_COUNTS = {(0,): "no argument", (1,): "one argument", (2, 1): "one or two arguments"}
 
 
 class ConsumerClassNotFound(PenstockError):
@@ -50,20 +52,31 @@ def make_consumer(text: str, options: Mapping[str, Any], *, beside: Path) -> Cdc
     beside: the folder of the pipeline file, where modules are found first. Raises
     ConsumerClassNotFound, ConsumerClassInvalid.
     """
-    found = _found(text, beside)
-    if not callable(found):
-        raise _invalid(text, f"is {type(found).__name__}, not a class")
-    try:
-        inspect.signature(found).bind(**options)
-    except TypeError as error:
-        raise _invalid(text, f"does not take these options: {error}") from error
+    found = _maker(text, options, beside)
     try:
         consumer = found(**options)
     except PenstockError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _invalid(text, f"raised {type(error).__name__} when it was made: {error}") from error
     return check_consumer(consumer, text)
+
+
+def check_class(text: str, options: Mapping[str, Any], *, beside: Path) -> None:
+    """Check what can be known of `class` and `options` without making a consumer.
+
+    Raises ConsumerClassNotFound, ConsumerClassInvalid.
+    """
+    found = _maker(text, options, beside)
+    if not isinstance(found, type):
+        return  # a function that makes one
+    if not issubclass(found, CdcConsumer):
+        raise _invalid(text, "does not derive from penstock.consume.CdcConsumer")
+    for name, counts in CALLBACKS.items():
+        how = inspect.getattr_static(found, name)
+        own = 0 if isinstance(how, staticmethod | classmethod) else 1
+        _check_callback(text, name, getattr(found, name), counts, own)
+    _check_kind(text, found)
 
 
 def check_consumer(consumer: Any, text: str = "") -> CdcConsumer:
@@ -74,22 +87,51 @@ def check_consumer(consumer: Any, text: str = "") -> CdcConsumer:
     text = text or type(consumer).__qualname__
     if not isinstance(consumer, CdcConsumer):
         raise _invalid(text, "does not derive from penstock.consume.CdcConsumer")
-    for name, count in CALLBACKS.items():
-        callback = getattr(consumer, name)
-        if not callable(callback):
-            raise _invalid(text, f"has a {name} that is no method")
-        try:
-            inspect.signature(callback).bind(*[None] * count)
-        except TypeError as error:
-            wanted = "no argument" if count == 0 else "one argument"
-            raise _invalid(text, f"has a {name} that does not take {wanted}: {error}") from error
-        if inspect.iscoroutinefunction(callback) or inspect.isgeneratorfunction(callback):
-            raise _invalid(text, f"has a {name} that is async or a generator, not a plain method")
-    has_events = type(consumer).on_events is not CdcConsumer.on_events
-    if has_events == (type(consumer).on_batches is not CdcConsumer.on_batches):
+    for name, counts in CALLBACKS.items():
+        _check_callback(text, name, getattr(consumer, name), counts)
+    _check_kind(text, type(consumer))
+    return consumer
+
+
+def takes(callback: Any, count: int) -> bool:
+    """Whether a callback can be called with so many arguments."""
+    try:
+        inspect.signature(callback).bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+def _maker(text: str, options: Mapping[str, Any], beside: Path) -> Any:
+    """What is called with the options to make the consumer."""
+    found = _found(text, beside)
+    if not callable(found):
+        raise _invalid(text, f"is {type(found).__name__}, not a class")
+    try:
+        inspect.signature(found).bind(**options)
+    except TypeError as error:
+        raise _invalid(text, f"does not take these options: {error}") from error
+    return found
+
+
+def _check_callback(
+    text: str, name: str, callback: Any, counts: tuple[int, ...], own: int = 0
+) -> None:
+    """own: how many arguments more it has, before it is bound."""
+    if not callable(callback):
+        raise _invalid(text, f"has a {name} that is no method")
+    if not any(takes(callback, count + own) for count in counts):
+        shown = inspect.signature(callback)
+        raise _invalid(text, f"has a {name} that does not take {_COUNTS[counts]}: {name}{shown}")
+    if inspect.iscoroutinefunction(callback) or inspect.isgeneratorfunction(callback):
+        raise _invalid(text, f"has a {name} that is async or a generator, not a plain method")
+
+
+def _check_kind(text: str, kind: type[CdcConsumer]) -> None:
+    has_events = kind.on_events is not CdcConsumer.on_events
+    if has_events == (kind.on_batches is not CdcConsumer.on_batches):
         both = "both on_events and on_batches" if has_events else "neither on_events nor on_batches"
         raise _invalid(text, f"has {both}")
-    return consumer
 
 
 def _found(text: str, beside: Path) -> Any:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from penstock.control.doctor_consumers import CONSUMER_CHECKS
 from penstock.control.doctor_directory import DIRECTORY_CHECKS
 from penstock.control.doctor_host import HOST_CHECKS
 from penstock.control.doctor_load import LOAD_CHECKS, LoadSubject
@@ -112,6 +113,7 @@ def examine(
     at_source = checks_of(config.source.url)
     looked.look(HOST_CHECKS, config)
     looked.look(DIRECTORY_CHECKS, config)
+    looked.look(CONSUMER_CHECKS, config)
     source = at_source.look_at_source(examined, looked)
     if Side.TARGET in sides and config.has_target:
         at_target = checks_of(config.target.url)
@@ -175,6 +177,7 @@ class _Reported(list[Finding]):
 _CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         **dict.fromkeys(("HS21", "HS23", "HS24", "HS25", "HS31"), (ITSELF,)),
+        "CN10": ("PK22",),
         "CT64": ("PK19",),
         "CT71": ("PK17",),
         "CT72": ("PK17",),

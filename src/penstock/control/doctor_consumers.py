@@ -1,0 +1,53 @@
+"""Doctor's checks of the user's Python: consumers' classes, FlexCDC's plugins (PK22, PK23).
+
+What is found is a warning: the load, and other consumers, run without them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+
+from penstock.consume.classes import check_class
+from penstock.consume.plugins import load_plugins
+from penstock.model import PenstockError
+from penstock.ports.checks import Checks, Finding, Severity, Side, mend_of
+from penstock.ports.config import Config
+
+CONSUMER_CHECKS = Checks(Side.HOST)
+
+
+def _found(code: str, error: PenstockError, why: str) -> Finding:
+    return Finding(
+        code=code,
+        severity=Severity.WARNING,
+        side=Side.HOST,
+        what=error.message,
+        why=why,
+        command=mend_of(error).replace("FILE NAME", "FILE"),
+    )
+
+
+@CONSUMER_CHECKS.check("PK22", "classes of consumers", change_only=True)
+def consumer_classes(config: Config) -> Iterator[Finding]:
+    """Each class can be imported, is a consumer, and takes its options; none is made."""
+    for name, section in config.consumers.items():
+        try:
+            with contextlib.redirect_stdout(sys.stderr):  # what a module prints is no finding
+                check_class(section.class_, section.options, beside=config.path.parent)
+        except PenstockError as error:
+            yield _found("PK22", error, f"consumer {name} would end at its start")
+
+
+@CONSUMER_CHECKS.check("PK23", "plugins of FlexCDC", change_only=True)
+def flexcdc_plugins(config: Config) -> Iterator[Finding]:
+    """Each plugin can be imported and made, and has all nine callbacks."""
+    settings = config.flexcdc
+    if settings is None or not settings.plugin:
+        return
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            load_plugins(settings.plugin, settings.plugin_order, config.path.parent)
+    except PenstockError as error:
+        yield _found("PK23", error, "`penstock flexcdc run` would end at its start")
